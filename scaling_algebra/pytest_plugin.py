@@ -1,7 +1,7 @@
 """A plugin of pytest: ``def test_scaling(coordinate_check)``, and ``pytest --scaling-model mymodel.py:build``.
 
 A check that does not agree fails the test; its report is what the test printed. Nothing of this package but this file
-is imported before a check runs. Read next: ``verify/apply/contract.py`` (what a model must be).
+is imported before a check runs. Read next: ``verify/apply/checking.py`` (what a model must be).
 """
 
 from __future__ import annotations

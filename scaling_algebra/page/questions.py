@@ -232,7 +232,7 @@ def choices() -> dict[str, Any]:
         "derived": [name for name, p in PARAMETERIZATIONS.items() if p.derived],
         "epsilons": list(EPSILONS),
         "readouts": list(READOUTS),
-        "architectures": {name: TITLES.get(name, name) for name in ARCHITECTURES},
+        "architectures": dict(TITLES),  # whole layers, too: the worker may take a minute
         "quantities": list(quantities(ARCHITECTURES[DEFAULT_ARCHITECTURE])),
         "maps": ["-".join(x) for x in KEPT],
         "example": as_toml(example),

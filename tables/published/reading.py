@@ -136,13 +136,12 @@ def read(path: Path) -> list[Printed]:
             elif not {"power", "exponent"} & set(full):
                 raise UsageError(f"{place} has neither power nor exponent{form}")
             try:
-                found = (
-                    list(SHAPES[kind](head, full)) if isinstance(full.get("exponent"), list) is (kind == "row") else []
-                )
-                unread: list[Any] = [c for c in found if isinstance(c.value, str) and not _read(c.value)]
+                listed = isinstance(full.get("exponent"), list)
+                found = list(SHAPES[kind](head, full)) if listed is (kind == "row") else []
+                readable = all(not isinstance(c.value, str) or _read(c.value) for c in found)
             except (ValueError, TypeError, LookupError, AttributeError):
-                found, unread = [], [None]
-            if unread or not found:
+                found, readable = [], False
+            if not (found and readable):
                 raise UsageError(f"{place} cannot be read: its exponents are texts such as '-1/2' or 'zero'{form}")
             cells += found
     if not cells:

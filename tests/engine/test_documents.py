@@ -269,6 +269,13 @@ def test_markdown_of_a_grid():
     assert lines[-2:] == ["- Left $L$.", "- A note."]
 
 
+def test_no_text_is_a_live_link_in_markdown():
+    """Intervals keep their brackets."""
+    heading = Heading(literal("[x](javascript:alert(1)) and [-1, 2]"))
+    text = render(Document((heading,), {}), "markdown")
+    assert "](" not in text and "[-1, 2]" in text
+
+
 def test_latex_of_a_grid():
     text = render(Document((small(),), {}), "latex")
     assert r"\caption{\textbf{Small.} A caption with $N$.}" in text and r"\label{tab:small}" in text

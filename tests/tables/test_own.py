@@ -1,4 +1,4 @@
-"""A table of one's own: the schema is an example that is read, faults are found, what cannot be read is one line."""
+"""A table of one's own: the schema is an example that is read, and faults are found; what cannot be read is a line."""
 
 import json
 

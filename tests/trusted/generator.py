@@ -41,7 +41,9 @@ Kind = Callable[[Maker], str]
 SIZED: Kind = lambda maker: maker.draw.choice([maker.base(), maker.read()])  # noqa: E731
 VALUES: dict[str, Kind] = {
     **dict.fromkeys(("NAME", "NAMES", "NAME,NAME", "TEXT", "AXIS", "AXES", "NAME=VALUE", "OPTION=CHOICE"), Maker.text),
-    **dict.fromkeys(("FILE.toml", "CONFIG.json", "NAME|FILE.toml", "SUM|NAME|FILE.toml", "FITS.csv"), Maker.read),
+    **dict.fromkeys(
+        ("FILE.toml", "[FILE.toml]", "CONFIG.json", "NAME|FILE.toml", "SUM|NAME|FILE.toml", "FITS.csv"), Maker.read
+    ),
     **dict.fromkeys(("FILE", "FILE.smt2"), Maker.written),
     **dict.fromkeys(("DIR", "DIR|FILE"), Maker.place),
     **{"RATES": Maker.ray, "NAME=POWER": Maker.given, "SIZES": Maker.base, "SIZES|FILE.toml": SIZED},
@@ -94,7 +96,7 @@ VERBS: dict[str, tuple[str, ...]] = {
     "study": ("epsilon",),
     "study transfer": ("--regime", "I"),
     "study limit": ("--regime", "I", "--optimizer", "sgd", "--parameterization", "mup"),
-    "check-model": ("--family", "mixtral"),
+    "check-model": ("nowhere.py:build",),
 }
 """Good arguments of every question."""
 ASKED = {"recipe --hold"}

@@ -153,6 +153,12 @@ SWAPPED = {"up$": "expert_out", "down$": "expert_in", **ROLES}
             {k: v for k, v in ROLES.items() if v != "router"},
             "no role for parameter block.gate",
         ),
+        (
+            Small(),
+            [BASE, TARGET],
+            {"tokens": "embedding"},
+            r"no role for parameters block\..*, .*head.weight; give roles=",
+        ),
         (Small(), [BASE, TARGET], {**ROLES, "nowhere": "gain"}, "'nowhere' is the rule of no parameter"),
         (Small(), [BASE, TARGET], {**ROLES, r"^tokens\.": "embeding"}, "did you mean 'embedding'"),
         (Small(), [BASE, TARGET], {**ROLES, "(": "gain"}, r"'\(' is no regular expression"),

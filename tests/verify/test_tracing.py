@@ -13,6 +13,8 @@ from torch.nn import functional as F
 
 from scaling_algebra import derive
 from scaling_algebra.cli import main
+from scaling_algebra.errors import UsageError
+from scaling_algebra.verify.apply import plan
 from scaling_algebra.verify.tracing import Traced, Unreadable, traced
 from scaling_algebra.verify.tracing import guard as guarding
 from scaling_algebra.verify.tracing.entries import classified
@@ -330,3 +332,42 @@ def test_a_text_comes_out_that_is_read_again(tmp_path, capsys, monkeypatch):
 def test_the_engine_imports_no_torch_without_a_model():
     code = "import sys; from scaling_algebra.commands import derive, list; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_a_plan_has_groups_by_the_names_of_parameters():
+    sizes, given = ("N=16,N_e=8,M=4", "N=64,N_e=16,M=4"), {"lr": 1e-2, "eps": 1e-8, "std": 0.1}
+    p = plan(lambda z: FourWays(z["N"], z["N_e"], z["M"], "list"), *sizes, **given)
+    groups = {g["name"]: g for g in p.param_groups()}
+    assert groups["experts.*.1.weight"]["param_names"] == [f"experts.{i}.1.weight" for i in range(4)]
+    rates = {name: g["lr"] for name, g in groups.items()}
+    assert rates["router.weight"] == rates["experts.*.0.weight"] == 2.5e-3 and rates["inp.weight"] == 1e-2
+    assert rates["experts.*.1.weight"] == 5e-3 and p.multipliers == {"alpha": 1.0}
+    with pytest.raises(UsageError, match=r"give plan\(build, base, target"):
+        plan(lambda z: FourWays(16, 8, 4, "list"), "N=16", roles={})
+
+
+def test_a_plan_takes_out_what_the_module_multiplies_by():
+    """Behind the head the module divides by N: of muP's N^-1 and N^-1 nothing is left to the head itself."""
+
+    def between(m, h):
+        a, b = m.two(m.norm(h)).chunk(2, -1)
+        return torch.tanh(a) + F.silu(b) * 8 / m.n
+
+    more = {"norm": nn.RMSNorm, "two": lambda n: nn.Linear(n, 2 * n, bias=False)}
+    with pytest.raises(Unreadable, match="the module multiplies by N"):
+        plan(of(between, **more), "N=16", "N=64", lr=1e-2)
+
+    def build(sizes):
+        model = of(lambda m, h: torch.tanh(m.w(m.norm(h))), norm=nn.RMSNorm)(sizes)
+        model.forward = lambda x: model.head(model.between(model.inp(x))) * 8 / sizes["N"]
+        return model
+
+    p = plan(build, "N=16", "N=64", lr=1e-2, eps=1e-8, std=0.1)
+    assert p["head.weight"].settings["init_std"].factor == p["head.weight"].settings["lr"].factor == 1
+    assert p["w.weight"].settings["lr"].factor == 1 / 4 and torch.equal(p.init_().norm.weight, torch.ones(64))
+
+
+def test_what_the_output_does_not_depend_on_has_no_numbers():
+    build = of(lambda m, h: m.w(h), spare=lambda n: nn.Linear(n, n))
+    with pytest.raises(UsageError, match=r"the output does not depend on spare.weight; freeze it"):
+        plan(build, "N=16", "N=64")

@@ -1,146 +1,284 @@
 """Does a plan hold on a real model, or do a model's own rates scale? Real steps at several sizes, slopes, verdicts.
 
-Every linear map and every sum over experts is split into what initial tensors make of their input and what updates
-add, and each part is held against its certified exponent. Of the recipe's numbers the readout starts at zero: the first
-step moves the logits alone, and after the second, the last that is judged, all tensors have moved along a coherent
-gradient. One std and one learning rate for all tensors is trained beside it and must be refuted.
-Read next: ``contract.py`` (what ``build`` returns), ``parts.py`` (what is measured), ``predictions.py``.
+The module is read (``verify/tracing``), its equations are derived, and what it computes while it trains is held against
+the certified exponents, by the names of its parameters and modules. Epsilons are of the size of the gradients at
+the base, and scale as derived. Of a plan's numbers the readout starts at zero: the first step moves the output alone,
+and after the second all tensors have moved along a coherent gradient. One std and one learning
+rate for all is trained beside it and must be refuted.
+Read next: ``verify/tracing/measuring.py`` (what is measured), ``planning.py`` (the numbers).
 """
 
 from __future__ import annotations
 
 import math
-import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from itertools import pairwise
-from typing import Any
+from types import EllipsisType
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.errors import UsageError
-from scaling_algebra.recipes.recipe import TRANSFORMER, Recipe, recipe
-from scaling_algebra.recipes.settings import Setting
+from scaling_algebra.recipes.recipe import Recipe, recipe
 from scaling_algebra.recipes.sizes import Sizes, read_sizes, way
-from scaling_algebra.solver.derivation import derive
+from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.hardware import spare_threads
-from scaling_algebra.verify.judging.measurement import Measurement, Series
-from scaling_algebra.verify.judging.report import Report
+from scaling_algebra.verify.judging.fit import Verdict
+from scaling_algebra.verify.judging.measurement import Measurement, Series, fingerprint
+from scaling_algebra.verify.judging.report import Report, ReportRow
 from scaling_algebra.verify.judging.verdicts import judge
 from scaling_algebra.verify.measuring.batches import descend
+from scaling_algebra.verify.tracing import Traced, traced
+from scaling_algebra.verify.tracing.measuring import OUTPUT, Watch, of_role, roles_of
+from scaling_algebra.verify.tracing.models import Inputs, built, called, exactly, usual
+from scaling_algebra.verify.tracing.recording import output_of
 
-from .contract import Subject, examined, taken
-from .parts import Part, Parts, logits_of, tokens
-from .planning import plan
-from .predictions import predicted
+from .planning import planned
+from .plans import Plan
 
-LAYERS = r"(^|\.)(layers|blocks|h)\.\d+$"
-"""Modules whose outputs are the residual stream, by name."""
-EPS = 1e-12
-"""Adam's epsilon, far below every gradient."""
 OFF = 0.1
 """How far a size that was rounded may lie from its place, in parts of the way between two sizes."""
+Cell = Fraction | None | EllipsisType
+Kind = Literal["plan", "own", "one"]
+"""The numbers that train: the plan's, the model's own, or its initial values with one rate for all."""
+TINY = 1e-30
+"""Epsilon of a parameter without a gradient."""
+OPTIMIZERS = (torch.optim.Adam, torch.optim.AdamW)
+WIDTHS, WIDER = ("N", "N_e"), 4
+"""Axes that grow where no target is given, and how much."""
 
 
 def check_model(
     build: Callable[[dict[str, int]], Any],
-    base: str | Sizes,
-    target: str | Sizes,
+    base: str | Sizes | None = None,
+    target: str | Sizes | None = None,
     *,
-    roles: Mapping[str, str] | None = None,
     points: int = 3,
     seeds: int = 6,
     steps: int = 2,
     lr: float = 1e-2,
-    optimizer: str = "adamw",
     parameterization: str = "mup",
-    layers: str = LAYERS,
     rules: Mapping[str, Mapping[str, Power]] | None = None,
 ) -> Report:
-    """Trains a model at several sizes, with the numbers of a recipe or with its own, and judges how its signals change.
+    """Trains a model at several sizes, with the numbers of its plan or with its own, and judges how its signals change.
 
     Args:
-        build: a model at given sizes, or a model and its optimizer; ``contract.py`` says what it must be.
-        base: sizes as for ``recipe``.
-        target: the same; ``points`` sizes are trained, evenly between both.
-        roles: as for ``plan``. layers: regular expression on names of the modules whose outputs are watched.
-        seeds: replicas at every size. lr: of every tensor at the base, where ``build`` brings no optimizer.
-        rules: powers to train with instead of the derived ones, by role and ``init_std`` or ``lr``; what is predicted
-            stays, so that a rule that differs is refuted where it matters.
+        build: ``build(sizes)`` returns a module on the CPU; that and its optimizer, Adam or AdamW, whose own initial
+            values and rates are then checked; or that and its input, where it does not begin with ``nn.Embedding`` or
+            ``nn.Linear``.
+        base: sizes as for ``recipe``; by default small ones of every axis that ``build`` asks for.
+        target: the same, by default with four times the widths; ``points`` sizes are trained, evenly between both.
+        seeds: replicas at every size. lr: of every parameter at the base, where ``build`` brings no optimizer.
+        rules: powers to train with instead of the derived ones, by parameter (as the plan names it) and ``init_std`` or
+            ``lr``; what is predicted stays, so that a rule that differs is refuted where it matters.
 
     Raises:
-        UsageError: the contract is not kept, sizes off one ray, or what ``plan`` raises.
+        UsageError: a model that cannot be read, sizes off one ray, or a multiplier that the model lacks.
         Infeasible: no parameterization is found on the ray.
     """
-    start, sizes = time.monotonic(), between(read_sizes(base, "base"), read_sizes(target, "target"), points)
-    first, ray = sizes[0], way(sizes[0], sizes[-1]).ray
+    start, smallest = time.monotonic(), read_sizes(usual(build) if base is None else base, "base")
+    wide = {axis: n * (WIDER if axis in WIDTHS else 1) for axis, n in smallest.items()}
+    sizes = between(smallest, wide if target is None else read_sizes(target, "target"), points)
+    ray = way(sizes[0], sizes[-1]).ray
     assert ray is not None
-
-    def numbers_of(readout: str) -> Recipe:
-        options: Any = {"readout_init": readout, "epsilon": "negligible"}
-        last = TRANSFORMER["M" in first]  # a recipe looks for another ray where this one has no answer
-        derive(None, optimizer, parameterization, ray=ray, architecture=last, **options)
-        return recipe(first, sizes[-1], optimizer, parameterization, lr=lr, **options)
-
-    numbers = numbers_of("zero")
-    subjects = [examined(build, size, numbers, roles, layers) for size in sizes]
-    for size, subject in zip(sizes, subjects, strict=True):
-        if subject.kind != subjects[0].kind:
-            raise UsageError(
-                f"at {dict(first)} build returns {subjects[0].kind}, at {dict(size)} {subject.kind}; return alike"
-            )
-    if subjects[0].optimizer is not None and not subjects[0].reads_zero:
-        numbers = numbers_of("maximal")
-    trained, exponents = _trained(numbers, first, rules or {}), predicted(numbers, subjects[0].gate)
-    m = Measurement(ray, steps, watched=("logits",))
-    grows = max(first, key=lambda axis: sizes[-1][axis] / first[axis])
-    m.sizes = [s[grows] / first[grows] for s in sizes]
-    m.dims = [dict(s) for s in sizes]
-    keys = _measure(m, build, subjects, trained, lr, seeds)
+    reading = traced(build, sizes[0])
+    model, inputs, own = built(build, sizes[0])
+    if own is not None and not isinstance(own, OPTIMIZERS):
+        raise UsageError(f"build brings {type(own).__name__}; a check knows Adam and AdamW")
+    if any(not of_role(model, role) for role in reading.network.tensors):
+        raise UsageError("the output grows; return one of the same shape at every size, such as logits")
+    where: Any = {"network": reading.network}
+    derive(None, "adamw", parameterization, ray=ray, **where)  # a recipe looks for another ray where there is no answer
+    first = recipe(sizes[0], sizes[-1], "adamw", parameterization, lr=lr, eps=TINY, **where)
+    zero = _readouts(reading) if own is None else [role for role in first if _starts_at_zero(model, role)]
+    stds = _natural(model, first)
+    given: Any = {"lr": lr, "std": stds, **where}
+    first = recipe(sizes[0], sizes[-1], "adamw", parameterization, eps=TINY, **given)
+    eps = _gradients(model, own, inputs, reading, first, zero, steps)
+    numbers = recipe(sizes[0], sizes[-1], "adamw", parameterization, eps=eps, **given)
+    how: Kind = "plan" if own is None else "own"
+    m = Measurement(ray, steps, watched=(OUTPUT,))
+    grows = max(sizes[0], key=lambda axis: sizes[-1][axis] / sizes[0][axis])
+    m.sizes, m.dims = [s[grows] / sizes[0][grows] for s in sizes], [dict(s) for s in sizes]
+    names = _measure(m, build, reading, inputs, _changed(numbers, rules or {}), zero, how, lr, seeds)
     m.environment = {
-        "optimizer": optimizer,
+        "optimizer": "adamw",
         "device": "cpu",
         "torch": torch.__version__,
-        "dtype": "float32",
+        "dtype": "float64",
         "wall_seconds": time.monotonic() - start,
-        "gate": subjects[0].gate,
+        "read": reading.lines,
     }
-    return judge(m, {name: exponents[key] for name, key in keys.items() if key in exponents})
+    return judge(m, _predicted(numbers.derivations[0], zero, names, steps))
+
+
+def culprit(report: Report) -> ReportRow | None:
+    """The refuted row of the earliest step, the first in execution: what comes after may follow from it."""
+    return min((r for r in report.rows if r.verdict is Verdict.REFUTED), key=lambda r: r.step, default=None)
 
 
 def _measure(
-    m: Measurement, build: Any, subjects: Sequence[Subject], numbers: Recipe, lr: float, seeds: int
-) -> dict[str, tuple[str, str]]:
-    """Trains the subjects at the dimensions of a measurement and puts in what they did; roles and parts by name.
+    m: Measurement,
+    build: Any,
+    reading: Traced,
+    inputs: Inputs,
+    numbers: Recipe,
+    zero: Sequence[str],
+    how: Kind,
+    lr: float,
+    seeds: int,
+) -> Mapping[str, Sequence[str]]:
+    """Trains the model at the dimensions of a measurement and puts in what it did; quantities by name.
 
     Raises:
-        UsageError: a part is not there at every size.
+        UsageError: an input that grows, or a multiplier that is left to the model.
     """
-    keys: dict[str, tuple[str, str]] = {}
+    names: dict[str, Sequence[str]] = {}
 
-    def record(series: Series, i: int, subject: Subject, size: Sizes, seed: int, how: Recipe | float) -> None:
-        model, stepper = taken(build, size, seed)
-        for key, part in _parts(replace(subject, model=model, optimizer=stepper), size, how, m.steps).items():
-            values = series.setdefault(key, [np.zeros(0) for _ in m.dims])
-            values[i] = np.append(values[i], part.size)
-            keys[part.name] = part.key
+    def put(series: Series, i: int, size: Sizes, seed: int, how: Kind) -> None:
+        model, mine, optimizer = built(build, size, seed)
+        if [x.shape for x in _flat(mine)] != [x.shape for x in _flat(inputs)]:
+            raise UsageError(f"the input grows at {dict(size)}; return one of the same shape at every size")
+        p = planned(model, reading, numbers.at(size))
+        if how == "one":
+            optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
+        elif how == "plan":
+            optimizer = _set(p, zero, seed)
+        left = {name: x for name, x in p.multipliers.items() if x != 1}
+        if left:
+            name, factor = next(iter(left.items()))
+            at = reading.factors[name][0] or "model"
+            raise UsageError(
+                f"at {dict(size)} {at} must multiply by {factor:g} ({name} of scalecalc list --model); do it there, or "
+                "choose sizes for which it need not"
+            )
+        watch = Watch(model, inputs, reading)
+        names.update(watch.names)
+        for t, _ in enumerate(_steps(model, optimizer, inputs, m.steps, _epsilons(p))):
+            for key, x in watch().items():
+                values = series.setdefault((key, t), [np.zeros(0) for _ in m.dims])
+                values[i] = np.append(values[i], x)
 
     with spare_threads():
-        for i, (size, subject) in enumerate(zip(m.dims, subjects, strict=True)):
-            m.parameters.append(sum(p.numel() for p in subject.model.parameters()))
-            m.inputs.append(str(tokens().sum().item()))
+        for i, size in enumerate(m.dims):
+            m.parameters.append(sum(p.numel() for p in called(build, dict(size))[0].parameters()))
+            m.inputs.append(str([fingerprint(x) for x in _flat(inputs)]))
             for seed in range(seeds):
-                record(m.values, i, subject, size, seed, numbers)
-                record(m.standard, i, subject, size, seed, lr)
-                record(m.control, i, subjects[0], m.dims[0], 10_000 + seed + seeds * i, numbers)
-    if uneven := [name for (name, _), values in m.values.items() if len({len(v) for v in values}) > 1]:
-        todo = "build as many layers at every size, with the same names"
-        raise UsageError(f"{uneven[0]} is not there at every size; {todo}")
-    return keys
+                put(m.values, i, size, seed, how)
+                put(m.standard, i, size, seed, "one")
+                put(m.control, i, m.dims[0], 10_000 + seed + seeds * i, how)
+    return names
+
+
+def _set(p: Plan, zero: Sequence[str], seed: int) -> torch.optim.Optimizer:
+    """The initial values of a plan, drawn, but for those that start at zero; and its optimizer."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        p.init_()
+    for role in zero:
+        for tensor in of_role(p.model, role):
+            tensor.zero_()
+    return torch.optim.AdamW(p.param_groups())
+
+
+def _epsilons(p: Plan) -> dict[str, float]:
+    return {e.name: e.settings["eps"].target or TINY for e in p.entries if e.settings}
+
+
+def _gradients(
+    model: nn.Module, own: Any, inputs: Inputs, reading: Traced, numbers: Recipe, zero: Sequence[str], steps: int
+) -> dict[str, float]:
+    """Epsilon at the base: the largest root-mean-square of the gradient of every parameter on the way, by role."""
+    p, sizes = planned(model, reading, numbers.at(numbers.way.base)), dict[str, float]()
+    for _ in _steps(model, own or _set(p, zero, 0), inputs, steps, _epsilons(p)):
+        for e in p.entries:
+            if e.tensor.grad is not None:
+                for role in roles_of([e.name], numbers)[e.name]:
+                    size = float(e.tensor.grad.square().mean().sqrt())
+                    sizes[role] = max(size, sizes.get(role, TINY))
+    return {role: sizes.get(role, TINY) for role in numbers}
+
+
+def _steps(
+    model: nn.Module, optimizer: Any, inputs: Inputs, steps: int, epsilons: Mapping[str, float]
+) -> Iterator[None]:
+    """Before training and after every step: of the squared distance from fixed random targets, without weight decay.
+
+    Args:
+        epsilons: by parameter.
+    """
+    named = {id(p): epsilons.get(name, TINY) for name, p in model.named_parameters()}
+    alone = [(group, p) for group in optimizer.param_groups for p in group["params"]]
+    optimizer.param_groups[:] = [{**g, "params": [p], "weight_decay": 0.0, "eps": named[id(p)]} for g, p in alone]
+    places, keywords = inputs
+
+    def loss(step: int) -> tuple[Tensor, float]:
+        out = output_of(model(*places, **keywords))
+        draw = torch.Generator().manual_seed(2)
+        return (out - torch.randn(out.shape, generator=draw, dtype=out.dtype)).square().mean(), 0.0
+
+    yield
+    with exactly():
+        for _ in descend(optimizer, loss, steps):
+            yield
+
+
+def _predicted(
+    d: Derivation, zero: Sequence[str], names: Mapping[str, Sequence[str]], steps: int
+) -> dict[str, Sequence[Cell]]:
+    """Exponents by name where they are certified; of several quantities those that they have in common.
+
+    Args:
+        zero: tensors that start at zero instead.
+    """
+    tensors = {role: replace(t, init_std=None) if role in zero else t for role, t in d.scaling.tensors.items()}
+    point = replace(d.scaling, tensors=tensors).point(d.ray)
+    look = Analysis(d.ray, point, d.optimizer, d.network)
+
+    def cell(quantity: str, t: int) -> Cell:
+        decided = look.quick(quantity, t).decided and (answer := look(quantity, t)).decided
+        return answer.exponent if decided else ...
+
+    def row(quantity: str) -> list[Cell]:
+        return [cell(quantity, t) for t in range(1 if quantity.endswith(".init") else steps + 1)]
+
+    rows = {name: list(zip(*map(row, quantities), strict=True)) for name, quantities in names.items()}
+    return {name: [cells[0] if len(set(cells)) == 1 else ... for cells in row] for name, row in rows.items()}
+
+
+def _natural(model: nn.Module, numbers: Recipe) -> dict[str, float]:
+    """Standard deviations at the base: those of the module's own values, but at most the derived power there: what
+    falls faster is not to lead."""
+    stds = {}
+    for role, settings in numbers.tensors.items():
+        rule = settings["init_std"].rule
+        most = 1.0 if rule is None else rule.at({"L": 1, **numbers.way.base})
+        own = max(float(p.double().square().mean().sqrt()) for p in of_role(model, role))
+        stds[role] = min(own or most, most)
+    return stds
+
+
+def _readouts(reading: Traced) -> list[str]:
+    """The tensor that makes the output, unless it has other uses."""
+    network = reading.network
+    (last, *_) = network.statements[-1].inputs
+    made = [s.tensor.name for s in network.linear if s.tensor is not None and s.out == last.name]
+    return [role for role in made if len(network.uses(role)) == 1]
+
+
+def _starts_at_zero(model: nn.Module, role: str) -> bool:
+    return all(p.dim() > 1 and not p.any() for p in of_role(model, role))
+
+
+def _flat(inputs: Inputs) -> list[Tensor]:
+    return [x for x in (*inputs[0], *inputs[1].values()) if isinstance(x, Tensor)]
 
 
 def between(base: Sizes, target: Sizes, points: int) -> list[Sizes]:
@@ -180,61 +318,9 @@ def between(base: Sizes, target: Sizes, points: int) -> list[Sizes]:
     return list(sizes)
 
 
-def _trained(numbers: Recipe, first: Sizes, rules: Mapping[str, Mapping[str, Power]]) -> Recipe:
-    """The recipe that is trained: with the powers of ``rules``, and natural stds at the base.
-
-    At the base a std is fan-in^-1/2, or the power itself where that is smaller: what falls faster is not to lead there.
-    """
-    tensors = {}
-    for role, settings in numbers.tensors.items():
-        std = settings["init_std"]
-        natural = 1.0 if role == "embedding" else first["N_e" if role == "expert_out" else "N"] ** -0.5
-        start = natural if std.rule is None else min(natural, std.rule.at({"L": 1, **first}))
-        tensors[role] = {**settings, "init_std": replace(std, base=start)}
+def _changed(numbers: Recipe, rules: Mapping[str, Mapping[str, Power]]) -> Recipe:
+    """The recipe that is trained, with the powers of ``rules``."""
+    tensors = dict(numbers.tensors)
     for role, powers in rules.items():
-        changed = tensors[role] = {**numbers[role], **tensors[role]}
-        changed.update({what: replace(changed[what], rule=power) for what, power in powers.items()})
+        tensors[role] = {**numbers[role], **{what: replace(numbers[role][what], rule=p) for what, p in powers.items()}}
     return replace(numbers, tensors=tensors)
-
-
-def _at(numbers: Recipe, size: Sizes) -> Recipe:
-    """A recipe at another size of its ray, the base itself included."""
-
-    def moved(settings: Mapping[str, Setting]) -> dict[str, Setting]:
-        ratios = {x: s.rule.ratio(numbers.way.base, size) for x, s in settings.items() if s.rule is not None}
-        return {x: replace(s, factor=ratios.get(x, s.factor)) for x, s in settings.items()}
-
-    tensors, multipliers = {role: moved(x) for role, x in numbers.tensors.items()}, moved(numbers.multipliers)
-    return replace(numbers, way=replace(numbers.way, target=size), tensors=tensors, multipliers=multipliers)
-
-
-def _parts(subject: Subject, size: Sizes, how: Recipe | float, steps: int) -> dict[tuple[str, int], Part]:
-    """Every part after every step, by name; ``how``: a recipe, unless the subject has an optimizer; or one learning
-    rate for all."""
-    model, optimizer = subject.model, subject.optimizer
-    if not isinstance(how, Recipe):
-        optimizer = torch.optim.AdamW(model.parameters(), lr=how, eps=EPS, weight_decay=0.0)
-    elif optimizer is None:
-        exactly = {f"^{re.escape(name)}$": role for name, role in subject.roles.items() if role}
-        p = plan(model, _at(how, size), roles=exactly, gate=subject.gate or None)
-        for name, factor in p.multipliers.items():
-            if name in how.multipliers and factor != 1:  # the model itself is to bring every factor
-                brings = f" (the gate brings {subject.gate})" if subject.gate else ""
-                raise UsageError(
-                    f"at {dict(size)} the model must multiply {name} by {factor:g}{brings}; do it in build and return "
-                    "the optimizer, too, or choose sizes for which it need not"
-                )
-        p.init_(model)
-        optimizer = torch.optim.AdamW(p.param_groups(model), eps=EPS)
-    for group in optimizer.param_groups:
-        group["weight_decay"] = 0.0
-    parts, ids = Parts(model, subject.roles, subject.layers, subject.stacks), tokens()
-    parts_by_key = {(part.name, 0): part for part in parts()}
-
-    def loss(step: int) -> tuple[Tensor, float]:
-        logits = logits_of(model(ids[:, :-1]))
-        return nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten()), 0.0
-
-    for t, _ in enumerate(descend(optimizer, loss, steps), 1):
-        parts_by_key |= {(part.name, t): part for part in parts()}
-    return parts_by_key

@@ -68,7 +68,14 @@ class ParameterGroup:
     @property
     def std(self) -> float:
         """The standard deviation of the initial values around 0, or around 1 for a gain."""
-        return 0.0 if self.role in VECTORS else self.value("init_std")
+        return 0.0 if self.fill is not None else self.value("init_std")
+
+    @property
+    def fill(self) -> float | None:
+        """The value that every entry starts with, if they start alike."""
+        if self.role in VECTORS:
+            return 1.0 if self.role in ONES else 0.0
+        return self.entries[0].fill
 
     @property
     def numbers(self) -> dict[str, float]:
@@ -90,7 +97,7 @@ class ParameterGroup:
         """The initial values for a format that draws them."""
         if self.tied:
             raise UsageError(f"{self.role} starts alike for all experts, which this format cannot say; use plan.init_")
-        return ("normal", self.std) if self.std else ("fill", 1.0 if self.role in ONES else 0.0)
+        return ("normal", self.std) if self.std else ("fill", self.fill or 0.0)
 
     def torch_name(self, muon: bool = False) -> str:
         """The class of the optimizer."""

@@ -1,7 +1,8 @@
-"""A user's own ``build``, from ``FILE.py:NAME`` or ``package.module:NAME``, and what stands beside it.
+"""A user's own ``build``, from ``FILE.py:NAME`` or ``package.module:NAME``, and what stands beside it; or
+``hf:config.json``.
 
-A file may have ``SCALING``, a dict with keywords of ``check_model`` (base, target, roles, ...): then nothing else needs
-to be said where the check is run. Read next: ``contract.py`` (what ``build`` returns).
+A file may have ``SCALING``, a dict with keywords of ``check_model`` (base, target, seeds, ...): then nothing else needs
+to be said where the check is run. Read next: ``checking.py`` (what ``build`` returns).
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from collections.abc import Callable, Mapping
 from inspect import signature
 from typing import Any
 
-from scaling_algebra.errors import UsageError, unknown_name
-from scaling_algebra.verify.tracing.sources import BESIDE, function_of
+from scaling_algebra.errors import unknown_name
+from scaling_algebra.verify.tracing.sources import BESIDE, HUGGING_FACE, build_of, function_of
 
 from .checking import check_model
 
@@ -20,16 +21,14 @@ def load(text: str, options: Mapping[str, Any]) -> tuple[Callable[..., Any], dic
     """``build``, and its options: those beside it, replaced by those that are given.
 
     Raises:
-        UsageError: no such file, module or function, its code fails, a keyword that ``check_model`` has not, or sizes
-            are missing.
+        UsageError: no such file, module or function, its code fails, or a keyword that ``check_model`` has not.
     """
+    if text.startswith(HUGGING_FACE):
+        return build_of(text)[0], dict(options)
     build, beside = function_of(text)
     where = text.rpartition(":")[0]
     keywords = list(signature(check_model).parameters)[1:]
     for key in beside:
         if key not in keywords:
             raise unknown_name(f"keyword in {BESIDE} of {where}", str(key), keywords)
-    for name in ("base", "target"):
-        if name not in {**beside, **options}:
-            raise UsageError(f"no {name} of {text}; give {name}='N=...,M=...' here, or in {BESIDE} beside it")
     return build, {**beside, **options}

@@ -30,7 +30,7 @@ class Entry:
             the library labels it (``use_experts_implementation`` of transformers).
         role: empty for a frozen one without a role. rule: the pattern or label that gave it.
         settings: of the role, at the tensor's own fans. group: of the optimizer: the role, with a number where its
-            settings are others.
+            settings are others. fill: the value that every entry starts with; None where entries are drawn.
     """
 
     name: str
@@ -41,6 +41,7 @@ class Entry:
     role: str = ""
     settings: Mapping[str, Setting] = field(default_factory=dict)
     group: str = ""
+    fill: float | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:

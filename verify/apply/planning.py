@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,21 +20,78 @@ from scaling_algebra.errors import UsageError, named, shown, unknown_name
 from scaling_algebra.recipes.files import sizes_of
 from scaling_algebra.recipes.recipe import Recipe, recipe
 from scaling_algebra.recipes.settings import Setting
-from scaling_algebra.recipes.sizes import Sizes, read_sizes
+from scaling_algebra.recipes.sizes import Sizes, Way, read_sizes
+from scaling_algebra.spec.powers import Power
+from scaling_algebra.verify.tracing import Traced, traced
+from scaling_algebra.verify.tracing.measuring import roles_of
+from scaling_algebra.verify.tracing.models import called
 
-from .families import roles_of, table
+from .families import roles_of as family_roles
+from .families import table
 from .gates import AGGREGATION, Gate, gate_from
 from .modules import Entry, aliases, parameters, plain_name
 from .plans import Plan, trainer
 from .shapes import FREE, check_shape, fans, general, refitted, shapes_of, text
 
+NAMED = 8
+"""Parameters without a role that an error names."""
 _COUNTED = {"L": "num_hidden_layers", "K": "num_experts_per_tok"}
 """Sizes that no shape shows, and their names in configurations."""
 
 
+def planned(model: nn.Module, reading: Traced, numbers: Recipe) -> Plan:
+    """The numbers of every parameter by its name, as a module's own reading has them.
+
+    Law: where the module itself multiplies a tensor by a power, the tensor's numbers are those of the product of both.
+
+    Raises:
+        UsageError: a parameter that the output does not depend on, or one whose parts have different powers.
+    """
+    named, entries = list(parameters(model)), []
+    roles, going = roles_of([e.name for e in named], numbers), numbers.way
+    for e in named:
+        mine = roles[e.name]
+        if not mine and not e.frozen:
+            raise UsageError(f"the output does not depend on {e.name}; freeze it, or leave it out of the model")
+        settings = [_with_own(numbers[role], reading.gauge.get(role, {}), going) for role in mine]
+        if any(s != settings[0] for s in settings):
+            todo = f"make {' and '.join(mine)} parameters of their own"
+            raise UsageError(f"{e.name}: its parts have different powers; {todo}")
+        group = re.sub(r"(\[\d+\])+$", "", mine[0]) if mine else ""
+        role = mine[0] if mine else ""
+        entries.append(replace(e, role=role, settings=settings[0] if mine else {}, group=group, fill=_fill(e)))
+    left = {
+        name: s.factor / Power.of(reading.factors.get(name, ("", {}))[1]).ratio(going.base, going.target)
+        for name, s in numbers.multipliers.items()
+    }
+    tied, buffers = aliases(model), tuple(plain_name(name) for name, _ in model.named_buffers())
+    left = {name: 1.0 if math.isclose(x, 1.0) else x for name, x in left.items()}
+    return Plan(model, numbers, "", tuple(entries), tied, buffers, left, Gate(), tuple(reading.lines))
+
+
+def _with_own(settings: Mapping[str, Setting], own: Mapping[str, Any], going: Way) -> Mapping[str, Setting]:
+    """The settings of w in ``own w``, of those of the product (Adam)."""
+    power, sign = Power.of(own), {"init_std": -1, "lr": -1, "eps": 1, "decay": 1}
+
+    def moved(what: str, s: Setting) -> Setting:
+        if s.rule is None or not own:
+            return s
+        more = power ** sign[what]
+        return replace(s, rule=s.rule * more, factor=s.factor * more.ratio(going.base, going.target))
+
+    return {what: moved(what, s) for what, s in settings.items()}
+
+
+def _fill(e: Entry) -> float | None:
+    """The value that all entries of a vector start with, as the module has it."""
+    value = e.tensor.detach().flatten()
+    alike = e.tensor.dim() < 2 and not value.is_meta and value.numel() > 0 and bool((value == value[0]).all())
+    return float(value[0]) if alike else None
+
+
 @checked
 def plan(
-    model: nn.Module,
+    model: nn.Module | Callable[[dict[str, int]], Any],
     base: str | Sizes | Recipe | nn.Module,
     target: str | Sizes | None = None,
     *,
@@ -43,10 +100,12 @@ def plan(
     gate: str | None = None,
     **given: Any,
 ) -> Plan:
-    """The role and the numbers of every parameter of a model.
+    """The numbers of every parameter of a model.
 
     Args:
-        model: at the target size, on any device, also ``meta``.
+        model: ``build(sizes)``, a function that returns the module, which is read at small sizes and built at the
+            target: then groups go by the parameters' names, and nothing else is to be said. Or a module at the target
+            size, on any device, also ``meta``, whose parameters have roles.
         base, target: sizes as for ``recipe``; or a Recipe; or the tuned model alone, where the configurations of both
             say their sizes.
         roles: role by regular expression on parameter names (``re.search``, first match); they go before labels of
@@ -60,11 +119,14 @@ def plan(
             known, sizes or roles that are not those of the shapes, experts in the sizes and none in the model, a gauge
             with multipliers of tensors, or what ``recipe`` raises.
     """
+    if not isinstance(model, nn.Module):
+        roleless = roles is None and base_model is None and gate is None
+        return _read(model, base, target, given if roleless else {"roles": roles, **given})
     small = base if isinstance(base, nn.Module) else base_model
     numbers = _recipe(model, base, target, given, shapes=small is not None)
     config = getattr(model, "config", None)
     family = getattr(config, "model_type", "")
-    entries = _entries(model, numbers, roles or {}, roles_of(family) if family else {})
+    entries = _entries(model, numbers, roles or {}, family_roles(family) if family else {})
     experts, names = "M" in numbers.way.target, {e.role for e in entries}
     if not entries or (experts and not any(role.startswith("expert") for role in names)):
         raise UsageError("the sizes have experts and the model has none; leave out M, N_e and K, or name them in roles")
@@ -89,6 +151,15 @@ def plan(
     tied, buffers = aliases(model), tuple(plain_name(name) for name, _ in model.named_buffers())
     left = _left(numbers, start, here, bool(tied) and "readout" not in names)
     return Plan(model, numbers, family, fitted, tied, buffers, left, here, tuple(warnings))
+
+
+def _read(build: Any, base: Any, target: Any, given: Mapping[str, Any]) -> Plan:
+    """The plan of a module that is read."""
+    if not callable(build) or isinstance(base, Recipe | nn.Module) or target is None or "roles" in given:
+        raise UsageError("give plan(build, base, target, lr=...), sizes as texts; roles are for a module without build")
+    reading = traced(build)
+    numbers = recipe(base, target, **{"optimizer": "adamw", **given, "network": reading.network})
+    return planned(called(build, dict(numbers.way.target), None)[0], reading, numbers)
 
 
 def _recipe(model: nn.Module, base: Any, target: Any, given: Mapping[str, Any], shapes: bool) -> Recipe:
@@ -130,15 +201,19 @@ def _entries(model: nn.Module, numbers: Recipe, roles: Mapping[str, str], publis
     def first(rules: Mapping[str, str], name: str) -> tuple[str, str] | None:
         return next(((rule, role) for rule, role in rules.items() if re.search(rule, name)), None)
 
-    entries, one_of = [], f"ROLE one of {', '.join(numbers)}"
+    entries, lacking, one_of = [], list[str](), f"ROLE one of {', '.join(numbers)}"
     for e in parameters(model):
         labelled = (e.rule, e.role) if e.rule else None
         rule, role = first(roles, e.name) or labelled or first(published, e.name) or ("", "")
         if not role and not e.frozen:
-            raise UsageError(f"no role for parameter {e.name}; give roles={{'{re.escape(e.name)}': ROLE}}, {one_of}")
+            lacking.append(e.name)
         if role and role not in numbers.tensors:
             raise UsageError(f"{e.name} is {shown(role)} ({rule}), which the recipe lacks; it has {one_of}")
         entries.append(replace(e, rule=rule, role=role, settings=numbers[role] if role else {}))
+    if lacking:
+        who = f"parameter{'s' if lacking[1:] else ''} {', '.join(lacking[:NAMED])}"
+        who += f" and {len(lacking) - NAMED} more" if len(lacking) > NAMED else ""
+        raise UsageError(f"no role for {who}; give roles={{'{re.escape(lacking[0])}': ROLE}}, {one_of}")
     used = {e.rule for e in entries}
     for rule in roles:
         if rule not in used:

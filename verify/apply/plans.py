@@ -18,7 +18,7 @@ from scaling_algebra.errors import UsageError, unknown_name
 from scaling_algebra.recipes.recipe import Recipe
 from scaling_algebra.spec.optimizers import Optimizer
 
-from .exports import ONES, ParameterGroup, export
+from .exports import ParameterGroup, export
 from .gates import Gate
 from .modules import Entry, tensors
 
@@ -92,7 +92,7 @@ class Plan(Rendered):
             for entry, p in self._parameters(model):
                 std = stds[entry.group]
                 if std == 0:
-                    p.fill_(1.0 if entry.role in ONES else 0.0)
+                    p.fill_(self.groups[entry.group].fill or 0.0)
                 elif not self.groups[entry.group].tied:
                     p.normal_(0.0, std, **drawn)
                 elif p.dim() == 3:

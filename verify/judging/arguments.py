@@ -8,6 +8,7 @@ Read next: ``verdicts.py`` (asks before it calls a row REFUTED).
 
 from __future__ import annotations
 
+from fractions import Fraction
 from itertools import product
 
 import numpy as np
@@ -35,7 +36,8 @@ def beyond(m: Measurement, network: Network, prediction: Prediction, quantity: s
         for name, t in product((argument, f"{argument}.change"), range(last)):
             sizes = [np.sqrt(np.mean(np.square(v))) for v in m.values.get((name, t), [])]
             exponents = prediction.get(name, ())
-            falls = t < len(exponents) and (exponents[t] or 0) < 0
+            exponent = exponents[t] if t < len(exponents) else None
+            falls = isinstance(exponent, Fraction) and exponent < 0
             if sizes and max(sizes) > (FALLING if falls else LASTING):
                 return f"{f.name}: {name} is {max(sizes):.2g} at t={t}, where it is no power of n yet"
     return ""

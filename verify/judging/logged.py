@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from itertools import takewhile
 from pathlib import Path
+from types import EllipsisType
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,8 @@ SIZE, STEPS, MOST = 1e12, 10**6, 2**26
 
 Logged = str | Path | Iterable[Mapping[str, Any]]
 Exponent = Fraction | int | str | None
-Predicted = Signals | Mapping[str, Exponent | Sequence[Fraction | None]]
+Row = Sequence[Fraction | EllipsisType | None]
+Predicted = Signals | Mapping[str, Exponent | Row]
 
 
 def logged(source: Logged, ray: Ray | None = None) -> Measurement:
@@ -134,7 +136,7 @@ def _read(text: str) -> float:
     return float(text) if text.isascii() and "_" not in text else math.nan
 
 
-def _series(name: str, exponent: Exponent | Sequence[Fraction | None], steps: int) -> Sequence[Fraction | None]:
+def _series(name: str, exponent: Exponent | Row, steps: int) -> Row:
     if isinstance(exponent, Sequence) and not isinstance(exponent, str):
         return exponent
     if isinstance(exponent, float):

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
+from types import EllipsisType
 from typing import Any
 
 import numpy as np
@@ -25,8 +26,8 @@ Series = dict[tuple[str, int], list[Array]]
 """``series[name, t][i]`` holds one root-mean-square over entries per seed at size i."""
 
 
-Prediction = Mapping[str, Sequence[Fraction | None]]
-"""Exponent of n of every quantity after t = 0, 1, ... updates; None is exactly zero."""
+Prediction = Mapping[str, Sequence[Fraction | EllipsisType | None]]
+"""Exponent of n of every quantity after t = 0, 1, ... updates; None is exactly zero, ``...`` is not predicted."""
 
 PARAMETERS, INPUT, SECONDS = "number of parameters", "fingerprint of the input", "seconds"
 MEMORY, GRADIENTS = "peak memory", "difference of the gradients from autograd"

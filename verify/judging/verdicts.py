@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from types import EllipsisType
 
 import numpy as np
 
@@ -65,7 +66,7 @@ def judge(
     measured = set(m.names)
     cells = [(q, t, p) for q, row in by_quantity.items() if q in measured for t, p in enumerate(row[: m.steps + 1])]
     cells = [cell for cell in cells if not m.logged or cell[:2] in m.values]
-    rows = [rule.row(*cell) for cell in cells]
+    rows = [rule.row(q, t, p) for q, t, p in cells if not isinstance(p, EllipsisType)]
     incomplete = INTERRUPTED if m.interrupted else f"{m.missing} cells missing" if m.missing else ""
     checks = gates(m, rule.spacing) if m.sizes or not incomplete else []  # a run that never began fails none
     last = max((t for _, t, _ in cells), default=m.steps)
@@ -104,7 +105,8 @@ class _Judge:
     def predicted(self, quantity: str, step: int) -> Fraction | None:
         """The prediction itself, to which the other powers belong; a claim is judged by its slope."""
         series = self.prediction.get(quantity, ())
-        return series[step] if step < len(series) else None
+        cell = series[step] if step < len(series) else None
+        return None if isinstance(cell, EllipsisType) else cell
 
     def row(self, quantity: str, step: int, predicted: Fraction | None) -> ReportRow:
         """The verdict on one exponent, predicted or claimed."""

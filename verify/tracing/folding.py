@@ -177,7 +177,7 @@ class Folder:
             self.notes.append((first.where, f"{len(members)} {word} that differ by a number are one letter"))
         made = tuple((self.new(t), labels) for t, labels in kept)
         if len(made) == 1 and made[0][1] == whole:
-            return made[0][0]
+            return made[0][0].but(call=node.call)
         return node.but(sources=made)
 
 
@@ -311,13 +311,15 @@ def settled(root: TracedNode) -> TracedNode:
         out = tuple(x for x in node.out if x != gone)
         kept = {x: index for x, index in node.labels.items() if x != gone}
         over = tuple(x - (x > slot) for x in node.over)
-        return node.but(sources=tuple(sources), indices=indices, out=out, labels=kept, over=over)
+        return node.but(sources=tuple(sources), indices=indices, out=out, labels=kept, over=over, call=None)
 
     def change(node: TracedNode) -> TracedNode:
         if node.kind != "pick" or not node.source.indices[node.slot].fixed:
             return node
         leaves = node.source.indices[node.slot].root().leaves
         made = pushed(node.source, node.slot, node.at[0]) if _parameters(leaves) else None
+        if made is not None and made.call is None:
+            made.call = node.call
         return made or node
 
     return rebuilt(root, change)

@@ -99,7 +99,7 @@ class TracedNode:
         exact: the value from those of the sources, where the kind does not say it.
         entry: functions of nodes before it, entry by entry, of which this is the value.
         note: what the equations leave out here. part: whole, slot, number and count, of a part.
-        call: the torch call that made the tensor, as ``recording.Call.key``.
+        call: the torch call that made the tensor, as ``TorchCall.key``, and the place among its results.
     """
 
     kind: str
@@ -118,7 +118,7 @@ class TracedNode:
     entry: tuple[tuple[TracedNode, Callable[[Tensor], Tensor]], ...] = ()
     note: str = ""
     part: tuple[TracedNode, int, int, int] | None = None
-    call: tuple[str, str, int] | None = None
+    call: tuple[str, str, int, int] | None = None
     base: str = ""
     number: int = field(default_factory=lambda: next(_NUMBER))
     cache: dict[Any, TracedNode] = field(default_factory=dict)

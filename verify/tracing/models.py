@@ -5,14 +5,15 @@ Read next: ``recording.py``, ``reading.py``, ``guard.py``, ``folding.py``, ``wri
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from scaling_algebra.errors import foreign
+from scaling_algebra.errors import foreign, shown
 from scaling_algebra.spec.networks.files import from_toml
 from scaling_algebra.spec.networks.language import Network
 
@@ -45,7 +46,8 @@ class Traced:
         text: TOML, with the parameters' names as roles. network: what it says.
         factors: of every multiplier the module's path, and the powers that the module itself multiplies by there.
         gauge: the same by parameter, beside which it stands.
-        notes: what is held or left out, as (path, note). calls: of every signal, the torch call that makes it.
+        notes: what is held or left out, as (path, note). calls: of every signal, the torch call that makes it, as
+            ``TracedNode.call``.
         error: relative difference of the executed equations from the module. base: the first sizes.
     """
 
@@ -54,7 +56,7 @@ class Traced:
     factors: Mapping[str, tuple[str, Powers]]
     gauge: Mapping[str, Powers]
     notes: Sequence[tuple[str, str]]
-    calls: Mapping[str, tuple[str, str, int]]
+    calls: Mapping[str, tuple[str, str, int, int]]
     error: float
     base: Mapping[str, int]
 
@@ -88,21 +90,49 @@ class Asked(dict[str, int]):
         return self[axis]
 
 
-def built(build: Build, sizes: Mapping[str, int]) -> tuple[nn.Module, Inputs]:
-    """The module at these sizes, in float64, and its input.
+@contextmanager
+def exactly() -> Iterator[None]:
+    """Tensors that a module makes are of float64, as its parameters are."""
+    kept = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(kept)
+
+
+def called(build: Build, sizes: dict[str, int], seed: int | None = 0) -> tuple[nn.Module, Any]:
+    """What ``build`` returns: the module, and its optimizer, its input or nothing.
+
+    Raises:
+        Unreadable: it raises an error, or returns no module.
+    """
+    if seed is not None:
+        torch.manual_seed(seed)
+    with foreign(f"build({dict(sizes)})"):
+        made = build(sizes)
+    model, rest = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+    if not isinstance(model, nn.Module):
+        raise Unreadable(f"build returns {shown(made)}; return a torch.nn.Module, or it and its optimizer or its input")
+    return model, rest
+
+
+def built(build: Build, sizes: Mapping[str, int], seed: int = 0) -> tuple[nn.Module, Inputs, Any]:
+    """The module at these sizes, in float64, its input, and its optimizer if it brings one.
 
     ``build`` returns a module; or that and its optimizer, or its input: a tensor, a tuple, or a dict of keywords.
 
     Raises:
         Unreadable: no module, or an input that cannot be guessed.
     """
-    torch.manual_seed(0)
-    with foreign(f"build({dict(sizes)})"):
-        made = build(dict(sizes))
-    model, rest = made if isinstance(made, tuple) else (made, None)
-    if not isinstance(model, nn.Module):
-        raise Unreadable(f"build returns {type(model).__name__}; return a torch.nn.Module, or that and its input")
-    model = model.double()
+    model, rest = called(build, dict(sizes), seed)
+    if away := [n for n, p in model.named_parameters() if p.device.type != "cpu"]:
+        raise Unreadable(f"{away[0]} is not on the CPU at {dict(sizes)}; build small models there")
+    optimizer = rest if isinstance(rest, torch.optim.Optimizer) else None
+    return (*_with_input(model.double(), rest), optimizer)
+
+
+def _with_input(model: nn.Module, rest: Any) -> tuple[nn.Module, Inputs]:
     if isinstance(rest, dict):
         return model, ((), {k: _exact(v) for k, v in rest.items()})
     if isinstance(rest, Tensor | tuple):
@@ -122,8 +152,9 @@ def _exact(x: Any) -> Any:
 
 
 def _recorded(build: Build, sizes: Mapping[str, int]) -> Recording:
-    model, (inputs, keywords) = built(build, sizes)
-    return record(model, inputs, keywords)
+    model, (inputs, keywords), _ = built(build, sizes)
+    with exactly():
+        return record(model, inputs, keywords)
 
 
 def _doubled(sizes: Mapping[str, int], axis: str) -> dict[str, int]:
@@ -180,10 +211,13 @@ def traced(build: Build, base: Mapping[str, int] | None = None, name: str = "tra
 
 def _tell(build: Build, asked: Asked) -> Asked:
     """The sizes, completed by what ``build`` asks for."""
-    torch.manual_seed(0)
-    with foreign("build"):
-        build(asked)
+    called(build, asked)
     return asked
+
+
+def usual(build: Build) -> dict[str, int]:
+    """Small sizes of every axis that ``build`` asks for."""
+    return dict(_tell(build, Asked()))
 
 
 def _read(runs: Sequence[Recording], deep: bool) -> tuple[View, list[tuple[str, str]], float]:

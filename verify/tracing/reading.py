@@ -181,9 +181,9 @@ class Reader:
                 self.views[r.number] = self.constant(v)
             return
         made = self.apply(self, bound)
-        for r, view in zip(results, made if isinstance(made, list) else [made], strict=False):
+        for k, (r, view) in enumerate(zip(results, made if isinstance(made, list) else [made], strict=False)):
             if view.node.call is None:
-                view.node.call = call.key
+                view.node.call = (*call.key, k)
             self.views[r.number] = view
             self.read_calls.append((call, r, view))
 
@@ -285,7 +285,8 @@ class Reader:
         out where they meet others."""
         for k, (node, mine) in enumerate(factors):
             before, after = factors[:k], factors[k + 1 :]
-            if len(factors) > 1 and node.kind == "same" and node.name == "scale" and node.weight:
+            scaled = len(factors) == 1 and set(mine) == set(out)
+            if node.kind == "same" and node.name == "scale" and (scaled or (len(factors) > 1 and node.weight)):
                 return self.product([*before, (node.source, mine), *after], out, classes, _times(factor, node.factor))
             if node.kind == "add" and node.weight and len(factors) > 1:
                 terms = []
@@ -296,7 +297,6 @@ class Reader:
                     terms.append((self.product(now, out, dict(classes), factor), tuple(range(len(out)))))
                 return TracedNode("add", [classes[x] for x in out], self.where, tuple(terms))
             moved = len(node.sources) == 1 and set(node.sources[0][1]) == set(node.out)
-            scaled = len(factors) == 1 and set(mine) == set(out)
             if node.kind == "contract" and (scaled or (len(factors) > 1 and (node.weight or moved))):
                 names = {x: mine[j] for j, x in enumerate(node.out)}
                 for x in node.labels:

@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from scaling_algebra.errors import foreign
+
 from .graph import Unreadable
 
 COMPOSITES = {"multi_head_attention_forward"}
@@ -53,7 +55,7 @@ class Recording:
     """One run.
 
     Attributes:
-        calls: in order. tensors: by number, copied where ``copying``. shapes: by number.
+        calls: in order. tensors: by number, as they were made. shapes: by number.
         parameters, buffers: names by number. inputs: places by number. output: the logits.
     """
 
@@ -87,9 +89,9 @@ class _Inside(TorchDispatchMode):
 class Recorder(TorchFunctionMode):
     """Writes calls down; a tensor is known by its identity, and kept so that no other takes it."""
 
-    def __init__(self, copying: bool = True) -> None:
+    def __init__(self, strict: bool = True) -> None:
         super().__init__()
-        self.run, self.copying, self.path = Recording(), copying, [""]
+        self.run, self.strict, self.path = Recording(), strict, [""]
         self.ids: dict[int, int] = {}
         self.kept: list[Tensor] = []
         self.versions: dict[int, int] = {}
@@ -105,7 +107,7 @@ class Recorder(TorchFunctionMode):
         number = self.ids[id(x)]
         if fresh or made:
             with torch._C.DisableTorchFunction():
-                self.run.tensors[number] = x.detach().clone() if self.copying else x.detach()
+                self.run.tensors[number] = x.detach().clone()
                 self.run.shapes[number], self.versions[number] = tuple(x.shape), x._version
         return Ref(number)
 
@@ -127,7 +129,9 @@ class Recorder(TorchFunctionMode):
         if name in COMPOSITES:
             with _Inside(self):
                 return func(*args, **keywords)
-        if name in ASKS and self.ids.get(id(args[0]), -1) in self.moved:
+        if name == "einsum":
+            args = self._paired(func, args)
+        if name in ASKS and self.strict and self.ids.get(id(args[0]), -1) in self.moved:
             todo = "the reading holds at these values alone; compute without it, or build with K = M (every expert)"
             raise self.fail(name, f"a branch on what is computed; {todo}")
         if isinstance(keywords.get("out"), Tensor):
@@ -136,6 +140,35 @@ class Recorder(TorchFunctionMode):
         result = func(*args, **keywords)
         self.note(name, func, args, keywords, result, stale)
         return result
+
+    def _paired(self, func: Any, args: Any) -> Any:
+        """An einsum of two operands, the last of its products of two: those first that sum what no other has."""
+        equation, *rest = args
+        operands = list(rest[0] if len(rest) == 1 and isinstance(rest[0], list | tuple) else rest)
+        if not isinstance(equation, str) or "." in equation or "->" not in equation:
+            return args
+        left, _, out = equation.replace(" ", "").partition("->")
+        terms = left.split(",")
+
+        def pair() -> tuple[int, int, set[str]] | None:
+            for b in reversed(range(len(terms))):
+                for a in reversed(range(b)):
+                    kept = set(out).union(*(t for k, t in enumerate(terms) if k not in (a, b)))
+                    if set(terms[a]) & set(terms[b]) - kept:
+                        return a, b, kept
+            return None
+
+        while len(terms) > 2 and (found := pair()) is not None:
+            a, b, kept = found
+            letters = "".join(x for x in dict.fromkeys(terms[a] + terms[b]) if x in kept)
+            two = f"{terms[a]},{terms[b]}->{letters}", operands[a], operands[b]
+            made = func(*two)
+            self.note("einsum", func, two, {}, made)
+            for k in (b, a):
+                del terms[k], operands[k]
+            terms.append(letters)
+            operands.append(made)
+        return f"{','.join(terms)}->{out}", *operands
 
     def _stale(self, x: Tensor) -> bool:
         return id(x) in self.ids and self.versions[self.ids[id(x)]] != x._version
@@ -187,17 +220,17 @@ def _has_tensor(x: Any) -> bool:
     return next(_tensors(x), None) is not None
 
 
-def record(model: nn.Module, inputs: tuple[Any, ...], keywords: Mapping[str, Any], copying: bool = True) -> Recording:
+def record(model: nn.Module, inputs: tuple[Any, ...], keywords: Mapping[str, Any], strict: bool = True) -> Recording:
     """One run of a module on its inputs, without gradients and not in training mode.
 
     Args:
-        copying: keep the values of every tensor at the time it was made.
+        strict: refuse a branch on what is computed.
 
     Raises:
         Unreadable: a branch on what is computed, or ``out=``.
     """
     model.eval()
-    recorder, hooks = Recorder(copying), []
+    recorder, hooks = Recorder(strict), []
 
     def entered(name: str) -> Callable[..., None]:
         return lambda module, args: recorder.path.append(name)
@@ -218,15 +251,24 @@ def record(model: nn.Module, inputs: tuple[Any, ...], keywords: Mapping[str, Any
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with torch.no_grad(), recorder:
+        with foreign("the model"), torch.no_grad(), recorder:
             out = model(*inputs, **keywords)
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
         for hook in hooks:
             hook.remove()
+    recorder.run.output = recorder.ref(output_of(out))
+    return recorder.run
+
+
+def output_of(out: Any) -> Tensor:
+    """The tensor that a module returns, alone, first, or as ``logits`` or ``last_hidden_state``.
+
+    Raises:
+        Unreadable: none.
+    """
     out = getattr(out, "logits", getattr(out, "last_hidden_state", out))
     out = out[0] if isinstance(out, list | tuple) else out
     if not isinstance(out, Tensor):
         raise Unreadable(f"the model returns {type(out).__name__}; return a tensor, or an object with logits")
-    recorder.run.output = recorder.ref(out)
-    return recorder.run
+    return out

@@ -60,6 +60,6 @@ def _marked(piece: Piece | None) -> str:
 
 
 def _words(text: str) -> str:
-    """Underscores inside a word are no markup."""
-    text = text.replace("&", "&amp;").replace("<", "&lt;")
+    """Underscores inside a word are no markup; what would be the target of a link is plain."""
+    text = text.replace("&", "&amp;").replace("<", "&lt;").replace("](", "]\\(")
     return re.sub(r"(?<!\w)_|_(?!\w)|[\\*`$]", lambda m: "\\" + m[0], text)

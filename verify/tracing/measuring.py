@@ -1,0 +1,224 @@
+"""What a module computes while it trains, by the names of its reading: changes of signals, and parts of products.
+
+A module is recorded before training and after updates, and calls of products are made again with the weights or the
+signals of then and now. Read next: ``models.py`` (the reading), ``verify/apply/checking.py`` (trains and judges).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from scaling_algebra.dynamics.quantities import quantities
+from scaling_algebra.errors import UsageError
+
+from .models import Inputs, Traced, exactly
+from .recording import Recording, Ref, TorchCall, record, refs
+
+OUTPUT = "output"
+"""The name of what the module returns."""
+PARTS = {"init": ("init",), "update": ("update", "effective"), "propagating": ("propagating",)}
+"""Parts of products, and what the engine calls them; of data nothing moves, so that both updates are one."""
+DATA_READERS = ("embedding",)
+"""Calls that read a tensor at the places that the data say."""
+
+
+def roles_of(names: Iterable[str], roles: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """Of every parameter of a module the roles that a reading has for it: one, or one for each of its parts.
+
+    Examples:
+        >>> roles_of(["experts.3.up", "qkv", "spare"], ["experts.*.up", "qkv[0]", "qkv[1]"])
+        {'experts.3.up': ('experts.*.up',), 'qkv': ('qkv[0]', 'qkv[1]'), 'spare': ()}
+    """
+    patterns = {role: re.escape(re.sub(r"(\[\d+\])+$", "", role)).replace(r"\*", r"\d+") for role in roles}
+    return {name: tuple(r for r, pattern in patterns.items() if re.fullmatch(pattern, name)) for name in names}
+
+
+def of_role(model: nn.Module, role: str) -> list[Tensor]:
+    """The parameters of a module that have a role."""
+    named = dict(model.named_parameters())
+    return [named[name].detach() for name, roles in roles_of(named, [role]).items() if roles]
+
+
+class Watch:
+    """Measures a module relative to the moment it is made.
+
+    Args:
+        inputs: of the module. traced: its reading, perhaps at other sizes.
+    """
+
+    def __init__(self, model: nn.Module, inputs: Inputs, traced: Traced) -> None:
+        self.model, self.inputs, self.traced = model, inputs, traced
+        self.first = self._record()
+        self.weights, self.chosen, self.products = self._sorted()
+        self.roles = roles_of(self.products, traced.network.tensors)
+        self.makers = {r.number: call for call in self.first.calls for r in refs(call.result)}
+
+    def _record(self) -> Recording:
+        with exactly():
+            return record(self.model, *self.inputs, strict=False)
+
+    def _sorted(self) -> tuple[dict[int, frozenset[str]], set[int], dict[str, list[tuple[TorchCall, int]]]]:
+        """Of tensors made of parameters alone, by number, these; numbers of choices; products by parameter, each with
+        the number of the tensor that is the parameter there."""
+        run = self.first
+        weights = {number: frozenset([name]) for number, name in run.parameters.items()}
+        signals, chosen = set(run.inputs), set[int]()
+        products: dict[str, list[tuple[TorchCall, int]]] = {}
+        for call in run.calls:
+            mine = dict.fromkeys(r.number for r in refs((call.arguments, call.keywords)))
+            acted, made = [x for x in mine if x in signals], list(refs(call.result))
+            held = [x for x in mine if x in weights]
+            reads = acted and not all(x in chosen for x in acted)
+            if held and (not acted or (not reads and call.name not in DATA_READERS)):
+                names = frozenset[str]().union(*(weights[x] for x in held))
+                weights |= {r.number: names for r in made}
+            elif acted:
+                signals |= {r.number for r in made}
+                moved = any(run.tensors[x].is_floating_point() or x in chosen for x in acted)
+                chosen |= {r.number for r in made if moved and not run.tensors[r.number].is_floating_point()}
+                for x in held:
+                    for name in weights[x]:
+                        products.setdefault(name, []).append((call, x))
+        return weights, chosen, products
+
+    @cached_property
+    def names(self) -> dict[str, Sequence[str]]:
+        """What is measured, by name, with the quantities of the engine that it is one of: ``NAME.init``, ``.update``
+        and ``.propagating`` of a parameter, the numbers of layers and experts left open; changes by module and call."""
+        network, found = self.traced.network, dict[str, Sequence[str]]()
+        table = quantities(network)
+        for key, outs in self._outs.items():
+            for part, names in PARTS.items():
+                known = [next((f"{out}.{x}" for x in names if f"{out}.{x}" in table), "") for out in outs]
+                if all(known):
+                    found[f"{key}.{part}"] = known
+        found |= {name: [f"{signal}.change"] for signal, (name, _, _) in self._signals.items()}
+        (last, *_) = network.statements[-1].inputs
+        return found | {OUTPUT: [f"{last.name}.change"]}
+
+    @cached_property
+    def _signals(self) -> dict[str, tuple[str, TorchCall, int]]:
+        """Of every signal that no tensor makes, but gates, which are held: its name, the call that makes it, and the
+        place among its results."""
+        network, calls = self.traced.network, {call.key: call for call in self.first.calls}
+        made = {s.out for s in network.linear} | {f.out for f in network.functions if f.gates}
+        return {
+            signal: (
+                f"{module or 'model'}: {name}{f' {count + 1}' if count else ''}",
+                calls[module, name, count],
+                place,
+            )
+            for signal, (module, name, count, place) in self.traced.calls.items()
+            if signal not in made and (module, name, count) in calls
+        }
+
+    @cached_property
+    def _outs(self) -> dict[str, tuple[str, ...]]:
+        """Of every product by key (the parameter, with a number where it has several) the signals that it makes."""
+        network, outs = self.traced.network, dict[str, tuple[str, ...]]()
+        known = self.roles
+        for name, calls in self.products.items():
+            uses = [network.uses(role) for role in known[name]]
+            if not uses or any(len(u) != len(calls) for u in uses):
+                continue
+            for k in range(len(calls)):
+                statements = [u[k] for u in uses]
+                plain = all(len(s.factors) == 1 and not s.multipliers for s in statements)
+                if plain and not any(role in self.traced.gauge for role in known[name]):
+                    outs[self._key(known[name][0], k)] = tuple(s.out for s in statements)
+        return outs
+
+    def _key(self, role: str, k: int) -> str:
+        return re.sub(r"(\[\d+\])+$", "", role) + (f" {k + 1}" if k else "")
+
+    def __call__(self) -> dict[str, float]:
+        """Root-mean-squares as they are now, by key.
+
+        Raises:
+            UsageError: the module makes other calls than before training.
+        """
+        now, first = self._record(), self.first
+        if now.names != first.names:
+            at = next((a for a, b in zip(first.calls, now.calls, strict=False) if a.name != b.name), first.calls[-1])
+            where = f"{at.module or 'model'}: {at.name}"
+            raise UsageError(f"{where}: the calls change while the model trains; run every expert on every token")
+        sizes: dict[str, list[float]] = {}
+        for name, calls in self.products.items():
+            for k, (call, number) in enumerate(calls):
+                if self.roles[name] and (key := self._key(self.roles[name][0], k)) in self._outs:
+                    for part, size in self._parts(call, number, now).items():
+                        sizes.setdefault(f"{key}.{part}", []).append(size)
+
+        def change(ref: Ref) -> list[float]:
+            return [_square(now.tensors[ref.number] - first.tensors[ref.number])]
+
+        sizes |= {name: change([*refs(call.result)][place]) for name, call, place in self._signals.values()}
+        sizes[OUTPUT] = change(first.output)
+        return {key: (sum(x) / len(x)) ** 0.5 for key, x in sizes.items()}
+
+    def _parts(self, call: TorchCall, number: int, now: Recording) -> dict[str, float]:
+        """Mean squares of W_0 x_0, dW_t x_t and W_0 dx_t of the product that a call makes of a tensor of weights.
+
+        Law: a call is affine in each of its tensors of weights; less its value at zero it is the product.
+        """
+        first = self.first
+        start = self._made(call, first, {number: 0.0})
+        init = self._made(call, first, {}) - start
+        held, moved = self._made(call, now, {}), self._made(call, now, {number: 1.0})
+        passed = held - self._made(call, now, {number: 0.0})
+        return {"init": _square(init), "update": _square(moved - held), "propagating": _square(passed - init)}
+
+    def _made(self, call: TorchCall, run: Recording, scaled: Mapping[int, float]) -> Tensor:
+        """The result of a call with the signals of a run and initial weights, but one: 0.0 of it is zero, 1.0 is as in
+        the run."""
+
+        def value(x: Any) -> Any:
+            if isinstance(x, Ref):
+                n = x.number
+                if n in self.weights:
+                    start = self._weight(n, run, self.first)
+                    if n in scaled:
+                        return torch.zeros_like(start) if scaled[n] == 0 else self._weight(n, run, run)
+                    return start
+                return run.tensors[n]
+            if isinstance(x, list | tuple):
+                return type(x)(map(value, x))
+            return {k: value(v) for k, v in x.items()} if isinstance(x, dict) else x
+
+        arguments, keywords = value(call.arguments), value(call.keywords)
+        if call.name.endswith("_") and not call.name.startswith("__"):
+            arguments = [x.clone() if isinstance(x, Tensor) else x for x in arguments]
+        with torch.no_grad(), exactly():
+            out = call.function(*arguments, **keywords)
+        made: Tensor = out[0] if isinstance(out, list | tuple) else out
+        return made
+
+    def _weight(self, number: int, run: Recording, weights: Recording) -> Tensor:
+        """A tensor that is made of parameters, those of ``weights``; what was chosen is chosen as in ``run``."""
+        if weights is run or number in weights.parameters or not self.chosen:
+            return weights.tensors[number]
+        call = self.makers.get(number)
+        if call is None or not any(r.number in self.chosen for r in refs((call.arguments, call.keywords))):
+            return weights.tensors[number]
+
+        def value(x: Any) -> Any:
+            if isinstance(x, Ref):
+                held = x.number in self.weights
+                return self._weight(x.number, run, weights) if held else run.tensors[x.number]
+            if isinstance(x, list | tuple):
+                return type(x)(map(value, x))
+            return {k: value(v) for k, v in x.items()} if isinstance(x, dict) else x
+
+        with torch.no_grad(), exactly():
+            made: Tensor = call.function(*value(call.arguments), **value(call.keywords))
+        return made
+
+
+def _square(x: Tensor) -> float:
+    return float(x.double().square().mean())
