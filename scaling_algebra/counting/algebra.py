@@ -64,7 +64,8 @@ class Algebra(SignalSizes):
     def centred(self, s: Signal, letter: str, ignoring: str = "") -> Signal:
         """Subtract the mean over an index: the part that is constant along it cancels exactly, the rest keeps its size.
 
-        Law: P = I - 11^T/M annihilates what does not depend on the index, and is a projection of rank M - 1.
+        Law: P = I - 11^T/M annihilates what does not depend on the index, and is a projection of rank M - 1. What is
+        left of a square is its fluctuation; that of a sign has none, so where leaves may be signs it is an upper bound.
 
         Args:
             ignoring: a tensor that counts as constant along the index (a selection, inside its own support).
@@ -75,6 +76,9 @@ class Algebra(SignalSizes):
             return self.nothing(s.letters)
         at = s.letters.index(letter)
         keep = {k: e for k, e in s.terms.items() if self._varies(self._kernels[k], at, ignoring)}
+        if s.signed:
+            squares = [k for k in keep if self._square(self._kernels[k], at)]
+            keep |= {self.with_doubt(k): keep.pop(k) - self._later for k in squares}
         s = s.but(least=None)
         zero = s.centred if ignoring else s.centred | {letter}
         return s.but(terms=keep, leaf=None, name="", made=Made("centred", (s,)), centred=zero)
@@ -401,6 +405,12 @@ class Algebra(SignalSizes):
         others = {*a.letters, *b.letters} - {*a.leaf, *out}
         lost = sum(2 * self._half[self.letters[x]] for x in others)
         return max(rows, cols) + cols - rows + lost
+
+    @staticmethod
+    def _square(kernel: Kernel, at: int) -> bool:
+        """Two leaves of a kernel are the same, and vary with an open index."""
+        there = kernel.along(at)
+        return len(set(there)) < len(there)
 
     @staticmethod
     def _varies(kernel: Kernel, at: int, ignoring: str) -> bool:

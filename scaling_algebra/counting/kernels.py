@@ -67,12 +67,14 @@ class Kernel:
 class Contraction:
     """The meeting of the open indices of two factors: one integer label per open index.
 
-    Labels not in ``out`` are summed. ``Contraction((0, 1), (1,), (0,))`` is a matrix times a vector.
+    Labels not in ``out`` are summed. ``Contraction((0, 1), (1,), (0,))`` is a matrix times a vector. ``centred``: those
+    of ``out`` along which a mean may be subtracted later.
     """
 
     left: tuple[int, ...]
     right: tuple[int, ...]
     out: tuple[int, ...]
+    centred: tuple[int, ...] = ()
 
     @property
     def summed(self) -> tuple[int, ...]:
@@ -138,7 +140,8 @@ def multiply(
     Law: :A: :B: = sum over matchings of leaves of A with equal-named leaves of B; inside A and inside B matching is
     already done. A class that no unmatched leaf touches is summed coherently (LLN, weight 1) and leaves the kernel.
     Two leaves with the same name and the same index classes are always matched: the matching that leaves them apart
-    is never larger. Source: Wick's theorem for products of Wick powers (normal-ordered polynomials).
+    is never larger. It is what is left where a mean is subtracted along an index that they have: A_i A_i is a constant
+    and a fluctuation. Source: Wick's theorem for products of Wick powers (normal-ordered polynomials).
 
     Args:
         half: half the exponent of each axis, in integer units.
@@ -221,7 +224,8 @@ class _Setup:
             r = forest[c]
             mass[r] = mass[r] - 1 if most[r] == 0 else 0
             most[r] = 0
-        self._sort_leaves(a, b, shift, forest)
+        centred = frozenset([first[label] for label in contraction.centred])
+        self._sort_leaves(a, b, shift, forest, {forest[c] for c in centred})
         for _, classes in self.free:
             for c in classes:
                 if most[forest[c]] == 2:
@@ -232,12 +236,12 @@ class _Setup:
         for k, (_, classes) in enumerate(self.every):
             for c in classes:
                 near[forest[c]] |= 1 << k
-        self.search = MatchingSearch(weight, active, self.leaves, self.lefts, self.alike)
+        self.search = MatchingSearch(weight, active, self.leaves, self.lefts, self.alike, centred)
         rest = (1 << len(self.leaves)) - 1
         kind = [] if self.alike is None else list(self.alike.kind)
         self.start = Partial(forest, mass, most, bound, near, rest, 0, kind, ())
 
-    def _sort_leaves(self, a: Kernel, b: Kernel, shift: int, forest: list[int]) -> None:
+    def _sort_leaves(self, a: Kernel, b: Kernel, shift: int, forest: list[int], centred: set[int]) -> None:
         """Indicators, identical leaves, those with a partner and those without."""
         count = len(a.leaves)
         every = [*a.leaves, *[(name, tuple([c + shift for c in classes])) for name, classes in b.leaves]]
@@ -249,6 +253,8 @@ class _Setup:
         self.identical: list[tuple[Leaf, Leaf]] = []
         gone: list[int] = []
         for x in left:
+            if x in merged and not centred.isdisjoint(merged[x][1]):
+                continue
             y = next((y for y in right if x in merged and merged[x] == merged.get(y) and y not in gone), None)
             if y is not None:
                 self.identical.append((every[x], every[y]))

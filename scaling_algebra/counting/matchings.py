@@ -65,7 +65,7 @@ class MatchingSearch:
     """Matchings of the first ``lefts`` leaves with the others, by name, up to exchanges of components that are alike.
 
     A matching that leaves two leaves with the same name and classes apart is never larger than the one that matches
-    them, and is left out.
+    them, and is left out, but where they have a class along which a mean may be subtracted (``centred``).
 
     Attributes:
         matchings: those within the floor.
@@ -74,9 +74,15 @@ class MatchingSearch:
     """
 
     def __init__(
-        self, half: Sequence[int], active: Sequence[bool], leaves: Sequence[Leaf], lefts: int, alike: Alike | None
+        self,
+        half: Sequence[int],
+        active: Sequence[bool],
+        leaves: Sequence[Leaf],
+        lefts: int,
+        alike: Alike | None,
+        centred: frozenset[int],
     ) -> None:
-        self.half, self.active, self.alike = half, active, alike
+        self.half, self.active, self.alike, self.centred = half, active, alike, centred
         self.touched = [classes for _, classes in leaves]
         self.lefts = lefts
         sides: dict[str, list[int]] = {}
@@ -264,10 +270,13 @@ class MatchingSearch:
     def _dominated(self, at: Partial) -> bool:
         """Whether two leaves with the same name and classes are left apart."""
         forest = at.forest
+        centred = {forest[c] for c in self.centred}
         for x in bits(at.apart & (1 << self.lefts) - 1):
-            for y in bits(self.partners[x] & at.apart):
-                if all(forest[c] == forest[d] for c, d in zip(self.touched[x], self.touched[y], strict=True)):
-                    return True
+            roots = [forest[c] for c in self.touched[x]]
+            if centred.isdisjoint(roots):
+                for y in bits(self.partners[x] & at.apart):
+                    if roots == [forest[d] for d in self.touched[y]]:
+                        return True
         return False
 
 

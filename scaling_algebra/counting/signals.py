@@ -84,6 +84,7 @@ class Signal:
         loss: packed bound on what was dropped and may cancel something else; part of the tail.
         depends: initial tensors that all of it is a function of, what pruning dropped included; None if not known.
         curved: a kernel of it may stand for a nonlinear function of its leaves, entry by entry.
+        signed: leaves of it may stand for signs, whose squares do not vary.
     """
 
     letters: str
@@ -99,6 +100,7 @@ class Signal:
     loss: int | None = None
     depends: frozenset[str] | None = None
     curved: bool = False
+    signed: bool = False
 
     @property
     def zero(self) -> bool:

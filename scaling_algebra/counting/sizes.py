@@ -126,6 +126,7 @@ class SignalSizes(KernelStore):
         s.flat, s.centred, s.sound = frozenset(s.letters) - varying, zero, all(part.sound for part in parts)
         names = [part.depends for part in parts]
         s.depends = None if None in names else frozenset[str]().union(*(x for x in names if x is not None))
+        s.signed = any(part.signed for part in parts)
         s.curved = any(part.curved for part in parts) or (s.made.rule == "product" and _meet(s.letters, *parts))
         return s
 

@@ -47,15 +47,23 @@ class KernelStore(Packing):
         unknowns: names whose counts the packed exponents carry.
         gap: see ``Rung``; ``at`` gives the same algebra on another rung.
         tracked: letters to keep even where their axis does not grow, because what depends on them matters.
+        centred: axes along which means are subtracted (``Algebra.centred``).
 
     Indices of other axes that do not grow have weight 0 everywhere, so they are left out of the kernels. Every product
     of two signals is a pure function of them and of the rung: what was computed before changes no result.
     """
 
     def __init__(
-        self, ray: Ray, letters: Mapping[str, str], unknowns: Sequence[str], gap: Fraction, tracked: str = ""
+        self,
+        ray: Ray,
+        letters: Mapping[str, str],
+        unknowns: Sequence[str],
+        gap: Fraction,
+        tracked: str = "",
+        centred: frozenset[str] = frozenset(),
     ) -> None:
         super().__init__(ray, unknowns)
+        self._centred = centred
         self.axes = dict(letters)
         self.letters = {x: axis for x, axis in letters.items() if self.rate(axis) or x in tracked}
         self._half = dict.fromkeys(letters.values(), 0)
@@ -174,9 +182,9 @@ class KernelStore(Packing):
             raise ValueError(
                 f"the product keeps letters {out!r} of active and of all experts: how often they meet is open"
             )
-        contraction = Contraction(
-            tuple(number[x] for x in a), tuple(number[x] for x in b), tuple(number[x] for x in out)
-        )
+        left, right, kept = (tuple(number[x] for x in letters) for letters in (a, b, out))
+        centred = tuple(number[x] for x in out if population(self.letters[x]) in self._centred)
+        contraction = Contraction(left, right, kept, centred)
         cost = sum(2 * self._half[self.letters[x]] for x in number if x not in out)
         return self._contractions.setdefault(contraction, len(self._contractions)), contraction, cost
 

@@ -98,13 +98,20 @@ class Analysis:
 
     def _agreed(self, name: str, t: int, answer: Answer) -> Answer:
         """An answer that rests on polynomials standing for functions, if two degrees more show nothing larger."""
-        settled = not answer.decided or answer.zero or not t or answer.size == self.upper(name)
-        if settled or self.raised or not any(f.stands_for for f in self.network.functions):
+        if self.raised or answer.size is None or not answer.decided or not self._curved:
+            return answer
+        if answer.size == self._higher.upper(name):
             return answer
         higher = self._higher.witness(name, t)
-        if higher is None or higher.size is None or answer.size is None or higher.size <= answer.size:
-            return answer
-        return replace(answer, decided=False, why=f"{_RAISED} n^({higher.size}) instead of n^({answer.size})")
+        if higher is not None and higher.size is not None and higher.size > answer.size:
+            return replace(answer, decided=False, why=f"{_RAISED} n^({higher.size}) instead of n^({answer.size})")
+        return answer
+
+    @cached_property
+    def _curved(self) -> bool:
+        """Polynomials stand for functions, or for steps that products of three signals may see more of than a line."""
+        stepped = self.network.degree > 2 and any(x.normalises == "entry" for x in self.optimizer.rules)
+        return stepped or any(f.stands_for for f in self.network.functions)
 
     @cached_property
     def _higher(self) -> Analysis:
@@ -149,7 +156,8 @@ class Analysis:
         best = self.in_parts(name, t)
         if best is not None:
             return best
-        for rung in PARTS if self._whole else WITNESSES:
+        many = self.raised and not t  # kernels of as many leaves as products have signals
+        for rung in PARTS if self._whole or many else WITNESSES:
             answer = self._two_sided(name, t, rung)
             if answer.size is not None and answer.below and (best is None or answer.size > (best.size or 0)):
                 best = answer
@@ -387,7 +395,8 @@ class Analysis:
         if self._whole is not None:
             return self._whole.bounds
         with self._deep():
-            run = bounds_for(self.network, self._algebra(LADDER[0]), self.point, self.optimizer, self.routed)
+            asked = self.network, self._algebra(LADDER[0]).at(LADDER[0]), self.point, self.optimizer
+            run = bounds_for(*asked, RunContext(degrees="raised" if self.raised else "usual"), self.routed)
             run.settle()
         return run
 

@@ -18,8 +18,6 @@ LADDER = (
     Rung(NEAR, most=12, leaves=8, work=10_000, total=30_000),
     Rung(FAR, most=12, leaves=8, work=10_000, total=30_000),
     Rung(NEAR, most=40, leaves=12, work=25_000, total=75_000),
-    Rung(NEAR + FAR, most=40, leaves=12, work=25_000, total=100_000),
-    Rung(2 * FAR, most=40, leaves=14, work=25_000, total=150_000),
     Rung(NEAR, most=60, leaves=20, work=100_000, total=150_000),
     Rung(NEAR, work=200_000, total=200_000),
     Rung(FAR, work=25_000, total=50_000),

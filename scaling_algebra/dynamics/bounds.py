@@ -18,8 +18,9 @@ from functools import partial
 from itertools import product
 
 from scaling_algebra.counting.kernels import Exhausted
-from scaling_algebra.counting.signals import Scalar, Signal
+from scaling_algebra.counting.signals import EntrySize, Scalar, Signal
 from scaling_algebra.spec.networks.language import Factor, Function, Mode, Product, Statement
+from scaling_algebra.spec.optimizers import Optimizer
 
 from .functions import mean, unbounded
 from .norms import normed
@@ -289,6 +290,12 @@ class BoundRun(Trajectory):
                 rates.append(Scalar(f"1/eps of {role}", self.algebra.pack(self.point.d[role], {}, {f"d.{role}": 1})))
             return self._stepped(role, 1, tuple(rates))
         return [] if all(map(vanishes, self.factors(role, 1))) else [self._normalised(role, tuple(rates))]
+
+    def _sums(self, rule: Optimizer, step: int) -> bool:
+        return super()._sums(rule, 0)
+
+    def _gradient_size(self, role: str, step: int) -> EntrySize:
+        return EntrySize(self.gradient_bound(role))
 
     def _normalised(self, role: str, rates: tuple[Scalar, ...]) -> Increment:
         """A step that is normalised altogether, by its entries or by its operator norm.

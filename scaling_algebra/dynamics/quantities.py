@@ -88,9 +88,18 @@ class Quantity:
 
 
 def quantities(network: Network = MOE_BLOCK) -> dict[str, Quantity]:
-    """All quantities of a network, in reporting order."""
+    """All quantities of a network, in reporting order.
+
+    Raises:
+        UsageError: two have one name.
+    """
     entries = [*_forward(network), *_pathways(network), *_aggregates(network), *_backward(network), *_sizes(network)]
-    return {q.name: q for q in entries}
+    named: dict[str, Quantity] = {}
+    for q in entries:
+        if named.setdefault(q.name, q) is not q:
+            both = f"{named[q.name].formula} and {q.formula}"
+            raise UsageError(f"{network.name}: {q.name} would be the name of {both}; give the signal another name")
+    return named
 
 
 def with_decay(network: Network, trained: Trained) -> dict[str, Quantity]:

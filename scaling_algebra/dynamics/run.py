@@ -69,8 +69,8 @@ class RunContext:
 
     Attributes:
         growing: axes that count as growing whatever the ray says.
-        degrees: of the polynomials that stand for functions: as they are, two degrees higher, or cut behind the first
-            power (``parts.py``).
+        degrees: of the polynomials that stand for functions: as many as the products of the network may see, two more,
+            or cut behind the first power (``parts.py``).
         shares: softmax -> the axis over which its shares sum to one, where it is not that of its index.
         certified: sizes from elsewhere; where there are none, those of the run are taken.
         start: a run that has the same values and gradients before training, which are taken from it.
@@ -184,7 +184,14 @@ class TrainingRun:
         powers, degrees = function.kind.powers, self.context.degrees
         if degrees == "lowest":
             return powers & {0, 1}
-        return powers | {p + 2 for p in powers if p > 1} if degrees == "raised" else powers
+        more = 2 if degrees == "raised" else 0
+        return powers | {q for p in powers if p > 1 for q in range(p, max(p, self.network.degree) + more + 1, 2)}
+
+    @property
+    def odd_powers(self) -> range:
+        """Powers of the gradient in a step that is an odd function of it, entry by entry."""
+        most = 1 if self.context.degrees == "lowest" else self.network.degree
+        return range(1, most + (3 if self.context.degrees == "raised" else 1), 2)
 
     def grows(self, letter: str) -> bool:
         """Does what an index runs over grow?"""

@@ -43,7 +43,7 @@ def algebra_for(
     """
     if not (routed or sparse(network, ray)):
         kept = "".join(x for x, axis in network.letters.items() if axis in growing)
-        return Algebra(ray, network.letters, unknowns(network), gap, network.tracked + kept)
+        return Algebra(ray, network.letters, unknowns(network), gap, network.tracked + kept, network.centred)
     if behind := _behind(network):
         raise UsageError(
             f"{network.name}: {behind.out} is a function of a sum over active experts, and every token has its own; "
@@ -52,7 +52,7 @@ def algebra_for(
     seen, among = active(network)
     letters = {**network.letters, **seen.letters}
     kept = "".join(x for x, axis in letters.items() if axis in growing)
-    return Algebra(ray, letters, unknowns(network), gap, network.tracked + "".join(among) + kept)
+    return Algebra(ray, letters, unknowns(network), gap, network.tracked + "".join(among) + kept, network.centred)
 
 
 def trajectory_for(
@@ -63,10 +63,12 @@ def trajectory_for(
     return kind(network, algebra, point, optimizer, context)
 
 
-def bounds_for(network: Network, algebra: Algebra, point: Point, optimizer: Trained, routed: bool = False) -> BoundRun:
+def bounds_for(
+    network: Network, algebra: Algebra, point: Point, optimizer: Trained, context: RunContext, routed: bool = False
+) -> BoundRun:
     """A run of upper bounds. ``routed``: as for ``algebra_for``."""
     kind = RoutedBounds if routed or sparse(network, algebra.ray) else BoundRun
-    return kind(network, algebra, point, optimizer)
+    return kind(network, algebra, point, optimizer, context)
 
 
 def sparse(network: Network, ray: Ray) -> bool:

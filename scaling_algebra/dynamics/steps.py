@@ -9,16 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import combinations
+from typing import Any
 
 from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import Scalar, Signal
 from scaling_algebra.spec.axes import FIXED
-from scaling_algebra.spec.networks.language import Factor, Function, Sum
+from scaling_algebra.spec.networks.language import Factor, Function, Network, Product, Statement, Sum
 
 from .functions import mean
 from .run import BeyondPowerCounting, TrainingRun
 
 Factors = tuple[Signal, ...]
+Term = tuple[int | None, frozenset[str], Any]
 """The gradient at the output of a use of a tensor, and what the tensor acts on there."""
 
 
@@ -33,22 +35,102 @@ def vanishes(factors: Factors) -> bool:
 def signs(tr: TrainingRun, role: str, t: int, gradients: Sequence[Factors]) -> list[Factors]:
     """The gradient of a tensor in the form that its sign is read off, use by use.
 
-    Law: sign(u v^T) = sign(u) sign(v)^T, and a positive factor does not change a sign: it is replaced by its mean. A
-    sign is carried by its linear (first Hermite) part; where polynomials are raised, by its cubic one, too. Of a sum of
-    products only the leading one has a sign that is known.
+    Law: sign(u v^T) = sign(u) sign(v)^T, and a positive factor does not change a sign: it is replaced by its mean. Of a
+    sum of products only the leading one has a sign that is known.
 
     Raises:
-        BeyondPowerCounting: several products are as large as the whole.
+        BeyondPowerCounting: several products are as large as the whole, or a smaller one decides in places.
         Exhausted: which one leads is not certified.
     """
     there = [k for k, factors in enumerate(gradients) if not vanishes(factors)]
     leading = there[_leading(tr, role, [gradients[k] for k in there])] if len(there) > 1 else there[0]
+    if any(f.kind.gaps for f in tr.network.functions):
+        net, uses = tr.network, tr.network.uses(role)
+        zeros = [zeros_of_gradient(net, use.out).union(*(zeros_of(net, x.name) for x in use.factors)) for use in uses]
+        _covered(net.tensors[role].symbol, zeros[leading], [zeros[k] for k in there if k != leading])
+        _seen(tr, t, [x.name for x in uses[leading].factors], uses[leading].out)
     signed = list(gradients)
     if not _summed(tr, role, signed[leading]):
         unsigned = tr.factors(role, t, lambda x: _direction(tr, x, t), lambda x: _unsigned(tr, x, t))[leading]
         pairs = zip(unsigned, signed[leading], strict=True)
         signed[leading] = tuple(_sign(tr, _lasting(tr, role, s, whole, t)) for s, whole in pairs)
     return signed
+
+
+def zeros_of(net: Network, signal: str) -> frozenset[str]:
+    """Functions and sums that make a share of the entries of a signal exactly zero."""
+    s = net.producer(signal)
+    if isinstance(s, Function):
+        if s.kind.gaps:
+            return frozenset({signal})
+        keeps = s.kind.kind in ("entrywise", "norm") and 0 not in s.kind.powers and not s.kind.centres
+        return zeros_of(net, s.inputs[0].name) if keeps else frozenset()
+    if isinstance(s, Sum):
+        return frozenset({signal} if all(zeros_of(net, x.name) for x in s.terms) else ())
+    if s is None or net.summed(s):
+        return frozenset()
+    return frozenset[str]().union(*(zeros_of(net, x.name) for x in s.factors))
+
+
+def zeros_of_gradient(net: Network, signal: str) -> frozenset[str]:
+    """The same of the gradient at a signal."""
+    paths = [_zeros_of_path(net, s, k) for s, k in net.consumers(signal)]
+    return paths[0] if len(paths) == 1 else frozenset({signal} if paths and all(paths) else ())
+
+
+def _zeros_of_path(net: Network, s: Statement, k: int) -> frozenset[str]:
+    if isinstance(s, Function):
+        if s.kind.gaps:
+            return frozenset({s.out})
+        return zeros_of_gradient(net, s.out) if s.kind.kind == "entrywise" else frozenset()
+    if isinstance(s, Product) and not set(s.letters) <= set(s.factors[k].letters):
+        return frozenset()
+    others = [x for j, x in enumerate(s.inputs) if j != k and isinstance(s, Product)]
+    return zeros_of_gradient(net, s.out).union(*(zeros_of(net, x.name) for x in others))
+
+
+def _seen(tr: TrainingRun, t: int, values: Sequence[str], gradient: str = "") -> None:
+    """Sums that a sign is taken of: none has a largest term that is exactly zero where a smaller one is not.
+
+    Raises:
+        BeyondPowerCounting: one has.
+    """
+    net, rms = tr.network, tr.algebra.rms
+    for name in values:
+        s = net.producer(name)
+        if isinstance(s, Sum):
+            terms = [(rms(tr.value(x.name, t)), zeros_of(net, x.name), x.name) for x in s.terms]
+            _seen(tr, t, [x for _, _, x in _largest(tr, name, terms)])
+        elif isinstance(s, Product) and not net.summed(s):
+            _seen(tr, t, [x.name for x in s.factors])
+        elif isinstance(s, Function) and s.kind.signed:
+            _seen(tr, t, [s.inputs[0].name])
+    uses = net.consumers(gradient) if gradient else ()
+    paths: list[Term] = [(0, frozenset(), use) for use in uses]
+    if len(uses) > 1:
+        paths = [(rms(tr.gradient(gradient, t, via=s.out)), _zeros_of_path(net, s, k), (s, k)) for s, k in uses]
+    for _, _, (s, k) in _largest(tr, f"the gradient of {gradient}", paths):
+        others = [x.name for j, x in enumerate(s.inputs) if j != k and isinstance(s, Product)]
+        if not isinstance(s, Product) or set(s.letters) <= set(s.factors[k].letters):
+            _seen(tr, t, others, s.out)
+
+
+def _largest(tr: TrainingRun, name: str, terms: Sequence[Term]) -> list[Term]:
+    """The largest of some terms of a sum, each with its size and what makes entries of it zero."""
+    values = [None if size is None else tr.algebra.value(size) for size, _, _ in terms]
+    top = max((x for x in values if x is not None), default=None)
+    largest = [x for x, value in zip(terms, values, strict=True) if value == top]
+    if all(zeros for _, zeros, _ in largest):
+        smaller = [x[1] for x, value in zip(terms, values, strict=True) if value not in (top, None)]
+        _covered(name, largest[0][1] if len(largest) == 1 else frozenset({name}), smaller)
+    return largest
+
+
+def _covered(name: str, zeros: frozenset[str], others: Sequence[frozenset[str]]) -> None:
+    if zeros and not all(zeros <= x for x in others):
+        raise BeyondPowerCounting(
+            f"the sign of {name}: its largest term is exactly zero where {min(zeros)} is, and a smaller one decides"
+        )
 
 
 def _lasting(tr: TrainingRun, role: str, s: Signal, whole: Signal, t: int) -> Signal:
@@ -119,21 +201,36 @@ def _unsigned(tr: TrainingRun, factor: Factor, t: int) -> Signal:
 
 
 def _sign(tr: TrainingRun, s: Signal) -> Signal:
-    """A sign by its linear part and, where polynomials are raised, its cubic one.
+    """What a sign is an odd function of.
 
     Law: the square of a sign is 1, so what a function makes of it has no product of two of its parts: where there are
     functions, only one part is known, and the others are upper bounds.
     """
-    size = tr.algebra.rms(s)
-    if size is None or not s.letters:
-        return s
-    if tr.context.degrees == "raised":
-        cube = tr.algebra.contract(tr.algebra.contract(s, s, s.letters), s, s.letters)
-        s = tr.algebra.add([s, tr.algebra.scaled(cube, Scalar("1/size of a sign's argument", -2 * size))])
-    if not tr.network.live or len(s.terms) < 2:
+    s = s.but(signed=True)
+    if not s.letters or not tr.network.live or len(s.terms) < 2:
         return s
     first = next(iter(tr.algebra.leading(s)), None)  # none, where only the size of the whole is known
     return tr.algebra.doubted(s, s.but(terms={k: e for k, e in s.terms.items() if k != first}))
+
+
+def odd(tr: TrainingRun, s: Signal, share: int) -> Signal:
+    """A factor of a step that is normalised entry by entry.
+
+    Law: such a step is an odd function of the gradient, x + x^3 + ... with generic coefficients. Powers above the first
+    are seen by products of as many signals; k k l, of a sum of two, by a multiple of l, which is in the first one.
+
+    Args:
+        share: packed size of the gradient over what it is divided by: where that is larger, the step is linear.
+    """
+    size = tr.algebra.rms(s)
+    if size is None or not s.letters or len(s.terms) < 3:
+        return s
+    parts, power = [s], s
+    for _ in range(len(tr.odd_powers) - 1):
+        power = tr.algebra.contract(tr.algebra.contract(s, power, s.letters), s, s.letters)
+        power = tr.algebra.scaled(power, Scalar("a square over that of what the step divides by", 2 * (share - size)))
+        parts.append(power)
+    return tr.algebra.add(parts) if len(parts) > 1 else s
 
 
 # singular directions --------------------------------------------------------------------------------------------
@@ -144,10 +241,12 @@ def apart(tr: TrainingRun, role: str, gradients: Sequence[Factors]) -> list[Scal
     singular values to one; None where its gradient is exactly zero.
 
     Law: rank-one matrices with asymptotically orthogonal factors are singular directions, each brought to one by
-    itself; of those that share a factor the sum is one rank-one matrix.
+    itself; of those that share a factor the sum is one rank-one matrix. A fixed number of Newton-Schulz steps does that
+    with directions of one size: what is smaller by a power of n stays so, an inverse root brings it to one, too.
 
     Raises:
-        BeyondPowerCounting: the gradient has growing rank, or directions that overlap.
+        BeyondPowerCounting: the gradient has growing rank, directions that overlap, or of Newton-Schulz steps some that
+            are smaller.
     """
     symbol = tr.network.tensors[role].symbol
     there = [k for k, factors in enumerate(gradients) if not vanishes(factors)]
@@ -173,6 +272,11 @@ def apart(tr: TrainingRun, role: str, gradients: Sequence[Factors]) -> list[Scal
     largest = max(sizes.values())
     for k in there:
         whole = max(sizes[x] for x in there if group[x] == group[k])
+        if tr.algebra.value(largest) != tr.algebra.value(whole) and not tr.optimizer.of(role).memory:
+            raise BeyondPowerCounting(
+                f"{symbol} is used {len(there)} times with gradients of sizes that differ: Newton-Schulz steps bring "
+                "the smaller one to the larger up to some size, and not in the limit"
+            )
         ratio = f"the singular value of {symbol}'s largest use over that of this one"
         shares[k] = Scalar(ratio, largest - whole, certain)
     return shares

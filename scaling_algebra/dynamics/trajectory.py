@@ -16,11 +16,12 @@ from itertools import zip_longest
 from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import EntrySize, Scalar, Signal
 from scaling_algebra.spec.networks.language import Function, Product
+from scaling_algebra.spec.optimizers import Optimizer
 
 from .norms import over
 from .rules import rule
 from .run import Increment, Modes, TrainingRun
-from .steps import apart, signs, vanishes
+from .steps import apart, odd, signs, vanishes
 
 
 class Trajectory(TrainingRun):
@@ -226,12 +227,27 @@ class Trajectory(TrainingRun):
         for use, factors, share in zip_longest(uses, gradients, shares):
             if vanishes(factors):
                 continue
+            if rule.normalises == "entry" and self._sums(rule, step):
+                divided = self._divided(role, step, scalars)
+                factors = tuple(odd(self, x, divided) for x in factors)
             if rule.normalises == "entry" and self.network.norms:
                 names = (f"df/d{use.out}", *(x.name for x in use.factors))
                 factors = tuple(map(self._signed, factors, names))
             multiples = (*scalars, share) if share is not None and (share.size or not share.certain) else scalars
             increments.append(Increment(step, multiples, factors[0], factors[1:]))
         return increments
+
+    def _sums(self, rule: Optimizer, step: int) -> bool:
+        """Powers of a step above the first are counted: those of the first step, which later ones hold. Where there are
+        functions they are only looked for, of a sign."""
+        if self.network.live:
+            return rule.signs and self.context.degrees == "raised"
+        return not step and len(self.odd_powers) > 1
+
+    def _divided(self, role: str, step: int, scalars: tuple[Scalar, ...]) -> int:
+        """Packed size of a gradient over what it is divided by."""
+        size = self._gradient_size(role, step).packed
+        return 0 if size is None else min(0, self.algebra.pack(self.algebra.value(size + scalars[-1].size), {}, {}))
 
     def _signed(self, s: Signal, name: str) -> Signal:
         """A factor of a normalised step: the factor itself, and what is nonlinear in its sign, a Gaussian of its own.

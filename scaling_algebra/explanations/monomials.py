@@ -234,19 +234,22 @@ class _Net:
             self.choices + other.choices,
         )
 
-    def kernel(self, algebra: Algebra) -> tuple[Kernel, dict[Leaf, int]]:
-        """The unmatched rest as a kernel, and the position of each of its leaves."""
+    def kernel(self, algebra: Algebra) -> tuple[Kernel, dict[Leaf, list[int]]]:
+        """The unmatched rest as a kernel, and the positions of its leaves; of equal indicators one."""
         opens = [self.root(c) for c in self.opens]
         free = {k: (self.leaves[k][0], tuple(map(self.root, self.leaves[k][1]))) for k in self.unmatched()}
         touched = (c for name, classes in free.values() if not name.startswith(INDICATOR) for c in classes)
         live = list(dict.fromkeys([*opens, *touched]))
         number = {c: k for k, c in enumerate(live)}
-        position: dict[Leaf, int] = {}
+        position: dict[Leaf, list[int]] = {}
         for k, (name, classes) in free.items():
             if all(c in number for c in classes):
-                position.setdefault((name, tuple(number[c] for c in classes)), k)
+                there = position.setdefault((name, tuple(number[c] for c in classes)), [])
+                if not (there and name.startswith(INDICATOR)):
+                    there.append(k)
         types = tuple(algebra.letters[self.letters[c]] for c in live)
-        return Kernel(types, tuple(number[c] for c in opens), tuple(position)), position
+        leaves = tuple(leaf for leaf, places in position.items() for _ in places)
+        return Kernel(types, tuple(number[c] for c in opens), leaves), position
 
 
 class _Walk:
@@ -282,7 +285,7 @@ class _Walk:
             net = self.expand(whole, next(origin))
             net.letters[net.root(net.opens[at])] = to
             return net
-        if step.rule == "doubted":
+        if step.rule in ("doubted", "centred"):
             k = next(c for c in whole.terms if k in (c, self.algebra.with_doubt(c)))
         net = self.expand(whole, k)
         net.scalars = [*step.scalars, *net.scalars]
@@ -319,8 +322,8 @@ class _Walk:
             net.inner.append((s.made.tag, [first[label] for label in contraction.summed]))
         size, moved = len(kernel_a.types), len(left.leaves)
         for x, y in match.pairs:
-            j = at_a[x]
-            i = at_b[y[0], tuple(c - size for c in y[1])] + moved
+            j = at_a[x].pop(0)
+            i = at_b[y[0], tuple(c - size for c in y[1])].pop(0) + moved
             for c, d in zip(net.leaves[j][1], net.leaves[i][1], strict=True):
                 self._merge(net, c, d)
             net.pairs.append(Pair(j, i, s.made.tag.partition(" ")[0]))

@@ -22,6 +22,7 @@ from scaling_algebra.counting.signals import Signal
 from scaling_algebra.documents import Rendered
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.quantities import Quantity, quantities, quantity
+from scaling_algebra.dynamics.run import BeyondPowerCounting
 from scaling_algebra.errors import UsageError, named, shown, unknown_name
 from scaling_algebra.explanations.mechanisms import Mechanism, mechanisms
 from scaling_algebra.explanations.monomials import MatchedMonomial, monomial
@@ -365,6 +366,10 @@ def _formula(search: FormulaSearch, name: str, t: int) -> Formula:
     what = quantity(quantities(search.network), name)
     try:
         maximum = search.forms(what, t)
+    except BeyondPowerCounting as reason:
+        raise UsageError(
+            f"{name}@{t}: undecided: {reason}; ask for its exponent on a ray (scalecalc signals)"
+        ) from None
     except Exhausted:
         raise UsageError(
             f"{name}@{t}: undecided: its monomials are too many for the budget; ask for a part of it, or a smaller step"

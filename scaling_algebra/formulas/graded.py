@@ -68,7 +68,7 @@ class FormAlgebra(Algebra):
 
     Args:
         names: the unknowns; a factor n^-x of an unknown x counts once.
-        tracked: see ``Algebra``.
+        tracked, centred: see ``Algebra``.
         most: grades that a product may have.
     """
 
@@ -79,8 +79,9 @@ class FormAlgebra(Algebra):
         names: Sequence[str],
         tracked: str = "",
         most: int | None = None,
+        centred: frozenset[str] = frozenset(),
     ) -> None:
-        super().__init__(ray, letters, (), _GAP, tracked)
+        super().__init__(ray, letters, (), _GAP, tracked, centred)
         self.names, self.most = tuple(names), most
 
     def pack(self, value: Fraction, axes: Mapping[str, Fraction | int], unknowns: Mapping[str, int]) -> int:
@@ -216,7 +217,7 @@ def form_algebra(
     steps = (divisor(role, step) for role in network.tensors for step in range(STEPS))
     names = (*unknowns(network), *steps, *(size_of(x) for x in network.signals))
     tracked = "".join(x for x, axis in letters.items() if axis in growing)
-    return FormAlgebra(ray, letters, names, tracked + network.tracked, most)
+    return FormAlgebra(ray, letters, names, tracked + network.tracked, most, network.centred)
 
 
 class FormTrajectory(Trajectory):

@@ -13,9 +13,11 @@ ASSUMPTIONS: dict[str, str] = {
     "polynomials": "a function counts as the generic polynomial of its parity class, and two degrees more agree",
     "random-selection": "a top-K selection is drawn without regard to the weights",
     "random-routing": "every token goes to K of M experts without regard to the weights, and a batch has many tokens",
-    "first-hermite": "an entrywise normalisation is carried by its linear (first Hermite) part",
-    "rank-one-sign": "a sign is carried by its linear part, and that of a rank-one gradient is the product of two",
-    "singular-directions": "the gradient of a matrix has rank Theta(1), and each of its directions is brought to one",
+    "first-hermite": "an entrywise normalisation is carried by its linear (first Hermite) part, and by higher ones "
+    "where products see them",
+    "rank-one-sign": "a sign is carried as that is, and that of a rank-one gradient is the product of two",
+    "singular-directions": "the gradient of a matrix has rank Theta(1), and directions of one size are brought to one; "
+    "what is smaller by a power of n stays so, as under a fixed number of Newton-Schulz steps",
     "tensor-floor": "the rms of a tensor, which its steps are relative to, stays above the floor of the rule",
 }
 """Every assumption, by the name that answers carry."""

@@ -190,7 +190,7 @@ def test_every_architecture_can_be_explained(architecture):
     if d is None:
         d = derive("II", "sgd", "sp", architecture=architecture)
     first = d.network.statements[0].out
-    for name, t in ((f"{first}.change", 1), ("f", 0), (gradient_name(first), 0)):
+    for name, t in ((f"{first}.change", 1), ("f", 0), (gradient_name(d.network, first), 0)):
         found = explain_quantity(d, d.analysis(), name, t)
         assert found.total() == found.exponent
 

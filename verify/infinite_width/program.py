@@ -2,7 +2,7 @@
 
 Every axis that grows is as large as n. A quantity is ``n^power`` times numbers, with a bound on the power of what is
 left out: a signal has a limit where its power is 0 and the bound is below it.
-Read next: ``vectors.py`` (random variables), ``comparison.py`` (trains the network and compares).
+Read next: ``contraction.py`` (products), ``vectors.py`` (random variables), ``comparison.py`` (trains beside it).
 """
 
 from __future__ import annotations
@@ -22,11 +22,8 @@ from scaling_algebra.spec.networks.language import DATA, Factor, Function, Produ
 from scaling_algebra.verify.measuring.sizes import FIXED
 from scaling_algebra.verify.networks.scales import FIXED_SIZES
 
+from .contraction import HALF, NONE, Contractions, Leading, added, levelled, named, numbers
 from .vectors import GaussianMatrix, NotCovered, Space, Values
-
-NONE = Fraction(-(10**6))
-"""The power of what is exactly zero."""
-HALF = Fraction(1, 2)
 
 
 def _normal(x: Values) -> Values:
@@ -43,35 +40,6 @@ ENTRYWISE: dict[str, tuple[Callable[[Values], Any], Callable[[Values], Any]]] = 
     "relu": (lambda x: np.maximum(x, 0), lambda x: (x > 0) * 1.0),
 }
 """Functions of one number, with their slopes."""
-
-
-@dataclass(frozen=True)
-class Leading:
-    """Numbers, or random variables where one letter grows.
-
-    Attributes:
-        letters: those that do not grow, in the order of the dimensions.
-        over: the letter that grows; empty for numbers. Then the last dimension has coefficients over atoms.
-        power: of n; ``NONE`` for exact zeros. rest: bound on the power of what is left out.
-    """
-
-    letters: str
-    over: str
-    values: Values
-    power: Fraction = Fraction(0)
-    rest: Fraction = NONE
-
-    @property
-    def size(self) -> Fraction:
-        return max(self.power, self.rest)
-
-    def renamed(self, names: Mapping[str, str]) -> Leading:
-        letters = "".join(names.get(x, x) for x in self.letters)
-        return replace(self, letters=letters, over=names.get(self.over, self.over))
-
-    def times(self, factor: float, power: Fraction = Fraction(0)) -> Leading:
-        grown = self.power if self.power == NONE else self.power + power
-        return replace(self, values=self.values * factor, power=grown, rest=max(NONE, self.rest + power))
 
 
 @dataclass
@@ -123,7 +91,8 @@ class Limit:
         self.network, scaling = derivation.network, derivation.scaling
         ray = derivation.ray
         sizes = {"L": FIXED, "K": FIXED, **FIXED_SIZES}
-        self.growing = {x for x, axis in self.network.letters.items() if axis not in FIXED_SIZES and ray[axis]}
+        letters = self.network.letters
+        self.growing = frozenset(x for x, axis in letters.items() if axis not in FIXED_SIZES and ray[axis])
         axes = {self.network.axes[x] for x in self.growing if x in self.network.axes}
         if few := sorted(axes & {"M", "K", "L"}):
             raise UsageError(
@@ -142,8 +111,8 @@ class Limit:
         self.ray, self.inputs = ray, inputs
         (rule,) = derivation.optimizer.rules
         self.decay = float(rule.options.get("momentum", 0.0))
-        self.sizes = {x: sizes.get(axis, FIXED) for x, axis in self.network.letters.items() if x not in self.growing}
-        self.spaces = {axis: Space() for axis in sorted(axes)}
+        fixed = {x: sizes.get(axis, FIXED) for x, axis in letters.items() if x not in self.growing}
+        self.products = Contractions(letters, self.growing, fixed, {axis: Space() for axis in sorted(axes)})
         self.multipliers = {m: self._number(1 / p) for m, p in scaling.multipliers.items()}
         self._check()
         drawn, self.weights = np.random.default_rng(seed), dict[str, LimitTensor]()
@@ -179,13 +148,13 @@ class Limit:
     ) -> LimitTensor:
         letters, grow = tensor.letters, "".join(x for x in tensor.letters if x in self.growing)
         fixed = "".join(x for x in letters if x not in grow)
-        shape = [self.sizes[x] for x in fixed]
+        shape = [self.products.sizes[x] for x in fixed]
         weight, (size, power) = LimitTensor(tensor, letters, rate), std
         power = power if size else NONE
         if len(grow) < 2:
             once = [1 if x == alike else n for x, n in zip(fixed, shape, strict=True)]
             if grow:
-                space, count = self._space(grow), prod(once)
+                space, count = self.products.space(grow), prod(once)
                 values = space.gaussians(count)
                 values = values.reshape(*once, -1)
                 values = np.broadcast_to(values, (*shape, values.shape[-1]))
@@ -193,94 +162,19 @@ class Limit:
                 values = np.broadcast_to(drawn.standard_normal(once), shape)
             weight.start = weight.current = Leading(fixed, grow, size * values, power)
         elif size:
-            spaces = (self._space(grow[0]), self._space(grow[1]))
+            spaces = (self.products.space(grow[0]), self.products.space(grow[1]))
             weight.extra = power + HALF
             for index in np.ndindex(*shape):
                 of = tuple(0 if x == alike else k for x, k in zip(fixed, index, strict=True))
                 weight.matrices[index] = weight.matrices[of] if of in weight.matrices else GaussianMatrix(size, spaces)
         return weight
 
-    def _space(self, letter: str) -> Space:
-        return self.spaces[self.network.letters[letter]]
-
-    # products -------------------------------------------------------------------------------------------------------
-
-    def contract(self, operands: Sequence[Leading], out: str, where: str) -> Leading:
-        """The product of quantities, the letters that ``out`` lacks summed."""
-        left = [q for q in operands if not q.over]
-        for letter in dict.fromkeys(q.over for q in operands if q.over):
-            vectors = [q for q in operands if q.over == letter]
-            if letter in out:
-                left.append(self._entrywise(vectors, letter, where))
-            elif len(vectors) == 1:
-                raise NotCovered(f"{where} sums the entries of one vector")
-            else:
-                left.append(self._inner(self._entrywise(vectors[:-1], letter, where), vectors[-1], letter))
-        fixed = "".join(x for x in out if x not in self.growing)
-        over = next((x for x in out if x in self.growing), "")
-        present = set("".join(q.letters for q in left))
-        left += [Leading(x, "", np.ones(self.sizes[x])) for x in fixed if x not in present]
-        values = _einsum(left, fixed, bool(over))
-        sizes = [q.size for q in left]
-        rests = [sum(sizes[:k] + sizes[k + 1 :], q.rest) for k, q in enumerate(left)]
-        power = NONE if any(q.power == NONE for q in left) else sum((q.power for q in left), Fraction(0))
-        return Leading(fixed, over, values, power if values.any() else NONE, max([NONE, *rests]))
-
-    def _entrywise(self, vectors: Sequence[Leading], letter: str, where: str) -> Leading:
-        if len(vectors) == 1:
-            return vectors[0]
-        letters = "".join(dict.fromkeys("".join(q.letters for q in vectors)))
-        return self.apply(lambda *x: np.prod(x, axis=0), vectors, letters, letter, where)
-
-    def apply(
-        self, function: Callable[..., Values], vectors: Sequence[Leading], letters: str, letter: str, where: str
-    ) -> Leading:
-        """A function of vectors, entry by entry, linear in each of power other than 0."""
-        space, found = self._space(letter), []
-        for index in np.ndindex(*(self.sizes[x] for x in letters)):
-            at = dict(zip(letters, index, strict=True))
-            arguments = [q.values[tuple(at[x] for x in q.letters)] for q in vectors]
-            try:
-                found.append(space.function(function, arguments))
-            except NotCovered as why:
-                raise NotCovered(f"{where} {why}") from None
-        values = np.stack([space.padded(x) for x in found]).reshape(*(self.sizes[x] for x in letters), -1)
-        power = NONE if any(q.power == NONE for q in vectors) else sum((q.power for q in vectors), Fraction(0))
-        sizes = [q.size for q in vectors]
-        rest = max(sum(sizes[:k] + sizes[k + 1 :], q.rest) for k, q in enumerate(vectors))
-        return Leading(letters, letter, values, power, max(NONE, rest))
-
-    def _inner(self, x: Leading, y: Leading, letter: str) -> Leading:
-        """Sum over an index that grows: n times an expectation; where that is zero, a random sum of size n^(1/2)."""
-        space = self._space(letter)
-        values, lengths = space.inner(x.values, y.values), [self.lengths(q) for q in (x, y)]
-        values = np.where(np.abs(values) > 1e-12 * np.multiply.outer(*lengths), values, 0.0)
-        shared = [k for k in y.letters if k in x.letters]
-        names = {k: chr(0x2000 + i) for i, k in enumerate(shared)}
-        letters = x.letters + "".join(names.get(k, k) for k in y.letters)
-        whole = Leading(letters, "", values)
-        for k, other in names.items():  # the same index on both sides
-            diagonal = np.eye(self.sizes[k])
-            self.sizes[other] = self.sizes[k]
-            kept = "".join(z for z in whole.letters if z != other)
-            whole = Leading(kept, "", _einsum([whole, Leading(k + other, "", diagonal)], kept, False))
-        exact = x.power + y.power + 1 if min(x.power, y.power) > NONE and whole.values.any() else NONE
-        rest = max(HALF + x.size + y.size, 1 + x.rest + y.size, 1 + x.size + y.rest, NONE)
-        return replace(whole, power=exact, rest=rest)
-
-    def lengths(self, q: Leading) -> Values:
-        """Root-mean-squares of the entries of vectors, without their power of n."""
-        space = self._space(q.over)
-        flat = q.values.reshape(-1, q.values.shape[-1])
-        squares = [float(space.inner(x, x)) for x in flat]
-        return np.sqrt(np.maximum(0.0, np.array(squares).reshape(q.values.shape[:-1])))
-
     def _through(self, role: str, letters: str, operands: Sequence[Leading], out: str, where: str) -> Leading:
         """The product with a tensor that has these letters there."""
         weight = self.weights[role]
         names = dict(zip(weight.letters, letters, strict=True))
         if weight.current is not None:
-            return self.contract([weight.current.renamed(names), *operands], out, where)
+            return self.products.contract([weight.current.renamed(names), *operands], out, where)
         parts = []
         row, column = (x for x in letters if x in self.growing)
         transposed = not any(q.over == column for q in operands)
@@ -289,15 +183,19 @@ class Limit:
         if not inputs:
             raise NotCovered(f"{where} is a matrix by itself")
         if weight.matrices:
-            x = self._entrywise(inputs, source, where)
+            x = self.products.entrywise(inputs, source, where)
             others = [q for q in operands if q.over != source]
-            parts.append(self.contract([self._image(weight, names, x, target, transposed), *others], out, where))
+            parts.append(
+                self.products.contract([self._image(weight, names, x, target, transposed), *others], out, where)
+            )
         for k, factors in enumerate(weight.updates):
             if weight.shares[k] and weight.rate is not None:
                 spare = {x: chr(0x2100 + i) for i, x in enumerate(self._inside(factors, weight.letters))}
-                self.sizes.update({new: self.sizes[old] for old, new in spare.items()})
+                self.products.sizes.update({new: self.products.sizes[old] for old, new in spare.items()})
                 taken = [q.renamed({**spare, **names}) for q in factors]
-                parts.append(self.contract([*taken, *operands], out, where).times(weight.shares[k], weight.rate[1]))
+                parts.append(
+                    self.products.contract([*taken, *operands], out, where).times(weight.shares[k], weight.rate[1])
+                )
         return added(parts)
 
     @staticmethod
@@ -309,12 +207,12 @@ class Limit:
     ) -> Leading:
         fixed = "".join(names[k] for k in weight.letters if names[k] not in self.growing)
         letters = "".join(dict.fromkeys(fixed + x.letters))
-        shape, images = [self.sizes[k] for k in letters], []
+        shape, images = [self.products.sizes[k] for k in letters], []
         for index in np.ndindex(*shape):
             at = dict(zip(letters, index, strict=True))
             matrix = weight.matrices[tuple(at[k] for k in fixed)]
             images.append(matrix.times(x.values[tuple(at[k] for k in x.letters)], transposed))
-        space = self._space(target)
+        space = self.products.space(target)
         values = np.stack([space.padded(y) for y in images]).reshape(*shape, -1)
         power = NONE if x.power == NONE else x.power + weight.extra
         return Leading(letters, target, values, power, max(x.size - HALF, x.rest) + weight.extra)
@@ -331,15 +229,15 @@ class Limit:
         for s in self.network.statements:
             letters = self.network.signals[s.out]
             if isinstance(s, Product):
-                operands = [_as(signals[f.name], self.network.signals[f.name], f) for f in s.factors]
+                operands = [named(signals[f.name], self.network.signals[f.name], f) for f in s.factors]
                 signals[s.out] = self._product(s, operands, letters)
             elif isinstance(s, Sum):
-                terms = [_as(signals[f.name], self.network.signals[f.name], f) for f in s.terms]
-                signals[s.out] = added([self.contract([q], letters, s.out) for q in terms])
+                terms = [named(signals[f.name], self.network.signals[f.name], f) for f in s.terms]
+                signals[s.out] = added([self.products.contract([q], letters, s.out) for q in terms])
             else:
                 assert s.source is not None
-                q = _as(signals[s.source.name], self.network.signals[s.source.name], s.source)
-                signals[s.out] = self._function(s, self.contract([q], letters, s.out))
+                q = named(signals[s.source.name], self.network.signals[s.source.name], s.source)
+                signals[s.out] = self._function(s, self.products.contract([q], letters, s.out))
             self._settled(s.out, signals[s.out])
         return signals
 
@@ -355,43 +253,43 @@ class Limit:
         if s.tensor:
             q = self._through(s.tensor.name, s.tensor.letters, factors, letters, s.out)
         else:
-            q = self.contract(factors, letters, s.out)
+            q = self.products.contract(factors, letters, s.out)
         for m in s.multipliers:
             q = q.times(*self.multipliers.get(m, (1.0, Fraction(0))))
         return q
 
     def _function(self, s: Function, q: Leading) -> Leading:
         if s.kind.kind == "norm":
-            lengths = self.lengths(q)
+            lengths = self.products.lengths(q)
             if q.power == NONE or not lengths.all():
                 raise NotCovered(f"{s.out} divides by zero")
             return replace(q, values=q.values / lengths[..., None], power=Fraction(0), rest=q.rest - q.power)
         if s.kind.kind == "softmax":
-            return Leading(q.letters, "", _softmax(_numbers(q), q.letters.index(s.over)), rest=q.rest)
+            return Leading(q.letters, "", _softmax(numbers(q), q.letters.index(s.over)), rest=q.rest)
         value = ENTRYWISE[s.name][0]
         if q.over:
-            return self.apply(value, [_levelled(q)], q.letters, q.over, s.out)
-        return Leading(q.letters, "", value(_numbers(q)), rest=q.rest)
+            return self.products.apply(value, [levelled(q)], q.letters, q.over, s.out)
+        return Leading(q.letters, "", value(numbers(q)), rest=q.rest)
 
     def _pulled(self, s: Function, q: Leading, above: Leading) -> Leading:
         """The gradient at the argument of a function, from that at its value."""
         if s.kind.kind == "norm":
-            unit, lengths = self._function(s, q), self.lengths(q)
-            along = self._inner(unit, above, q.over)
-            removed = self.contract([unit, along.times(-1.0, Fraction(-1))], q.letters + q.over, s.out)
+            unit, lengths = self._function(s, q), self.products.lengths(q)
+            along = self.products.inner(unit, above, q.over)
+            removed = self.products.contract([unit, along.times(-1.0, Fraction(-1))], q.letters + q.over, s.out)
             whole = added([above, removed])
             return replace(whole, values=whole.values / lengths[..., None]).times(1.0, -q.power)
         if s.kind.kind == "softmax":
             axis = q.letters.index(s.over)
-            phi = _softmax(_numbers(q), axis)
+            phi = _softmax(numbers(q), axis)
             values = phi * (above.values - (phi * above.values).sum(axis, keepdims=True))
             values = np.where(np.abs(values) > 1e-14 * np.abs(above.values).max(initial=0), values, 0.0)
             return replace(above, values=values, power=above.power if values.any() else NONE)
         slope = ENTRYWISE[s.name][1]
         if q.over:
-            at = self.apply(slope, [_levelled(q)], q.letters, q.over, f"the slope at {s.out}")
-            return self._entrywise([at, above], q.over, f"the gradient at {s.out}")
-        return replace(above, values=slope(_numbers(q)) * above.values)
+            at = self.products.apply(slope, [levelled(q)], q.letters, q.over, f"the slope at {s.out}")
+            return self.products.entrywise([at, above], q.over, f"the gradient at {s.out}")
+        return replace(above, values=slope(numbers(q)) * above.values)
 
     def backward(self, signals: Mapping[str, Leading]) -> tuple[dict[str, Leading], list[tuple[str, Any]]]:
         """Gradients of the output at every signal, and at every tensor: quantities, or factors of rank-one matrices."""
@@ -402,7 +300,7 @@ class Limit:
                 continue
             letters = self.network.signals[s.out]
             above = gradients[s.out] = added(found[s.out])
-            inputs = [(f, _as(signals[f.name], self.network.signals[f.name], f)) for f in s.inputs]
+            inputs = [(f, named(signals[f.name], self.network.signals[f.name], f)) for f in s.inputs]
             for k, (f, q) in enumerate(inputs):
                 if f.name == DATA or not self.network.tensors_of(f.name):
                     continue
@@ -410,9 +308,11 @@ class Limit:
                     operands = [above, *(x for j, (_, x) in enumerate(inputs) if j != k)]
                     pulled = self._product(s, operands, f.letters)
                 elif isinstance(s, Sum):
-                    pulled = self.contract([above], f.letters, s.out)
+                    pulled = self.products.contract([above], f.letters, s.out)
                 else:
-                    pulled = self.contract([self._pulled(s, self.contract([q], letters, s.out), above)], f.letters, "")
+                    pulled = self.products.contract(
+                        [self._pulled(s, self.products.contract([q], letters, s.out), above)], f.letters, ""
+                    )
                 own = pulled.renamed(dict(zip(f.letters, self.network.signals[f.name], strict=True)))
                 found.setdefault(f.name, []).append(own)
             if isinstance(s, Product) and s.tensor and self.weights[s.tensor.name].rate is not None:
@@ -427,10 +327,10 @@ class Limit:
         weight = self.weights[use.name]
         names = dict(zip(use.letters, weight.letters, strict=True))
         if weight.current is not None:
-            return self.contract(factors, use.letters, where).renamed(names)
+            return self.products.contract(factors, use.letters, where).renamed(names)
         inside = self._inside(factors, use.letters)
         spare = {x: chr(0x2200 + i) for i, x in enumerate(inside)}
-        self.sizes.update({new: self.sizes[old] for old, new in spare.items()})
+        self.products.sizes.update({new: self.products.sizes[old] for old, new in spare.items()})
         return tuple(q.renamed({**spare, **names}) for q in factors)
 
     # training -------------------------------------------------------------------------------------------------------
@@ -451,19 +351,19 @@ class Limit:
                 grads, tensors = self.backward(signals)
                 states.append(self._state(signals, grads))
                 gradients.append(tensors)
-                f = float(_numbers(signals[self.network.output]))
+                f = float(numbers(signals[self.network.output]))
                 slopes.append(1.0 if targets is None else f - targets[len(slopes)])
             yield tuple(states)
             if step < steps:
                 self._step([(x / len(slopes), tensors) for x, tensors in zip(slopes, gradients, strict=True)])
 
     def _state(self, signals: Mapping[str, Leading], gradients: Mapping[str, Leading]) -> State:
-        scalars = {name: _numbers(q) if not q.over else self._rms(q) for name, q in signals.items() if name != DATA}
-        slopes = {name: _numbers(q) for name, q in gradients.items() if not q.over and name != self.network.output}
+        scalars = {name: numbers(q) if not q.over else self._rms(q) for name, q in signals.items() if name != DATA}
+        slopes = {name: numbers(q) for name, q in gradients.items() if not q.over and name != self.network.output}
         return State(scalars, slopes)
 
     def _rms(self, q: Leading) -> Values:
-        return self.lengths(q) if q.power == 0 else np.zeros(q.values.shape[:-1])
+        return self.products.lengths(q) if q.power == 0 else np.zeros(q.values.shape[:-1])
 
     def _step(self, samples: Sequence[tuple[float, list[tuple[str, Any]]]]) -> None:
         for weight in self.weights.values():
@@ -488,49 +388,7 @@ class Limit:
                 weight.current = added([weight.current, weight.momentum.times(-rate, power)])
 
 
-def added(parts: Sequence[Leading]) -> Leading:
-    """The sum; what is of a smaller power than the largest is left out."""
-    if len(parts) == 1:
-        return parts[0]
-    power, first = max(q.power for q in parts), parts[0]
-    left = [q for q in parts if q.power == power]
-    width = max(q.values.shape[-1] if q.over else 0 for q in left)
-    values: Any = 0.0
-    for q in left:
-        turned = q.values.transpose(*(q.letters.index(x) for x in first.letters), *([-1] if q.over else []))
-        values = values + (
-            np.pad(turned, [(0, 0)] * len(q.letters) + [(0, width - turned.shape[-1])]) if q.over else turned
-        )
-    rest = max(max(q.rest for q in parts), max((q.power for q in parts if q.power < power), default=NONE))
-    return Leading(first.letters, first.over, values, power, rest)
-
-
-def _as(q: Leading, own: str, factor: Factor) -> Leading:
-    """A signal with the letters that it has in a statement."""
-    return q.renamed(dict(zip(own, factor.letters, strict=True)))
-
-
-def _numbers(q: Leading) -> Values:
-    """Limits of numbers; those of a negative power vanish."""
-    return q.values if q.power == 0 else np.zeros_like(q.values)
-
-
-def _levelled(q: Leading) -> Leading:
-    return q if q.power == 0 else replace(q, values=np.zeros_like(q.values), power=Fraction(0))
-
-
 def _softmax(x: Values, axis: int) -> Values:
     e = np.exp(x - x.max(axis, keepdims=True))
     values: Values = e / e.sum(axis, keepdims=True)
-    return values
-
-
-def _einsum(operands: Sequence[Leading], out: str, grows: bool) -> Values:
-    letters = list(dict.fromkeys("".join(q.letters for q in operands) + out))
-    numbers = {x: k for k, x in enumerate(letters)}
-    atoms = len(letters)
-    arguments: list[Any] = []
-    for q in operands:
-        arguments += [q.values, [*(numbers[x] for x in q.letters), *([atoms] if q.over else [])]]
-    values: Values = np.einsum(*arguments, [*(numbers[x] for x in out), *([atoms] if grows else [])])
     return values

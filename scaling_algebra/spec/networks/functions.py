@@ -44,6 +44,11 @@ class FunctionKind:
     selects: bool = False
     centres: bool = False
 
+    @property
+    def gaps(self) -> bool:
+        """A share of its values, and of its slopes, is exactly zero."""
+        return self.homogeneous or self.selects
+
 
 _ODD, _EVEN, _ANY = frozenset({1, 3}), frozenset({1, 2}), frozenset({0, 1, 2, 3})
 """Parity classes: odd; an odd part that is exactly linear, and an even one; no parity."""

@@ -307,11 +307,39 @@ class Network:
         return "".join(x for x, axis in self.letters.items() if axis in along)
 
     @cached_property
+    def centred(self) -> frozenset[str]:
+        """Axes along which a mean is subtracted."""
+        means = "".join((self.tracked, *(s.over for s in self.norms if s.kind.centres)))
+        return frozenset(self.letters[x] for x in means)
+
+    @cached_property
     def spreading(self) -> tuple[Function, ...]:
         """The functions whose argument matters by its spread along an index: softmax, selections, gates of experts."""
         return tuple(
             s for s in self.live if s.over and (s.kind.kind == "softmax" or s.kind.selects or self.axes[s.over] == "M")
         )
+
+    @cached_property
+    def degree(self) -> int:
+        """Most signals that a product holds at one index, those that they are products of counted, too. A function
+        counts as what it reads, and what a tensor makes as one."""
+        degrees: dict[str, dict[str, int]] = {}
+        most = 1
+        for s in self.statements:
+            counts = [
+                {
+                    c: degrees.get(x.name, {}).get(mine, 1)
+                    for mine, c in zip(self.signals[x.name], x.letters, strict=True)
+                }
+                for x in s.inputs
+            ]
+            letters = {c for x in counts for c in x}
+            joined = sum if isinstance(s, Product) else max
+            held = {c: joined(x.get(c, 0) for x in counts) for c in letters}
+            most = max(most, *held.values(), 1)
+            new = s.tensor.letters if isinstance(s, Product) and s.tensor else ""
+            degrees[s.out] = {c: 1 if c in new else held.get(c, 1) for c in self.signals[s.out]}
+        return most
 
     def balanced(self, statement: Product, k: int) -> str:
         """Letters along which the gradient at a gate has no constant part that is larger than the rest.
@@ -446,7 +474,7 @@ class Network:
         for axis in dict.fromkeys(self.axes.values()):
             if axis in self.beside.values():
                 continue
-            for _ in range(_SPARES):
+            for _ in range(max(_SPARES, *(len(s.inputs) for s in self.statements))):
                 axes[pool.pop(0)] = axis
         return axes
 

@@ -106,9 +106,10 @@ def one_layer(network: Network, signal: str) -> bool:
     return isinstance(statement, Product) and bool(statement.tensor) and len(statement.factors) == 1
 
 
-def gradient_name(signal: str) -> str:
-    """``g3i`` for the gradient at ``h3i``, ``gphi`` for the one at ``phi``."""
-    return "g" + (signal[1:] if signal.startswith("h") and len(signal) > 1 else signal)
+def gradient_name(network: Network, signal: str) -> str:
+    """``g3i`` for the gradient at ``h3i``, ``gphi`` for the one at ``phi``; ``gh3i`` where ``g3i`` is a signal."""
+    short = "g" + signal[1:]
+    return short if signal.startswith("h") and len(signal) > 1 and short not in network.signals else f"g{signal}"
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,7 @@ def adjoints(network: Network) -> tuple[Adjoint, ...]:
         signal, uses = statement.out, network.consumers(statement.out)
         if any(isinstance(s, Function) and s.held for s, _ in uses):
             continue  # the gradient of a held gate's argument is that of the gate
-        name = gradient_name(signal)
+        name = gradient_name(network, signal)
         if len(uses) > 1:
             for path, via in pathways(network, signal).items():
                 behind = _through(network, *next((s, k) for s, k in uses if s.out == via))
