@@ -50,5 +50,5 @@ def command(*arguments: str) -> str:
 
 
 def median(code: str, runs: int) -> float:
-    """Median seconds of so many fresh processes."""
-    return statistics.median(fresh(code).seconds for _ in range(runs))
+    """Median CPU seconds of so many fresh processes: other work on the machine moves them little."""
+    return statistics.median(fresh(code).cpu for _ in range(runs))

@@ -19,11 +19,11 @@ from scaling_algebra.spec.axes import REGIMES
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.verify.campaigns.plans import Effort, job
 from scaling_algebra.verify.hardware import Hardware
-from scaling_algebra.verify.measuring.block import train_block
 from scaling_algebra.verify.measuring.cells import TOGETHER, Setup
 from scaling_algebra.verify.measuring.runs import replica_bytes
 from scaling_algebra.verify.measuring.sizes import LARGEST_ELEMENTS
-from scaling_algebra.verify.networks.moe_block import MoEBlock
+from scaling_algebra.verify.measuring.training import train_network
+from scaling_algebra.verify.networks.reading import TorchNetwork
 from scaling_algebra.verify.networks.replicas import Draw
 from scaling_algebra.verify.networks.scales import LOSS_SLOPE
 
@@ -58,11 +58,11 @@ def seconds(calls: Sequence[Callable[[], object]], device: str, runs: int) -> li
 
 def step_times(setup: Setup, size: int, replicas: int, device: str, runs: int) -> list[float]:
     """Seconds of a bare and of a measured step of so many replicas, making the model apart."""
-    draw = Draw(setup.dims(size), range(1, replicas + 1), device=device)
+    draw = Draw(setup.dims(size), range(1, replicas + 1), range(1, replicas + 1), device)
     setup, d = replace(setup, steps=STEPS - 1), setup.derivation
 
-    def make() -> MoEBlock:
-        return MoEBlock(draw, d.scaling)
+    def make() -> TorchNetwork:
+        return TorchNetwork(d.network, draw, d.scaling)
 
     def bare() -> None:
         model = make()
@@ -74,7 +74,7 @@ def step_times(setup: Setup, size: int, replicas: int, device: str, runs: int) -
                 stepper.step()
 
     def measured() -> None:
-        train_block(setup, draw)
+        train_network(setup, draw)
 
     making, *both = seconds([make, bare, measured], device, runs)
     return [(t - making) / STEPS for t in both]

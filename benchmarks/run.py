@@ -91,7 +91,7 @@ def main(runs: int) -> None:
     for args in WHOLE:
         seconds = cold(command(*args), max(1, runs // 3))
         rows.append((" ".join(args), f"{seconds:.2f}", f"{seconds / base:.1f}"))
-    print(tabulate(rows, ("cold command", "median s", "x import sympy"), tablefmt="github"), "\n")
+    print(tabulate(rows, ("cold command", "median CPU s", "x import sympy"), tablefmt="github"), "\n")
     rows, total = [], 0.0
     for regime in REGIMES:
         for optimizer in OPTIMIZERS:
@@ -103,7 +103,7 @@ def main(runs: int) -> None:
                     total += seconds
     rows.append(("all", "", "", "", f"{total:.1f}"))
     print(
-        tabulate(rows, ("regime", "optimizer", "parameterization", "readout", "signals, cold s"), tablefmt="github"),
+        tabulate(rows, ("regime", "optimizer", "parameterization", "readout", "signals, CPU s"), tablefmt="github"),
         "\n",
     )
     rows = []

@@ -123,15 +123,15 @@ def _routed(network: Network, s: Statement) -> Statement:
     return replace(s, name=s.name.removeprefix("topk_")) if isinstance(s, Function) and _routes(network, s) else s
 
 
-def _averaged(network: Network) -> Network:
+def averaged(network: Network) -> Network:
     """The network over all experts, whose sums over experts are those of a batch: each with weight K/M."""
 
-    def averaged(s: Statement) -> Statement:
+    def shared(s: Statement) -> Statement:
         if isinstance(s, Product) and any(network.axes[x] == "M" for x in set(s.letters) - set(network.signals[s.out])):
             return replace(s, multipliers=(*s.multipliers, SHARE))
         return _routed(network, s)
 
-    return replace(network, statements=tuple(map(averaged, network.statements)))
+    return replace(network, statements=tuple(map(shared, network.statements)))
 
 
 def _behind(network: Network) -> Statement | None:
@@ -154,7 +154,7 @@ class RoutedTrajectory(Trajectory):
         super().__post_init__()
         shares = {s.out: "K" for s in network.live if s.kind.kind == "softmax" and _routes(network, s)}
         self._batch = self._over_all(
-            _averaged(network), replace(self.context, shares=shares, start=None, ledger=self.ledger, name="batch")
+            averaged(network), replace(self.context, shares=shares, start=None, ledger=self.ledger, name="batch")
         )
         self._whole = {
             s.out

@@ -16,7 +16,7 @@ from scaling_algebra.cli import main
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.judging.verdicts import judge
 from scaling_algebra.verify.measuring.runs import measure
-from scaling_algebra.verify.networks.moe_block import MoEBlock
+from scaling_algebra.verify.networks.reading import TorchNetwork
 from scaling_algebra.verify.networks.replicas import Draw
 
 from .scenarios import LETTERS, shown, sizes
@@ -30,22 +30,22 @@ def test_the_batch_average_is_exact():
     """Gradients averaged over every choice of K of M experts: those of the whole block with K/M in its multiplier."""
     dims = {"N": 6, "N_e": 3, "M": 5, "K": 2}
     d = derive(None, "sgd", "mup", ray=SPARSE[0])
-    model = MoEBlock(Draw(dims, [7]), d.scaling)
+    model = TorchNetwork(d.network, Draw(dims, [7], [7]), d.scaling)
     model().sum().backward()
     w = model.weights
-    h1 = w["W1"] @ model.x
-    phi = torch.sigmoid((w["Q"] @ h1[..., None])[..., 0])
-    h3i = torch.einsum("sikb,sika,sa->sib", w["W3"], w["W2"], h1)
+    h1 = w["input"] @ model.x
+    phi = torch.sigmoid((w["router"] @ h1[..., None])[..., 0])
+    h3i = torch.einsum("sibk,sika,sa->sib", w["expert_out"], w["expert_in"], h1)
     choices = list(combinations(range(dims["M"]), dims["K"]))
     whole = 0.0
     for chosen in choices:  # every token with its own experts
         mask = torch.zeros(dims["M"], dtype=h3i.dtype)
         mask[list(chosen)] = 1
         h3 = (1 / d.scaling.alpha).at(dims) * torch.einsum("si,i,sib->sb", phi, mask, h3i)
-        whole = whole + (w["W4"] * h3).sum() / len(choices)
+        whole = whole + (w["readout"] * h3).sum() / len(choices)
     grads = torch.autograd.grad(whole, list(w.values()))
-    wrong = w["W3"].grad * dims["M"] / dims["K"]  # negative control: without the share
-    assert not torch.allclose(grads[list(w).index("W3")], wrong, rtol=1e-3)
+    wrong = w["expert_out"].grad * dims["M"] / dims["K"]  # negative control: without the share
+    assert not torch.allclose(grads[list(w).index("expert_out")], wrong, rtol=1e-3)
     for symbol, grad in zip(w, grads, strict=True):
         assert torch.allclose(grad, w[symbol].grad, rtol=1e-12, atol=1e-15), symbol
 
@@ -87,8 +87,10 @@ def test_measured_with_few_active_experts(ray):
     counts = judge(found, predicted.prediction()).counts
     assert counts["REFUTED"] == 0
     assert 3 * counts["AGREES"] > 2 * sum(counts.values())
+    initial = measure(d, sizes=[16, 25, 36, 64], seeds=400, steps=0)
+    assert judge(initial, predicted.prediction()).counts["REFUTED"] == 0
     dense = signals(None, "adam", "mup", ray="N=1,N_e=1,M=1").prediction()
-    wrong = [row for row in judge(found, dense).rows if str(row.verdict) == "REFUTED"]
+    wrong = [row for row in judge(initial, dense).rows if str(row.verdict) == "REFUTED"]
     assert {row.quantity for row in wrong} >= {"h3.A1", "g3i.init"}  # K = M is refuted where it differs
 
 

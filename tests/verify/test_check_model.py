@@ -47,7 +47,7 @@ def language(sizes):
     return Language(sizes["N"])
 
 
-class Mixture(nn.Module):
+class ExpertSum(nn.Module):
     """Experts in a list, or stacked and contracted in one einsum; gates that sum to 1, or sigmoids."""
 
     def __init__(self, n, n_e, m, stacked=False, gate=torch.softmax):
@@ -70,7 +70,7 @@ class Mixture(nn.Module):
 
 
 def mixture(**options):
-    return lambda z: Mixture(z["N"], z["N_e"], z["M"], **options)
+    return lambda z: ExpertSum(z["N"], z["N_e"], z["M"], **options)
 
 
 def refuted(report):

@@ -73,7 +73,7 @@ def test_memory_that_runs_out_halves_the_replicas(monkeypatch):
     from scaling_algebra.verify.measuring.cells import RunCell
 
     setup = job(Configuration.of("III", "sgd", "mup"), Effort(steps=1, sizes=(8, 12, 16), seeds=8)).setup()
-    cell, real, most, tried = RunCell("values", 0, 0, 8), runs.train_block, 3, []
+    cell, real, most, tried = RunCell("values", 0, 0, 8), runs.train_network, 3, []
     whole = runs.train_cell(setup, cell, Hardware())
 
     def small(setup, draw, checked):
@@ -82,7 +82,7 @@ def test_memory_that_runs_out_halves_the_replicas(monkeypatch):
             raise torch.OutOfMemoryError("CUDA out of memory")
         return real(setup, draw, checked)
 
-    monkeypatch.setattr(runs, "train_block", small)
+    monkeypatch.setattr(runs, "train_network", small)
     cut = runs.train_cell(setup, cell, Hardware())
     assert tried == [8, 4, 2, 2, 2, 2] and all((cut[key] == values).all() for key, values in whole.items())
     most = 0

@@ -1,4 +1,4 @@
-"""The hand-split parts against autograd and against the module's own forward pass."""
+"""Trained weights as initial values and updates, sizes of what is never formed, and the optimizers that torch lacks."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from scaling_algebra import derive
+from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.spec.optimizers import OPTIMIZERS, optimizer
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import Scaling, TensorScaling
-from scaling_algebra.verify.decomposition.block_parts import NamedSignals, Split, Sums
-from scaling_algebra.verify.decomposition.block_updates import BlockUpdates, LowRank, linear, matrix
-from scaling_algebra.verify.measuring.block import train_block
+from scaling_algebra.verify.decomposition.columns import Columns, Group, rms
+from scaling_algebra.verify.decomposition.moments import TorchRun
+from scaling_algebra.verify.decomposition.updates import TrainedWeight, linear
 from scaling_algebra.verify.measuring.cells import Setup
-from scaling_algebra.verify.networks.moe_block import MoEBlock
+from scaling_algebra.verify.measuring.training import train_network
+from scaling_algebra.verify.networks.contraction import Products, contract
+from scaling_algebra.verify.networks.reading import TorchNetwork
 from scaling_algebra.verify.networks.replicas import Draw
 from scaling_algebra.verify.networks.scales import NEGLIGIBLE
 from scaling_algebra.verify.networks.steppers import Fold, shrinkage, stepper
@@ -43,71 +46,94 @@ def setup(name, scaling=SCALING):
 
 
 def trained(name="sgd", steps=2, seeds=(1, 2, 3)):
-    """A model after some updates, what its optimizer remembers of them, and its initial weights."""
-    model = MoEBlock(Draw(DIMS, seeds), SCALING)
-    stepper = model.optimizer(optimizer(name))
-    start = {s: w.detach().clone() for s, w in model.weights.items()}
-    memory = BlockUpdates(optimizer(name), model.weights, stepper, steps)
+    """A run of the block after some updates, and its initial weights."""
+    model = TorchNetwork(MOE_BLOCK, Draw(DIMS, seeds, seeds), SCALING)
+    start = {role: w.detach().clone() for role, w in model.weights.items()}
+    run = TorchRun(model, optimizer(name), steps)
     for _ in range(steps):
-        stepper.zero_grad()
-        model().sum().backward()
-        with torch.no_grad():
-            factors = Split(memory.operators(), model.x, model.multiplier).factors()
-        stepper.step()
-        memory.step(factors)
-    return model, memory, start
+        run.step()
+    return run, start
 
 
 @pytest.mark.parametrize("name", MEASURABLE)
 def test_updates_are_what_the_optimizer_did(name):
-    model, memory, start = trained(name, steps=3)
-    kept = {symbol for symbol, operator in memory.operators().items() if isinstance(operator, LowRank)}
-    assert kept == ({"W2", "W3"} if linear(optimizer(name)) else set())  # the others are too small to be of low rank
-    for symbol, operator in memory.operators().items():
-        g, o, i = operator.now.shape[1:]
-        change = matrix(symbol, model.weights[symbol].detach() - start[symbol])
+    run, start = trained(name, steps=3)
+    weights = run.updates.now()
+    kept = {role for role, w in weights.items() if w.start is None}
+    assert kept == ({"expert_in", "expert_out"} if linear(optimizer(name)) else set())  # the others are too small
+    for role, w in weights.items():
+        now = run.model.weights[role].detach()
         if not (optimizer(name).decoupled_decay or optimizer(name).sphere):  # these move the reference, too
-            torch.testing.assert_close(operator.update_norm(), change.square().sum((1, 2, 3)).sqrt(), msg=symbol)
-            v, u = torch.randn(3, g, 2, i, dtype=change.dtype), torch.randn(3, g, 2, o, dtype=change.dtype)
-            torch.testing.assert_close(operator.forward(v)[1], v @ change.mT, msg=symbol)
-            torch.testing.assert_close(operator.backward(u)[1], u @ change, msg=symbol)
-        whole = operator.forward(torch.eye(i, dtype=change.dtype).expand(3, g, i, i))
-        torch.testing.assert_close(sum(whole), matrix(symbol, model.weights[symbol].detach()).mT, msg=symbol)
+            change = now - start[role]
+            torch.testing.assert_close(w.update_size(), change.square().flatten(1).mean(1).sqrt(), msg=role)
+            torch.testing.assert_close(applied(w, "update"), change, msg=role)
+        torch.testing.assert_close(applied(w, "init") + applied(w, "update"), now, msg=role)
+
+
+def applied(weight, mode):
+    """A part of a weight: the sum of the products that stand for it."""
+    return sum(sign * contract(x, weight.letters, {}) for sign, x in weight.signed(mode, weight.letters))
 
 
 @pytest.mark.parametrize("scale", [1e-12, 1.0, 1e3])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_sums_over_experts_keep_their_digits_whatever_the_size_of_the_update(scale, dtype):
-    start, left, right = (torch.randn(3, *shape) for shape in ((5, 7, 4), (1, 2, 7), (5, 2, 4)))
-    coefficients = torch.tensor([scale, -scale / 3], dtype=dtype)
-    update = torch.einsum(
-        "r,sgro,sgri->sgoi", coefficients.double(), left.expand(-1, 5, -1, -1).double(), right.double()
-    )
-    columns, gates = torch.randn(3, 5, 2, 4, dtype=dtype), torch.rand(3, 3, 5, dtype=dtype)
-    now = (start + update).to(dtype)
-    kept = LowRank(now, left.to(dtype), right.to(dtype), coefficients)
-    made = torch.cat([columns.double() @ w.mT for w in (now.double() - update, update)], 2)
-    products, mixed = kept.summed(columns, gates)
-    close = {"rtol": 0, "atol": 100 * torch.finfo(dtype).eps * max(1, scale)}  # W_0 is W_t less the update
-    sizes = torch.einsum("sgcb,sgcb->sc", made, made).sqrt()
-    scales = sizes[:, :, None] * sizes[:, None]
-    torch.testing.assert_close(products / scales, torch.einsum("sgcb,sgdb->scd", made, made) / scales, **close)
-    whole = torch.einsum("skg,sgcb->skcb", gates.double(), made)
-    torch.testing.assert_close(mixed.double() / sizes[:, None, :, None], whole / sizes[:, None, :, None], **close)
+def test_sizes_of_signals_that_are_never_formed(scale, dtype, monkeypatch):
+    """Sizes from inner products keep their digits whatever the size of the update, however experts are cut."""
+    w, g, h = (torch.randn(3, *shape, dtype=dtype) for shape in ((5, 7, 4), (2, 7), (2, 5, 4)))
+    steps = (("2b", scale * g), ("2ik", h))
+    now = w + torch.einsum("stb,stik->sibk", scale * g, h)
+    weight, x = TrainedWeight("ibk", now, None, steps), torch.randn(3, 2, 5, 4, dtype=dtype)
+    terms = {m: tuple((s, (*y, ("0ik", x))) for s, y in weight.signed(m, "ibk")) for m in ("init", "update")}
+    keys = {"init": (0,), "update": (2, 3), "all": (0, 1, 2, 3), "zero": ()}
+    groups, sizes = tuple(Group(t, 2) for t in terms.values()), {"i": 5, "b": 7, "k": 4}
+    columns = Columns("ib", groups, keys, sizes, now, "i")
+    close = {"rtol": 100 * torch.finfo(dtype).eps * max(1, scale), "atol": 0}  # W_0 is W_t less the update
+    for cached in (1, 2**18):
+        monkeypatch.setattr("scaling_algebra.verify.decomposition.columns.CACHED", cached)
+        found = Columns("ib", groups, keys, sizes, now, "i")
+        for name in keys:
+            torch.testing.assert_close(found.sum([name]).rms(), rms(columns.sum([name]).entries).double(), **close)
+    update = torch.einsum("stb,stik,scik->scib", scale * g, h, x)
+    torch.testing.assert_close(columns.sum(["update"]).entries, update.sum(1), rtol=1e-4, atol=1e-5 * scale)
 
 
-def test_pathway_split_of_the_sgd_update_sums_to_the_whole(monkeypatch):
-    monkeypatch.setattr(NamedSignals, "rms", lambda parts: {name: x for name, x in parts.items() if x.ndim == 2})
-    seen = train_block(setup("sgd"), Draw(DIMS, [1, 2]))
+def test_an_overflow_spoils_only_the_sums_it_is_in():
+    x = torch.tensor([[[2.0], [float("inf")]]], dtype=torch.float64)[..., None]
+    group = Group(((1, (("0i", x[..., 0]), ("b", torch.ones(1, 1, dtype=torch.float64)))),), 2)
+    sizes = Columns("ib", (group,), {"fine": (0,), "spoilt": (0, 1)}, {"i": 1, "b": 1}, x, "i")
+    assert sizes.sum(["fine"]).rms().item() == 2 and not sizes.sum(["spoilt"]).rms().isfinite().item()
+
+
+def test_a_product_is_made_once():
+    """What a weight makes of a gradient serves two signals below it."""
+    known, w = Products(), torch.randn(2, 5, 7, 4)
+    above, phi, h = torch.randn(2, 3, 7), torch.randn(2, 5), torch.randn(2, 5, 4)
+    first = contract([("ibk", w), ("0b", above), ("i", phi)], "0ik", {}, known)
+    kept = [x for _, _, (_, x) in known.made.values()]
+    second = contract([("ibk", w), ("0b", above), ("ik", h)], "0i", {}, known)
+    assert len(kept) == len(known.made) == 1
+    torch.testing.assert_close(first, torch.einsum("sibk,scb,si->scik", w, above, phi))
+    torch.testing.assert_close(second, torch.einsum("sibk,scb,sik->sci", w, above, h))
+    other = contract([("ibk", w + 1), ("0b", above), ("ik", h)], "0i", {}, known)  # negative control
+    assert not torch.allclose(other, second)
+
+
+def test_pathway_split_of_the_sgd_update_sums_to_the_whole():
+    run = TorchRun(TorchNetwork(MOE_BLOCK, Draw(DIMS, [1, 2], [1, 2]), SCALING), optimizer("sgd"), 2)
+    for via in ("h2", "psi"):
+        run.follow("h1", via)
+    psi = MOE_BLOCK.producer("psi")
     for t in range(3):
-        both = seen["psi.propagating.expert", t] + seen["psi.propagating.router", t]
-        assert both == pytest.approx(seen["psi.propagating", t], abs=1e-12)
+        parts = [run.part(psi, "init", "change", t, run.change_via("h1", t, via)).entries for via in ("h2", "psi")]
+        torch.testing.assert_close(sum(parts), run.part(psi, "init", "change", t).entries, rtol=1e-9, atol=1e-12)
+        if t < 2:
+            run.step()
 
 
 def test_nothing_has_moved_before_training_and_zero_init_stays_exactly_zero_until_its_first_update():
     tensors = dict(SCALING.tensors) | {"readout": TensorScaling(None, Power(), Power())}
     for name in MEASURABLE:
-        seen = train_block(setup(name, Scaling(tensors, SCALING.multipliers)), Draw(DIMS, [1, 2]))
+        seen = train_network(setup(name, Scaling(tensors, SCALING.multipliers)), Draw(DIMS, [1, 2], [1, 2]))
         for quantity in ("h1.change", "h3.D", "dW2", "g2.update-update", "f"):
             assert not seen[quantity, 0].any(), quantity
         assert not seen["dW2", 1].any(), name  # no gradient passes a zero readout, decay is not an update
@@ -221,14 +247,8 @@ def test_sign_descent_and_lion_are_the_published_rules():
 
 
 def test_a_negligible_epsilon_is_far_below_every_gradient():
-    model = MoEBlock(Draw(DIMS, [1]), SCALING)
+    model = TorchNetwork(MOE_BLOCK, Draw(DIMS, [1], [1]), SCALING)
     for name in ("adam", "adamw", "rmsprop"):
         groups = model.optimizer(optimizer(name).with_epsilon("negligible")).param_groups
         assert {g["eps"] for g in groups} == {NEGLIGIBLE} and NEGLIGIBLE < 1e-20
     assert len({g["eps"] for g in model.optimizer(optimizer("adam")).param_groups}) > 1
-
-
-def test_an_overflow_spoils_only_the_sums_it_is_in():
-    products = torch.tensor([[[4.0, 0.0], [0.0, float("inf")]]], dtype=torch.float64)
-    sizes = Sums(products, list, {"fine": [0], "spoilt": [0, 1]}).rms()
-    assert sizes["fine"].item() == 2 and not sizes["spoilt"].isfinite().item()

@@ -1,5 +1,5 @@
-"""Any network in torch: its gradients against finite differences and the chain rule, its parts against their wholes,
-and the MoE block against the module that is split by hand."""
+"""Any network in torch: its gradients against finite differences and autograd, its parts against their wholes, and what
+is never formed against what is. An independent reading: ``test_interpreter.py``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from scaling_algebra.spec.optimizers import OPTIMIZERS, optimizer
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import Scaling, TensorScaling
 from scaling_algebra.verify.decomposition.moments import NotMeasured, TorchRun
-from scaling_algebra.verify.measuring.block import train_block
 from scaling_algebra.verify.measuring.cells import Setup
 from scaling_algebra.verify.measuring.training import train_network
 from scaling_algebra.verify.networks.contraction import contract
@@ -140,42 +139,6 @@ def test_parts_sum_to_their_whole(name, rule):
                 expected = table[whole].read(run, t).entries
                 scale = 1 + expected.abs().max()
                 torch.testing.assert_close(sum(found), expected, msg=whole, rtol=1e-7, atol=1e-9 * scale)
-
-
-@pytest.mark.parametrize(
-    ("parameterization", "rule"),
-    # a readout that starts at zero stays there on a sphere: no MSSP
-    [(p, o) for p in ("mup", "mssp") for o in TRAINABLE if p == "mup" or not OPTIMIZERS[o].sphere],
-)
-def test_the_moe_block_gives_the_numbers_of_the_module_split_by_hand(rule, parameterization):
-    """Two programs that share no line of the split, from the same weights: every quantity that both have.
-
-    By hand the parts of the aggregate have the present gates, and those of a gate have its slope.
-    """
-    setup = Setup(derive("III", rule, parameterization), steps=2)
-    dims, seeds = {"N": 9, "N_e": 5, "M": 4}, [1, 2, 3]
-    by_hand = train_block(setup, Draw(dims, seeds))
-    found = train_network(setup, Draw(dims, seeds, seeds), checked=len(seeds))
-    weighed = {f"phi.{part}" for part in ("propagating", "effective", "cross")}
-    weighed |= {f"h3.{part}" for part in ("init", "propagating", "effective", "cross", "A1", "A2.1", "A2.2", "A3", "D")}
-    shared = [
-        key for key in by_hand if key in found and key[0] not in weighed and not key[0].startswith(("number", "diff"))
-    ]
-    assert len(shared) > 260
-    for name, t in shared:
-        scale = max(v.max() for (q, s), v in by_hand.items() if s == t and q.split(".")[0] == name.split(".")[0])
-        assert found[name, t] == pytest.approx(by_hand[name, t], rel=1e-6, abs=1e-11 * scale, nan_ok=True), (name, t)
-    asked = {q for q in quantities(MOE_BLOCK) if not q.startswith("psi.propagating.")}
-    assert asked <= {q for q, _ in found}
-
-
-def test_a_wrong_split_would_be_seen(monkeypatch):
-    """Negative control of the comparison above."""
-    setup, dims = Setup(derive("III", "sgd", "mup"), steps=1), {"N": 9, "N_e": 5, "M": 4}
-    real = TorchRun.change
-    monkeypatch.setattr(TorchRun, "change", lambda run, x, t: real(run, x, t).over(torch.tensor([0.5])))
-    by_hand, found = train_block(setup, Draw(dims, [1])), train_network(setup, Draw(dims, [1], [1]))
-    assert found["h3.change", 1] != pytest.approx(by_hand["h3.change", 1], rel=1e-3)
 
 
 @pytest.mark.parametrize(

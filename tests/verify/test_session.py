@@ -46,7 +46,7 @@ VERIFY = [
 ]
 OTHERS = (("optimizer", "adam"), ("parameterization", "mssp"))
 SMALL = [*VERIFY, "--sizes", "8,12,18,27", "--seeds", "16"]
-TRAIN = runs.train_block
+TRAIN = runs.train_network
 
 
 def small(**options):
@@ -190,7 +190,7 @@ def stopping(monkeypatch, at):
             raise KeyboardInterrupt
         return TRAIN(*arguments)
 
-    monkeypatch.setattr(runs, "train_block", train)
+    monkeypatch.setattr(runs, "train_network", train)
     return done
 
 
@@ -340,7 +340,7 @@ def test_a_wrong_campaign_is_one_clear_line(text, says, tmp_path):
     ("arguments", "says"),
     [
         (["--campaign", "quick", "--regime", "III"], "leave out --regime"),
-        (["--regime", "III", "--sizes", "8,12,18", "--claim", "<dW2@1, dW2@1>@1=0"], "dW2 is a matrix"),
+        (["--regime", "III", "--sizes", "8,12,18", "--claim", "<dW2@1, dW2@1>@1=0"], "not of tensors"),
         (["--campaign", "transformer", "--budget", "5s"], "for a transformer"),
         (["--resume", "x", "-o", "y"], "leave out --output"),
         (["--regime", "III", "--budget", "5s", "--seeds", "4"], "leave out"),

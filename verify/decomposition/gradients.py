@@ -17,7 +17,7 @@ from torch import Tensor
 from scaling_algebra.spec.networks.language import Function, Mode, Network, Product, Statement, Sum, Term
 from scaling_algebra.spec.networks.roles import adjoints
 from scaling_algebra.verify.networks.contraction import Labelled, contract
-from scaling_algebra.verify.networks.reading import applied
+from scaling_algebra.verify.networks.reading import applied, kept_apart
 
 from .columns import COLUMN, OTHER, Columns, Group, SignalEntries, renamed
 from .parts import MODES, Moment
@@ -226,7 +226,7 @@ class Gradients:
         keys = {key: tuple(k for part in sums[key] for k in columns.get(part, ())) for key in wanted}
         letters = s.inputs[k].letters
         terms = self._others(s, k, modes)
-        if m.model.kept_apart(self.network.producer(s.inputs[k].name)) and not any(t.tensors for t in terms):
+        if kept_apart(self.network, self.network.producer(s.inputs[k].name)) and not any(t.tensors for t in terms):
             (term,) = terms
             return [*operands, *self._values(term, operands[0])], len(ups), keys
         totals = [self._part(term, operands, modes, COLUMN + letters) for term in terms]
@@ -271,7 +271,7 @@ class Gradients:
         """The factors of a product but one, written out to their tensors where parts of these are asked for, or where
         they are not formed."""
         rest = tuple(x for j, x in enumerate(s.factors) if j != k)
-        apart = any(self.moment.model.kept_apart(self.network.producer(x.name)) for x in rest)
+        apart = any(kept_apart(self.network, self.network.producer(x.name)) for x in rest)
         if s.tensor or apart or any(modes):
             return self.network.terms(s, without=k)
         return (Term((), (), rest, s.multipliers),)

@@ -9,7 +9,7 @@ Read next: ``parts.py`` and ``gradients.py`` (one moment), ``measuring/training.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
 
@@ -37,11 +37,14 @@ class Step:
     """A moment, and the gradients there.
 
     Attributes:
+        moment, gradients: as a token sees them.
+        batch: gradients of all tokens, which train the weights; the same unless K < M.
         raw: of the loss with respect to the weights, by role, as products of tensors.
     """
 
     moment: Moment
     gradients: Gradients
+    batch: Gradients
     raw: Mapping[str, list[Labelled]]
 
 
@@ -59,6 +62,7 @@ class TorchRun:
         self.updates = Updates(model.network, rule, model.weights, self.stepper, steps, keep)
         self.coefficients = self.updates.coefficients
         self.asked = WantedParts(model.network)
+        self.token = None if model.active == model.draw.dims.get("M", 0) else model.of_token()
         self.first_noise = model.noise()
         self.steps: list[Step | None] = []
         self._paths: dict[tuple[str, str], list[Tensor]] = {}
@@ -82,14 +86,17 @@ class TorchRun:
     def _read(self, noise: Mapping[str, Tensor]) -> None:
         """Forward and backward at the present weights; leaves the gradient of the loss in the parameters."""
         moment = Moment(self.model, self.updates.now(), dict(noise), self.first_noise, bool(self.steps))
-        gradients = Gradients(moment, self.asked)
-        raw = {}
-        for role, w in self.model.weights.items():
+        gradients, raw = Gradients(moment, self.asked), {}
+        for role, w in reversed(self.model.weights.items()):  # from the output: what passed a tensor is there again
             (letters, first), *rest = gradients.of_weight(role)
             raw[role] = [(letters, LOSS_SLOPE * first), *rest]
             w.grad = torch.empty_like(w) if w.grad is None else w.grad
             contract_into(raw[role], self.network.tensors[role].letters, w.grad)
-        self.steps.append(Step(moment, gradients, raw))
+        if self.token is None:
+            self.steps.append(Step(moment, gradients, gradients, raw))
+        else:
+            seen = moment.of_token(self.token)
+            self.steps.append(Step(seen, Gradients(seen, self.asked), gradients, raw))
         for (signal, via), past in self._paths.items():
             past.append(gradients.read(signal, {}, via).entries)
 
@@ -97,13 +104,13 @@ class TorchRun:
     def follow(self, signal: str, via: str) -> None:
         """Remembers the gradient at a signal on a path; asked before the first step."""
         if self.coefficients is not None and (signal, via) not in self._paths:
-            self._paths[signal, via] = [self._at(0).gradients.read(signal, {}, via).entries]
+            self._paths[signal, via] = [self._at(0).batch.read(signal, {}, via).entries]
 
     # forward ---------------------------------------------------------------------------------------------------
 
     def initial(self, signal: str) -> SignalEntries:
         """A signal before training."""
-        return self._signal(signal, self._moment(len(self.steps) - 1).initial(signal))
+        return self._moment(len(self.steps) - 1).before(signal)
 
     def value(self, signal: str, t: int) -> SignalEntries:
         """A signal after t updates."""
@@ -118,12 +125,12 @@ class TorchRun:
 
         Law: a product of changes is a sum over its factors, each changed with what stands before at its present value.
         """
-        m = self._moment(t)
-        return m.part(statement, mode, which) if x is None else m.acting(statement, mode, x.entries)
+        m, own = self._moment(t), self._own(statement)
+        return m.part(own, mode, which) if x is None else m.acting(own, mode, x.entries)
 
     def regated(self, statement: Product, t: int) -> SignalEntries:
         """``(gates_t - gates_0) * the rest at t``."""
-        return self._moment(t).regated(statement)
+        return self._moment(t).regated(self._own(statement))
 
     def change_via(self, signal: str, t: int, via: str) -> SignalEntries:
         """The part of a first-layer signal's change whose gradients came through the signal ``via``.
@@ -185,10 +192,20 @@ class TorchRun:
         through the signal ``via``."""
         return self._at(t).gradients.read(signal, modes, via)
 
+    def differences(self, t: int, replicas: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Gradients of the first replicas by the chain rule and by torch, at signals and with respect to tensors."""
+        signals, weights = self.by_autograd(t, replicas)
+        for name, theirs in signals.items():
+            yield self._at(t).batch.read(name).entries[:replicas], theirs
+        for role, theirs in weights.items():
+            letters = self.network.tensors[role].letters
+            ours = [(x, w[:replicas]) for x, w in self._at(t).raw[role]]
+            yield contract(ours, letters, self.model.sizes), theirs
+
     def by_autograd(self, t: int, replicas: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """The gradients of the first replicas as torch has them, at signals and of the loss with respect to tensors:
         what those by the chain rule must equal."""
-        m = self._moment(t)
+        m = self._at(t).batch.moment
         weights = {role: w.now[:replicas].requires_grad_() for role, w in m.weights.items()}
         noise = {name: x[:replicas].requires_grad_() for name, x in m.noise.items()}
         with torch.enable_grad():
@@ -211,7 +228,8 @@ class TorchRun:
 
     def update_size(self, role: str, t: int) -> Tensor:
         """Entry size of ``W_t - W_0`` of each replica, (S,)."""
-        return self._moment(t).weights[role].update_size()
+        m = self._moment(t) if self.token is None else self._at(t).batch.moment
+        return m.weights[role].update_size()
 
     def raw_gradient_size(self, role: str, t: int) -> Tensor:
         """Entry size of the gradient of a tensor, of each replica."""
@@ -224,6 +242,12 @@ class TorchRun:
         if step is None:
             raise NotMeasured(f"step {t} is over; keep the steps of this run")
         return step
+
+    def _own(self, statement: Product) -> Product:
+        """The statement of this network that makes the same signal."""
+        own = self.network.producer(statement.out)
+        assert isinstance(own, Product)
+        return own
 
     def _moment(self, t: int) -> Moment:
         return self._at(t).moment

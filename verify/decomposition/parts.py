@@ -15,7 +15,7 @@ from torch import Tensor
 
 from scaling_algebra.spec.networks.language import DATA, Factor, Function, Mode, Network, Product, Sum, Term
 from scaling_algebra.verify.networks.contraction import Labelled, Products, contract
-from scaling_algebra.verify.networks.reading import Signals, TorchNetwork
+from scaling_algebra.verify.networks.reading import Signals, TorchNetwork, kept_apart
 
 from .columns import COLUMN, Columns, Group, SignalEntries
 from .updates import TrainedWeight
@@ -88,10 +88,26 @@ class Moment:
     def now(self, signal: str) -> SignalEntries:
         """A signal as it is now, which may stay a sum of columns."""
         s = self.network.producer(signal)
-        if isinstance(s, Product) and self.model.kept_apart(s):
+        if isinstance(s, Product) and kept_apart(self.network, s):
             columns = self.parts(s)
             return columns.sum(columns.keys)
         return SignalEntries(self.network.signals[signal], self.value(signal))
+
+    def of_token(self, model: TorchNetwork) -> Moment:
+        """The same moment as one token sees it."""
+
+        def seen(noise: Signals) -> Signals:
+            return {name: model.seen(self.network.signals[name], x) for name, x in noise.items()}
+
+        weights = {role: w.seen(model.seen) for role, w in self.weights.items()}
+        return Moment(model, weights, seen(self.noise), seen(self.first_noise), self.moved)
+
+    def before(self, signal: str) -> SignalEntries:
+        """A signal before training, which may stay a sum of columns."""
+        s = self.network.producer(signal)
+        if isinstance(s, Product) and kept_apart(self.network, s):
+            return self.part(s, "init", INITIAL)
+        return SignalEntries(self.network.signals[signal], self.initial(signal))
 
     def formed(self) -> tuple[dict[str, Tensor], Signals]:
         """Copies of the weights, and every signal."""
@@ -133,6 +149,8 @@ class Moment:
         scaled = self.model.multiplier(term.multipliers) * x
         operands = [*((g.letters, self.initial(g.name)) for g in term.weights), (only.letters, scaled)]
         letters = self.network.signals[statement.out]
+        if not x.any():
+            return SignalEntries(letters, torch.zeros_like(self.value(statement.out)))
         _, init, update = self.applied(term.tensors, operands, letters)
         whole = init if mode == "init" else update
         return SignalEntries(letters, torch.zeros_like(init) if whole is None else whole)
@@ -169,7 +187,7 @@ class Moment:
 
     def _columns(self, statement: Product) -> Columns:
         letters = self.network.signals[statement.out]
-        apart = self.model.kept_apart(statement)
+        apart = kept_apart(self.network, statement)
         groups, keys, total = list[Group](), dict[Key, list[int]](), None
 
         def add(mode: Mode, names: Sequence[str], *terms: tuple[int, tuple[Labelled, ...]]) -> None:

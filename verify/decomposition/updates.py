@@ -47,6 +47,12 @@ class TrainedWeight:
         """dW as a product of tensors, with these index letters; where gradients are kept."""
         return renamed(self.steps, self.letters, letters)
 
+    def seen(self, cut: Callable[[str, Tensor], Tensor]) -> TrainedWeight:
+        """Some entries, which ``cut`` takes of a tensor with these index letters."""
+        start = None if self.start is None else cut(self.letters, self.start)
+        steps = tuple((x, cut(x, t)) for x, t in self.steps)
+        return TrainedWeight(self.letters, cut(self.letters, self.now), start, steps, self.moved)
+
     def signed(self, mode: Mode | None, letters: str) -> list[tuple[int, list[Labelled]]]:
         """W_0, the update, or the whole as a sum of products of tensors with these index letters, with their signs."""
         now = (1, [(letters, self.now)])

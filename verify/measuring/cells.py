@@ -186,11 +186,11 @@ class RunCell:
 
 
 TESTBEDS = ("moe", "network", "transformer")
-"""What verify can train and split: the MoE block, split by hand; any network; a Transformer."""
+"""What verify can train and split: the MoE block; any network; a Transformer."""
 
 
 def testbed_of(network: Network) -> str:
-    """The testbed of a network: the MoE block has a module of its own, split by hand."""
+    """The testbed of a network: the MoE block has a name of its own, under which its runs are kept."""
     return "moe" if network == MOE_BLOCK else "network"
 
 

@@ -1,6 +1,6 @@
 """Trains all cells of a run on some hardware and keeps what they measured.
 
-Read next: ``cells.py`` (how a run is cut), ``block.py`` and ``coordinates.py`` (train a cell), ``judging/report.py``
+Read next: ``cells.py`` (how a run is cut), ``training.py`` and ``coordinates.py`` (train a cell), ``judging/report.py``
 (compares with predictions).
 """
 
@@ -16,18 +16,17 @@ import numpy as np
 import torch
 
 from scaling_algebra import limits
+from scaling_algebra.dynamics.sparse_routing import sparse
 from scaling_algebra.errors import UsageError
 from scaling_algebra.solver.derivation import Derivation
 from scaling_algebra.verify.decomposition.updates import linear
 from scaling_algebra.verify.hardware import Hardware
 from scaling_algebra.verify.judging.measurement import MEMORY, SECONDS, Measurement, Record
-from scaling_algebra.verify.networks.moe_block import MoEBlock
-from scaling_algebra.verify.networks.reading import TorchNetwork
+from scaling_algebra.verify.networks.reading import TorchNetwork, kept_apart
 from scaling_algebra.verify.networks.replicas import Draw
 from scaling_algebra.verify.networks.scales import every_size
 from scaling_algebra.verify.networks.steppers import class_name
 
-from .block import train_block
 from .cells import RunCell, Setup, cells, collect, cost, testbed_of
 from .coordinates import build, train_transformer
 from .pool import Failed, Here, Work
@@ -105,11 +104,9 @@ def check(setup: Setup, most: int | None = None, free: int | None = None) -> Non
         build(setup, RunCell("values", 0, 0, 1), "cpu")
         return
     d, dims = setup.derivation, setup.dims(0)
-    if setup.testbed == "moe":
-        MoEBlock(Draw(dims, [0]), d.scaling).optimizer(d.optimizer)
-        return
-    if d.ray["K"] != d.ray["M"] and d.network.aggregations:
-        raise UsageError(f"{d.network.name} is measured with K = M; give a ray without K")
+    choosing = [s.out for s in d.network.live if s.over and d.network.axes[s.over] == "M"]
+    if sparse(d.network, d.ray) and choosing:
+        raise UsageError(f"{d.network.name} is measured with K = M, as {choosing[0]} chooses; give a ray without K")
     TorchNetwork(d.network, Draw(dims, [0], [0]), d.scaling).optimizer(d.optimizer)
 
 
@@ -163,13 +160,11 @@ def described(hardware: Hardware, setup: Setup) -> dict[str, Any]:
 
 def replica_bytes(setup: Setup, dims: Mapping[str, int]) -> int:
     """Memory of a replica: copies of its weights (gradient, optimizer, initial values, a spare), parts of signals."""
-    copies = 5 if linear(setup.derivation.optimizer) else 7
-    if setup.testbed == "network":
-        sizes, network = every_size(setup.network, dims), setup.network
-        signals = sum(math.prod(sizes[network.axes[x]] for x in letters) for letters in network.signals.values())
-        entries = (copies + 2) * elements(dims, network) + SIGNALS * signals
-    else:
-        entries = copies * elements(dims) + SIGNALS * dims["M"] * dims["N_e"]
+    copies = 6 if linear(setup.derivation.optimizer) else 8
+    sizes, network = every_size(setup.network, dims), setup.network
+    formed = [network.signals[s.out] for s in network.statements if not kept_apart(network, s)]
+    signals = sum(math.prod(sizes[network.axes[x]] for x in letters) for letters in formed)
+    entries = copies * elements(dims, network) + SIGNALS * signals
     return entries * getattr(torch, setup.dtype).itemsize
 
 
@@ -207,7 +202,5 @@ def train_cell(setup: Setup, cell: RunCell, hardware: Hardware) -> Record:
 def _train(setup: Setup, cell: RunCell, device: str) -> Record:
     if setup.testbed == "transformer":
         return train_transformer(setup, cell, device)
-    dims = setup.dims_of(cell)
-    if setup.testbed == "moe":
-        return train_block(setup, Draw(dims, cell.seeds, device=device), cell.checked)
-    return train_network(setup, Draw(dims, cell.seeds, cell.shared, device, growing(setup)), cell.checked)
+    draw = Draw(setup.dims_of(cell), cell.seeds, cell.shared, device, growing(setup))
+    return train_network(setup, draw, cell.checked)

@@ -76,7 +76,7 @@ def _computed(operands: Sequence[Labelled], out: str, known: Products | None) ->
                 if known.key(a, b, _left(letters, (i, j), out)) in known.made:
                     there.append((i, j))
 
-    tree = plan(letters, shapes, out, frozenset(there))
+    tree = plan(letters, shapes, out, None if known is None else frozenset(there))
     return _product(tree, operands, letters, out, known)[1]
 
 
@@ -109,13 +109,15 @@ def _left(letters: Sequence[str], some: Sequence[int], out: str) -> str:
 
 
 @cache
-def plan(letters: tuple[str, ...], shapes: tuple[tuple[int, ...], ...], out: str, known: Known = frozenset()) -> Tree:
-    """The order of products of two tensors that costs least: multiplications, and entries made.
+def plan(letters: tuple[str, ...], shapes: tuple[tuple[int, ...], ...], out: str, known: Known | None = None) -> Tree:
+    """The order of products of two tensors that costs least: multiplications, and entries made; of equal ones that
+    which begins with the largest tensor, if products may be taken again (``known``), else with the smallest.
 
     Law: the best tree of a set of tensors is two best trees of a split of the set.
     """
     size = {x: n for names, shape in zip(letters, shapes, strict=True) for x, n in zip(names, shape, strict=True)}
-    best: dict[int, tuple[float, Tree]] = {1 << k: (0.0, k) for k in range(len(letters))}
+    sign = 1 if known is None else -1
+    best: dict[int, tuple[float, int, Tree]] = {1 << k: (0.0, 0, k) for k in range(len(letters))}
 
     def kept(some: int) -> str:
         return _left(letters, [k for k in range(len(letters)) if some >> k & 1], out)
@@ -127,18 +129,21 @@ def plan(letters: tuple[str, ...], shapes: tuple[tuple[int, ...], ...], out: str
         choices, part = [], (some - 1) & some
         while part:
             if part & lowest:
-                (cost_a, a), (cost_b, b) = best[part], best[some ^ part]
-                if isinstance(a, int) and isinstance(b, int) and (a, b) in known:
+                (cost_a, begun_a, a), (cost_b, begun_b, b) = best[part], best[some ^ part]
+                begun = max(begun_a, begun_b)
+                if isinstance(a, int) and isinstance(b, int):
+                    begun = prod(shapes[a]) + prod(shapes[b])
+                if isinstance(a, int) and isinstance(b, int) and (a, b) in (known or ()):
                     cost = 0.0
                 else:
                     each = set(kept(part) if not isinstance(a, int) else letters[a])
                     each |= set(kept(some ^ part) if not isinstance(b, int) else letters[b])
                     cost = prod(size[x] for x in each) + TRAFFIC * prod(size[x] for x in result)
-                choices.append((cost_a + cost_b + cost, part, (a, b)))
+                choices.append((cost_a + cost_b + cost, sign * begun, part, (a, b)))
             part = (part - 1) & some
-        cost, _, tree = min(choices, key=lambda choice: choice[:2])
-        best[some] = cost, tree
-    return best[(1 << len(letters)) - 1][1]
+        cost, begun, _, tree = min(choices, key=lambda choice: choice[:3])
+        best[some] = cost, sign * begun, tree
+    return best[(1 << len(letters)) - 1][2]
 
 
 @cache

@@ -7,14 +7,17 @@ Read next: ``replicas.py`` (draws and trains it), ``decomposition/moments.py`` (
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from math import prod
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from scaling_algebra.dynamics.sparse_routing import averaged
 from scaling_algebra.spec.networks import language
 from scaling_algebra.spec.networks.language import DATA, Factor, Function, Network, Product, Statement, Sum
+from scaling_algebra.spec.networks.multipliers import SHARE
 from scaling_algebra.spec.scaling import Scaling
 from scaling_algebra.verify.hardware import generators
 
@@ -56,13 +59,43 @@ TINY = 1e-40
 """Added to the mean of squares that a norm divides by: nothing, unless that is exactly zero."""
 
 
+def kept_apart(network: Network, statement: Statement | None) -> bool:
+    """Is a signal never formed? Those that only sums over experts read, which write them out to their tensors."""
+    if not (isinstance(statement, Product) and statement.tensor):
+        return False
+    uses = network.consumers(statement.out)
+    return bool(uses) and all(s in network.aggregations for s, _ in uses)
+
+
 class TorchNetwork(Replicated):
-    """A network with the powers of a scaling; weights are named by their roles."""
+    """A network with the powers of a scaling; weights are named by their roles.
+
+    With K in the dimensions it is what an infinite batch of tokens sees, each routed to its own K of M experts: every
+    sum over experts has the share K/M (``dynamics/sparse_routing.py``). ``active`` is K, else M.
+    """
 
     def __init__(self, network: Network, draw: Draw, scaling: Scaling, dtype: torch.dtype = DTYPE) -> None:
-        super().__init__(network, draw, scaling, dtype)
+        self.active = draw.dims.get("K", draw.dims.get("M", 0))
+        routed = self.active != draw.dims.get("M", 0)
+        super().__init__(averaged(network) if routed else network, draw, scaling, dtype)
         self.multipliers = {m: (1 / scaling.multipliers[m]).at(draw.dims) for m in scaling.multipliers}
+        self.multipliers[SHARE] = self.active / draw.dims["M"] if routed else 1.0
         self._noise = generators([seed + NOISE for seed in draw.shared], draw.device)
+
+    def of_token(self) -> TorchNetwork:
+        """The network as one token sees it: its experts are the first K, which are as good as any others."""
+        seen = copy(self)
+        experts = {x for x, axis in self.network.letters.items() if axis == "M"}
+        seen.sizes = {x: self.active if x in experts else size for x, size in self.sizes.items()}
+        seen.multipliers = {**self.multipliers, SHARE: 1.0}
+        return seen
+
+    def seen(self, letters: str, x: Tensor) -> Tensor:
+        """The entries of a tensor with these index letters that a token sees."""
+        for k, letter in enumerate(letters, x.ndim - len(letters)):
+            if self.network.letters.get(letter) == "M":
+                x = x.narrow(k, 0, self.active)
+        return x
 
     def noise(self) -> Signals:
         """Noise of one step, by signal; every call draws that of the next step."""
@@ -100,18 +133,11 @@ class TorchNetwork(Replicated):
             return noise[s.out]
         return applied(s, letters, self.turned(signal(s.source.name), s.source.letters, letters))
 
-    def kept_apart(self, statement: Statement | None) -> bool:
-        """Is a signal never formed? Those that only sums over experts read, which write them out to their tensors."""
-        if not (isinstance(statement, Product) and statement.tensor):
-            return False
-        uses = self.network.consumers(statement.out)
-        return bool(uses) and all(s in self.network.aggregations for s, _ in uses)
-
     def memory(self, tensor: language.Tensor) -> str:
         """The letters of a tensor in the order of memory: sums over experts also sum the input of their last tensors,
         which comes next to the experts."""
-        summed = (self.network.tensors[s.tensor.name] for s in self.network.linear if s.tensor and self.kept_apart(s))
-        if all(tensor is not x for x in summed):
+        apart = [s.tensor for s in self.network.linear if kept_apart(self.network, s)]
+        if all(x and tensor is not self.network.tensors[x.name] for x in apart):
             return tensor.letters
         inner = tensor.fan_in + tensor.fan_out
         return "".join(x for x in tensor.letters if x not in inner) + inner

@@ -2,7 +2,7 @@
 
 Every parameter has a leading replica dimension; the optimizers are entrywise and the loss is a sum over replicas, so
 each replica trains exactly as it would alone.
-Read next: ``moe_block.py`` and ``reading.py`` (the networks).
+Read next: ``reading.py`` (the networks).
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Replicated(nn.Module):
         scaling: init stds, tied roles and multipliers.
 
     Attributes:
-        weights: parameters, shape (S, *stored letters), by ``label``.
+        weights: parameters, shape (S, *letters), by role.
         sizes: of every index letter.
         x: the training input.
     """
@@ -100,33 +100,23 @@ class Replicated(nn.Module):
         self.weights: dict[str, nn.Parameter] = {}
         seeded, shared = generators(draw.seeds, draw.device), generators(draw.shared, draw.device)
         for role, tensor in network.tensors.items():
-            stored, memory, std = self.stored(tensor), self.memory(tensor), scaling.tensors[role].init_std
+            memory, std = self.memory(tensor), scaling.tensors[role].init_std
             shape = [self.sizes[x] for x in memory]
             weight = torch.zeros(len(draw), *shape, device=draw.device, dtype=dtype)
-            weight = weight.permute(0, *(1 + memory.index(x) for x in stored))
+            weight = weight.permute(0, *(1 + memory.index(x) for x in tensor.letters))
             if std is not None:
                 alike = tensor.experts if role in scaling.tied else ""
                 drawn = [1 if x == alike else self.sizes[x] for x in tensor.letters]
-                order = [0, *(1 + stored.index(x) for x in tensor.letters)]
-                in_order = weight if stored == tensor.letters else weight.permute(order)
-                fill(in_order, drawn, seeded if self.grows(tensor.letters) else shared)
+                fill(weight, drawn, seeded if self.grows(tensor.letters) else shared)
                 weight *= self.constants.init_of(role) * std.at(draw.dims)
-            self.weights[self.label(role)] = nn.Parameter(weight)
+            self.weights[role] = nn.Parameter(weight)
         self.parameters_in_order = nn.ParameterList(self.weights.values())  # not by name, which may be any text
         self.register_buffer("x", sample(network, self.sizes, draw).to(dtype))
         self.x: Tensor
 
-    def label(self, role: str) -> str:
-        """The name of the weight of a role."""
-        return role
-
-    def stored(self, tensor: language.Tensor) -> str:
-        """The letters of a tensor in the order in which it is stored."""
-        return tensor.letters
-
     def memory(self, tensor: language.Tensor) -> str:
         """The letters of a tensor in the order of memory."""
-        return self.stored(tensor)
+        return tensor.letters
 
     def grows(self, letters: str) -> bool:
         """Has a tensor with these letters an index of an axis that grows?"""
@@ -139,7 +129,7 @@ class Replicated(nn.Module):
     def optimizer(self, trained: Trained) -> torch.optim.Optimizer:
         """The real optimizer, or several as one, one parameter group per tensor with its own lr, eps and weight decay.
 
-        Every group has one more key: the ``symbol`` of its tensor, which is its label.
+        Every group has one more key: the ``symbol`` of its tensor, which is its role.
 
         A frozen tensor is in no group.
 
@@ -148,15 +138,15 @@ class Replicated(nn.Module):
         """
         groups, dims, c = list[Group](), self.draw.dims, self.constants
         for role, tensor in self.network.tensors.items():
-            rule, scale, label = trained.of(role), self.scaling.tensors[role], self.label(role)
+            rule, scale = trained.of(role), self.scaling.tensors[role]
             if scale.lr is None:
                 continue
             if rule.epsilon and scale.eps is None:
                 raise UsageError(f"the scaling gives no epsilon for {role}, but {rule.name} needs one")
             lr = c.lr_of(role, rule) / rule.first * scale.lr.at(dims)
             eps = 0.0 if scale.eps is None else c.eps / rule.first * scale.eps.at(dims)
-            options: dict[str, object] = {"symbol": label}
+            options: dict[str, object] = {"symbol": role}
             if rule.folded:
-                options["fold"] = Fold.of(self.network, role, self.stored(tensor), rule)
-            groups.append(group(rule, self.weights[label], lr, eps, DECAY, **options))
+                options["fold"] = Fold.of(self.network, role, tensor.letters, rule)
+            groups.append(group(rule, self.weights[role], lr, eps, DECAY, **options))
         return assembled(groups)
