@@ -151,8 +151,8 @@ class AdamH(Hyperball):
         state["t"] = state.get("t", 0) + 1
         moments = []
         for beta, x in zip(self.betas, (grads, grads.square()), strict=True):
-            kept = state.setdefault(beta, torch.zeros_like(x)).lerp_(x, 1 - beta)
-            moments.append(kept / (1 - beta ** state["t"]))
+            past = state.setdefault(f"moment {beta}", torch.zeros_like(x)).lerp_(x, 1 - beta)
+            moments.append(past / (1 - beta ** state["t"]))
         return moments[0] / moments[1].sqrt().clamp_min(TINY)
 
 
