@@ -133,12 +133,18 @@ def verdicts() -> str:
             by: dict[str, list[str]] = {}
             for x in records():
                 if (x["network"], x["optimizer"]) == (name, rule):
-                    by.setdefault(x["verdict"], []).append(x["where"])
+                    by.setdefault(_because(x), []).append(x["where"])
             rows.setdefault(name, []).append("; ".join(f"{v} on {', '.join(w)}" for v, w in by.items()))
     groups: dict[tuple[str, ...], list[str]] = {}
     for name, cells in rows.items():
         groups.setdefault(tuple(dict.fromkeys(cells)), []).append(f"`{name}`")
     return table(("networks", "muP"), ((", ".join(names), " / ".join(cells)) for cells, names in groups.items()))
+
+
+def _because(x: dict[str, Any]) -> str:
+    """The verdict, and of an undecided one the first demand or size that is open."""
+    why = x["answer"].partition(", but ")[2] or x["answer"]
+    return f"{x['verdict']} ({why.partition(';')[0]})" if x["verdict"] == "UNDECIDED" else x["verdict"]
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

@@ -21,7 +21,7 @@ from .functions import mean
 from .run import BeyondPowerCounting, TrainingRun
 
 Factors = tuple[Signal, ...]
-Term = tuple[int | None, frozenset[str], Any]
+Addend = tuple[int | None, frozenset[str], Any]
 """The gradient at the output of a use of a tensor, and what the tensor acts on there."""
 
 
@@ -107,7 +107,7 @@ def _seen(tr: TrainingRun, t: int, values: Sequence[str], gradient: str = "") ->
         elif isinstance(s, Function) and s.kind.signed:
             _seen(tr, t, [s.inputs[0].name])
     uses = net.consumers(gradient) if gradient else ()
-    paths: list[Term] = [(0, frozenset(), use) for use in uses]
+    paths: list[Addend] = [(0, frozenset(), use) for use in uses]
     if len(uses) > 1:
         paths = [(rms(tr.gradient(gradient, t, via=s.out)), _zeros_of_path(net, s, k), (s, k)) for s, k in uses]
     for _, _, (s, k) in _largest(tr, f"the gradient of {gradient}", paths):
@@ -116,7 +116,7 @@ def _seen(tr: TrainingRun, t: int, values: Sequence[str], gradient: str = "") ->
             _seen(tr, t, others, s.out)
 
 
-def _largest(tr: TrainingRun, name: str, terms: Sequence[Term]) -> list[Term]:
+def _largest(tr: TrainingRun, name: str, terms: Sequence[Addend]) -> list[Addend]:
     """The largest of some terms of a sum, each with its size and what makes entries of it zero."""
     values = [None if size is None else tr.algebra.value(size) for size, _, _ in terms]
     top = max((x for x in values if x is not None), default=None)

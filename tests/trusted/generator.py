@@ -53,7 +53,7 @@ VALUES: dict[str, Kind] = {
     **{"TIME": Maker.amount, "SIZE": Maker.amount, "SHARE": Maker.share, "QUANTITY[@t]=EXPONENT": Maker.claim},
     **{"FIRST,LAST[,SPACING]": Maker.grid, "NAME|FILE": Maker.campaign, "DIR...": Maker.stored},
     **dict.fromkeys(("[FILE.py:NAME]", "FILE.py:NAME", "PATTERN=ROLE", "[NAME]", "[NAME]..."), Maker.text),
-    **{"PATH": Maker.written},
+    **{"PATH": Maker.written, "ADDRESS|FILE": Maker.text, "I/N": Maker.text},
 }
 """Bad values by what the help calls a value."""
 OWN: dict[tuple[str, str], Kind] = {

@@ -31,6 +31,8 @@ TRIES = 3
 """Workers on which a task may fail or die before it is given up."""
 WORTH = 2.0
 """Seconds of work in this process before workers are started, and half of the least that is left for them; 0: none."""
+REACHED = 5.0
+"""Seconds in which a scheduler must answer."""
 PATIENCE = 300.0
 """Seconds without any worker after which a run ends."""
 
@@ -259,7 +261,7 @@ def pool(
     else:
         where = {"scheduler_file": scheduler} if Path(scheduler).is_file() else {"address": scheduler}
         try:
-            client = distributed.Client(**where, timeout=PATIENCE / 10, set_as_default=False)
+            client = distributed.Client(**where, timeout=REACHED, set_as_default=False)
         except (OSError, ValueError, TypeError) as error:
             raise UsageError(f"cannot reach a scheduler at {scheduler!r}: {_said(error)}; give its address") from None
         hardware = Hardware("cuda" if device.startswith("cuda") else "cpu", most)
@@ -269,14 +271,16 @@ def pool(
 
 
 def _started(hardware: Hardware, workers: int) -> Any:
-    """A client of so many new processes of this machine."""
+    """A client of so many new processes of this machine. A worker that was killed may take long to be back."""
+    import dask
     from distributed import Client, Nanny, Scheduler, SpecCluster
 
+    dask.config.set({"distributed.deploy.lost-worker-timeout": "1 day"})
     told: dict[str, Any] = {"host": "127.0.0.1", "protocol": "tcp://", "dashboard": False}
-    quiet = {"silence_logs": logging.CRITICAL}
+    quiet, http = {"silence_logs": logging.CRITICAL}, {"dashboard_address": "127.0.0.1:0"}
     one = {"nthreads": 1, "memory_limit": 0, "resources": {hardware.kind: 1}, **told, **quiet}
     specs = {k: {"cls": Nanny, "options": {**one, "env": _visible(hardware, k)}} for k in range(workers)}
-    scheduler = {"cls": Scheduler, "options": {"allowed_failures": TRIES - 1, "port": 0, **told}}
+    scheduler = {"cls": Scheduler, "options": {"allowed_failures": TRIES - 1, "port": 0, **told, **http}}
     return Client(SpecCluster(specs, scheduler, **quiet), set_as_default=False)
 
 
