@@ -44,9 +44,9 @@ def algebra_for(
     if not (routed or sparse(network, ray)):
         kept = "".join(x for x, axis in network.letters.items() if axis in growing)
         return Algebra(ray, network.letters, unknowns(network), gap, network.tracked + kept, network.centred)
-    if behind := _behind(network):
+    if function := behind(network):
         raise UsageError(
-            f"{network.name}: {behind.out} is a function of a sum over active experts, and every token has its own; "
+            f"{network.name}: {function.out} is a function of a sum over active experts, and every token has its own; "
             "give a ray with K = M"
         )
     seen, among = active(network)
@@ -134,7 +134,7 @@ def averaged(network: Network) -> Network:
     return replace(network, statements=tuple(map(shared, network.statements)))
 
 
-def _behind(network: Network) -> Statement | None:
+def behind(network: Network) -> Statement | None:
     """A function of what a sum over experts made, or a product of two such signals, if there is one."""
     summed = {s.out for s in network.aggregations}
     for s in network.statements:

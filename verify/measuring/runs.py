@@ -16,9 +16,10 @@ import numpy as np
 import torch
 
 from scaling_algebra import limits
-from scaling_algebra.dynamics.sparse_routing import sparse
+from scaling_algebra.dynamics.sparse_routing import behind, sparse
 from scaling_algebra.errors import UsageError
 from scaling_algebra.solver.derivation import Derivation
+from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.verify.decomposition.updates import linear
 from scaling_algebra.verify.hardware import Hardware
 from scaling_algebra.verify.judging.measurement import MEMORY, SECONDS, Measurement, Record
@@ -104,9 +105,13 @@ def check(setup: Setup, most: int | None = None, free: int | None = None) -> Non
         build(setup, RunCell("values", 0, 0, 1), "cpu")
         return
     d, dims = setup.derivation, setup.dims(0)
-    choosing = [s.out for s in d.network.live if s.over and d.network.axes[s.over] == "M"]
-    if sparse(d.network, d.ray) and choosing:
-        raise UsageError(f"{d.network.name} is measured with K = M, as {choosing[0]} chooses; give a ray without K")
+    if sparse(d.network, d.ray):
+        sums = {s.out for s in d.network.aggregations}
+        live = [s for s in d.network.live if s.over and d.network.axes[s.over] == "M"]
+        norms = [s for s in d.network.norms if any(sums & _before(d.network, x.name) for x in s.inputs)]
+        if reason := next(iter([*live, *norms]), None) or behind(d.network):
+            why = f"{reason.out} is a function of several experts"
+            raise UsageError(f"{d.network.name} is measured with K = M, as {why}; give a ray without K")
     TorchNetwork(d.network, Draw(dims, [0], [0]), d.scaling).optimizer(d.optimizer)
 
 
@@ -144,6 +149,12 @@ def timed_cell(hardware: Hardware, setup: Setup, cell: RunCell) -> tuple[Record,
     spent = (time.perf_counter() - began) / cell.count
     facts = {(SECONDS, 0): np.full(cell.count, spent), (MEMORY, 0): np.full(cell.count, hardware.peak_memory or np.nan)}
     return {**record, **facts}, described(hardware, setup)
+
+
+def _before(network: Network, signal: str) -> set[str]:
+    """A signal and all that it is computed from."""
+    s = network.producer(signal)
+    return {signal}.union(*(_before(network, x.name) for x in s.inputs)) if s else {signal}
 
 
 def growing(setup: Setup) -> frozenset[str]:
