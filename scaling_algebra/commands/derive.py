@@ -15,7 +15,7 @@ import click
 
 from scaling_algebra.documents import Document, format_of
 from scaling_algebra.errors import UsageError
-from scaling_algebra.solver.demands import Infeasible, NotFound, provable
+from scaling_algebra.solver.demands import NO_COMMON, Infeasible, NotFound, provable
 from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.solver.presentation import alike, brief, table
 from scaling_algebra.spec.assumptions import listed
@@ -160,7 +160,7 @@ def _derive(
     found, codes = list[Derivation | Document](), [0]
     for configuration in configurations:
         try:
-            d = derive(configuration).in_gauge(gauge)
+            d = _with_either_epsilon(configuration).in_gauge(gauge)
         except NotFound as error:
             code, document = missing(error)
             codes.append(code)
@@ -174,6 +174,27 @@ def _derive(
         else:
             found.append(d)
     return found, codes
+
+
+def _with_either_epsilon(configuration: Configuration) -> Derivation:
+    """The derivation; where the demands have no common solution with a derived epsilon, and --epsilon is left out, that
+    with a negligible one.
+
+    Raises:
+        NotFound: there is none.
+    """
+    try:
+        return derive(configuration)
+    except NotFound as error:
+        chosen = click.get_current_context().params["epsilon"] is not None
+        if chosen or configuration.optimizer.regime != "derived" or error.failure != NO_COMMON:
+            raise
+        try:
+            d = derive(configuration.but(epsilon="negligible"))
+        except NotFound:
+            raise error from None
+        click.echo(f"scalecalc: epsilon derived: {error.failure}; found with --epsilon negligible", err=True)
+        return d
 
 
 def missing(error: NotFound) -> tuple[int, Document]:

@@ -20,7 +20,6 @@ from itertools import product
 from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import EntrySize, Scalar, Signal
 from scaling_algebra.spec.networks.language import Factor, Function, Mode, Product, Statement
-from scaling_algebra.spec.networks.roles import matrix
 from scaling_algebra.spec.optimizers import Optimizer
 
 from .functions import mean, unbounded
@@ -280,7 +279,11 @@ class BoundRun(Trajectory):
         if not t or role in self.point.frozen:
             return []
         rule, rates = self.optimizer.of(role), self._learning_rate(role)
-        if rule.relative:
+        if rule.sphere:
+            if self.point.b[role] is None:
+                return []
+            rates.append(self._size(role, 0))
+        elif rule.relative:
             raise BeyondPowerCounting("steps that are relative to the size of a tensor have no bound")
         if rule.epsilon or not rule.normalises:
             if rule.normalises:  # a normaliser is at least epsilon
@@ -298,15 +301,15 @@ class BoundRun(Trajectory):
         """A step that is normalised altogether, by its entries or by its operator norm.
 
         Law: entries of a sign are 1; of singular directions each row and column has norm 1, so they act as the product
-        of two vectors of that norm.
+        of two vectors of that norm; relative to the norm of a tensor their entries are 1, too.
         """
         rule, live = self.optimizer.of(role), self.algebra.live
         if rule.normalises == "entry":
             return Increment(1, rates, Signal(live(self.network.tensors[role].letters), {}, 0), ())
-        one, sides = matrix(self.network, role, rule.flattened), []
+        one, sides = rule.matrix(self.network, role), list[Signal]()
         for letters in (one.rows, one.columns):
             powers: dict[str, Fraction] = {}
-            for axis in (self.network.axes[x] for x in letters if live(x)):
+            for axis in (self.network.axes[x] for x in letters if live(x) and not rule.sphere):
                 powers[axis] = powers.get(axis, Fraction(0)) - Fraction(1, 2)
             sides.append(Signal(live(one.copies + letters), {}, self.algebra.scale(powers)))
         return Increment(1, rates, sides[0], (sides[1],))

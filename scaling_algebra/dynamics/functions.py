@@ -85,6 +85,9 @@ class Entrywise:
         """The sum of powers of the argument."""
         tr.note("polynomials")
         letters = tr.network.signals[s.out]
+        if s.kind.homogeneous and all(self.argument(tr, s, "value", step).zero for step in {0, t}):
+            tr.note(f"{s.name} of {s.inputs[0].name}, which is exactly zero at t={t}: any slope at a kink is a choice")
+            return tr.algebra.unknown(letters)
         parts, power = [], tr.algebra.constant(letters)
         for p in range(max(powers) + 1):
             if p:
@@ -122,7 +125,7 @@ class Entrywise:
         size, x = max(sizes, key=lambda pair: (pair[0] is not None, pair[0]))
         if size is None:
             if s.kind.homogeneous:
-                raise BeyondPowerCounting(f"{s.name} of {s.inputs[0].name}, which is exactly zero at t={t}")
+                raise BeyondPowerCounting(f"{s.name} of {s.inputs[0].name}, of unknown size at t={t}")
             return signal
         if s.kind.homogeneous or tr.algebra.value(size) > 0:
             certain = tr.algebra.certified(x)

@@ -15,7 +15,6 @@ from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import Scalar, Signal
 from scaling_algebra.spec.axes import FIXED
 from scaling_algebra.spec.networks.language import Factor, Function, Network, Product, Statement, Sum
-from scaling_algebra.spec.networks.roles import matrix
 
 from .functions import mean
 from .run import BeyondPowerCounting, TrainingRun
@@ -299,7 +298,7 @@ def _orthogonal(tr: TrainingRun, role: str, a: Factors, b: Factors) -> bool:
     """Both factors of two rank-one matrices are asymptotically orthogonal."""
     if len(a) != 2 or len(b) != 2 or _summed(tr, role, a) or _summed(tr, role, b):
         return False
-    copies = matrix(tr.network, role, tr.optimizer.of(role).flattened).copies
+    copies = tr.optimizer.of(role).matrix(tr.network, role).copies
     for x, y in zip(a, b, strict=True):
         if x.letters != y.letters:
             return False

@@ -170,7 +170,8 @@ class Trajectory(TrainingRun):
 
     def scalars(self, role: str, step: int) -> tuple[Scalar, ...]:
         """The factors of the gradient of a step; none if it is exactly zero."""
-        return () if all(map(vanishes, self.factors(role, step))) else self._rate(role, step)
+        stays = self.optimizer.of(role).sphere and self.point.b[role] is None
+        return () if stays or all(map(vanishes, self.factors(role, step))) else self._rate(role, step)
 
     def _step(self, role: str, step: int) -> list[Increment]:
         """One step of a tensor, a product for each use."""
@@ -187,7 +188,9 @@ class Trajectory(TrainingRun):
     def _rate(self, role: str, step: int) -> tuple[Scalar, ...]:
         """The factors of the gradient of a step."""
         rule, rates = self.optimizer.of(role), self._learning_rate(role)
-        if rule.relative:
+        if rule.sphere:
+            rates.append(self._size(role, 0))
+        elif rule.relative:
             self.note("tensor-floor")
             rates.append(self._size(role, step))
         if not rule.normalises:

@@ -16,7 +16,7 @@ from typing import Any
 
 from scaling_algebra import files, limits
 from scaling_algebra.errors import UsageError, check_names, shown
-from scaling_algebra.spec.axes import AXES
+from scaling_algebra.spec.axes import about
 
 from .sizes import read_sizes
 
@@ -47,10 +47,9 @@ def read_start(text: str, label: str) -> Start:
         record = files.toml(content)
     except UsageError as error:
         raise UsageError(f"{path}: {error}; write for example N = 1024") from None
-    check_names(f"key in {path}", record, (*AXES, *VALUES))
     tables = {name: record[name] if isinstance(record[name], dict) else {"all": record[name]} for name in record}
     tuned = {name: {"" if r == "all" else r: x for r, x in tables[name].items()} for name in VALUES if name in record}
-    return Start(read_sizes({axis: record[axis] for axis in AXES if axis in record}, label), tuned)
+    return Start(read_sizes({axis: size for axis, size in record.items() if axis not in VALUES}, label), tuned)
 
 
 def values(label: str, texts: Iterable[str]) -> dict[str, float]:
@@ -110,7 +109,7 @@ def _sizes(record: Mapping[str, Any], label: str) -> dict[str, int]:
     sizes = {}
     for axis, names in {**default, **families[family]}.items():
         size = next((record[name] for name in names if record.get(name) is not None), None)
-        meaning = f"{axis} ({AXES[axis]})"
+        meaning = f"{axis} ({about(axis)})"
         if size is None:
             raise UsageError(f"{label} has no {names[0]}, which is {meaning} of {family}; give --base sizes")
         if isinstance(size, bool) or not isinstance(size, int):

@@ -7,7 +7,7 @@ Read next: ``sizes.py`` (the ray between two models), ``next_terms.py`` (is the 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import Any, Unpack
@@ -18,7 +18,7 @@ from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.errors import UsageError, shown, unknown_name
 from scaling_algebra.solver.demands import HORIZON, Infeasible
 from scaling_algebra.solver.derivation import Derivation, derive
-from scaling_algebra.spec.axes import AXES, Ray
+from scaling_algebra.spec.axes import AXES, Ray, about, ordered
 from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER, Configuration, Where
 from scaling_algebra.spec.gauges import OWN
 from scaling_algebra.spec.networks.language import Network
@@ -64,8 +64,8 @@ class Recipe(Rendered):
     Attributes:
         way: base, target and the ray between them.
         derivations: where the powers come from, each for a part of the model.
-        tensors: settings by role and by what they are: ``init_std``, ``lr``, ``eps``, ``decay``; in a gauge with
-            multipliers ``multiplier``, too, of a tensor that has one.
+        tensors: settings by role and by what they are: ``init_std``, ``lr``, ``eps``, ``decay``, of a frozen tensor
+            ``init_std`` alone; in a gauge with multipliers ``multiplier``, too, of a tensor that has one.
         multipliers: by name, e.g. ``alpha``, the multiplier of the sum over experts.
         tied: roles whose initial values all experts share.
         instead: the ray that the powers are of, where the ray of this way has no parameterization.
@@ -102,6 +102,16 @@ class Recipe(Rendered):
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.tensors)
+
+    def at(self, size: Sizes) -> Recipe:
+        """The recipe with the same powers at another size of its ray, the base itself included."""
+
+        def moved(settings: Mapping[str, Setting]) -> dict[str, Setting]:
+            ratios = {x: s.rule.ratio(self.way.base, size) for x, s in settings.items() if s.rule is not None}
+            return {x: replace(s, factor=ratios.get(x, s.factor)) for x, s in settings.items()}
+
+        tensors, multipliers = {role: moved(x) for role, x in self.tensors.items()}, moved(self.multipliers)
+        return replace(self, way=replace(self.way, target=size), tensors=tensors, multipliers=multipliers)
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:
@@ -210,8 +220,9 @@ def recipe(
 
     def settings(role: str) -> dict[str, Setting]:
         start, end, rule = before.tensors[role], after.tensors[role], rules[role]
-        multiplied = bool(start.multiplier.terms or end.multiplier.terms)
-        has = {"multiplier": multiplied, "eps": rule.epsilon, "decay": rule.decoupled_decay}
+        multiplied, moves = bool(start.multiplier.terms or end.multiplier.terms), start.lr is not None
+        has = {"multiplier": multiplied, "lr": moves, "eps": moves and rule.epsilon}
+        has["decay"] = moves and rule.decoupled_decay
         return {
             what: Setting.of(going, power, to, values[what].get(role), run.get("wd" if what == "decay" else what, 1.0))
             for (what, power), to in zip(_followed(start).items(), _followed(end).values(), strict=True)
@@ -269,11 +280,16 @@ def _networks(going: Way, where: Where) -> list[Network]:
         network = where.get("network", where.get("architecture", ""))
         networks = [network if isinstance(network, Network) else Configuration.of("III", architecture=network).network]
     else:
-        networks = [ARCHITECTURES[name] for name in (TRANSFORMER if "M" in going.base else TRANSFORMER[:1])]
+        networks = [
+            ARCHITECTURES[name] for name in (TRANSFORMER if {"M", "N_e"} & set(going.base) else TRANSFORMER[:1])
+        ]
+    mine = {*AXES, *(axis for network in networks for axis in network.may_grow)}
+    if strange := [axis for axis in going.base if axis not in mine]:
+        raise unknown_name(f"axis of {networks[-1].name}", strange[0], ordered(mine))
     for network in networks:
         lacks = [axis for axis in AXES if axis in network.axes.values() and axis not in going.base and axis != "L"]
         if lacks:
-            raise UsageError(f"the sizes leave out {lacks[0]} ({AXES[lacks[0]]}), which {network.name} has; give it")
+            raise UsageError(f"the sizes leave out {lacks[0]} ({about(lacks[0])}), which {network.name} has; give it")
     return networks
 
 

@@ -9,19 +9,19 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import product
+from itertools import combinations, product
 
 from scaling_algebra import limits
 from scaling_algebra.errors import UsageError, shown, unknown_name
-from scaling_algebra.spec.axes import AXES, Ray
+from scaling_algebra.spec.axes import AXES, FIXED, Ray, about, named_axis, ordered
 
 Sizes = Mapping[str, int]
 """Size of every axis that a model has."""
 
 FINEST = 64
 """Largest denominator of a rate that stands for a ratio of logarithms."""
-_COEFFICIENTS = range(-2, 3)
-"""Coefficients of the walls whose sides a ray must keep: M + N_e = N, 2 M = N and the like."""
+_COEFFICIENTS = ((2, 1), (1, 2), (1, 1), (1, 1, 1))
+"""Of the walls whose sides a ray must keep, but for signs: 2 M = N, M = N, M + N_e = N."""
 
 
 def read_sizes(given: str | Mapping[str, int], label: str) -> dict[str, int]:
@@ -31,7 +31,7 @@ def read_sizes(given: str | Mapping[str, int], label: str) -> dict[str, int]:
         label: whose sizes these are, for messages.
 
     Raises:
-        UsageError: an unknown axis, no positive integer, no N, experts without a width, or K above M.
+        UsageError: no name of an axis that grows, no positive integer, or K above M.
 
     Examples:
         >>> read_sizes("N=1024, N_e=512, M=64", "base")
@@ -42,19 +42,14 @@ def read_sizes(given: str | Mapping[str, int], label: str) -> dict[str, int]:
         raise UsageError(f"the {label} is {shown(given)}; give sizes such as 'N=1024,N_e=512,M=64,K=8', or a dict")
     sizes: dict[str, int] = {}
     for axis, size in pairs.items():
-        if axis not in AXES:
+        if axis in FIXED or not named_axis(axis):
             raise unknown_name(f"axis in the {label}", axis if isinstance(axis, str) else shown(axis), AXES)
         sizes[axis] = limits.within(f"{axis} of the {label}", size, 1, limits.SIZE)
-    if "N" not in sizes:
-        raise UsageError(f"the {label} leaves out N, the width; give for example N=1024,N_e=512,M=64,K=8")
-    if ("M" in sizes) != ("N_e" in sizes):
-        lacks = "M" if "N_e" in sizes else "N_e"
-        raise UsageError(f"the {label} leaves out {lacks} ({AXES[lacks]}); a model with experts has both N_e and M")
     if "K" in sizes and sizes["K"] > sizes.get("M", 0):
         raise UsageError(f"the {label} has K={sizes['K']} but M={sizes.get('M', 0)}: only M experts can be active")
     if "M" in sizes:
         sizes.setdefault("K", sizes["M"])
-    return {axis: sizes[axis] for axis in AXES if axis in sizes}
+    return {axis: sizes[axis] for axis in ordered(sizes)}
 
 
 def _pairs(text: str, label: str) -> dict[str, int]:
@@ -74,7 +69,7 @@ def _pairs(text: str, label: str) -> dict[str, int]:
 
 def every_axis(sizes: Sizes) -> dict[str, int]:
     """Sizes with 1 for every axis that a model has not."""
-    return {axis: sizes.get(axis, 1) for axis in AXES}
+    return {axis: sizes.get(axis, 1) for axis in ordered({*AXES, *sizes})}
 
 
 @dataclass(frozen=True)
@@ -100,10 +95,11 @@ def way(base: Sizes, target: Sizes) -> Way:
     Raises:
         UsageError: different axes, nothing that grows, or a target that is smaller.
     """
-    for axis in AXES:
+    for axis in ordered({*base, *target}):
         if (axis in base) != (axis in target):
             has, lacks = ("base", "target") if axis in base else ("target", "base")
-            raise UsageError(f"the {has} has {axis} ({AXES[axis]}) and the {lacks} leaves it out; give both")
+            named = axis if about(axis) == axis else f"{axis} ({about(axis)})"
+            raise UsageError(f"the {has} has {named} and the {lacks} leaves it out; give both")
     ratios = {axis: Fraction(target[axis], base[axis]) for axis in base}
     if all(x == 1 for x in ratios.values()):
         raise UsageError("base and target have the same sizes: nothing is to be transferred")
@@ -140,14 +136,13 @@ def through(ratios: Mapping[str, Fraction]) -> tuple[Ray, bool]:
 
 
 def _same_sides(rates: Mapping[str, Fraction], ratios: Mapping[str, Fraction]) -> bool:
-    """Do rates and logarithms have the same sign on every integer combination of at most three terms?"""
-    axes = list(rates)
-    for signs in product(_COEFFICIENTS, repeat=len(axes)):
-        chosen = [(axis, c) for axis, c in zip(axes, signs, strict=True) if c]
-        if not 2 <= sum(abs(c) for _, c in chosen) <= 3:
-            continue
-        rate = sum((c * rates[axis] for axis, c in chosen), Fraction(0))
-        size = math.prod((ratios[axis] ** c for axis, c in chosen), start=Fraction(1))
-        if (rate > 0, rate < 0) != (size > 1, size < 1):
-            return False
-    return all(rates[axis] > 0 or ratios[axis] == 1 for axis in axes)
+    """Do rates and logarithms have the same sign on every integer combination of two or three axes?"""
+    for coefficients in _COEFFICIENTS:
+        for axes in combinations(rates, len(coefficients)):
+            for signs in product((-1, 1), repeat=len(axes)):
+                chosen = [(axis, c * sign) for axis, c, sign in zip(axes, coefficients, signs, strict=True)]
+                rate = sum((c * rates[axis] for axis, c in chosen), Fraction(0))
+                size = math.prod((ratios[axis] ** c for axis, c in chosen), start=Fraction(1))
+                if (rate > 0, rate < 0) != (size > 1, size < 1):
+                    return False
+    return all(rate > 0 or ratios[axis] == 1 for axis, rate in rates.items())

@@ -33,6 +33,10 @@ class Failure:
         return self.reason
 
 
+NO_COMMON = "the demands that fix the unknowns have no common solution"
+"""Why a search ends without an answer where each demand by itself has one."""
+
+
 class Infeasible(Unsatisfiable):
     """No parameterization met the demands: the first demand that failed is the message.
 

@@ -30,6 +30,7 @@ from scaling_algebra.spec.powers import Form, Power
 from scaling_algebra.spec.scaling import Point, Scaling, TensorScaling
 
 from .demands import (
+    NO_COMMON,
     Failure,
     Fixing,
     Infeasible,
@@ -253,7 +254,7 @@ class Solver:
             except UsageError:
                 raise
             except ValueError:  # a fraction too fine for the engine: the iteration does not settle
-                raise Infeasible("the demands that fix the unknowns have no common solution that is found") from None
+                raise Infeasible(NO_COMMON) from None
             forms, steady = {}, not quick and (steady or not any(diverges(look, demand) for demand in wanted))
             for demand in wanted:
                 fixing = largest(look, demand, steady)
@@ -272,7 +273,7 @@ class Solver:
             keep: list[Row] = [({name: 1}, values[name]) for name in names]  # for directions the forms leave open
             moved = {**values, **(solve_linear([rows[k] for *_, k in ranked] + keep, names) or {})}
             values, stuck, steady = moved, moved == values, False
-        raise Infeasible("the demands that fix the unknowns have no common solution")
+        raise Infeasible(NO_COMMON)
 
     @cached_property
     def descent(self) -> Solver:

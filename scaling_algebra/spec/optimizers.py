@@ -5,6 +5,7 @@ Read next: ``trained.py`` (one for every tensor), ``trajectory.py`` (applies the
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -15,7 +16,7 @@ from scaling_algebra.errors import UsageError, named
 
 from .axes import Ray
 from .networks.language import Network
-from .networks.roles import matrix
+from .networks.roles import Matrix, matrix
 from .powers import Power
 
 Epsilon = Literal["derived", "negligible"]
@@ -64,6 +65,8 @@ SHAPES: dict[str, Shape] = {
     ),
 }
 """Factors that implementations of Muon multiply the learning rate of a matrix with."""
+_PER = re.compile(r"per\(([A-Za-z]+)\)")
+"""The reading in which indices with these letters count blocks of a matrix."""
 FLATTENED = "flattened"
 """The reading in which the matrices of all experts are one."""
 
@@ -139,7 +142,10 @@ class Optimizer(_Rules):
         flattened: of a step of whole matrices: the matrices of all experts are taken as one.
         blocks: side of the blocks that a matrix is cut into, each stepped as a matrix by itself; 0 for none. Of a fixed
             side they normalise entries, up to Theta(1).
+        per: letters of a step of whole matrices that count blocks, such as heads, each stepped as a matrix by itself.
         relative: the step is relative to the size of the tensor it changes; to Theta(1) where that starts at zero.
+        sphere: a relative step after which every matrix has the Frobenius norm again that it starts with; one that
+            starts at zero stays there.
         decoupled_decay: weight decay acts on the weights, not on the gradient.
         note: assumption printed with the result.
         source: where the rule is published.
@@ -156,7 +162,9 @@ class Optimizer(_Rules):
     shape: str = "none"
     flattened: bool = False
     blocks: int = 0
+    per: str = ""
     relative: bool = False
+    sphere: bool = False
     decoupled_decay: bool = False
     note: str = ""
     source: str = ""
@@ -166,17 +174,21 @@ class Optimizer(_Rules):
 
     def entries(self, network: Network, role: str) -> Power:
         """The root of the number of entries of what is normalised by its own size: 1, or that of one matrix."""
-        if self.normalises != "matrix":
+        if self.normalises != "matrix" or self.sphere:  # a step relative to a norm is one of entries to entries
             return Power()
-        one = matrix(network, role, self.flattened)
+        one = self.matrix(network, role)
         return network.size(one.rows + one.columns) ** _HALF
 
     def shaped(self, network: Network, role: str, ray: Ray) -> Power:
         """The factor of the learning rate of a tensor, on a ray: 1, or the factor of its shape."""
-        if self.normalises != "matrix":
+        if self.normalises != "matrix" or self.sphere:
             return Power()
-        one = matrix(network, role, self.flattened)
+        one = self.matrix(network, role)
         return SHAPES[self.shape].power(network.size(one.rows), network.size(one.columns), ray)
+
+    def matrix(self, network: Network, role: str) -> Matrix:
+        """One matrix of a tensor, as a step of this rule takes it."""
+        return matrix(network, role, self.flattened, self.per)
 
     def of(self, role: str) -> Optimizer:
         return self
@@ -196,7 +208,7 @@ class Optimizer(_Rules):
     @property
     def folded(self) -> bool:
         """Steps are those of matrices, or blocks of them, not of entries."""
-        return self.normalises == "matrix" or bool(self.blocks)
+        return self.normalises == "matrix" or bool(self.blocks) or self.sphere
 
     @property
     def signs(self) -> bool:
@@ -251,6 +263,10 @@ _RELATIVE = (
     "a step is relative to the rms of its tensor, which stays above the floor that the rule sets for it; a tensor that "
     "starts at zero is at the floor, which is Theta(1)"
 )
+_SPHERE = (
+    "a step is relative to the norm that its matrix starts with, to which it returns: an init of zero is kept; the way "
+    "back takes a multiple of the weights, as decay does, and changes no exponent"
+)
 _DECAY = (
     "lr * weight decay is kept scale-free, so in torch's convention weight decay scales as 1/lr; in the original one, "
     "where decay is not multiplied by lr, it is constant"
@@ -294,6 +310,26 @@ OPTIMIZERS: dict[str, Optimizer] = {
             decoupled_decay=True,
             note=f"{_APART}; {_DECAY}",
             source="Jordan et al. (2024)",
+        ),
+        Optimizer(
+            "adamh",
+            "AdamH",
+            normalises="entry",
+            memory=True,
+            relative=True,
+            sphere=True,
+            note=f"{_ENTRY}; {_SPHERE}",
+            source="Wen et al. (2025), Hyperball",
+        ),
+        Optimizer(
+            "muonh",
+            "MuonH",
+            {"eps": 1e-30},
+            normalises="matrix",
+            relative=True,
+            sphere=True,
+            note=f"{_APART}; {_SPHERE}",
+            source="Wen et al. (2025), Hyperball",
         ),
         Optimizer("shampoo", "Shampoo", normalises="matrix", memory=True, note=_APART, source="Gupta et al. (2018)"),
         Optimizer(
@@ -340,7 +376,8 @@ Trained = Optimizer | Optimizers
 
 
 def optimizer(name: str) -> Optimizer:
-    """The optimizer called ``name``; one of matrices in a reading: ``muon:original``, ``muon:flattened``.
+    """The optimizer called ``name``; one of matrices in a reading: ``muon:original``, ``muon:flattened``, and
+    ``muon:per(h)`` where an index with the letter h counts blocks.
 
     Raises:
         UsageError: no such optimizer, or no such reading of it.
@@ -350,8 +387,12 @@ def optimizer(name: str) -> Optimizer:
     if readings and rule.normalises != "matrix":
         raise UsageError(f"{name!r}: {rule.name} steps entries, which have no shape; leave out {readings[0]!r}")
     for reading in readings:
-        chosen = named(f"reading of {rule.name}", reading, {x: x for x in (*SHAPES, FLATTENED)})
+        if per := _PER.fullmatch(reading):
+            rule = replace(rule, per="".join(sorted({*rule.per, *per[1]})))
+            continue
+        chosen = named(f"reading of {rule.name}", reading, {x: x for x in (*SHAPES, FLATTENED, "per(h)")})
         flat = {"flattened": True, "note": rule.note.replace(_APART, _ONE)}
         rule = replace(rule, **(flat if chosen == FLATTENED else {"shape": chosen}))
-    names = [x for x in (rule.shape, FLATTENED if rule.flattened else "none") if x != "none"]
+    blocks = f"per({rule.per})" if rule.per else "none"
+    names = [x for x in (rule.shape, FLATTENED if rule.flattened else "none", blocks) if x != "none"]
     return replace(rule, name=":".join((rule.name, *names))) if names else rule

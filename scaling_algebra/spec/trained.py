@@ -49,9 +49,27 @@ def trained(given: OptimizerInput, network: Network, model: Sequence[Network] = 
         rules[role] = rule
     if HIDDEN in rules and HIDDEN not in roles:
         matrices = rules[HIDDEN]
+    _check_blocks((network, *model), rest, matrices, rules)
     rules = (dict.fromkeys(hidden(network), matrices) if matrices else {}) | rules
     pairs = tuple((role, rules[role]) for role in network.tensors if rules.get(role, rest) != rest)
     return Optimizers(text, rest, pairs) if pairs else rest
+
+
+def _check_blocks(
+    networks: Sequence[Network], rest: Optimizer, matrices: Optimizer | None, rules: Mapping[str, Optimizer]
+) -> None:
+    """Letters that count blocks are those of the tensor, or of some tensor where several have the rule.
+
+    Raises:
+        UsageError: a letter that is not there.
+    """
+    every = {role: tensor.letters for x in networks for role, tensor in x.tensors.items()}
+    for role, rule in (("", rest), ("", matrices), *rules.items()):
+        letters = every.get(role, "".join(every.values()))
+        for x in rule.per if rule else "":
+            if x not in letters:
+                known = ", ".join(dict.fromkeys(letters))
+                raise UsageError(f"per({x}): {role or networks[0].name} has no index {x!r}; it has {known}")
 
 
 def single(given: OptimizerInput, what: str) -> Optimizer:

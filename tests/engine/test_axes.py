@@ -1,9 +1,13 @@
 """Axes are the reader's own names: one without a rate is fixed, and every reading takes them like those that ship."""
 
+from fractions import Fraction
+
 import pytest
 
-from scaling_algebra import Ray, derive, explain, formula, network
+from scaling_algebra import Ray, derive, explain, formula, network, recipe
 from scaling_algebra.errors import UsageError
+from scaling_algebra.recipes.files import read_start
+from scaling_algebra.recipes.sizes import through
 from scaling_algebra.spec.axes import ordered
 from scaling_algebra.spec.networks.files import as_toml, from_toml
 from scaling_algebra.spec.powers import Power
@@ -82,6 +86,32 @@ def test_every_reading_takes_them():
     assert "runs over" in str(explain("z.effective@1", d.configuration))
     size = formula("h_2.init@0", "sgd", network=LORA)
     assert "rank" in str(size)
+
+
+def test_a_recipe_follows_an_axis_of_ones_own(tmp_path):
+    """Rank 8 to 64 of an adapter, at one width or a larger one; of what is frozen there is an initial value alone."""
+    net = adapter("rank")
+    still = recipe("N=64,rank=8", "N=64,rank=64", network=net, lr=2e-4)
+    assert str(still.way.ray) == "N=0,L=0,rank=1" and still["B"]["lr"].target == pytest.approx(2.5e-5)
+    assert still["A"]["lr"].factor == 1 and set(still["W"]) == {"init_std"}
+    wide = recipe({"N": 64, "rank": 8}, {"N": 256, "rank": 64}, network=net)
+    assert (wide["A"]["lr"].factor, wide["B"]["lr"].factor) == (1 / 4, 1 / 8)
+    file = tmp_path / "base.toml"
+    file.write_text("N = 64\nrank = 8\nlr = 2e-4")
+    assert read_start(str(file), "base").sizes == {"N": 64, "rank": 8}
+    for base, target, words in (
+        ("N=64,rnk=8", "N=64,rnk=64", "'rnk'; did you mean 'rank'"),
+        ("N=64,rank=8", "N=128", "the base has rank and the target leaves it out"),
+        ("rank=8", "rank=64", "leave out N"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            recipe(base, target, network=net)
+
+
+def test_a_ray_of_many_axes_keeps_every_side():
+    """Ten axes: every wall between two or three of them, and in no more time than few have."""
+    ray, exact = through({f"x{k}": Fraction(2**k) for k in range(1, 11)})
+    assert exact and [ray[f"x{k}"] for k in range(1, 11)] == [Fraction(k, 10) for k in range(1, 11)]
 
 
 def test_a_name_that_the_network_lacks_is_one_line():

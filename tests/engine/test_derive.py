@@ -21,7 +21,7 @@ ALIKE = {"momentum": "sgd", "rmsprop": "adam", "adamw": "adam", "lion": "signsgd
     "shampoo-blocks": "signsgd",
 }
 """Optimizers that scale as another one: init and learning rates are the same."""
-ELSEWHERE = {"adafactor", "signsgd"}
+ELSEWHERE = {"adafactor", "signsgd", "adamh", "muonh"}
 """Optimizers that stand in the suite with the largest regime alone."""
 CONFIGURATIONS = [
     (r, o, p)
@@ -29,6 +29,7 @@ CONFIGURATIONS = [
     for o in OPTIMIZERS
     if o not in ALIKE and (r == "III" or o not in ELSEWHERE)
     for p in DERIVED
+    if not (OPTIMIZERS[o].sphere and p != "mup")  # a readout that starts at zero stays there
 ]
 
 

@@ -13,10 +13,12 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from scaling_algebra import Ray, derive, network
 from scaling_algebra.cli import main
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.spec.assumptions import ASSUMPTIONS
 from scaling_algebra.spec.networks.functions import FUNCTIONS
+from scaling_algebra.spec.optimizers import optimizer
 
 from .scenarios import placed, sizes
 from .test_rules import EVEN, SILU, TANH, TOP
@@ -115,3 +117,37 @@ def test_without_the_cubic_part_the_answer_is_wrong_and_two_degrees_more_say_so(
     sizes(placed(EVEN, point=EVEN_AT), "s@1 0")  # the parity is lost
     monkeypatch.setitem(FUNCTIONS, "tanh", replace(FUNCTIONS["tanh"], powers=frozenset({1})))
     sizes(placed(TANH), "h3.cross@1 -1/2")
+
+
+# a kink at zero ---------------------------------------------------------------------------------------------------
+
+KINK = """
+h[a] = E[a,x] data[x]
+n[a] = G[a] h[a]
+u[k] = V[k,a] n[a]
+w[k] = {}
+v[a] = Z[a,k] w[k]
+g[a] = h[a] + v[a]
+f    = U[a] g[a]
+"""
+
+
+def behind_a_zero(function):
+    """Every size at t = 0, 1, 2, 3 by name, of a branch behind a gain that starts at zero."""
+    net = network("kink", KINK.format(function), {"a": "N", "k": "N", "x": "D"})
+    point = derive(None, "adam", "mup", ray="N=1", network=net).scaling.point(Ray.parse("N=1"))
+    point = replace(point, b={**point.b, "G": None})
+    look = Analysis(Ray.parse("N=1"), point, optimizer("adam"), net)
+    return {name: [look(name, t) for t in range(4)] for name in ("u", "w", "v", "gG", "gV", "gZ", "f")}
+
+
+def test_a_branch_whose_function_has_no_linear_part_stays_at_zero():
+    """A squared ReLU behind a zero gain has no gradient; a product with a linear part wakes up after one step, and the
+    slope of a ReLU at its kink is a convention: undecided."""
+    found = behind_a_zero("relu(u[k]) relu(u[k])")
+    assert all(a.decided and a.size is None for name in found if name != "f" for a in found[name])
+    assert found["f"][3].decided and found["f"][3].size == 0
+    linear = behind_a_zero("silu(u[k])")
+    assert linear["gG"][0].decided and linear["gG"][0].size is not None and linear["v"][1].size == 0
+    kink = behind_a_zero("relu(u[k])")
+    assert kink["w"][0].size is None and not kink["gG"][0].decided and "exactly zero" in kink["gG"][0].why

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scaling_algebra import UsageError, derive, formula, prove, recipe
+from scaling_algebra import Infeasible, UsageError, derive, formula, network, prove, recipe
 from scaling_algebra.solver.demands import provable
 from scaling_algebra.spec.axes import REGIMES
 from scaling_algebra.spec.configuration import Configuration
@@ -62,6 +62,44 @@ SHAPED = {
     "muon:flattened": ("M^(1/2) N^(-1/2)", "N_e^(1/2) M^(1/2) N^(-1/2)", "N^(1/2) M^(1/2) N_e^(-1/2)"),
     "muon:unit_rms_norm": ("1", "1", "1"),
 }
+
+
+HEADS = """
+h[s,a]   = W1[a,x] data[s,x]
+q[s,j,e] = Wq[j,e,a] h[s,a]
+k[s,j,e] = Wk[j,e,a] h[s,a]
+p[j,t,s] = softmax(q[t,j,e] k[s,j,e]; s)
+o[t,j,e] = p[j,t,s] k[s,j,e]
+u[t,b]   = Wo[b,j,e] o[t,j,e]
+f        = W4[b] u[t,b]
+"""
+
+
+@pytest.mark.parametrize(
+    ("reading", "rate"),
+    [
+        ("unit_rms_norm", "1"),
+        ("unit_rms_norm:per(j)", "1"),
+        ("match_rms_adamw", "heads^(1/2) N^-1"),
+        ("match_rms_adamw:per(j)", "N^-1"),
+    ],
+)
+def test_blocks_of_a_matrix_are_counted_by_letters(reading, rate):
+    """Source: one step of every head's block, and of the fused matrix, measured in torch (``test_model.py``)."""
+    net = network("heads", HEADS, {"a": "N", "b": "N", "j": "heads", "e": "E", "x": "D", "s": "S", "t": "S"})
+    d = derive(None, f"adamw,Wq=muon:{reading}", "mup", ray="N=1,heads=1", network=net)
+    assert str(d["Wq"].lr) == rate and d.optimizer.of("Wq").name == f"muon:{reading}"
+    with pytest.raises(UsageError, match=r"per\(b\): Wq has no index 'b'; it has j, e, a"):
+        derive(None, "adamw,Wq=muon:per(b)", "mup", ray="N=1,heads=1", network=net)
+
+
+@pytest.mark.parametrize("name", ["adamh", "muonh"])
+def test_rates_on_a_sphere(name):
+    """Relative to the norm at the start: embedding 1, hidden N^-1/2, readout 1; what starts at zero stays there."""
+    d = derive(None, name, "mup", ray="N=1,N_e=1", architecture="mlp")
+    assert [str(d[role].lr) for role in ("input", "hidden", "readout")] == ["1", "N^(-1/2)", "1"]
+    with pytest.raises(Infeasible, match="exactly zero"):
+        derive("III", name, "mssp")
 
 
 @pytest.mark.parametrize("name", SHAPED)

@@ -219,6 +219,23 @@ def test_fans_come_from_the_two_models():
     assert "not shown by the base model" in plans["other"].warnings[0]
 
 
+def test_a_rank_that_alone_grows_is_shown_by_the_two_models():
+    """LoRA at one width, rank 8 to 64: the matrix back has rate 1/rank; without both models nothing changes."""
+
+    def adapter(rank):
+        model = nn.ModuleDict({"W": nn.Linear(64, 64), "A": nn.Linear(64, rank), "B": nn.Linear(rank, 64)})
+        model["W"].requires_grad_(False)
+        return model
+
+    roles = {"bias": "bias", "weight": "hidden"}
+    p = plan(adapter(64), "N=64", "N=64", roles=roles, base_model=adapter(8), lr=2e-4, eps=1e-8, std=0.02)
+    factors = {name: p[f"{name}.weight"].settings["lr"].factor for name in "AB"}
+    assert factors == {"A": 1, "B": 1 / 8} and p["B.weight"].settings["init_std"].factor == 1 / 8
+    assert p["A.weight"].settings["eps"].factor == 1 / 8 and p["W.weight"].frozen
+    with pytest.raises(UsageError, match="nothing is to be transferred"):
+        plan(adapter(64), "N=64", "N=64", roles=roles)
+
+
 def test_two_optimizers_have_groups_each():
     model = nn.ModuleDict({"tokens": nn.Embedding(11, 64), "up": nn.Linear(64, 64, bias=False)})
     given = {"lr": {"muon": 2e-2, "adamw": 3e-3}, "eps": 1e-8, "std": 0.02}

@@ -13,7 +13,7 @@ from scaling_algebra.spec.axes import REGIMES, Ray
 from scaling_algebra.verify import Claim, judge, measure
 from scaling_algebra.verify.judging.fit import Verdict
 from scaling_algebra.verify.measuring.predictions import as_trained
-from scaling_algebra.verify.measuring.sizes import dims_at
+from scaling_algebra.verify.measuring.sizes import dims_at, effective_n
 
 READOUT = {"given": {"readout.init": "N^-1/2"}}
 SMALL = {"sizes": [16, 24, 36, 54], "seeds": 48}
@@ -94,3 +94,6 @@ def test_dimensions_follow_the_ray_from_the_first_size():
     """All sizes of a ray lie on one side of every wall; in the regimes all growing axes are equal."""
     assert dims_at(Ray.parse("N=1,N_e=1/2,M=3/2"), 64) == {"N": 64, "N_e": 8, "M": 512}
     assert dims_at(REGIMES["III"], 48) == {"N": 48, "N_e": 48, "M": 48}
+    own = Ray.parse("N=0,rank=1/2,heads=1")
+    first, last = dims_at(own, 16), dims_at(own, 64)
+    assert last == {"N": 4, "N_e": 4, "M": 4, "heads": 64, "rank": 8} and effective_n(own, last, first, 16) == 64

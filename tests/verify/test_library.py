@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 torch = pytest.importorskip("torch")
 
-from scaling_algebra import derive
+from scaling_algebra import derive, signals
 from scaling_algebra.cli import main
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.configuration import Configuration
@@ -17,6 +17,7 @@ from scaling_algebra.spec.networks.grammar import network
 from scaling_algebra.spec.networks.library import ARCHITECTURES, AXES
 from scaling_algebra.verify import judge, measure
 from scaling_algebra.verify.campaigns.plans import Effort, Job, job, load
+from scaling_algebra.verify.judging.fit import Verdict
 
 from ..measure import evidence
 from ..measure import test_library as measured
@@ -61,6 +62,24 @@ def test_a_network_of_ones_own_stands_in_the_plan_of_its_run():
     assert again == made and again.configuration.network.statements == own.statements and made.testbed == "network"
     measured = measure(derive(asked), sizes=[8, 12, 18], seeds=4, device="cpu")
     assert judge(measured, made.prediction()).gates[-1].name.startswith(("planted", "width"))
+
+
+def test_an_axis_of_ones_own_grows():
+    """The rank of an adapter that alone grows: its matrix back has rate 1/rank, and a constant rate is refuted."""
+    text = "h[a] = E[a,x] data[x]\nz[r] = A[r,a] h[a]\ng[b] = h[b] + B[b,r] z[r]\nf = U[b] g[b]"
+    net = network("adapter", text, {"a": "N", "b": "N", "r": "rank", "x": "D"}, {"U": "readout"}).freezing(["E", "U"])
+    asked = {"ray": "N=0,rank=1", "network": net, "given": {"B.init": 0}}
+    found = derive(None, "adam", "mup", **asked)
+    assert str(found["B"].lr) == "rank^-1"
+    measured = measure(found, sizes=[16, 32, 64, 128], seeds=32, device="cpu")
+    assert [d["rank"] for d in measured.dims] == [16, 32, 64, 128] == measured.sizes
+    report = judge(measured, signals(found.configuration, steps=2))
+    assert not report.tally.refuted and report.tally.exponents[Verdict.AGREES] > 10, str(report.document())
+    wrong = derive(None, "adam", "mup", **asked | {"given": {"B.init": 0, "B.lr": "1"}})
+    report = judge(
+        measure(wrong, sizes=[16, 32, 64, 128], seeds=32, device="cpu"), signals(found.configuration, steps=2)
+    )
+    assert report.tally.refuted
 
 
 def test_other_shares_of_active_experts_are_one_line():

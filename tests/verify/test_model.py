@@ -23,7 +23,7 @@ from scaling_algebra.verify.networks.contraction import Products, contract
 from scaling_algebra.verify.networks.reading import TorchNetwork
 from scaling_algebra.verify.networks.replicas import Draw
 from scaling_algebra.verify.networks.scales import NEGLIGIBLE
-from scaling_algebra.verify.networks.steppers import Fold, stepper
+from scaling_algebra.verify.networks.steppers import Fold, shrinkage, stepper
 
 DIMS = {"N": 24, "N_e": 6, "M": 5}
 HALF = Fraction(1, 2)
@@ -63,7 +63,7 @@ def test_updates_are_what_the_optimizer_did(name):
     assert kept == ({"expert_in", "expert_out"} if linear(optimizer(name)) else set())  # the others are too small
     for role, w in weights.items():
         now = run.model.weights[role].detach()
-        if not optimizer(name).decoupled_decay:  # decay moves the reference, too
+        if not (optimizer(name).decoupled_decay or optimizer(name).sphere):  # these move the reference, too
             change = now - start[role]
             torch.testing.assert_close(w.update_size(), change.square().flatten(1).mean(1).sqrt(), msg=role)
             torch.testing.assert_close(applied(w, "update"), change, msg=role)
@@ -137,11 +137,12 @@ def test_nothing_has_moved_before_training_and_zero_init_stays_exactly_zero_unti
         for quantity in ("h1.change", "h3.D", "dW2", "g2.update-update", "f"):
             assert not seen[quantity, 0].any(), quantity
         assert not seen["dW2", 1].any(), name  # no gradient passes a zero readout, decay is not an update
-        assert seen["dW4", 1].all() and seen["dW2", 2].all()
+        stays = optimizer(name).sphere  # of norm zero
+        assert not stays if seen["dW4", 1].all() and seen["dW2", 2].all() else stays, name
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in MEASURABLE if optimizer(name).normalises == "entry" and not optimizer(name).blocks]
+    "name", [name for name in MEASURABLE if optimizer(name).normalises == "entry" and not optimizer(name).folded]
 )
 def test_first_steps_are_as_long_as_the_registry_says(name):
     """Longer ones saturate the gates of regime I at the second step, and their slopes mean nothing."""
@@ -152,6 +153,29 @@ def test_first_steps_are_as_long_as_the_registry_says(name):
     stepper(rule)([weight], lr=0.5 / rule.first, **epsilon, **rule.options).step()
     size = weight.grad.abs()
     torch.testing.assert_close(weight.detach().abs(), 0.5 * size / (size + (0.3 if rule.epsilon else 0)))
+
+
+@pytest.mark.parametrize("name", ["adamh", "muonh"])
+def test_a_step_on_a_sphere_keeps_the_norm_of_every_matrix(name):
+    """The first step by hand: a share lr of the norm along a sign, or along torch's Muon, and back; zero stays."""
+    torch.manual_seed(1)
+    weight, grads = torch.randn(2, 4, 5).double(), torch.randn(2, 4, 5).double()
+    weight[1] = 0
+    p = torch.nn.Parameter(weight.clone())
+    p.grad = grads
+    group = {"params": [p], "fold": Fold((0,), (1,), (2,)), "lr": 0.1}
+    stepper(optimizer(name))([group], **optimizer(name).options).step()
+    norm, step = torch.linalg.matrix_norm, grads.sign()
+    if name == "muonh":
+        each = [torch.nn.Parameter(torch.zeros(4, 5).double()) for _ in grads]
+        for x, g in zip(each, grads, strict=True):
+            x.grad = g
+        torch.optim.Muon(each, lr=1.0, weight_decay=0.0, eps=1e-30).step()
+        step = -torch.stack([x.detach() for x in each])
+    moved = weight - 0.1 * norm(weight)[:, None, None] * step / norm(step)[:, None, None]
+    assert not p[1].any()
+    torch.testing.assert_close(p[0], moved[0] * norm(weight[0]) / norm(moved[0]), rtol=1e-6, atol=1e-8)
+    torch.testing.assert_close(shrinkage(group)[0, 0, 0], norm(weight[0]) / norm(moved[0]), rtol=1e-6, atol=0)
 
 
 def test_every_matrix_of_a_stack_is_stepped_by_itself():

@@ -26,7 +26,6 @@ from torch import Tensor, nn
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.errors import UsageError
 from scaling_algebra.recipes.recipe import Recipe, recipe
-from scaling_algebra.recipes.settings import Setting
 from scaling_algebra.recipes.sizes import Sizes, read_sizes, way
 from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.spec.powers import Power
@@ -147,7 +146,7 @@ def _measure(
         model, mine, optimizer = built(build, size, seed)
         if [x.shape for x in _flat(mine)] != [x.shape for x in _flat(inputs)]:
             raise UsageError(f"the input grows at {dict(size)}; return one of the same shape at every size")
-        p = planned(model, reading, _at(numbers, size))
+        p = planned(model, reading, numbers.at(size))
         if how == "one":
             optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
         elif how == "plan":
@@ -197,7 +196,7 @@ def _gradients(
     model: nn.Module, own: Any, inputs: Inputs, reading: Traced, numbers: Recipe, zero: Sequence[str], steps: int
 ) -> dict[str, float]:
     """Epsilon at the base: the largest root-mean-square of the gradient of every parameter on the way, by role."""
-    p, sizes = planned(model, reading, _at(numbers, numbers.way.base)), dict[str, float]()
+    p, sizes = planned(model, reading, numbers.at(numbers.way.base)), dict[str, float]()
     for _ in _steps(model, own or _set(p, zero, 0), inputs, steps, _epsilons(p)):
         for e in p.entries:
             if e.tensor.grad is not None:
@@ -325,14 +324,3 @@ def _changed(numbers: Recipe, rules: Mapping[str, Mapping[str, Power]]) -> Recip
     for role, powers in rules.items():
         tensors[role] = {**numbers[role], **{what: replace(numbers[role][what], rule=p) for what, p in powers.items()}}
     return replace(numbers, tensors=tensors)
-
-
-def _at(numbers: Recipe, size: Sizes) -> Recipe:
-    """A recipe at another size of its ray, the base itself included."""
-
-    def moved(settings: Mapping[str, Setting]) -> dict[str, Setting]:
-        ratios = {x: s.rule.ratio(numbers.way.base, size) for x, s in settings.items() if s.rule is not None}
-        return {x: replace(s, factor=ratios.get(x, s.factor)) for x, s in settings.items()}
-
-    tensors, multipliers = {role: moved(x) for role, x in numbers.tensors.items()}, moved(numbers.multipliers)
-    return replace(numbers, way=replace(numbers.way, target=size), tensors=tensors, multipliers=multipliers)

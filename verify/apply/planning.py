@@ -20,7 +20,7 @@ from scaling_algebra.errors import UsageError, named, shown, unknown_name
 from scaling_algebra.recipes.files import sizes_of
 from scaling_algebra.recipes.recipe import Recipe, recipe
 from scaling_algebra.recipes.settings import Setting
-from scaling_algebra.recipes.sizes import Sizes, Way
+from scaling_algebra.recipes.sizes import Sizes, Way, read_sizes
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.tracing import Traced, traced
 from scaling_algebra.verify.tracing.measuring import roles_of
@@ -123,7 +123,7 @@ def plan(
         roleless = roles is None and base_model is None and gate is None
         return _read(model, base, target, given if roleless else {"roles": roles, **given})
     small = base if isinstance(base, nn.Module) else base_model
-    numbers = _recipe(model, base, target, given)
+    numbers = _recipe(model, base, target, given, shapes=small is not None)
     config = getattr(model, "config", None)
     family = getattr(config, "model_type", "")
     entries = _entries(model, numbers, roles or {}, family_roles(family) if family else {})
@@ -162,7 +162,8 @@ def _read(build: Any, base: Any, target: Any, given: Mapping[str, Any]) -> Plan:
     return planned(called(build, dict(numbers.way.target), None)[0], reading, numbers)
 
 
-def _recipe(model: nn.Module, base: Any, target: Any, given: Mapping[str, Any]) -> Recipe:
+def _recipe(model: nn.Module, base: Any, target: Any, given: Mapping[str, Any], shapes: bool) -> Recipe:
+    """The numbers between two sizes; ``shapes``: by those of both models, which may differ where no size does."""
     if isinstance(base, nn.Module):
         configs = [getattr(m, "config", None) for m in (base, model)]
         if None in configs:
@@ -176,7 +177,11 @@ def _recipe(model: nn.Module, base: Any, target: Any, given: Mapping[str, Any]) 
     elif target is None:
         raise UsageError("give the sizes of the target, or a Recipe")
     else:
-        numbers = recipe(base, target, **{"optimizer": "adamw", **given})
+        base, target = read_sizes(base, "base"), read_sizes(target, "target")
+        wider = {axis: 2 * n if axis in ("N", "N_e") else n for axis, n in target.items()}
+        still = shapes and base == target  # no axis grows: the powers of any ray are 1
+        numbers = recipe(base, wider if still else target, **{"optimizer": "adamw", **given})
+        numbers = numbers.at(target) if still else numbers
     multiplied = next((role for role, settings in numbers.tensors.items() if "multiplier" in settings), None)
     if multiplied is not None:
         raise UsageError(f"a plan sets no multiplier, and {multiplied} has one in this gauge; take the gauge table3")

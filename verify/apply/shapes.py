@@ -20,7 +20,6 @@ from scaling_algebra.recipes.recipe import TUNED, VECTORS, Recipe, recipe
 from scaling_algebra.recipes.settings import Setting
 from scaling_algebra.recipes.sizes import Sizes
 from scaling_algebra.solver.demands import Infeasible
-from scaling_algebra.spec.axes import AXES
 from scaling_algebra.spec.configuration import Where
 from scaling_algebra.spec.networks.roles import matrix
 from scaling_algebra.spec.optimizers import Optimizer
@@ -75,7 +74,7 @@ def _axes(numbers: Recipe, role: str) -> list[str]:
     sides = (letters.copies, letters.rows, letters.columns)
     axes = [[network.axes[x] for x in side if network.axes[x] != "L"] for side in sides]
     free = any(len(side) > 1 for side in axes)
-    return [] if free else [axis for side in axes for axis in side if axis in AXES]
+    return [] if free else [axis for side in axes for axis in side if axis in numbers.way.base]
 
 
 def general(name: str) -> str:

@@ -17,6 +17,7 @@ from torch import Tensor
 from scaling_algebra.spec.networks.language import Mode, Network, Product
 from scaling_algebra.spec.optimizers import Optimizer, Trained
 from scaling_algebra.verify.networks.contraction import Labelled, contract
+from scaling_algebra.verify.networks.steppers import shrinkage
 
 from .columns import CACHED, STEP, renamed, rms
 
@@ -149,7 +150,7 @@ class Updates:
     """The weights of a network and their updates so far, kept with the least memory: gradients as products of signals
     where the optimizer is linear in them and these are small, else the initial values.
 
-    Decoupled decay moves initial values exactly as torch moves the weights.
+    Decoupled decay, and the way back to a sphere, move initial values exactly as the optimizer moves the weights.
 
     Args:
         weights: by role.
@@ -194,8 +195,8 @@ class Updates:
             self._start = dict(self._start)
         for group in self._stepper.param_groups:
             role = group["symbol"]
-            if role in self._start and group.get("weight_decay"):
-                decay = 1 - group["lr"] * group["weight_decay"]
+            if role in self._start and (group.get("weight_decay") or "kept" in group):
+                decay = shrinkage(group)
                 self._start[role] = self._start[role] * decay if self._keep else self._start[role].mul_(decay)
         for role, past in self._past.items():
             past.append(list(gradients[role]))

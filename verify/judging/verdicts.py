@@ -16,7 +16,6 @@ import numpy as np
 
 from scaling_algebra.errors import UsageError, shown
 from scaling_algebra.solver.derivation import Signals
-from scaling_algebra.spec.axes import AXES
 from scaling_algebra.spec.networks.language import Network
 
 from .arguments import beyond
@@ -191,7 +190,7 @@ def share_of(
     engine_powers = None
     with suppress(LookupError, UsageError):  # undecided, or no quantity of the engine
         engine_powers = powers(quantity, step) if powers else None
-    rates = {m.ray[axis] for axis in AXES} - {Fraction(0)}
+    rates = {m.ray[axis] for axis in m.ray.axes} - {Fraction(0)}
     return share(m.sizes, m.cleaned(quantity, step), powers_below(predicted, spacing_of(m), rates, engine_powers))
 
 
@@ -209,4 +208,4 @@ def _parts(m: Measurement, quantity: str, step: int) -> tuple[str, str] | None:
 
 def spacing_of(m: Measurement) -> Fraction:
     """Exponents are half-integer combinations of the rates of the axes, hence multiples of this."""
-    return Fraction(1, 2 * math.lcm(*(m.ray[axis].denominator for axis in AXES)))
+    return Fraction(1, 2 * math.lcm(*(m.ray[axis].denominator for axis in m.ray.axes)))

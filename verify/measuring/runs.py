@@ -25,7 +25,7 @@ from scaling_algebra.verify.hardware import Hardware
 from scaling_algebra.verify.judging.measurement import MEMORY, SECONDS, Measurement, Record
 from scaling_algebra.verify.networks.reading import TorchNetwork, kept_apart
 from scaling_algebra.verify.networks.replicas import Draw
-from scaling_algebra.verify.networks.scales import FIXED_SIZES, LAYERS
+from scaling_algebra.verify.networks.scales import every_size
 from scaling_algebra.verify.networks.steppers import class_name
 
 from .cells import RunCell, Setup, cells, collect, cost, testbed_of
@@ -172,7 +172,7 @@ def described(hardware: Hardware, setup: Setup) -> dict[str, Any]:
 def replica_bytes(setup: Setup, dims: Mapping[str, int]) -> int:
     """Memory of a replica: copies of its weights (gradient, optimizer, initial values, a spare), parts of signals."""
     copies = 6 if linear(setup.derivation.optimizer) else 8
-    sizes, network = {"L": LAYERS, **FIXED_SIZES, **dims}, setup.network
+    sizes, network = every_size(setup.network, dims), setup.network
     formed = [network.signals[s.out] for s in network.statements if not kept_apart(network, s)]
     signals = sum(math.prod(sizes[network.axes[x]] for x in letters) for letters in formed)
     entries = copies * elements(dims, network) + SIGNALS * signals

@@ -12,11 +12,12 @@ from itertools import pairwise
 
 from scaling_algebra import limits
 from scaling_algebra.errors import UsageError
-from scaling_algebra.spec.axes import AXES, Ray
+from scaling_algebra.spec.axes import FIXED as NEVER
+from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.verify.judging.fit import MIN_SIZES
-from scaling_algebra.verify.networks.scales import FIXED_SIZES
+from scaling_algebra.verify.networks.scales import every_size
 
 FIXED = 4
 """Size of an axis that does not grow."""
@@ -40,7 +41,7 @@ SEEDS = (32, 256)
 """Fewest and most seeds of a default run."""
 
 WIDTHS = ("N", "N_e", "M")
-"""Axes that a ray gives rates to."""
+"""Axes that have a size on every ray."""
 
 TRANSFORMER_WIDTHS, TRANSFORMER_SEEDS = (32, 64, 128), 8
 """Default values of N for the Transformer, and replicas at each."""
@@ -49,25 +50,26 @@ TRANSFORMER_WIDTHS, TRANSFORMER_SEEDS = (32, 64, 128), 8
 def dims_at(ray: Ray, n: int) -> dict[str, int]:
     """Dimensions at size n: ``n**rate`` on a growing axis, so that every size lies on the same side of every wall (at
     equal sizes of all axes it would lie on them); the other axes are fixed. K is there only where K < M."""
-    if n > 1 and max(ray[axis] for axis in AXES) * math.log10(n) > math.log10(limits.SIZE):
+    if n > 1 and float(ray.largest) * math.log10(n) > math.log10(limits.SIZE):
         raise UsageError(f"at n={n} an axis of {ray} is larger than {limits.SIZE}; give smaller --sizes")
-    axes = (*WIDTHS, *(["K"] if ray["K"] != ray["M"] else []), *(["L"] if ray["L"] else []))
+    grown = (axis for axis in ray.axes if ray[axis] and axis not in (*WIDTHS, "K"))
+    axes = (*WIDTHS, *(["K"] if ray["K"] != ray["M"] else []), *grown)
     dims = {axis: max(2, round(n ** float(ray[axis]))) if ray[axis] else FIXED for axis in axes}
     return {axis: min(size, dims["M"]) if axis == "K" else size for axis, size in dims.items()}
 
 
 def effective_n(ray: Ray, dims: Mapping[str, int], first_dims: Mapping[str, int], first: int) -> float:
     """The n whose powers fit the rounded dimensions best (least squares in logs): exact for integer rates."""
-    rates = {axis: float(ray[axis]) for axis in (*WIDTHS, "L") if axis in dims}
+    rates = {axis: float(ray[axis]) for axis in dims if axis != "K"}
     fitted = sum(r * math.log(dims[axis] / first_dims[axis]) for axis, r in rates.items())
     return round(first * math.exp(fitted / sum(r * r for r in rates.values())), 9)
 
 
 def elements(dims: Mapping[str, int], network: Network = MOE_BLOCK) -> int:
     """Weight entries of one replica, up to lower-order terms: those of tensors with two letters that may grow."""
-    size = {"K": dims["M"], "L": FIXED, **FIXED_SIZES, **dims}
+    size = {"K": dims["M"], **every_size(network, dims)}
     axes = [[network.axes[x] for x in t.letters] for t in network.tensors.values()]
-    largest = [tensor_axes for tensor_axes in axes if sum(axis in AXES for axis in tensor_axes) > 1] or axes
+    largest = [tensor_axes for tensor_axes in axes if sum(axis not in NEVER for axis in tensor_axes) > 1] or axes
     return sum(math.prod(size[axis] for axis in tensor_axes) for tensor_axes in largest)
 
 
@@ -104,8 +106,7 @@ def plan_sizes(
 
 def _growth(ray: Ray, network: Network, letters: str) -> Fraction:
     """Rate of the number of entries of a tensor."""
-    axes = (network.axes[x] for x in letters)
-    return sum((ray[axis] for axis in axes if axis in AXES), Fraction(0))
+    return sum((ray[network.axes[x]] for x in letters), Fraction(0))
 
 
 def plan_seeds(

@@ -14,14 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from scaling_algebra.errors import UsageError
-from scaling_algebra.spec.axes import AXES
+from scaling_algebra.spec.axes import FIXED
 from scaling_algebra.spec.networks import language
 from scaling_algebra.spec.networks.language import DATA, Network
 from scaling_algebra.spec.optimizers import Trained
 from scaling_algebra.spec.scaling import Scaling
 from scaling_algebra.verify.hardware import generators
 
-from .scales import DECAY, FIXED_SIZES, LAYERS, constants
+from .scales import DECAY, constants, every_size
 from .steppers import Fold, Group, assembled, group
 
 DTYPE = torch.float64
@@ -36,34 +36,38 @@ class Draw:
         dims: size of every axis that a network has.
         seeds: of what grows, by replica.
         shared: of what does not grow, by replica: the same at every size, so that limits are conditional on it.
-        growing: the axes that grow.
+        growing: the axes that grow; None: every one that may.
     """
 
     dims: Mapping[str, int]
     seeds: Sequence[int]
     shared: Sequence[int] = ()
     device: str = "cpu"
-    growing: Collection[str] = tuple(AXES)
+    growing: Collection[str] | None = None
 
     def __len__(self) -> int:
         return len(self.seeds)
 
+    def grows(self, axis: str) -> bool:
+        """Does this axis grow?"""
+        return axis not in FIXED if self.growing is None else axis in self.growing
 
-def sample(network: Network, sizes: Mapping[str, int], device: str) -> Tensor:
+
+def sample(network: Network, sizes: Mapping[str, int], draw: Draw) -> Tensor:
     """The training input, of unit length along the input dimension, independent of size and seed.
 
     Raises:
         UsageError: its size grows, so that it cannot be the same at every size.
     """
     letters = network.signals.get(DATA, "")
-    grows = [x for x in letters if network.axes[x] in AXES]
+    grows = [x for x in letters if draw.grows(network.axes[x])]
     if grows:
         raise UsageError(f"{network.name}: data has the letter {grows[0]!r} of a growing axis; measure fixed data only")
     shape = [sizes[x] for x in letters]
     x = torch.randn(shape, generator=torch.Generator("cpu").manual_seed(1), dtype=DTYPE, device="cpu")
     along = [k for k, letter in enumerate(letters) if network.axes[letter] == "D"]
     unit: Tensor = x / torch.linalg.vector_norm(x, dim=along, keepdim=True) if along else x
-    return unit.to(device)
+    return unit.to(draw.device)
 
 
 def fill(weight: Tensor, shape: Sequence[int], streams: Sequence[torch.Generator]) -> None:
@@ -91,7 +95,7 @@ class Replicated(nn.Module):
     def __init__(self, network: Network, draw: Draw, scaling: Scaling, dtype: torch.dtype = DTYPE) -> None:
         super().__init__()
         self.network, self.draw, self.scaling, self.constants = network, draw, scaling, constants(network)
-        dims = {"L": LAYERS, **FIXED_SIZES, **draw.dims}
+        dims = every_size(network, draw.dims)
         self.sizes = {letter: dims[axis] for letter, axis in network.letters.items() if axis in dims}
         self.weights: dict[str, nn.Parameter] = {}
         seeded, shared = generators(draw.seeds, draw.device), generators(draw.shared, draw.device)
@@ -107,7 +111,7 @@ class Replicated(nn.Module):
                 weight *= self.constants.init_of(role) * std.at(draw.dims)
             self.weights[role] = nn.Parameter(weight)
         self.parameters_in_order = nn.ParameterList(self.weights.values())  # not by name, which may be any text
-        self.register_buffer("x", sample(network, self.sizes, draw.device).to(dtype))
+        self.register_buffer("x", sample(network, self.sizes, draw).to(dtype))
         self.x: Tensor
 
     def memory(self, tensor: language.Tensor) -> str:
@@ -116,7 +120,7 @@ class Replicated(nn.Module):
 
     def grows(self, letters: str) -> bool:
         """Has a tensor with these letters an index of an axis that grows?"""
-        return any(self.network.axes[x] in self.draw.growing for x in letters)
+        return any(self.draw.grows(self.network.axes[x]) for x in letters)
 
     def count(self) -> int:
         """Parameters of one replica."""

@@ -29,6 +29,9 @@ FIXED_SIZES = {"D": D, "S": 3, "E": 4, "R": 2, "C": 2}
 LAYERS = 4
 """Layers of a network whose depth does not grow."""
 
+OWN = 4
+"""Size of an axis of a reader's own that does not grow."""
+
 LOSS_SLOPE = 1.0
 """chi = dL/df, held constant: the loss is ``chi * f``, so chi is Theta(1) at every step."""
 
@@ -70,6 +73,11 @@ CONSTANTS: dict[str, dict[str, Any]] = {
     },
 }
 """By network."""
+
+
+def every_size(network: Network, dims: Dims) -> dict[str, int]:
+    """The size of every axis of a network: those of a run, and of the axes that do not grow."""
+    return {**dict.fromkeys(network.axes.values(), OWN), "L": LAYERS, **FIXED_SIZES, **dims}
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.networks.language import Network
-from scaling_algebra.spec.networks.roles import matrix
 from scaling_algebra.spec.optimizers import SHAPES, Optimizer, Optimizers, Trained
 
 from .scales import NEGLIGIBLE
@@ -63,7 +62,7 @@ class Fold:
     @classmethod
     def of(cls, network: Network, role: str, stored: str, rule: Optimizer) -> Fold:
         """The fold of a tensor that is stored with its letters in this order, behind a dimension of replicas."""
-        letters = matrix(network, role, rule.flattened)
+        letters = rule.matrix(network, role)
         sides = (letters.copies, letters.rows, letters.columns)
         copies, rows, columns = (tuple(1 + stored.index(x) for x in side) for side in sides)
         return cls((0, *copies), rows, columns)
@@ -121,6 +120,62 @@ class Muon(Stacks):
         return torch.stack(state["each"]) / -SHAPES["original"].at(*grads.shape[1:])
 
 
+class Hyperball(Stacks):
+    """Steps on the sphere of the Frobenius norm R that every matrix starts with.
+
+    Law: w <- R n(w - lr R n(u)) with n(x) = x / |x| and u the step of another optimizer; w = 0 stays.
+    Source: Wen et al. (2025), Hyperball.
+    """
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """One update; there is no closure."""
+        for group in self.param_groups:
+            (p,) = group["params"]
+            if p.grad is not None:
+                fold, state = group["fold"], self.state[p]
+                now, u = fold.matrices(p), self.direction(state.setdefault("inner", {}), fold.matrices(p.grad))
+                radius = state.setdefault("radius", _norm(now).clone())
+                moved = now - group["lr"] * radius * u / _norm(u).clamp_min(TINY)
+                back = radius / _norm(moved).clamp_min(TINY)
+                p.copy_(fold.stacked(moved * back, p))
+                group["kept"] = fold.stacked(back.expand_as(moved), p)
+
+
+class AdamH(Hyperball):
+    """Adam's step, with epsilon far below every gradient."""
+
+    betas = 0.9, 0.999
+
+    def direction(self, state: dict[str, Any], grads: Tensor) -> Tensor:
+        state["t"] = state.get("t", 0) + 1
+        moments = []
+        for beta, x in zip(self.betas, (grads, grads.square()), strict=True):
+            past = state.setdefault(f"moment {beta}", torch.zeros_like(x)).lerp_(x, 1 - beta)
+            moments.append(past / (1 - beta ** state["t"]))
+        return moments[0] / moments[1].sqrt().clamp_min(TINY)
+
+
+class MuonH(Hyperball, Muon):
+    """Muon's step."""
+
+
+def shrinkage(group: Mapping[str, Any]) -> Tensor | float:
+    """The factor of what a weight was in its last step: of decay, or of the way back to a sphere."""
+    decay: float = 1 - group["lr"] * group.get("weight_decay", 0.0)
+    factor: Tensor | float = group.get("kept", decay)
+    return factor
+
+
+TINY = 1e-30
+"""The least that is divided by."""
+
+
+def _norm(matrices: Tensor) -> Tensor:
+    """Frobenius norms, (matrices, 1, 1)."""
+    return torch.linalg.vector_norm(matrices, dim=(1, 2), keepdim=True)
+
+
 class Shampoo(Stacks):
     """Law: w -= lr L^-1/4 g R^-1/4 with L and R the sums of g g^T and g^T g so far; directions in which all gradients
     were zero have no part. Every block of side ``blocks`` is a matrix by itself; 0 for none. Source: Gupta et al.
@@ -166,7 +221,7 @@ class Several(torch.optim.Optimizer):
             part.step()
 
 
-OWN = {cls.__name__: cls for cls in (Lion, SignSGD, Muon, Shampoo)}
+OWN = {cls.__name__: cls for cls in (Lion, SignSGD, Muon, Shampoo, AdamH, MuonH)}
 """Optimizers that torch lacks, or that it has for one matrix alone."""
 
 Group = tuple[Optimizer, Mapping[str, object]]

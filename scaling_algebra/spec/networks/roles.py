@@ -67,15 +67,17 @@ class Matrix:
     columns: str
 
 
-def matrix(network: Network, role: str, flattened: bool = False) -> Matrix:
+def matrix(network: Network, role: str, flattened: bool = False, per: str = "") -> Matrix:
     """One matrix of a tensor, as an optimizer of matrices takes it: that of one expert in one layer.
 
     Args:
         flattened: those of all experts as one operator: rows side by side where all read one signal, columns where each
-            reads its own.
+            reads its own. per: letters that count blocks: each is a matrix by itself.
     """
     tensor, use = network.tensors[role], network.uses(role)[0]
-    rows, columns = ("".join(x for x in side if network.axes[x] != "L") for side in (tensor.fan_out, tensor.fan_in))
+    rows, columns = (
+        "".join(x for x in side if network.axes[x] != "L" and x not in per) for side in (tensor.fan_out, tensor.fan_in)
+    )
     if tensor.experts and (flattened or not rows):  # a router has one row for each expert
         separate = any(tensor.experts in x.letters for x in use.factors)
         rows, columns = (rows, columns + tensor.experts) if separate else (tensor.experts + rows, columns)
