@@ -98,7 +98,7 @@ def derive(campaign: str) -> str:
     for _ in range(2):
         for run in runs:
             assert run.setup().recipe
-    return f"{len(runs)} configurations, {derivation.solved.cache_info().misses} solved"
+    return f"{len(runs)} configurations, {derivation.searched.cache_info().misses} solved"
 
 
 def campaign(folder: Path, configurations: int) -> Path:

@@ -318,14 +318,15 @@ def solved(asked: Configuration) -> Solution:
     Raises:
         NotFound: the search found none.
     """
-    outcome = _outcome(asked)
+    outcome = searched(asked)
     if isinstance(outcome, NotFound):
         raise NotFound(asked, outcome.failure)
     return outcome
 
 
 @lru_cache(maxsize=20_000)  # as many as a campaign may have, some 15 kB each
-def _outcome(asked: Configuration) -> Solution | NotFound:
+def searched(asked: Configuration) -> Solution | NotFound:
+    """The outcome of a search, kept."""
     rule = asked.parameterization
     try:
         solver = _solver(asked.network, asked.ray, asked.optimizer)
