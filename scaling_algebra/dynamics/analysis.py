@@ -282,7 +282,7 @@ class Analysis:
         Raises:
             LookupError: the answer is undecided.
         """
-        best = None
+        decided: list[Rung] = []
         for rung in LADDER:
             if self._read(name, t, rung).decided:
                 run = self._run(rung)
@@ -290,13 +290,11 @@ class Analysis:
                     read = self._signal(name, t, run)
                 if not isinstance(read, Signal) or run.algebra.complete(read):
                     return run
-                best = best or run
-                if rung.most is None:
-                    return run
-        met = next((rung for rung in LADDER if self._two_sided(name, t, rung).decided), None) if best is None else None
-        if best is None and met is None:
+                decided.append(rung)
+        decided = decided or [rung for rung in LADDER if self._two_sided(name, t, rung).decided][:1]
+        if not decided:
             raise LookupError(f"{name} at t={t} is undecided")
-        return best or self._run(met or LADDER[0])
+        return self._run(next((rung for rung in decided if rung.most is None), decided[0]))
 
     def powers(self, name: str, t: int) -> tuple[tuple[Fraction, bool], ...]:
         """Exponents of the kernels that an answer was read off (True), and bounds on all else it is a sum of (False).
