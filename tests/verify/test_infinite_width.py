@@ -18,6 +18,7 @@ from scaling_algebra.spec.networks.library import AXES
 from scaling_algebra.verify.infinite_width.comparison import compared
 from scaling_algebra.verify.infinite_width.course import Descent, trajectory
 from scaling_algebra.verify.judging.fit import Verdict
+from scaling_algebra.verify.studies.figures import picture
 
 ROUTERS = {"sigmoid": "mup", "softmax": "mup-sigmoid", "softmax-bias": "mup-sigmoid"}
 """muP-MoE of the routers paper, by its gate."""
@@ -159,6 +160,16 @@ def test_an_answer_ends_where_it_is_not_covered(asked, known, why):
 def test_other_limits_are_refused_in_one_line(asked, why):
     with pytest.raises(UsageError, match=why):
         trajectory(asked())
+
+
+def test_a_picture_of_the_limit_and_of_training(tmp_path):
+    where = ["--regime", "I", "--parameterization", "mup", "--architecture", "routers-sigmoid", "--optimizer", "sgd"]
+    trained = ["--sizes", "16,32,64", "--seeds", "2", "--device", "cpu"]
+    record = tmp_path / "limit.json"
+    result = CliRunner().invoke(main, ["study", "limit", *where, *trained, "-o", str(record)])
+    assert record.exists(), result.output
+    picture("limits", tmp_path / "limit.png", [record])
+    assert (tmp_path / "limit.png").stat().st_size > 10_000
 
 
 def test_the_command_says_undecided_and_exits_with_3():

@@ -18,11 +18,13 @@ from typing import Any
 import numpy as np
 
 from scaling_algebra.documents.pictures import headless
+from scaling_algebra.errors import UsageError
 
 with headless():
     import matplotlib
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
 
 COLOURS = ("#b3261e", "#1f5fa8", "#777777", "#2a7a3b", "#b58900")
 """Of parameterizations, in the order in which a record names them."""
@@ -122,10 +124,18 @@ KINDS: dict[str, Callable[[Sequence[Record], Sequence[str]], Figure]] = {
 
 
 def picture(kind: str, path: Path, records: Sequence[Path], titles: Sequence[str] = ()) -> None:
-    """Draws records into a PNG; each is titled by its file name if no titles are given."""
+    """Draws records into a PNG; each is titled by its file name if no titles are given.
+
+    Raises:
+        UsageError: records of another study.
+    """
     studies = [json.loads(record.read_text(encoding="utf-8")) for record in records]
     with matplotlib.rc_context(STYLE):
-        figure = KINDS[kind](studies, titles or [record.stem.replace("_", ", ") for record in records])
+        try:
+            figure = KINDS[kind](studies, titles or [record.stem.replace("_", ", ") for record in records])
+        except KeyError as key:
+            names = ", ".join(str(record) for record in records)
+            raise UsageError(f"{names} has no {key}; give records of the study that {kind} draws") from None
         figure.savefig(path, format="png", dpi=150, metadata={"Software": None})
 
 
