@@ -255,6 +255,8 @@ def pool(
         import distributed
     except ImportError:
         raise missing("--workers" if scheduler is None else "--scheduler", "distributed", "cluster") from None
+    for name in ("distributed", "distributed.client"):  # what is wrong is told in one line
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     if scheduler is None:
         hardware = Hardware.of(device, most)
         cluster = Cluster(hardware, workers or 1, partial(_started, hardware, workers or 1), local=True)
