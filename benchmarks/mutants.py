@@ -57,6 +57,7 @@ MUTANTS = [
         "counting",
         "scaling_algebra/counting",
         ("kernels.py", "if c in self.opens[:k])", "if c in ())"),
+        ("kernels.py", 'INDICATOR = "1("', 'INDICATOR = "1"'),
         ("matchings.py", "return mass + other - 1, 0", "return mass + other, 0"),
         ("matchings.py", "at.bound -= self.half[r]", "at.bound -= 0"),
         ("matchings.py", "kind[p], kind[q] = ~p, ~q", "kind[p] = ~p"),

@@ -44,7 +44,7 @@ class Algebra(SignalSizes):
     def marked(self, name: str, letters: str, along: str) -> Signal:
         """A constant that depends on some of its indices, as ``centred`` sees it."""
         live = self.live(letters)
-        kernel = leaf_kernel(INDICATOR + name, [self.letters[x] for x in live], [live.index(x) for x in along])
+        kernel = leaf_kernel(f"{INDICATOR}{name})", [self.letters[x] for x in live], [live.index(x) for x in along])
         return Signal(live, {self.intern(kernel): 0}, made=Made("tensor"), depends=frozenset())
 
     def nothing(self, letters: str) -> Signal:

@@ -60,7 +60,7 @@ class Kernel:
 
     def along(self, at: int) -> tuple[Leaf, ...]:
         """The leaves that vary with an open index, indicators left out."""
-        return tuple(leaf for leaf in self.leaves if leaf[0][0] != INDICATOR and self.opens[at] in leaf[1])
+        return tuple(leaf for leaf in self.leaves if not leaf[0].startswith(INDICATOR) and self.opens[at] in leaf[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +81,12 @@ class Contraction:
         return tuple(sorted((set(self.left) | set(self.right)) - set(self.out)))
 
 
-INDICATOR = "1"
-"""First character of the names of indicators: bounded non-negative factors such as a selection of experts. They are
-not Gaussian and have a positive mean, so they are never matched and leave the weights of the sums as they are; equal
-ones are one (1_S 1_S = 1_S). They only record what a kernel depends on."""
+INDICATOR = "1("
+"""The beginning of the names of indicators, which no tensor's name has (``grammar.ROLE``): bounded non-negative factors
+such as a selection of experts. They are not Gaussian and have a positive mean, so they are never matched and leave the
+weights of the sums as they are; equal ones are one (1_S 1_S = 1_S). They only record what a kernel depends on."""
 
-DOUBT: Leaf = (f"{INDICATOR}?", ())
+DOUBT: Leaf = (f"{INDICATOR}?)", ())
 """Marks a kernel of which only an upper bound is known: something orthogonal was taken from it."""
 
 

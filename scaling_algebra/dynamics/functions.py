@@ -159,7 +159,7 @@ class Entrywise:
         return tr.algebra.pack(tr.algebra.value(moved - spread) / 2, {}, {})
 
     def selected(self, tr: TrainingRun, s: Function, t: int) -> str:
-        return f"{INDICATOR}[{s.out}@{self._drawn(tr, s, t)}]"
+        return f"{INDICATOR}{s.out}@{self._drawn(tr, s, t)})"
 
     def _drawn(self, tr: TrainingRun, s: Function, t: int) -> int:
         """The step at which the selection in force at t was drawn.

@@ -15,7 +15,8 @@ from scaling_algebra.solver.derivation import derive
 from scaling_algebra.solver.newton import Solver
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.desiderata import Demand, Structure
-from scaling_algebra.spec.networks.library import MOE_BLOCK
+from scaling_algebra.spec.networks.grammar import network
+from scaling_algebra.spec.networks.library import AXES, MOE_BLOCK
 from scaling_algebra.spec.optimizers import optimizer
 from scaling_algebra.spec.parameterizations import parameterization
 
@@ -81,6 +82,22 @@ def test_the_unit_of_a_ray_changes_nothing(monkeypatch, regime, rule, name, fact
         one, two = mine(*question), other(*question)
         assert (one.decided, one.form) == (two.decided, two.form)
         assert two.size == (None if one.size is None else one.size * factor)
+
+
+@pytest.mark.parametrize("names", [("0.weight", "1.weight", "10.weight"), ("1[0]", "1[1]", "1.w[1]"), ("c", "b", "a")])
+def test_the_names_of_tensors_change_nothing(names):
+    """Parameters of an ``nn.Sequential`` are called by numbers; every size is that of the network with other names."""
+    text = "h1[a] = A[a,x] data[x]\nh2[b] = B[b,a] h1[a]\nf = C[b] h2[b]"
+    usual, other = (
+        derive(ray="N=1", optimizer="sgd", architecture=network("chain", text, AXES, roles))
+        for roles in (None, dict(zip("ABC", names, strict=True)))
+    )
+    renamed = dict(zip(names, "ABC", strict=True))
+    assert {renamed[role]: x for role, x in other.scaling.tensors.items()} == usual.scaling.tensors
+    one, two = usual.analysis(), other.analysis()
+    assert {q: (one(*q).decided, one(*q).size) for q in product(one.table, range(3))} == {
+        q: (two(*q).decided, two(*q).size) for q in product(two.table, range(3))
+    }
 
 
 # exactly zero and unknown ---------------------------------------------------------------------------------------
