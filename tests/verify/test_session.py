@@ -101,7 +101,7 @@ def test_a_campaign_derives_each_configuration_once(tmp_path):
         for run in load(str(tmp_path / "mine.toml")):
             assert run.setup().recipe
     assert derivation.searched.cache_info().misses == before + len(rays)
-    assert derivation.solved.cache_parameters()["maxsize"] >= MOST_RUNS
+    assert derivation.searched.cache_parameters()["maxsize"] >= MOST_RUNS
 
 
 @pytest.mark.parametrize("network", ["moe", "mlp"])
