@@ -5,10 +5,10 @@ import random
 import pytest
 
 from scaling_algebra.counting.canonical import canonical
-from scaling_algebra.counting.kernels import INDICATOR, Contraction, Exhausted, Kernel, multiply, witness
+from scaling_algebra.counting.kernels import DOUBT, INDICATOR, Contraction, Exhausted, Kernel, multiply, witness
 
 HALF = {"N": 6, "M": 4, "K": 3, "D": 0}
-SHAPES = {"U": "N", "V": "NN", "W": "MN", "X": "M", "R": "K", INDICATOR + "s": "M", INDICATOR + "?": ""}
+SHAPES = {"U": "N", "V": "NN", "W": "MN", "X": "M", "R": "K", INDICATOR + "s)": "M", DOUBT[0]: ""}
 
 
 def kernel(rng):
@@ -33,7 +33,7 @@ def kernel(rng):
             types += own
             leaves += [(n, tuple(c if where == "open" else c + shift for where, c in at)) for n, at in part]
     places = [rng.randrange(len(opens)) if rng.random() < 0.1 else c for c in range(len(opens))]
-    live = {*places, *(c for name, at in leaves if name[0] != INDICATOR for c in at)}
+    live = {*places, *(c for name, at in leaves if not name.startswith(INDICATOR) for c in at)}
     leaves = [(name, at) for name, at in leaves if live.issuperset(at)]
     return Kernel(*canonical(types, places, leaves))
 
@@ -66,8 +66,8 @@ def plain(a, b, contraction):
     labels = list(zip(contraction.left + contraction.right, opens, strict=True))
     joins = [(c, d) for x, c in labels for y, d in labels if x == y]
     right = [(name, tuple(c + shift for c in at)) for name, at in b.leaves]
-    marks = [leaf for leaf in (*a.leaves, *right) if leaf[0][0] == INDICATOR]
-    left, right = ([leaf for leaf in side if leaf[0][0] != INDICATOR] for side in (a.leaves, right))
+    marks = [leaf for leaf in (*a.leaves, *right) if leaf[0].startswith(INDICATOR)]
+    left, right = ([leaf for leaf in side if not leaf[0].startswith(INDICATOR)] for side in (a.leaves, right))
 
     def root(pairs):
         of = list(range(len(types)))
@@ -133,7 +133,7 @@ def compared(seed, count):
             wanted = rng.choice(sorted(within, key=str))
             found = witness(a, b, contraction, HALF, slack, lambda k, gone, wanted=wanted: (k, gone) == wanted)
             matched = 2 * len(found.pairs) + len(found.leaves)
-            assert matched == sum(name[0] != INDICATOR for name, _ in a.leaves + b.leaves)
+            assert matched == sum(not name.startswith(INDICATOR) for name, _ in a.leaves + b.leaves)
             assert all(x[0] == y[0] for x, y in found.pairs)
         if whole.nodes > 1:
             with pytest.raises(Exhausted):
