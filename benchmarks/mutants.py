@@ -94,6 +94,7 @@ MUTANTS = [
         ("sparse_routing.py", "multipliers=(*s.multipliers, SHARE)", "multipliers=(*s.multipliers,)"),
         ("parts.py", "if signal in b.inside - b.after]", "if signal in b.inside]"),
         ("analysis.py", "key = part._zero, rung", "key = frozenset(), rung"),
+        ("analysis.py", "not higher.decided) and t and self._signed", "False) and t and self._signed"),
     ),
     *_room(
         "solver",
