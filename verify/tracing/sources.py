@@ -77,16 +77,23 @@ def build_of(text: str, deep: bool = False) -> tuple[Callable[..., Any], Mapping
 
 def _configured(path: Path, deep: bool) -> Callable[[Mapping[str, int]], tuple[nn.Module, dict[str, Any]]]:
     try:
-        from transformers import AutoConfig, AutoModelForCausalLM
-    except ModuleNotFoundError:
-        raise missing("--model hf:", "transformers", "models") from None
-    try:
         record = json.loads(files.read_text(path, "give a config.json"))
     except ValueError as error:
         raise UsageError(f"{path} is no JSON file: {error}; give a config.json") from None
-    family = record.get("model_type") if isinstance(record, dict) else None
-    if not isinstance(family, str):
+    if not isinstance(record, dict) or not isinstance(record.get("model_type"), str):
         raise UsageError(f"{path} has no model_type; give the config.json of a model")
+    return small_of(record, str(path), deep)
+
+
+def small_of(
+    record: Mapping[str, Any], path: str, deep: bool
+) -> Callable[[Mapping[str, int]], tuple[nn.Module, dict[str, Any]]]:
+    """Small models of a configuration, and their input. ``path``: what errors call it; ``deep``: as for ``build_of``."""
+    try:
+        from transformers import AutoConfig, AutoModelForCausalLM
+    except ModuleNotFoundError:
+        raise missing("--model hf:", "transformers", "models") from None
+    family = record["model_type"]
     named = size_names(family, record)
     try:
         known = AutoConfig.for_model(family).to_dict()
