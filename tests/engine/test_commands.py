@@ -92,23 +92,6 @@ def test_a_file_has_the_format_of_its_ending(form, tmp_path):
     assert file.read_text(encoding="utf-8") == shown
 
 
-@pytest.mark.parametrize(
-    "args", [["verify", "--regime", "I"], ["study", "epsilon"], ["study", "transfer", "--regime", "I"]]
-)
-def test_a_missing_package_is_one_line(args):
-    """`audit --measure` and the measuring verbs need torch; their help does not. A process of its own: modules of
-    ``verify`` that are imported anew are others than those that other tests hold."""
-    code = "import sys; sys.modules['torch'] = None; from scaling_algebra.cli import main; main()"
-
-    def without_torch(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
-
-    assert without_torch(args[0], "-h").returncode == 0
-    result = without_torch(*args)
-    assert result.returncode == 2 and len(result.stderr.splitlines()) == 1, result.stderr
-    assert f'{args[0]} needs torch; install it with: pip install "scalecalc[verify] @ git+' in result.stderr
-
-
 def test_a_closed_pipe_is_exit_0():
     """As of `scalecalc list | head -1`."""
     process = subprocess.Popen(

@@ -246,28 +246,6 @@ def test_the_graph_is_printed_and_written(tmp_path):
     assert path.read_text(encoding="utf-8") == printed.output
 
 
-@pytest.mark.parametrize(
-    ("args", "says"),
-    [
-        (["h3.A22"], "no quantity named 'h3.A22'"),
-        (["h3.A1@x"], "write QUANTITY@t"),
-        (["router.size"], "no setting named 'size'"),
-        (["expert_out"], "give expert_out.init, expert_out.lr, expert_out.eps"),
-        (["expert_ou.lr"], "no tensor named 'expert_ou'; did you mean 'expert_out'"),
-        (["h3.A1", "--graph", "--format", "latex"], "--graph prints dot"),
-        (["h1.change@0", "--graph"], "exactly zero"),
-        (["<h1, dW2>"], "inner products are of signals"),
-        (["<h1, nothing>"], "no quantity named 'nothing'"),
-        (["alignment", "--graph"], "give a quantity"),
-        (["readout.init", "--parameterization", "mssp", "--graph"], "was chosen, not solved"),
-        (["h1", "--architecture", "mlpp"], "no architecture named 'mlpp'"),
-    ],
-)
-def test_errors_are_one_line(args, says):
-    result = CliRunner().invoke(main, ["explain", *args, "--regime", "III"])
-    assert result.exit_code == 2 and says in result.stderr and result.stderr.count("\n") == 1
-
-
 def test_undecided_is_said_not_explained():
     with pytest.raises(UsageError, match="saturates faster than any power"):
         explain("gpsi@1", "I", "sgd", "sp-feature", architecture="routers-softmax")

@@ -169,30 +169,6 @@ def test_the_command():
     assert r"\Theta" in run("h2@1", "--architecture", "mlp", "--format", "latex").output
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["h3.A9@1"], "no quantity named 'h3.A9'; did you mean 'h3.A3'?"),
-        (["h3@x"], "no quantity named 'h3@x'"),
-        (["h3@9"], "a formula reaches 4 updates"),
-        (["h3@1", "--structure", "tied input"], "it has no expert index"),
-        (["h3@1", "--structure", "half input"], "cannot read 'half input' in the structure"),
-        (["h3@1", "--structure", "zero inptu"], "did you mean 'input'?"),
-        (["hn@1", "--architecture", "moe-rmsnorm"], "rmsnorm of h3 depends on the size of its argument"),
-        (["h3@1", "--fixed", "Q"], "no axis of moe named 'Q'"),
-        (["h3@1", "--fixed", "M", "--sparse"], "leave out sparse"),
-        (["h2@1", "--architecture", "mlp", "--fixed", "N"], "nothing of mlp grows"),
-        (["h2@1", "--architecture", "mlp", "--sparse"], "no experts of which K are active"),
-        (["h2@1", "--optimizer", "adafactor"], "relative to the size of the tensor"),
-        (["h2.update.normalised@1"], "a quotient of maxima is none"),
-    ],
-)
-def test_what_has_no_formula_is_one_line(arguments, said):
-    result = CliRunner().invoke(main, ["explain", "--formula", *arguments])
-    assert result.exit_code == 2
-    assert said in result.output and result.output.count("\n") == 1, result.output
-
-
 @pytest.mark.parametrize("name", ["h3.change@1", "h3.effective@1", "h2@1", "gW3@0"])
 def test_a_fixed_number_of_experts(name):
     """Sums over few experts do not average the gates: a formula of its own, refused where experts grow."""

@@ -182,7 +182,6 @@ def test_epsilon_is_compared_with_the_only_one():
         (["--given", "readout.init=N^-1/2"], 0, "f.propagating ~ n^(1/2)"),
         (["--given", "readout.init=N^-1/2", "--prove"], 1, "proof: impossible"),
         (["--given", "router.init=N^-1/2", "--prove"], 0, "proof: unique"),
-        (["--given", "rotuer.init=1"], 2, "did you mean 'router'"),
         (["--given", "expert_out.init=0", "--given", "expert_in.init=0"], 1, "found no muP"),
     ],
 )

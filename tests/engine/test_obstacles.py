@@ -43,21 +43,6 @@ def test_the_command_says_what_is_found_without_each():
     assert "h1 stays O(1)" in tried["why"] and said.exit_code == 0
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--without", "psi"], "no function 'psi' to leave out; functions of routers-softmax: phi"),
-        (["--without", "each", "--prove"], "--without each is a search of its own"),
-        (["--without", "each", "--gauge", "table8"], "--without each is a search of its own"),
-        (["--without", "each", "--strict"], "--without each is a search of its own"),
-        (["--without", "each", "--without", "phi"], "--without each is a search of its own"),
-    ],
-)
-def test_what_cannot_be_left_out_is_refused(arguments, said):
-    result = CliRunner().invoke(main, ["derive", "--architecture", "routers-softmax", "--regime", "I", *arguments])
-    assert result.exit_code == 2 and said in result.output
-
-
 def test_what_a_gate_becomes_without_its_function_may_weigh_experts():
     """A sum of signals has no learned part of its own; before, that ended in an error where the gate was one."""
     held = {"router.init": "0"}

@@ -293,23 +293,6 @@ def test_numbers_that_are_no_solution_are_not_called_unique():
     assert "the numbers above do not meet the desiderata" in run(*args, "--prove").output
 
 
-@pytest.mark.parametrize(
-    ("args", "says"),
-    [
-        (["--regime", "I", "--smtlib", "x.smt2"], "needs --prove"),
-        (["--regime", "I", "--parameterization", "sp", "--prove"], "derived parameterization"),
-        (["--regime", "I", "--optimizer", "lion", "--prove"], "cannot prove: lion divides by unknown sizes"),
-        (["--regime", "I", "--architecture", "moe-rmsnorm", "--prove"], "cannot prove: moe-rmsnorm divides"),
-        (["--regime", "I", "--readout-init", "one", "--prove"], "readout init"),
-        (["--regime", "I", "--prove", "--smtlib", "/nonexistent/x.smt2"], "cannot write"),
-    ],
-)
-def test_what_proofs_do_not_reach_is_said_in_one_line(args, says):
-    result = run(*args)
-    assert result.exit_code == 2
-    assert says in result.stderr and result.stderr.count("\n") == 1
-
-
 def test_optimizers_that_proofs_do_not_reach_are_refused():
     for rule in OPTIMIZERS.values():
         if rule.normalises and not rule.epsilon:

@@ -9,7 +9,6 @@ from functools import cache
 import pytest
 from click.testing import CliRunner
 
-from scaling_algebra import UsageError
 from scaling_algebra.all_rays.claims import Region, apart, claims, covered, holds, nowhere
 from scaling_algebra.all_rays.covering import Face
 from scaling_algebra.all_rays.theorems import Theorems, theorems
@@ -342,13 +341,6 @@ def test_theorems_are_printed_and_written(tmp_path):
     result = run("--only", "B exists")
     assert result.exit_code == 0 and "\nB exists: proved\n" in result.output
     assert "where M >= N, N_e <= N and M grows: muP by formula B" in result.output
-
-
-def test_wrong_names_and_optimizers_are_one_line():
-    result = run("--architecture", "bottleneck", "--only", "the best")
-    assert result.exit_code == 2 and "no theorem is called 'the best'" in result.output
-    with pytest.raises(UsageError, match="no architecture named 'mlpp'"):
-        theorems("sgd", "mup", network="mlpp")
 
 
 @pytest.mark.parametrize(

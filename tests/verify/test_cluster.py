@@ -88,18 +88,3 @@ def test_memory_that_runs_out_halves_the_replicas(monkeypatch):
     most = 0
     with pytest.raises(UsageError, match="not enough memory"):
         runs.train_cell(setup, cell, Hardware())
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["--workers", "2", "--scheduler", "x:1"], "leave out --workers"),
-        (["--shard", "3/2"], "write for example 2/8"),
-        (["--shard", "1/2"], "needs -o DIR"),
-        (["--device", "cuda:x"], "no device named"),
-        (["--scheduler", "nowhere"], "cannot reach a scheduler"),
-    ],
-)
-def test_wrong_use_is_one_clear_line(arguments, says):
-    found = run(*VERIFY[:-2], *arguments)
-    assert found.exit_code == 2 and says in found.stderr and len(found.stderr.splitlines()) == 1, found.output
