@@ -2,17 +2,15 @@
 
 import json
 import re
+from functools import partial
 
 import pytest
-from click.testing import CliRunner
 
-from scaling_algebra.cli import main
+from ..shared import scalecalc
 
 ADAM = ("--regime", "III", "--optimizer", "adam")
 
-
-def run(*args):
-    return CliRunner().invoke(main, ["derive", *args])
+run = partial(scalecalc, "derive")
 
 
 def rows(text):

@@ -10,16 +10,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 import scaling_algebra
-from scaling_algebra.cli import Verbs, main
+from scaling_algebra.cli import Verbs
 from scaling_algebra.explanations.mechanisms import TITLES
 from scaling_algebra.spec.desiderata import ABOUT
 
-
-def run(*args):
-    return CliRunner().invoke(main, list(args))
+from ..shared import scalecalc as run
 
 
 def test_a_word_of_the_glossary_needs_no_regime():

@@ -11,16 +11,13 @@ from itertools import pairwise
 import click
 import pytest
 from click.shell_completion import ShellComplete
-from click.testing import CliRunner
 
 from scaling_algebra.cli import MODULES, VERBS, main
 from scaling_algebra.commands.options import fitted
 from scaling_algebra.documents import suffixes
 from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION
 
-
-def run(*args):
-    return CliRunner().invoke(main, list(args))
+from ..shared import scalecalc as run
 
 
 def examples(verb):

@@ -7,11 +7,9 @@ from fractions import Fraction
 from itertools import product
 
 import pytest
-from click.testing import CliRunner
 from sympy import Max, Rational, Symbol, latex, sympify
 
 from scaling_algebra import UsageError, derive, formula, network
-from scaling_algebra.cli import main
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.formulas.formula import FormulaTerm
 from scaling_algebra.formulas.search import winning
@@ -21,6 +19,8 @@ from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.spec.optimizers import optimizer
 from scaling_algebra.spec.powers import Form, Power
 from scaling_algebra.spec.scaling import Point
+
+from ..shared import scalecalc
 
 QUICK = ["h3.A2.2@1", "h3.A2.1@1", "psi@1", "h2@1", "g2@1", "dW2@1", "dQ@2", "gW4@0", "h3.A2.2@2"]
 TOTALS = ["h3@1", "h3.D@1", "g1.expert@1", "gphi@1", "psi.propagating@1", "h3i@1", "gW2@1", "gW3@1"]
@@ -157,7 +157,7 @@ def test_sympy_reads_what_is_written():
 
 def test_the_command():
     def run(*arguments):
-        return CliRunner().invoke(main, ["explain", "--formula", *arguments])
+        return scalecalc("explain", "--formula", *arguments)
 
     text = run("h3.A2.2@1", "--optimizer", "sgd", "--where").output
     assert "Theta(" in text and "N_e M >= N" in text and "complete" in text

@@ -4,15 +4,15 @@ import json
 from itertools import product
 
 import pytest
-from click.testing import CliRunner
 
 from scaling_algebra import Power, derive, recipe
-from scaling_algebra.cli import main
 from scaling_algebra.spec.gauges import GAUGES, OWN, regauged
 from scaling_algebra.spec.networks.grammar import network
 from scaling_algebra.spec.optimizers import OPTIMIZERS
 from scaling_algebra.spec.parameterizations import sp
 from scaling_algebra.spec.scaling import Scaling, TensorScaling
+
+from ..shared import scalecalc as run
 
 SHIFTED = sorted(set(GAUGES) - {OWN})
 
@@ -23,10 +23,6 @@ PRINTED = {
     "table8": HIDDEN | {"input": ("1", "1", "N", "1"), "readout": ("N^-1", "1", "N", "1")},
     "table9": HIDDEN | {"input": ("N^1/2", "N^-1", "1", "N^-1/2"), "readout": ("N^-1/2", "N^-1", "1", "N^-1/2")},
 }
-
-
-def run(*arguments):
-    return CliRunner().invoke(main, list(arguments))
 
 
 @pytest.mark.parametrize("gauge", PRINTED)

@@ -4,17 +4,17 @@ import json
 from fractions import Fraction
 
 import pytest
-from click.testing import CliRunner
 from hypothesis import HealthCheck, settings
 from hypothesis import given as drawn
 from hypothesis import strategies as st
 
 from scaling_algebra import Configuration, NotFound, Power, UsageError, derive, explain, prove, signals
-from scaling_algebra.cli import main
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.solver.demands import unfaithful, violation
 from scaling_algebra.spec.axes import AXES
 from scaling_algebra.spec.desiderata import Structure
+
+from ..shared import scalecalc
 
 HALF = Fraction(1, 2)
 ALL_HOLD = "every desideratum holds with what is given"
@@ -187,7 +187,7 @@ def test_epsilon_is_compared_with_the_only_one():
 )
 def test_exit_codes(options, code, words):
     asked = ("derive", "--regime", "III", "--optimizer", "sgd", "--parameterization", "mup")
-    result = CliRunner().invoke(main, [*asked, *options], prog_name="scalecalc")
+    result = scalecalc(*asked, *options, prog_name="scalecalc")
     assert (result.exit_code, words in result.output) == (code, True), result.output
 
 

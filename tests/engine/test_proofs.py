@@ -3,15 +3,13 @@
 import json
 from dataclasses import replace
 from fractions import Fraction
-from functools import cache
+from functools import cache, partial
 
 import pytest
-from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scaling_algebra import UsageError, derive
-from scaling_algebra.cli import main
 from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.quantities import quantities
@@ -25,6 +23,8 @@ from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.spec.optimizers import OPTIMIZERS, optimizer
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
 from scaling_algebra.spec.scaling import Point
+
+from ..shared import scalecalc
 
 ZERO_READOUT = Structure(zero=frozenset({"readout"}))
 proved = cache(prove)
@@ -247,9 +247,7 @@ def test_other_architectures():
 
 # --- command line ---------------------------------------------------------------------------------------------------
 
-
-def run(*args):
-    return CliRunner().invoke(main, ["derive", *args])
+run = partial(scalecalc, "derive")
 
 
 def test_json_of_a_proof(tmp_path):

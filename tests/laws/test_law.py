@@ -7,10 +7,8 @@ from itertools import pairwise
 
 import pytest
 import sympy
-from click.testing import CliRunner
 
 from scaling_algebra import law
-from scaling_algebra.cli import main
 from scaling_algebra.documents import FORMATS, render
 from scaling_algebra.errors import UsageError
 from scaling_algebra.laws.balance import balance
@@ -19,6 +17,8 @@ from scaling_algebra.laws.fits import compared
 from scaling_algebra.laws.law import inverted, laws
 from scaling_algebra.laws.monomials import parameter, simplified
 from scaling_algebra.laws.systems import sign
+
+from ..shared import scalecalc
 
 RISK = "(A*k)**-p + A*k/n + B*k*log(exp(1)*M/k)/n"
 A, B, M, k, n, p = (parameter(name) for name in ("A", "B", "M", "k", "n", "p"))
@@ -230,7 +230,7 @@ def test_a_law_that_is_none_is_one_line(mine, text, says):
 
 def test_an_axis_in_numbers():
     args = ["law", "moe-transformer", "--axis", "compute", "--at", "beta=1,d=32", "--check", "C=1,R=1/4"]
-    result = CliRunner().invoke(main, [*args, "--format", "json"])
+    result = scalecalc(*args, "--format", "json")
     (check,) = json.loads(result.stdout)["axes"]["compute"]["checks"]
     assert (
         result.exit_code == 0 and check["agrees"] and set(laws()) == {"chinchilla", "moe-transformer", "switch-cluster"}

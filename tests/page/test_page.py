@@ -9,13 +9,12 @@ import threading
 from urllib.parse import urlencode
 
 import pytest
-from click.testing import CliRunner
 
-from scaling_algebra.cli import main
 from scaling_algebra.errors import UsageError
 from scaling_algebra.page import assembly
 from scaling_algebra.page.questions import choices, copied
 
+from ..shared import scalecalc
 from .chrome import BROWSER, Chrome
 
 pytest.importorskip("websocket", reason="needs websocket-client")
@@ -82,7 +81,7 @@ def copy(page, form):
 
 
 def printed(question, form):
-    found = CliRunner().invoke(main, [*shlex.split(copied(question, "command"))[1:], "--format", form])
+    found = scalecalc(*shlex.split(copied(question, "command"))[1:], "--format", form)
     return found.stdout.removesuffix("\n")
 
 
@@ -167,7 +166,7 @@ def test_an_error_of_a_network_stands_at_its_line(page, tmp_path, monkeypatch):
     (tmp_path / "mine.toml").write_text(text, encoding="utf-8")
     question = {"ask": "derive", "ray": "N=1", "optimizer": "adam", "parameterization": "mup", "network": text}
     ask(page, question)
-    said = CliRunner().invoke(main, shlex.split(copied(question, "command"))[1:]).stderr
+    said = scalecalc(*shlex.split(copied(question, "command"))[1:]).stderr
     line = 1 + next(k for k, x in enumerate(text.splitlines()) if x.startswith("h2"))
     shown = page.run("document.querySelector('#network-error').textContent")
     assert shown == f"Line {line}. {said.removeprefix('scalecalc: ').rstrip()}"

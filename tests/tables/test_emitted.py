@@ -12,10 +12,8 @@ from html import unescape
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from scaling_algebra import REGIMES, derive
-from scaling_algebra.cli import main
 from scaling_algebra.documents import FORMATS, render
 from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.spec.powers import Power
@@ -24,14 +22,13 @@ from scaling_algebra.tables.derived.layouts import TABLES, table
 from scaling_algebra.tables.derived.scaling_tables import SAME, SIGMOID
 
 from ..engine.test_documents import check, compiles
+from ..shared import scalecalc
 from .test_published import every_cell
 
 PUBLISHED = Path(__file__).parents[2] / "tables" / "published"
 EMITTED = command.EMITTED
 
-
-def run(*args):
-    return CliRunner().invoke(main, ["table", *map(str, args)])
+run = partial(scalecalc, "table")
 
 
 @cache

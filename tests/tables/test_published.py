@@ -8,9 +8,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from scaling_algebra.cli import main
 from scaling_algebra.documents import render
 from scaling_algebra.explanations.explanations import explain_quantity
 from scaling_algebra.laws.expressions import exponent, parameter
@@ -19,6 +17,8 @@ from scaling_algebra.tables.audit.comparison import STATUSES, Audit, compare, de
 from scaling_algebra.tables.audit.errata import Errata, errata, unlisted
 from scaling_algebra.tables.commands import audit as audit_command
 from scaling_algebra.tables.published.reading import SOURCES, load
+
+from ..shared import scalecalc
 
 DRIFT = 0.1
 """Finite-size drift that still counts as agreement, as in verify."""
@@ -98,7 +98,7 @@ def test_an_erratum_that_is_new_and_one_that_is_gone_are_told_apart(monkeypatch)
     ):
         monkeypatch.setattr(audit_command, "audit", lambda source, audited=audited: audited)
         monkeypatch.setattr(audit_command, "errata", lambda errors=errors: Errata(tuple(errors)))
-        result = CliRunner().invoke(main, ["audit"])
+        result = scalecalc("audit")
         assert result.exit_code == code and says in result.stderr and bool(result.stderr) == bool(says)
 
 

@@ -17,12 +17,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 pytest.importorskip("torch")
 
 from scaling_algebra import files
-from scaling_algebra.cli import main
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.verify.campaigns.plans import Effort, job
@@ -30,13 +28,15 @@ from scaling_algebra.verify.measuring import store as stored
 from scaling_algebra.verify.measuring.cells import cells
 from scaling_algebra.verify.measuring.store import Store, read_plan, write_plan
 
+from ..shared import scalecalc
+
 VERIFY = ["verify", "--regime", "I", "--optimizer", "sgd", "--parameterization", "sp", "--sizes", "8,12,18"]
 VERIFY += ["--seeds", "8", "--device", "cpu"]
 RECORD = {("h1", 0): np.arange(4.0), ("h1", 1): np.ones(4)}
 
 
 def run(*arguments):
-    return CliRunner().invoke(main, [str(a) for a in arguments])
+    return scalecalc(*[str(a) for a in arguments])
 
 
 def started(*arguments, **more):

@@ -4,9 +4,8 @@ import shlex
 from importlib.util import find_spec
 
 import pytest
-from click.testing import CliRunner
 
-from scaling_algebra.cli import main
+from ..shared import scalecalc
 
 SHORT = {
     "CLUSTER": "law switch-cluster",
@@ -187,5 +186,5 @@ def test_wrong_usage_is_one_line(line, request, monkeypatch):
     first, _, rest = command.partition(" ")
     if first in ("verify", "study", "RUN", "TRANSFER") and not find_spec("torch"):
         pytest.skip("needs torch")
-    found = CliRunner().invoke(main, shlex.split(f"{SHORT.get(first, first)} {rest}"))
+    found = scalecalc(*shlex.split(f"{SHORT.get(first, first)} {rest}"))
     assert found.exit_code == 2 and words in found.stderr and found.stderr.count("\n") == 1, found.output

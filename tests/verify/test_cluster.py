@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from click.testing import CliRunner
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("distributed")
 
-from scaling_algebra.cli import main
 from scaling_algebra.errors import UsageError
 from scaling_algebra.verify.hardware import Hardware
 from scaling_algebra.verify.measuring import pool
 from scaling_algebra.verify.measuring.pool import Failed, Here, Work
+
+from ..shared import scalecalc
 
 VERIFY = ["verify", "--regime", "I", "--optimizer", "sgd", "--parameterization", "sp", "--sizes", "8,12,18"]
 VERIFY += ["--seeds", "8", "--steps", "1", "--device", "cpu"]
@@ -20,7 +20,7 @@ REPORTS = ("report.json", "report.md", "report.html")
 
 
 def run(*arguments):
-    return CliRunner().invoke(main, [str(a) for a in arguments])
+    return scalecalc(*[str(a) for a in arguments])
 
 
 def reports(folder):

@@ -12,11 +12,9 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 torch = pytest.importorskip("torch")
 
-from scaling_algebra.cli import main
 from scaling_algebra.documents import render, suffixes
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.verify.campaigns import session
@@ -29,6 +27,7 @@ from scaling_algebra.verify.measuring.store import Store, write_plan
 from scaling_algebra.verify.reports import output, plots
 
 from ..page.chrome import BROWSER, Chrome
+from ..shared import scalecalc
 
 HALF = Fraction(1, 2)
 
@@ -82,7 +81,7 @@ def test_every_gate_is_there_and_passes(run):
 
 def test_the_command_says_what_was_measured_and_which_rows_are_open(run, kept):
     def reported(*options):
-        return CliRunner().invoke(main, ["verify", "--merge", str(kept), *options])
+        return scalecalc("verify", "--merge", str(kept), *options)
 
     report = run[0].report(Store(kept))
     still = [r.quantity for r in report.rows if r.verdict != "AGREES"]
@@ -101,8 +100,8 @@ def test_the_command_says_what_was_measured_and_which_rows_are_open(run, kept):
 def test_a_file_has_the_format_of_its_ending(form, kept, run, tmp_path):
     """Instead of stdout, and of the files of a folder."""
     file = tmp_path / f"verdicts{suffixes()[form]}"
-    written = CliRunner().invoke(main, ["verify", "--merge", str(kept), "-o", str(file)])
-    shown = CliRunner().invoke(main, ["verify", "--merge", str(kept), "--format", form])
+    written = scalecalc("verify", "--merge", str(kept), "-o", str(file))
+    shown = scalecalc("verify", "--merge", str(kept), "--format", form)
     assert written.exit_code == shown.exit_code and not written.stdout and [*tmp_path.iterdir()] == [file]
     assert file.read_text(encoding="utf-8") == shown.stdout
 

@@ -8,11 +8,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 torch = pytest.importorskip("torch")
 
-from scaling_algebra.cli import main
 from scaling_algebra.errors import UsageError
 from scaling_algebra.solver import derivation
 from scaling_algebra.spec.configuration import Configuration
@@ -29,6 +27,8 @@ from scaling_algebra.verify.measuring.sizes import elements
 from scaling_algebra.verify.measuring.store import Store, read_plan, write_plan
 from scaling_algebra.verify.networks.scales import CONSTANTS
 
+from ..shared import scalecalc
+
 SIZES = (8, 12, 18, 27)
 ASKED = Configuration.of("III", "sgd", "mup")
 VERIFY = ["verify", "--regime", "III", "--optimizer", "sgd", "--parameterization", "mup"]
@@ -43,7 +43,7 @@ def small(**options):
 
 
 def invoke(*arguments):
-    return CliRunner().invoke(main, [str(a) for a in arguments])
+    return scalecalc(*[str(a) for a in arguments])
 
 
 def closing(found):

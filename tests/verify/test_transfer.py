@@ -7,12 +7,10 @@ from functools import partial
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
-from scaling_algebra.cli import main
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.verify.networks.base_shapes import recipe
@@ -21,6 +19,8 @@ from scaling_algebra.verify.studies.presentation import study
 from scaling_algebra.verify.studies.sweep import Course, better, rate, sweep, tune
 from scaling_algebra.verify.studies.tasks import TASKS
 from scaling_algebra.verify.studies.transfer import transfer
+
+from ..shared import scalecalc
 
 GRID = tuple(np.arange(-9.0, -2.0))
 YES, NO, OPEN = "TRANSFERS", "DRIFTS", "INCONCLUSIVE"
@@ -214,8 +214,7 @@ def test_a_gain_within_its_error_is_none():
     assert not better(base + np.array([-0.5, 0.5, -0.6, 0.5]), base)
 
 
-def run(*args):
-    return CliRunner().invoke(main, ["study", "transfer", *args])
+run = partial(scalecalc, "study", "transfer")
 
 
 def swept(*names, steps=3, grid=(-7.0, -6.0, -5.0), extend=4, trials=0, data="digits", **settings):
