@@ -98,11 +98,6 @@ def test_a_closed_pipe_is_exit_0():
     assert process.stderr.read() == b"" and process.wait() == 0
 
 
-def test_the_module_is_the_command():
-    out = subprocess.run([sys.executable, "-m", "scaling_algebra", "--version"], capture_output=True, text=True)
-    assert out.returncode == 0 and out.stdout.startswith("scalecalc, version ")
-
-
 def test_files_are_utf8_whatever_the_system_prefers(tmp_path):
     """A system whose own encoding is not UTF-8: what is read and written is all the same."""
     environment = {**os.environ, "PYTHONUTF8": "0", "LC_ALL": "C", "LANG": "C", "PYTHONCOERCECLOCALE": "0"}

@@ -1,6 +1,5 @@
 """Gauges: the published tables, what no gauge changes, the command line and recipes (training: ``tests/verify``)."""
 
-import json
 from itertools import product
 
 import pytest
@@ -11,8 +10,6 @@ from scaling_algebra.spec.networks.grammar import network
 from scaling_algebra.spec.optimizers import OPTIMIZERS
 from scaling_algebra.spec.parameterizations import sp
 from scaling_algebra.spec.scaling import Scaling, TensorScaling
-
-from ..shared import scalecalc as run
 
 SHIFTED = sorted(set(GAUGES) - {OWN})
 
@@ -96,18 +93,6 @@ def test_exponents_are_those_without_multipliers():
     with pytest.raises(ValueError, match="without multipliers"):
         Scaling(d.in_gauge("table8").tensors).point(d.ray)
     assert TensorScaling(Power(), Power()).multiplier == Power()
-
-
-def test_derive_prints_a_gauge():
-    shown = run("derive", "--regime", "I", "--parameterization", "mup", "--gauge", "TABLE8")
-    assert shown.exit_code == 0 and "gauge table8: " in shown.output and "  multiplier  " in shown.output
-    plain = run("derive", "--regime", "I", "--parameterization", "mup", "--gauge", "table3").output
-    assert plain == run("derive", "--regime", "I", "--parameterization", "mup").output
-    asked = ("--regime", "I", "--parameterization", "mup", "--gauge", "table8", "--format", "json")
-    record = json.loads(run("derive", *asked).output)
-    assert record["gauge"] == "table8"
-    assert (record["tensors"]["readout"]["a"], record["tensors"]["readout"]["multiplier"]) == ("1", {"N": "-1"})
-    assert (record["tensors"]["expert_in"]["a"], record["tensors"]["expert_in"]["multiplier"]) == ("0", {})
 
 
 @pytest.mark.parametrize("gauge", SHIFTED)

@@ -12,7 +12,7 @@ from scaling_algebra.spec.networks.functions import FUNCTIONS
 from scaling_algebra.spec.networks.grammar import network
 from scaling_algebra.spec.networks.language import Factor, Function, Product, Sum
 from scaling_algebra.spec.networks.library import ARCHITECTURES, AXES, TITLES, architecture
-from scaling_algebra.spec.networks.printing import as_latex, as_text
+from scaling_algebra.spec.networks.printing import as_text, latex_sides
 
 FIRST, LAST = "h1[a] = W1[a,x] data[x]", "f = W4[a] h2[a]"
 """A line above and one below what is tried: equations 1 and 3."""
@@ -268,25 +268,16 @@ def test_toml_says_the_same_network(name):
     assert again == there and list(again.tensors) == list(there.tensors)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_latex_has_every_equation(name):
-    there, text = ARCHITECTURES[name], as_latex(ARCHITECTURES[name])
-    assert text.count("&=") == len(there.statements) and text.count("{") == text.count("}")
-    assert all(line.endswith(r" \\") for line in text.splitlines()[1:-2])
-
-
 def test_latex():
     n = between("h2[a] = alpha sigmoid(Q[i,b] h1[b]) W3[i,a,k] W2[i,k,j] h1[j]")
-    assert as_latex(n).splitlines() == [
-        r"\begin{align*}",
-        r"  h_{1,a} &= \sum_{x} W_{1,ax} \mathrm{data}_{x} \\",
-        r"  h_{2,2,i} &= \sum_{b} Q_{ib} h_{1,b} \\",
-        r"  h_{2,1,i} &= \mathrm{sigmoid}(h_{2,2,i}) \\",
-        r"  h_{2,3,ik} &= \sum_{j} W_{2,ikj} h_{1,j} \\",
-        r"  h_{2,4,ia} &= \sum_{k} W_{3,iak} h_{2,3,ik} \\",
-        r"  h_{2,a} &= \alpha \sum_{i} h_{2,1,i} h_{2,4,ia} \\",
-        r"  f &= \sum_{a} W_{4,a} h_{2,a}",
-        r"\end{align*}",
+    assert [" = ".join(sides) for sides in latex_sides(n)] == [
+        r"h_{1,a} = \sum_{x} W_{1,ax} \mathrm{data}_{x}",
+        r"h_{2,2,i} = \sum_{b} Q_{ib} h_{1,b}",
+        r"h_{2,1,i} = \mathrm{sigmoid}(h_{2,2,i})",
+        r"h_{2,3,ik} = \sum_{j} W_{2,ikj} h_{1,j}",
+        r"h_{2,4,ia} = \sum_{k} W_{3,iak} h_{2,3,ik}",
+        r"h_{2,a} = \alpha \sum_{i} h_{2,1,i} h_{2,4,ia}",
+        r"f = \sum_{a} W_{4,a} h_{2,a}",
     ]
 
 

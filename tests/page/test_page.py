@@ -153,13 +153,6 @@ def test_the_reason_of_a_number_is_that_of_the_command_line(page):
     assert page.run("document.querySelector('#more h3').textContent") == "router.lr"
 
 
-def test_sizes_are_carried_over_as_on_the_command_line(page):
-    question = {"ask": "recipe", "base": "N=64,L=2", "target": "N=256,L=8", "lr": "3e-3, embedding=1e-2"}
-    question |= {"optimizer": "adamw", "parameterization": "mup"}
-    ask(page, question)
-    same(page, question, "#document")
-
-
 def test_an_error_of_a_network_stands_at_its_line(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text = choices()["example"].replace("h2[b] = W2[b,a] h1[a]", "h2[b] = W2[b,a] h1[a] - h1[b]")

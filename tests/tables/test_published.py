@@ -172,13 +172,3 @@ def test_errata_name_every_cell_twice():
             assert re.search(rf"  {shown} +[+-]\d\.\d\d \[", line), line
             assert where in evidence and c.quantity in evidence
     assert all(e["matching"] for e in errata().document().record["errata"])
-
-
-def test_the_engine_reads_no_table():
-    root = Path(__file__).parents[2] / "scaling_algebra"
-    files = [path for path in root.rglob("*.py") if "commands" not in path.parts and path.name != "cli.py"]
-    assert len(files) > 30
-    for path in files:
-        text = path.read_text(encoding="utf-8")
-        reads = path.name in ("families.py", "files.py")  # shapes of models, networks: no exponents
-        assert "tables.published" not in text and (reads or "tomllib" not in text), path

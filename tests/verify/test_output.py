@@ -15,7 +15,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from scaling_algebra.documents import render, suffixes
+from scaling_algebra.documents import render
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.verify.campaigns import session
 from scaling_algebra.verify.campaigns.plans import Effort, job
@@ -94,16 +94,6 @@ def test_the_command_says_what_was_measured_and_which_rows_are_open(run, kept):
     assert reported("--require", "100%").exit_code == 3 and reported("--require", "1/2").exit_code == 0
     wrong = reported("--require", "most")
     assert wrong.exit_code == 2 and "9/10 or 90%" in wrong.stderr and len(wrong.stderr.splitlines()) == 1
-
-
-@pytest.mark.parametrize("form", ["text", "json"])
-def test_a_file_has_the_format_of_its_ending(form, kept, run, tmp_path):
-    """Instead of stdout, and of the files of a folder."""
-    file = tmp_path / f"verdicts{suffixes()[form]}"
-    written = scalecalc("verify", "--merge", str(kept), "-o", str(file))
-    shown = scalecalc("verify", "--merge", str(kept), "--format", form)
-    assert written.exit_code == shown.exit_code and not written.stdout and [*tmp_path.iterdir()] == [file]
-    assert file.read_text(encoding="utf-8") == shown.stdout
 
 
 def tripped(measurement, prediction):
