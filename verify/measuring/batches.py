@@ -17,8 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from scaling_algebra.errors import missing
-from scaling_algebra.verify.networks.base_shapes import BaseShapes, Scaled
-from scaling_algebra.verify.networks.mlp import MLPMoE
+from scaling_algebra.verify.networks.base_shapes import BaseShapes, MLPMoE, Scaled
 from scaling_algebra.verify.networks.scales import Dims
 from scaling_algebra.verify.networks.transformer import Transformer
 
