@@ -1,7 +1,6 @@
 """Reads the published tables (``published/*.toml``) into one list of printed cells; the engine never imports this.
 
 Adding a table: one more TOML file; ``SHAPES`` says how each kind of entry is read.
-Read next: ``audit/comparison.py`` (compares the cells with the engine).
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Batches that networks learn from: handwritten digits, what a random network says, or the next byte of Python sources.
 
 Batches depend on seed and step only, so they are the same at every size, learning rate and parameterization.
-Read next: ``coordinates.py`` and ``studies/sweep.py`` (train on them).
 """
 
 from __future__ import annotations

@@ -4,7 +4,6 @@ At the base size every parameterization has the same natural init stds (fan_in^-
 each is multiplied by its derived power of (size / base size), axis by axis. What was tuned at the base size, the
 ``Multipliers``, is then meant for all sizes. Source: base shapes as in Yang et al. (2022); MSSP paper, App. B and P.
 Every parameter has a leading replica dimension (one replica per seed), as in ``replicas.py``.
-Read next: ``transformer.py`` (another network), ``sweep.py`` (trains them).
 """
 
 from __future__ import annotations
