@@ -12,16 +12,13 @@ from scaling_algebra import law
 from scaling_algebra.documents import FORMATS, render
 from scaling_algebra.errors import UsageError
 from scaling_algebra.laws.balance import balance
-from scaling_algebra.laws.expressions import exponent, expression, monomial
+from scaling_algebra.laws.expressions import exponent, monomial
 from scaling_algebra.laws.fits import compared
 from scaling_algebra.laws.law import inverted, laws
 from scaling_algebra.laws.monomials import parameter, simplified
 from scaling_algebra.laws.systems import sign
 
 from ..shared import scalecalc
-
-RISK = "(A*k)**-p + A*k/n + B*k*log(exp(1)*M/k)/n"
-A, B, M, k, n, p = (parameter(name) for name in ("A", "B", "M", "k", "n", "p"))
 
 
 def same(e, text):
@@ -110,29 +107,6 @@ def test_beta_from_fitted_exponents():
         inverted(a, "alpha_D", exponent("2"))
     with pytest.raises(UsageError, match="2 open parameters"):
         inverted(moe("model"), "alpha_N", exponent("1/2"))
-
-
-def zero(e):
-    return sympy.simplify(sympy.expand_log(e, force=True)) == 0
-
-
-def test_conditions_of_the_optimal_k():
-    """(11), (45), whose right side is A + B log(M/k); a minimum where (p + 1)(A/B + log(M/k)) > 1."""
-    risk = expression(RISK).expr
-    slope, right = sympy.diff(risk, k) + p * A**-p * k ** (-p - 1), (A + B * sympy.log(sympy.E * M / k) - B) / n
-    assert zero(slope - right) and zero(right - (A + B * sympy.log(M / k)) / n)
-    assert not zero(slope - right - B / n), "negative control"
-    at_zero = p * A**-p * k ** (-p - 1) - (A + B * sympy.log(M / k)) / n
-    curvature = ((p + 1) * (A / B + sympy.log(M / k)) - 1) * B / (n * k)
-    assert zero(sympy.diff(risk, k, 2) - (p + 1) * at_zero / k - curvature)
-
-
-def test_what_idle_experts_cost():
-    """Prop. G.1 (50), Cor. G.2, and M = rho k."""
-    risk, rho = expression(RISK).expr, parameter("rho")
-    assert zero(sympy.diff(risk, M) - B * k / (n * M))
-    assert zero(risk.subs(M, rho * M) - risk - B * k * sympy.log(rho) / n)
-    assert zero(risk.subs(M, rho * k) - (A * k) ** -p - A * k / n - B * k * (1 + sympy.log(rho)) / n)
 
 
 def test_frontier_of_others():
