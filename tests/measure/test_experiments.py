@@ -9,14 +9,7 @@ import torch
 
 from scaling_algebra.verify.judging.fit import Verdict
 from scaling_algebra.verify.studies import digits
-from scaling_algebra.verify.studies.clusters import (
-    DISTRIBUTIONS,
-    Schedule,
-    Switch,
-    Training,
-    examples,
-    signals,
-)
+from scaling_algebra.verify.studies.clusters import DISTRIBUTIONS, Schedule, Switch, Training, examples, signals
 from scaling_algebra.verify.studies.findings import Conditions
 from scaling_algebra.verify.studies.runner import EXPERIMENTS
 
