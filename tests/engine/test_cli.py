@@ -51,6 +51,10 @@ WRONG = {
     "recipe --base N=8 --target N=16 --std =1": "cannot read --std '=1'",
     "recipe --hold all,none": "all holds every invariant",
     "explain --formula h3@1 --structure tied,": "cannot read 'tied' in the structure",
+    "derive --regime I --open": "give -o FILE.html too",
+    "study limt": "did you mean 'limit'",
+    "study routers transfer": "write scalecalc study transfer, the name first",
+    "audit nofile.toml": "scalecalc: cannot read nofile.toml: No such file or directory; give a TOML file",
     "explain --formula h3@1 --structure ,": "cannot read '' in the structure",
 }
 
@@ -60,6 +64,16 @@ def test_wrong_usage_is_one_line_and_exit_2(line, words):
     result = run(*line.split())
     assert result.exit_code == 2 and words in result.output, result.output
     assert len(result.output.strip().splitlines()) == 1
+
+
+def test_a_file_is_opened_and_a_shell_completes_names(tmp_path, monkeypatch):
+    opened = []
+    monkeypatch.setattr("click.launch", opened.append)
+    file = tmp_path / "answer.html"
+    assert run("derive", "--regime", "I", "-o", str(file), "--open").exit_code == 0 and opened == [str(file)]
+    words = {"_SCALECALC_COMPLETE": "bash_complete", "COMP_WORDS": "scalecalc derive --regime I", "COMP_CWORD": "3"}
+    asked = CliRunner().invoke(main, [], env=words, prog_name="scalecalc")
+    assert [line.partition(",")[2] for line in asked.output.split()] == ["I", "II", "III"]
 
 
 def test_a_word_of_the_glossary_needs_no_regime():
