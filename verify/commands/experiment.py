@@ -15,7 +15,6 @@ from scaling_algebra.errors import UsageError, named
 
 from .shared import POOL, RESUME, again, integers, kept, pool, progress
 
-
 STUDIES = {
     "transfer": ("Sweeps of the learning rate.", "scaling_algebra.verify.commands.transfer"),
     "limit": ("The limit of infinite width.", "scaling_algebra.verify.commands.limit"),
