@@ -66,8 +66,9 @@ def command(
 
     if other := next((name for name in names if name in STUDIES), ""):
         raise UsageError(f"{other} is a study of its own; write scalecalc study {other}, the name first")
-    known = {**EXPERIMENTS, **dict.fromkeys(STUDIES)}
-    chosen = [named("study", name, known) for name in dict.fromkeys(names or EXPERIMENTS)]
+    for name in names:
+        named("study", name, {**EXPERIMENTS, **STUDIES})
+    chosen = [named("study", name, EXPERIMENTS) for name in dict.fromkeys(names or EXPERIMENTS)]
     if only is not None:
         matching = [tuple(t for t in e.trials if only.lower() in t.title.lower()) for e in chosen]
         chosen = [replace(e, trials=trials) for e, trials in zip(chosen, matching, strict=True) if trials]
