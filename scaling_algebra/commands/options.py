@@ -6,6 +6,8 @@ Read next: any other file of this folder, each one verb.
 from __future__ import annotations
 
 import importlib
+import os
+import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import wraps
@@ -421,7 +423,18 @@ def emit(answer: Answer, form: str | None, output: Path | None, default: str = "
             click.echo(text)
             raise
     elif text:
-        click.echo(fitted(text, get_terminal_size().columns) if form == "text" and sys.stdout.isatty() else text)
+        shown = form == "text" and sys.stdout.isatty()
+        click.echo(coloured(fitted(text, get_terminal_size().columns)) if shown else text)
+
+
+COLOURS = {"AGREES": "green", "DISAGREES": "red", "REFUTED": "red", "INCONCLUSIVE": "yellow", "UNDECIDED": "yellow"}
+
+
+def coloured(text: str) -> str:
+    """Verdicts in colour, unless ``NO_COLOR`` is set."""
+    if os.environ.get("NO_COLOR"):
+        return text
+    return re.sub(rf"\b({'|'.join(COLOURS)})\b", lambda word: click.style(word[0], fg=COLOURS[word[0]]), text)
 
 
 def fitted(text: str, width: int) -> str:
