@@ -13,7 +13,7 @@ import pytest
 from click.shell_completion import ShellComplete
 
 from scaling_algebra.cli import MODULES, VERBS, main
-from scaling_algebra.commands.options import fitted
+from scaling_algebra.commands.options import coloured, fitted
 from scaling_algebra.documents import suffixes
 from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION
 
@@ -130,3 +130,10 @@ def test_text_fits_the_terminal(width):
     assert max(map(len, lines)) <= width and " ".join(text.split()) == " ".join("\n".join(lines).split())
     first, second = next((a, b) for a, b in pairwise(lines) if a.startswith("  sp-feature"))
     assert len(second) - len(second.lstrip()) == first.index("SP with")
+
+
+def test_verdicts_have_colours_unless_they_are_not_wanted(monkeypatch):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert coloured("psi  REFUTED  0 refuted") == "psi  \x1b[31mREFUTED\x1b[0m  0 refuted"
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert coloured("psi  REFUTED") == "psi  REFUTED"

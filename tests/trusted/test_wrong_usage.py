@@ -31,6 +31,7 @@ derive --ray N=1,M=1 | leaves out N_e
 derive --nonsense | No such option
 derive --regime I --epsilon negligable | did you mean 'negligible'
 derive --regime I --given rotuer.init=1 | did you mean 'router'
+derive --regime I --open | give -o FILE.html too
 derive --regime III --json | no option --json; write --format json
 derive --regime III --architecture moe-sigmoid --prove | phi; derive --without phi leaves it out
 derive --regime I --smtlib x.smt2 | needs --prove
@@ -140,6 +141,7 @@ table --all --format html | --format goes with one printed table
 table b1 -o /nonexistent/b1.md | cannot write
 table --all -o pyproject.toml | cannot write into
 table g1 --ray N=1,N_e=1,M=1 | --ray goes with the table b1
+audit nofile.toml | scalecalc: cannot read nofile.toml: No such file or directory; give a TOML file
 audit --source msp | no source named
 audit --implementations --source megatron | did you mean 'megatron-lm'
 audit --implementations --source routers | no implementation named 'routers'
@@ -172,6 +174,8 @@ TRANSFER --parameterization mssp --base K=2 | top-K cannot choose 2 of 4
 study transfer --ray N=0,N_e=1,M=1 | N does not grow
 study transfer --ray N=0,N_e=0,M=1,K=1 --along M | no default widths
 study roters | did you mean 'routers'
+study limt | did you mean 'limit'
+study routers transfer | write scalecalc study transfer, the name first
 study clusters --sizes 8,16,32 | clusters has a fixed size
 study routers --only 'SGD: saturates' --sizes 8,9,10 | n / 4, so give larger ones
 study routers --only relu | title; see scalecalc study --list
