@@ -80,7 +80,7 @@ def _configured(path: Path, deep: bool) -> Callable[[Mapping[str, int]], tuple[n
 def small_of(
     record: Mapping[str, Any], path: str, deep: bool
 ) -> Callable[[Mapping[str, int]], tuple[nn.Module, dict[str, Any]]]:
-    """Small models of a configuration, and their input. ``path``: what errors call it; ``deep``: as for ``build_of``."""
+    """Small models of a configuration, and their input. ``path``: for errors; ``deep``: as for ``build_of``."""
     try:
         from transformers import AutoConfig, AutoModelForCausalLM
     except ModuleNotFoundError:
