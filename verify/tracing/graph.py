@@ -79,6 +79,11 @@ def total_of(f: Entrywise, g: Entrywise) -> Entrywise:
     return lambda x: f(x) + g(x)
 
 
+def times(a: Vector, b: Vector) -> Vector:
+    """Factors multiplied; an empty one is 1."""
+    return tuple(x * y for x, y in zip(a, b, strict=True)) if a and b else a or b
+
+
 Source = tuple["TracedNode", tuple[int, ...]]
 """A node that is read, and the label of each of its slots."""
 

@@ -27,12 +27,16 @@ from .graph import (
     join,
     product_of,
     then,
+    times,
     total_of,
     whole_of,
 )
 from .recording import Recording, Ref, TorchCall, refs
 
-GATES = ("softmax", "sigmoid", "topk_softmax", "topk_sigmoid", "topk")
+GATES = {"softmax": "softmax", "softmax_topk": "topk_softmax", "topk_softmax": "topk_softmax"} | {
+    name: f"normed_{name}" for name in ("sigmoid", "topk_sigmoid", "topk")
+}
+"""Functions of gates, and what they are when they are divided by their sum."""
 TINY = 1e-3
 """A constant that is added and is below this guards a division."""
 _WHOLE = slice(None)
@@ -84,6 +88,7 @@ class Reader:
         self.read_calls: list[tuple[TorchCall, Ref, View]] = []
         self.one_hot: dict[int, TracedNode] = {}
         self.call: TorchCall | None = None
+        self.scales: list[tuple[str, float, TracedNode | None]] = []
 
     # leaves -----------------------------------------------------------------------------------------------------
 
@@ -176,16 +181,27 @@ class Reader:
         bound = Bound(call.name, call, args, keywords, shapes, values, live)
         if call.name == "__getitem__" and not live:
             self._remember(call, results)
-        if not live and call.name != "__setitem__":
+        if call.name != "__setitem__" and self.pieces.keys() & _numbers(call):
+            raise self.fail("reads a tensor of which parts alone are written; torch.cat its parts")
+        if not live:
             for r, v in zip(results, values, strict=True):
                 self.views[r.number] = self.constant(v)
             return
         made = self.apply(self, bound)
+        self._kept(call, results, made)
         for k, (r, view) in enumerate(zip(results, made if isinstance(made, list) else [made], strict=False)):
             if view.node.call is None:
                 view.node.call = (*call.key, k)
             self.views[r.number] = view
             self.read_calls.append((call, r, view))
+
+    def _kept(self, call: TorchCall, results: Sequence[Ref], made: Any) -> None:
+        """A sum is no smaller than rounding leaves of its terms: signs are in no equation."""
+        if isinstance(made, View) and made.node.kind == "add":
+            size = [float(x.abs().max()) for x in map(self.runs[0].tensors.get, _numbers(call)) if x is not None]
+            got = float(self.runs[0].tensors[results[0].number].abs().max())
+            if size and min(size) > 0 and got <= 1e-9 * max(size):
+                raise self.fail("a sum that cancels, and the equations have no signs")
 
     def _remember(self, call: TorchCall, results: Sequence[Ref]) -> None:
         """A slice of a constant, which may be written into."""
@@ -265,6 +281,8 @@ class Reader:
     def contract(self, operands: Sequence[Operand], out: Sequence[Any], factor: Vector = ()) -> View:
         """An einsum on dimensions. factor: at every build, what multiplies it."""
         labels, classes, owned, factors = self._labelled(operands)
+        if any(v.node.kind == "const" and not all(bool((c == 1).all()) for c in v.node.value) for v, _ in operands):
+            raise self.fail("a product with a constant matrix, or with a second input; make it a parameter, or data")
         for key in labels:
             for label in labels[key]:
                 if key not in out and label not in owned:  # a sum of what is constant along it
@@ -287,7 +305,7 @@ class Reader:
             before, after = factors[:k], factors[k + 1 :]
             scaled = len(factors) == 1 and set(mine) == set(out)
             if node.kind == "same" and node.name == "scale" and (scaled or (len(factors) > 1 and node.weight)):
-                return self.product([*before, (node.source, mine), *after], out, classes, _times(factor, node.factor))
+                return self.product([*before, (node.source, mine), *after], out, classes, times(factor, node.factor))
             if node.kind == "add" and node.weight and len(factors) > 1:
                 terms = []
                 for term, labels in node.sources:
@@ -304,7 +322,7 @@ class Reader:
                         names[x] = max([*classes, *names.values()]) + 1
                         classes[names[x]] = node.labels[x]
                 inner = [(g, tuple(names[x] for x in labels)) for g, labels in node.sources]
-                return self.product([*before, *inner, *after], out, classes, _times(factor, node.factor))
+                return self.product([*before, *inner, *after], out, classes, times(factor, node.factor))
             if node.kind == "cat":
                 return self._distributed(factors, k, out, classes, factor)
         labels = {x: classes[x] for x in dict.fromkeys([*out, *(x for _, mine in factors for x in mine)])}
@@ -367,7 +385,7 @@ class Reader:
 
     def scaled(self, x: View, by: View | Vector) -> View:
         """A signal times constants: a number that changes with size is a factor, others leave the size as it is."""
-        values = by.node.value if isinstance(by, View) else [torch.tensor(float(v), dtype=torch.float64) for v in by]
+        values = [v.double() for v in by.node.value] if isinstance(by, View) else _tensors(by)
         most = tuple(float(v.abs().max()) if v.numel() else 0.0 for v in values)
         if not any(most):
             shape = torch.broadcast_shapes(
@@ -382,14 +400,22 @@ class Reader:
                 keys = range(len(x.dims))
                 return self.contract([(x, keys)], keys, number)
             if number[0] == 1:
+                self.scales.append((self.where, 1.0, None))
                 return x
             out = self.same(x, lambda v: v * number[0], entry=lambda u: u * number[0])
             out.node.name, out.node.factor = "scale", number
+            self.scales.append((self.where, abs(number[0]), out.node))
             return out
+        self.scales.append((self.where, first, None))
         if not alike:
             keys = range(len(x.dims))
             x = self.contract([(x, keys)], keys, most)
             c = c / most[0]
+        peaks = [m / float(v.double().square().mean().sqrt()) for m, v in zip(most, values, strict=True)]
+        if max(peaks) > 1.2 * min(peaks):
+            raise self.fail(
+                "multiplies by a constant whose large entries become rarer with size; no equation says this"
+            )
         note = "" if bool((c == 1).all()) else "a constant factor is left out (rotary angles, masks)"
         return self.same(self.spread(x, by), lambda v: v * c.to(v.dtype), note)
 
@@ -431,7 +457,7 @@ class Reader:
 
     def shifted(self, x: View, by: View | Vector, what: str = "add") -> View:
         """A signal with a constant added: a mask is left out with a note; any other constant stays in the graph."""
-        values = by.node.value if isinstance(by, View) else [torch.tensor(float(v), dtype=torch.float64) for v in by]
+        values = by.node.value if isinstance(by, View) else _tensors(by)
         c = values[0]
         if not c.numel() or float(c.abs().max()) == 0:
             return x
@@ -459,9 +485,13 @@ class Reader:
             if not (summed and value.kind == "func" and value.name in GATES):
                 return None
             gone = tuple(k for k, label in enumerate(source.sources[0][1]) if label not in source.out)
-            total = self.same(x, lambda v: v, "gates that are divided by their sum are read as the gates")
-            total.node.exact = lambda v: v / v.sum(gone, keepdim=True)
-            return total
+            gates = value.exact
+            assert gates is not None
+
+            def normed(v: Tensor) -> Tensor:
+                return (y := gates(v)) / y.sum(gone, keepdim=True)
+
+            return self.function(GATES[value.name], View(value.source, x.dims), normed, value.over, False)
         if (
             source.kind != "contract"
             or len(source.sources) != 2
@@ -689,8 +719,12 @@ class Reader:
         return View(x.node, dims)
 
 
-def _times(a: Vector, b: Vector) -> Vector:
-    return tuple(x * y for x, y in zip(a, b, strict=True)) if a and b else a or b
+def _numbers(call: TorchCall) -> list[int]:
+    return [r.number for r in refs((call.arguments, call.keywords))]
+
+
+def _tensors(numbers: Vector) -> list[Tensor]:
+    return [torch.tensor(float(v), dtype=torch.float64) for v in numbers]
 
 
 def _without(indices: list[IndexClass], slot: int) -> list[IndexClass]:
