@@ -366,7 +366,7 @@ REFUSED = {
     "a difference of two signals may cancel ": lambda m, h: h + (-m.w(h)),
     "a sum that cancels": lambda m, h: h + m.minus * h,
     "large entries become rarer": lambda m, h: m.w(h) * F.one_hot(torch.tensor(0), m.n),
-    "weights alone acts on nothing": lambda m, h: m.w(h) * m.w.weight[0],
+    "weights alone is in no equation": lambda m, h: m.w(h) * m.w.weight[0],
     "parts alone are written": lambda m, h: h * written(m.w(h), m.n // 2),
     "a product with a constant matrix": lambda m, h: F.linear(h, torch.ones(m.n, m.n).triu()),
     "the constant 1 is added to a signal": lambda m, h: 1 + m.w(h),

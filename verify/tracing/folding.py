@@ -85,6 +85,7 @@ class Folder:
     def __init__(self, builds: int, depth: bool) -> None:
         self.builds, self.depth = builds, depth
         self.kinds: dict[Any, int] = {}
+        self.memo: dict[int, Any] = {}
         self.made: dict[int, TracedNode] = {}
         self.uses: dict[int, int] = {}
         self.parameters: dict[str, TracedNode] = {}
@@ -158,24 +159,23 @@ class Folder:
         whole = tuple(range(len(node.indices)))
         terms = self.flat(node, whole, prefixes)
         deep = self.depth and bool(prefixes)
-        stream = frozenset(p.number for p in prefixes) | {terms[0][0].number} if deep else frozenset[int]()
-        memo: dict[int, Any] = {}
+        reads = [{n.number for n in walk(t)} for t, _ in terms] if deep else []
+        start = next((k for k, (t, _) in enumerate(terms) if deep and all(t.number in r for r in reads)), 0)
+        stream = frozenset(p.number for p in prefixes) | {terms[start][0].number} if deep else frozenset[int]()
+        memo: dict[int, Any] = {} if stream else self.memo
         groups: dict[Any, list[tuple[int, tuple[int, ...]]]] = {}
         for k, (t, labels) in enumerate(terms):
-            if not (deep and k == 0):
+            if not (deep and k == start):
                 kind, numbers = self.key(t, stream, memo)
                 groups.setdefault((kind, labels), []).append((k, numbers))
         folds = []
         for (_, labels), members in groups.items():
+            if len(members) < 2:
+                continue
             columns = list(zip(*(numbers for _, numbers in members), strict=True))
             varying = frozenset(j for j, column in enumerate(columns) if len(set(column)) > 1)
             values = [columns[j] for j in varying]
-            if (
-                len(members) > 1
-                and values
-                and all(v == values[0] for v in values)
-                and len(set(values[0])) == len(members)
-            ):
+            if values and all(v == values[0] for v in values) and len(set(values[0])) == len(members):
                 folds.append((members, varying, labels))
         if not folds:
             sources = tuple((self.new(t), labels) for t, labels in node.sources)
@@ -190,7 +190,7 @@ class Folder:
                     join(self.layers, letter)
                 self.layers = letter.root()
             first = terms[members[0][0]][0]
-            lift = _Lift(self, letter, stream, terms[0][0] if deep else None, memo)
+            lift = _Lift(self, letter, stream, terms[start][0] if deep else None, memo)
             kept.append((lift.total(first, varying), labels))
             word = "layers" if deep else "terms"
             self.notes.append((first.where, f"{len(members)} {word} that differ by a number are one letter"))
@@ -202,7 +202,7 @@ class Folder:
     def stacked(self, node: TracedNode) -> TracedNode | None:
         """Terms beside each other that differ by their place: one term, with the axis as its letter."""
         places = len(node.indices) - 1
-        size, memo = node.indices[places].root().sizes[0], dict[int, Any]()
+        size, memo = node.indices[places].root().sizes[0], self.memo
         keys = [(self.key(t, frozenset(), memo), labels) for t, labels in node.sources]
         (kind, _), labels = keys[0]
         if len(keys) != size or any((k, m) != (kind, labels) for (k, _), m in keys) or places in labels:

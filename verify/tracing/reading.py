@@ -39,6 +39,8 @@ GATES = {"softmax": "softmax", "softmax_topk": "topk_softmax", "topk_softmax": "
 """Functions of gates, and what they are when they are divided by their sum."""
 TINY = 1e-3
 """A constant that is added and is below this guards a division."""
+WRITES = ("copy_", "__getitem__", "__setitem__")
+"""Calls that write parts of a new tensor."""
 _WHOLE = slice(None)
 Splits = dict[tuple[Any, ...], tuple[Sizes, Sizes]]
 Operand = tuple[View, Sequence[Any]]
@@ -85,6 +87,7 @@ class Reader:
         self.pieces: dict[int, list[tuple[int, int, int, View]]] = {}
         self.bases: dict[int, tuple[int, int, int, int]] = {}
         self.repaired: set[int] = set()
+        self.holes: set[int] = set()
         self.read_calls: list[tuple[TorchCall, Ref, View]] = []
         self.one_hot: dict[int, TracedNode] = {}
         self.call: TorchCall | None = None
@@ -169,8 +172,12 @@ class Reader:
 
     def _step(self, calls: Sequence[TorchCall]) -> None:
         call = calls[0]
-        if call.stale - self.repaired:  # the values of now are not known
+        here = set(_numbers(call))
+        target = {next(refs(call.arguments)).number} if here and call.name in WRITES else set[int]()
+        if (call.stale - self.repaired) - (target & self.pieces.keys()):  # the values of now are not known
             raise self.fail("reads what was written in place through a view; write whole tensors, or torch.cat")
+        if here & (self.pieces.keys() | self.holes) - target:
+            raise self.fail("reads a tensor of which parts alone are written; torch.cat its parts")
         args = list(self._bound([c.arguments for c in calls]))
         keywords = self._bound([c.keywords for c in calls])
         results = list(refs(call.result))
@@ -181,8 +188,8 @@ class Reader:
         bound = Bound(call.name, call, args, keywords, shapes, values, live)
         if call.name == "__getitem__" and not live:
             self._remember(call, results)
-        if call.name != "__setitem__" and self.pieces.keys() & _numbers(call):
-            raise self.fail("reads a tensor of which parts alone are written; torch.cat its parts")
+        if call.name == "__getitem__" and target & self.pieces.keys():
+            self.holes |= {r.number for r in results}
         if not live:
             for r, v in zip(results, values, strict=True):
                 self.views[r.number] = self.constant(v)
@@ -336,16 +343,17 @@ class Reader:
         label = mine[node.slot]
         if label in out:
             raise self.fail("a concatenation along an axis that grows is multiplied; multiply its parts")
-        sizes = [part.indices[node.slot].root().sizes for part in node.children]
-        terms = []
-        for j, part in enumerate(node.children):
-            now, known = [], {**classes, label: part.indices[node.slot]}
+        along = [part.indices[own.index(node.slot)] for part, own in node.sources]
+        sizes, terms = [index.root().sizes for index in along], []
+        for j, (part, own) in enumerate(node.sources):
+            now, known = [], {**classes, label: along[j]}
             for g, labels in factors[:k] + factors[k + 1 :]:
                 if label in labels:
                     g = self.part(g, labels.index(label), j, sizes)
                     self.align([[known[label]], [g.indices[labels.index(label)]]])
                 now.append((g, labels))
-            terms.append((self.product([*now[:k], (part, mine), *now[k:]], out, known, factor), tuple(range(len(out)))))
+            now.insert(k, (part, tuple(mine[x] for x in own)))
+            terms.append((self.product(now, out, known, factor), tuple(range(len(out)))))
         return TracedNode("add", [classes[x] for x in out], self.where, tuple(terms))
 
     def broadcast(self, views: Sequence[View]) -> tuple[int, list[Operand]]:
@@ -573,6 +581,7 @@ class Reader:
             made = node.but(sources=tuple(sources), labels=labels, indices=indices, entry=(), call=None)
         elif (
             node.kind in ("add", "func", "same", "shift")
+            and not self._beside(node, slot, sizes)
             and slot not in node.over
             and not (node.kind in ("same", "shift") and not node.entry)
         ):
@@ -585,8 +594,12 @@ class Reader:
                 made.exact = known if root is node.source else None
                 if made.exact is None:
                     raise self.fail("a slice along an axis that grows, of a product with constants; slice before")
-        elif node.kind == "cat" and node.slot == slot and len(node.sources) == len(sizes):
-            made = node.children[k]
+        elif self._beside(node, slot, sizes):
+            made, labels = node.sources[k]
+            if labels != tuple(range(len(node.indices))):
+                of = dict(zip(labels, made.indices, strict=True))
+                out = tuple(range(len(node.indices)))
+                made = TracedNode("contract", [of[x] for x in out], self.where, ((made, labels),), out, of)
         elif node.kind == "pick":
             inner = slot + (slot >= node.slot)
             source = self.part(node.source, inner, k, sizes)
@@ -600,6 +613,13 @@ class Reader:
             node.cache[mark] = made
         return made
 
+    def _beside(self, node: TracedNode, slot: int, sizes: Sequence[Sizes]) -> bool:
+        """Are the parts of a slot what was put beside each other?"""
+        whole = set(range(len(node.indices)))
+        apart = node.kind == "cat" and node.slot == slot
+        apart = apart or (node.name == "blend" and not node.note and slot == len(whole) - 1)
+        return apart and len(node.sources) == len(sizes) and all(set(labels) == whole for _, labels in node.sources)
+
     def narrowed(
         self, x: View, d: int, start: Sizes, stop: Sizes, sizes: Sequence[Sizes] | None = None, k: int = 0
     ) -> View:
@@ -608,6 +628,8 @@ class Reader:
         new = tuple(b - a for a, b in zip(start, stop, strict=True))
         if new == whole or not entries:
             return x
+        if 0 in new:
+            raise self.fail("an empty slice")
         if len(entries) > 1:  # along the first of several
             inner = tuple(prod(c) for c in zip(*(x.index(e).sizes for e in entries[1:]), strict=True))
             if all(a % i == 0 and n % i == 0 for a, n, i in zip(start, new, inner, strict=True)):

@@ -40,7 +40,7 @@ ENTRYWISE = {
 """Functions of one tensor, entry by entry; those that the language lacks are told apart by their values."""
 SAME = {
     "to", "float", "type_as", "contiguous", "clone", "detach", "dropout", "double", "half", "bfloat16", "type", "cpu",
-    "alias", "requires_grad", "lift_fresh", "native_dropout", "get_data", "to_copy", "pos",
+    "alias", "requires_grad", "long", "int", "lift_fresh", "native_dropout", "get_data", "to_copy", "pos",
 }  # fmt: skip
 COUNTS = {
     "nonzero", "ne", "eq", "gt", "lt", "any", "argsort", "sort", "cumsum", "bincount", "ge", "le", "isin", "all", "sum",
@@ -368,6 +368,7 @@ def _selection(reader: Reader, name: str, x: View, over: tuple[int, ...], k: int
     return made
 
 
+FEW = "a top-K that leaves experts out (let build take K, which is read with K = M)"
 SELECTED = {"softmax": "softmax_topk", "sigmoid": "topk_sigmoid"}
 """Functions over all experts, and what the largest of them are."""
 
@@ -389,8 +390,12 @@ def topk(reader: Reader, call: Bound) -> list[View]:
     if len(over) > 1:
         raise reader.fail("a top-K along several axes")
     (slot,), most = over, k[0]
-    if k != x.sizes(d, reader.builds) and not x.index(slot).fixed:
-        raise reader.fail("a top-K that leaves experts out; let build take K, which is traced with K = M")
+    if k != x.sizes(d, reader.builds):  # refused where it is used; groups of experts are chosen by it
+        indices = [IndexClass((most,) * reader.builds) if j == slot else i for j, i in enumerate(source.indices)]
+        slots = tuple(range(len(indices)))
+        few = TracedNode("func", indices, reader.where, ((source, slots),), name=FEW, over=over)
+        few.exact = lambda v: v.topk(most, slot).values
+        return [View(few, x.dims)] * 2
     chosen = _largest(reader, x, over, most)
     places = TracedNode(
         "choice", source.indices, reader.where, ((source, tuple(range(len(source.indices)))),), slot=slot
@@ -719,11 +724,17 @@ def stack(reader: Reader, call: Bound) -> View:
     """Of tensors of one kind along a new Theta(1) axis: all parts of one whole are the whole."""
     parts, d = call.args[0], int(call.get("dim", 1, 0)) % len(call.shapes[0][0])
     wide = [View(p.node, [*p.dims[:d], (), *p.dims[d:]]) for p in parts]
-    return concatenated(reader, wide, d, call.shapes[0])
+    return concatenated(reader, wide, d, call.shapes[0], d)
 
 
-def concatenated(reader: Reader, parts: Sequence[View], d: int, shapes: Sequence[Sequence[int]]) -> View:
-    """Along an axis that grows: kept apart until a product sums over it. Along a Theta(1) axis: a sum."""
+def concatenated(
+    reader: Reader, parts: Sequence[View], d: int, shapes: Sequence[Sequence[int]], new: int | None = None
+) -> View:
+    """Along an axis that grows: kept apart until a product sums over it. Along a Theta(1) axis: a sum.
+
+    Args:
+        new: the dimension that a stack makes; behind that of the parts of one whole, it interleaves them.
+    """
     live = [p for p in parts if p.node.kind != "const"]
     wholes = [whole_of(p.node) for p in parts]
     first = wholes[0]
@@ -738,10 +749,19 @@ def concatenated(reader: Reader, parts: Sequence[View], d: int, shapes: Sequence
         mixed = TracedNode(
             "same", list(node.indices), reader.where, ((node, slots), *((p.node, slots) for p in parts)), name="mixed"
         )
-        mixed.exact = lambda whole, *v: torch.cat(v, slot)
+        between = new is not None and slot in parts[0].dims[new - 1]
+        mixed.exact = lambda whole, *v: (
+            torch.stack(v, slot + 1).flatten(slot, slot + 1) if between else torch.cat(v, slot)
+        )
         return View(mixed, parts[0].dims)
     sizes = tuple(shape[d] for shape in shapes)
-    if len(set(sizes)) == 1 and all(not p.dims[d] or all(p.index(e).fixed for e in p.dims[d]) for p in live):
+    wide = (p.index(e) for p in live for k, dim in enumerate(p.dims) if k != d for e in dim if not isinstance(e, int))
+    apart = not all(index.fixed for index in wide)
+    if (
+        not apart
+        and len(set(sizes)) == 1
+        and all(not p.dims[d] or all(p.index(e).fixed for e in p.dims[d]) for p in live)
+    ):
         return _blend(reader, parts, d, sizes)
     if any(len(p.dims[d]) != 1 or not isinstance(p.dims[d][0], int) for p in parts) or len(live) < len(parts):
         raise reader.fail("a concatenation with what repeats, or with constants")
@@ -788,34 +808,25 @@ def _blend(reader: Reader, parts: Sequence[View], d: int, sizes: Sizes) -> View:
 
 
 def _kept_apart(reader: Reader, parts: Sequence[View], d: int, sizes: Sizes) -> View:
-    first, nodes = parts[0], [parts[0].node]
-    slot = first.dims[d][0]
+    """Parts beside each other; one may repeat along an axis that another has."""
+    first = max(parts, key=lambda p: len(p.node.indices))
+    slot, sources = first.dims[d][0], []
     assert isinstance(slot, int)
-    for p in parts[1:]:
-        order = [-1] * len(first.node.indices)
+    for p in parts:
+        labels = [-1] * len(p.node.indices)
         for a, b in zip(first.dims, p.dims, strict=True):
-            if len(a) != len(b) or any(isinstance(x, int) != isinstance(y, int) for x, y in zip(a, b, strict=True)):
+            if len(a) != len(b):
                 raise reader.fail("a concatenation of unlike axes")
             for x, y in zip(a, b, strict=True):
-                if isinstance(x, int):
-                    order[x] = y  # type: ignore[assignment]
-        if len(p.node.indices) != len(order):
-            raise reader.fail("a concatenation of unlike axes")
-        for x, y in enumerate(order):
-            if x != slot:
-                reader.align([[first.node.indices[x]], [p.node.indices[y]]])
-        indices = [p.node.indices[y] for y in order]
-        out = tuple(order)
-        alike = out == tuple(range(len(order)))
-        labels = dict(enumerate(p.node.indices))
-        nodes.append(
-            p.node
-            if alike
-            else TracedNode("contract", indices, reader.where, ((p.node, tuple(range(len(order)))),), out, labels)
-        )
+                if isinstance(y, int):
+                    if not isinstance(x, int):
+                        raise reader.fail("a concatenation of unlike axes")
+                    labels[y] = x
+                if x != slot:
+                    reader.align([[first.index(x)], [p.index(y)]])
+        sources.append((p.node, tuple(labels)))
     indices = [IndexClass(sizes) if k == slot else x for k, x in enumerate(first.node.indices)]
-    slots = tuple(range(len(indices)))
-    return View(TracedNode("cat", indices, reader.where, tuple((x, slots) for x in nodes), slot=slot), first.dims)
+    return View(TracedNode("cat", indices, reader.where, tuple(sources), slot=slot), first.dims)
 
 
 # choices ------------------------------------------------------------------------------------------------------------

@@ -201,8 +201,9 @@ class Writer:
         return symbol
 
     def ref(self, node: TracedNode, letters: Iterable[str]) -> str:
-        if node.weight and node.kind not in ("param", "func"):
-            raise Unreadable(f"{node.where or 'model'}: what is made of weights alone acts on nothing; use a parameter")
+        if node.kind == "cat" or (node.weight and node.kind not in ("param", "func")):
+            what = "a concatenation that no product sums" if node.kind == "cat" else "what is made of weights alone"
+            raise Unreadable(f"{node.where or 'model'}: {what} is in no equation; use its parts, or a parameter")
         name = self.symbol(node.name) if node.kind == "param" else "data" if node.kind == "data" else self.signal(node)
         return self._named(name, letters)
 
