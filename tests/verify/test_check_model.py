@@ -86,6 +86,15 @@ def test_a_plan_holds_and_one_rate_for_all_does_not():
     assert all(gate.passed for gate in report.gates)
 
 
+def test_what_a_module_lacks_is_folded_into_what_is_trained():
+    """Sigmoids without 1/M: what the experts make falls as 1/M, and their sum does not."""
+    sizes = ("N=32,N_e=32,M=4", "N=128,N_e=128,M=16")
+    report = check_model(mixture(gate=torch.sigmoid), *sizes, seeds=4, fold=True)
+    assert not refuted(report) and report.exit_code == 0
+    rows = {row.quantity: row.predicted for row in report.rows if row.step == 1}
+    assert rows["experts.*.1.weight.update"] == -1 and rows["output"] == rows["experts.*.0.weight.update"] == 0
+
+
 @pytest.mark.parametrize(
     ("build", "where", "what"),
     [
