@@ -92,16 +92,16 @@ def test_frozen_parameters_and_modules_on_meta():
     """A gain on meta starts as that of the small module does."""
 
     def build(sizes):
-        with torch.device("meta" if sizes["N"] == 256 else "cpu"):
+        with torch.device("meta" if sizes["N"] == 128 else "cpu"):
             model = Small(sizes)
         model.block.gate.weight.requires_grad_(False)
         model.extra = nn.Parameter(torch.ones(3), requires_grad=False)
         return model
 
-    p = plan(build, BASE, "N=256,N_e=16,M=8", **GIVEN)
+    p = plan(build, "N=32,N_e=8,M=4", "N=128,N_e=32,M=16", **GIVEN)
     assert p["extra"].role == "" and "frozen, in no group: extra, block.gate.weight" in str(p)
     assert not {"extra", "block.gate.weight"} & {n for g in p.param_groups() for n in g["param_names"]}
-    assert torch.equal(p.init_(Small({"N": 256, "N_e": 16, "M": 8})).block.norm, torch.ones(256))
+    assert torch.equal(p.init_(Small({"N": 128, "N_e": 32, "M": 16})).block.norm, torch.ones(128))
 
 
 def test_tied_embeddings_are_one_tensor_in_one_group():
@@ -177,7 +177,7 @@ def test_stacks_of_experts_are_told_where_muon_trains_them():
     assert not any("Muon" in x for x in made()[1].warnings)
 
 
-class Deep(nn.Module):
+class Branched(nn.Module):
     """Residual branches; with a power of L in the code, or without."""
 
     def __init__(self, sizes, own):
@@ -198,7 +198,7 @@ class Deep(nn.Module):
 def test_a_folded_multiplier_trains_as_one_in_the_code():
     """Powers of two: every output is the same, bit by bit; with its own rate it is not."""
     p, q = (
-        plan(lambda z, own=own: Deep(z, own), "N=8,L=1", "N=16,L=4", fold=not own, **GIVEN) for own in (True, False)
+        plan(lambda z, own=own: Branched(z, own), "N=8,L=1", "N=16,L=4", fold=not own, **GIVEN) for own in (True, False)
     )
     assert p.multipliers == q.multipliers == {"scale": 1}
     names = ("init_std", "lr", "eps", "decay")

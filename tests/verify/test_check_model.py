@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from fractions import Fraction
 
 import pytest
 
@@ -86,13 +87,28 @@ def test_a_plan_holds_and_one_rate_for_all_does_not():
     assert all(gate.passed for gate in report.gates)
 
 
-def test_what_a_module_lacks_is_folded_into_what_is_trained():
-    """Sigmoids without 1/M: what the experts make falls as 1/M, and their sum does not."""
-    sizes = ("N=32,N_e=32,M=4", "N=128,N_e=128,M=16")
-    report = check_model(mixture(gate=torch.sigmoid), *sizes, seeds=4, fold=True)
-    assert not refuted(report) and report.exit_code == 0
-    rows = {row.quantity: row.predicted for row in report.rows if row.step == 1}
-    assert rows["experts.*.1.weight.update"] == -1 and rows["output"] == rows["experts.*.0.weight.update"] == 0
+class OneHead(nn.Module):
+    """Attention of one head, which grows; its scores times a number."""
+
+    def __init__(self, n, scale):
+        super().__init__()
+        self.tok, self.head, self.scale = nn.Embedding(32, n), nn.Linear(n, 32, bias=False), scale
+        self.q, self.k, self.v = (nn.Linear(n, n, bias=False) for _ in range(3))
+
+    def forward(self, ids):
+        h = self.tok(ids)
+        return self.head(F.scaled_dot_product_attention(self.q(h), self.k(h), self.v(h), scale=self.scale))
+
+
+def test_a_factor_in_the_model_and_one_that_is_folded():
+    """1 / d in the code; and 1 / sqrt(d), of which the rest goes to the queries: every row but theirs is the same."""
+    inside = check_model(lambda z: OneHead(z["N"], 1 / z["N"]), seeds=2)
+    folded = check_model(lambda z: OneHead(z["N"], (32 * z["N"]) ** -0.5), seeds=2, fold=True)
+    for a, b in zip(inside.rows, folded.rows, strict=True):
+        assert (a.quantity, a.step, a.fit.zero) == (b.quantity, b.step, b.fit.zero)
+        if a.predicted is not None:
+            less = Fraction(1, 2) if a.quantity.startswith("q.") else 0
+            assert b.predicted == a.predicted - less and b.fit.slope == pytest.approx(a.fit.slope - less, abs=1e-6)
 
 
 @pytest.mark.parametrize(

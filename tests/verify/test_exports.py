@@ -19,7 +19,7 @@ REST = ["eps", "wd", "init", "multiplier"]
 SIZED = {"lr": 3e-3, "eps": 1e-8, "std": 0.02}
 
 
-class Layer(nn.Module):
+class StackLayer(nn.Module):
     def __init__(self, n, ne, m):
         super().__init__()
         self.norm, self.gate = nn.Parameter(torch.ones(n)), nn.Linear(n, m, bias=False)
@@ -36,7 +36,7 @@ class Model(nn.Module):
         sizes = {"N": 32, "N_e": 8, "M": 8, "L": 12} if sizes is None else sizes
         n = sizes["N"]
         self.tokens, self.head = nn.Embedding(7, n), nn.Linear(n, 7, bias=False)
-        self.layers = nn.ModuleList(Layer(n, sizes["N_e"], sizes["M"]) for _ in range(sizes["L"]))
+        self.layers = nn.ModuleList(StackLayer(n, sizes["N_e"], sizes["M"]) for _ in range(sizes["L"]))
         self.final = nn.Parameter(torch.ones(n))
 
     def forward(self, x):

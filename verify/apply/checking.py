@@ -149,7 +149,7 @@ def _measure(
         model, mine, optimizer = built(build, size, seed)
         if [x.shape for x in _flat(mine)] != [x.shape for x in _flat(inputs)]:
             raise UsageError(f"the input grows at {dict(size)}; return one of the same shape at every size")
-        p = planned(model, reading, numbers.at(size), model, fold and how == "plan")
+        p = planned(model, reading, numbers.at(size), model, fold and how != "own")
         if how == "one":
             optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
         elif how == "plan":
