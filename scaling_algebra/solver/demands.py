@@ -43,13 +43,16 @@ class Infeasible(Unsatisfiable):
     Attributes:
         undecided: that demand is not known to fail.
         demand: that demand, if it is one alone. values: where an iteration ended at which it fails.
+        everywhere: that demand fails at any powers: a zero is exact whatever the powers are.
     """
 
     values: Mapping[str, Fraction] | None = None
 
-    def __init__(self, reason: str | Failure, undecided: bool = False, demand: Demand | None = None) -> None:
+    def __init__(
+        self, reason: str | Failure, undecided: bool = False, demand: Demand | None = None, everywhere: bool = False
+    ) -> None:
         self.undecided = reason.undecided if isinstance(reason, Failure) else undecided
-        self.demand = demand
+        self.demand, self.everywhere = demand, everywhere
         super().__init__(str(reason))
 
 
@@ -60,9 +63,9 @@ class NotFound(Infeasible):
         configuration: what was asked. failure: the demand that fails without any intervention.
     """
 
-    def __init__(self, configuration: Configuration, failure: str) -> None:
+    def __init__(self, configuration: Configuration, failure: str, everywhere: bool = False) -> None:
         self.configuration, self.failure = configuration, failure
-        super().__init__(self.line("searched, not proved"))
+        super().__init__(self.line("searched, not proved"), everywhere=everywhere)
 
     def line(self, how: str) -> str:
         """One line: what is missing, how that is known, and the demand that fails without any intervention."""

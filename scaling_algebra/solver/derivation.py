@@ -320,7 +320,7 @@ def solved(asked: Configuration) -> Solution:
     """
     outcome = searched(asked)
     if isinstance(outcome, NotFound):
-        raise NotFound(asked, outcome.failure)
+        raise NotFound(asked, outcome.failure, outcome.everywhere)
     return outcome
 
 
@@ -332,7 +332,7 @@ def searched(asked: Configuration) -> Solution | NotFound:
         solver = _solver(asked.network, asked.ray, asked.optimizer)
         return solver.solve(rule, rule.base_structure(asked.readout_init), asked.given)
     except Infeasible as failure:
-        return NotFound(asked, str(failure))
+        return NotFound(asked, str(failure), failure.everywhere)
 
 
 @lru_cache(maxsize=16)

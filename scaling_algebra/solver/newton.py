@@ -110,16 +110,19 @@ class Solver:
         start: dict[str, Fraction] | None = None
         best: Solution | None = None
         near = self._derived(parameterization, base) if given else []
+        everywhere = True
         for structure in given.allowed(options):
             demands = parameterization.demanded(self.network, structure)
-            failure = ""
+            failure, sure = "", False
             for values in [start] if start else [*near, self.aligned(), self.lazy()]:
                 try:
                     look, forms = self.iterate(demands, structure, values, given, proposed=not start)
                     start = start or {**values, **look.point.values}
                     unmet = self._unmet(demands, look) if given else self.met(demands, look)
                 except Infeasible as problem:
-                    failure = str(problem)
+                    failure, sure = str(problem), problem.everywhere
+                    if sure:
+                        break
                     continue
                 scaling = self.scaling(look, forms, structure, given)
                 solution = Solution(scaling, structure, forms, tuple(rejected), unmet, look.assumed)
@@ -129,9 +132,10 @@ class Solver:
                 if best is None or len(unmet) < len(best.unmet):
                     best = solution
             rejected.append((structure, failure))
+            everywhere = everywhere and sure
         if best is not None:
             return best
-        raise Infeasible(rejected[0][1])
+        raise Infeasible(rejected[0][1], everywhere=everywhere)
 
     def iterate(
         self,
@@ -216,9 +220,9 @@ class Solver:
         return ()
 
     def _unmet(self, demands: Iterable[Demand], look: Analysis) -> tuple[tuple[Demand, str], ...]:
-        """The demands that do not hold, or not with a certificate."""
+        """The demands that neither bound and witness nor a certificate show."""
         ahead = self._fresh(look.point).limited(_AHEAD)
-        demands = [d for d in demands if concerns(d, self.optimizer)]
+        demands = [d for d in demands if concerns(d, self.optimizer) and not met(d, look)]
         failures: dict[Demand, Failure | None] = {}
         alone: Analysis | None = None
         for d in demands:
@@ -259,7 +263,7 @@ class Solver:
             for demand in wanted:
                 fixing = largest(look, demand, steady)
                 if fixing is None:
-                    raise Infeasible(f"{demand.label}, but it is exactly zero")
+                    raise Infeasible(f"{demand.label}, but it is exactly zero", everywhere=True)
                 forms[demand.fixes] = fixing
             rows = [self._row(x.form, held) for x in forms.values()]
             met = [sum(n * values[u] for u, n in row.items()) == rhs for row, rhs in rows]
@@ -318,7 +322,7 @@ class Solver:
             try:
                 look, _ = plain.newton(demands, structure, counted, kept)
             except Infeasible as failure:
-                if any(name[:2] in ("c.", "d.") for name in held) or failure.undecided:
+                if failure.everywhere or failure.undecided or any(name[:2] in ("c.", "d.") for name in held):
                     return start
                 raise
             before, values = values, self.faithful(look.point.values, look, last, held)

@@ -112,6 +112,12 @@ def test_where_none_exists_the_nearest_is_said():
     assert grown["h2"] == pytest.approx(2**0.5)
 
 
+@pytest.mark.parametrize("rule, warned", [("muonh", True), ("muon", False)])
+def test_a_norm_that_stays_is_said(rule, warned):
+    lines = recipe("N=64", "N=128", rule, architecture="mlp").warnings
+    assert any(x.startswith("muonh keeps the norm that a tensor starts with") for x in lines) == warned
+
+
 def test_mssp_says_what_is_tied_and_zero():
     r = recipe("N=64,N_e=64,M=8", "N=256,N_e=256,M=32", "adamw", "mssp")
     assert "share their initial values: expert_in, expert_out" in str(r)

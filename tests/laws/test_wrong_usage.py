@@ -43,6 +43,7 @@ def sizes(base, target=TARGET):
         (f"{CLUSTER} --set K=Q", "no quantity named 'Q'"),
         (f"{CLUSTER} --set K=M --set M=d", "in what is given itself"),
         (f"{CLUSTER} --set 'K=d**(k*k)'", "not linear"),
+        (f"{CLUSTER} --set 'K=d**9**9'", "an exponent is too large"),
         (f"{CLUSTER} --drop nope", "no assumption named 'nope'"),
         (f"{HORIZON} --hold nope", "no invariant of adamw named 'nope'"),
         ("recipe --batch 1:1 --hold timescale --optimizer adam", "no invariant of adam named 'timescale'"),
