@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from scaling_algebra import NotFound, Ray, derive, network
+from scaling_algebra import NotFound, derive, network
 from scaling_algebra.cli import main
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.proofs.prover import Uniqueness, settled
@@ -162,8 +162,8 @@ def test_a_branch_whose_function_has_no_linear_part_stays_at_zero():
 
 @pytest.mark.parametrize("rule", ["sgd", "adam"])
 def test_no_powers_move_what_stays_at_zero(rule):
-    """Shown by the zero itself: proofs reach no functions. Where the slope at zero is known, the same is derived; behind
-    a last matrix of zero, bound and witness meet for every demand."""
+    """Shown by the zero itself: proofs reach no functions. Where the slope at zero is known, all is derived; behind a
+    last matrix of zero, bound and witness meet for every demand."""
     with pytest.raises(NotFound) as found:
         kink("relu(u[k]) relu(u[k])", rule, G=0)
     verdict, line = settled(found.value)
