@@ -34,6 +34,7 @@ from .demands import (
     Failure,
     Fixing,
     Infeasible,
+    causes_first,
     check,
     concerns,
     diverges,
@@ -220,7 +221,7 @@ class Solver:
         return ()
 
     def _unmet(self, demands: Iterable[Demand], look: Analysis) -> tuple[tuple[Demand, str], ...]:
-        """The demands that neither bound and witness nor a certificate show."""
+        """The demands that neither bound and witness nor a certificate show, in order of update and signal."""
         ahead = self._fresh(look.point).limited(_AHEAD)
         demands = [d for d in demands if concerns(d, self.optimizer) and not met(d, look)]
         failures: dict[Demand, Failure | None] = {}
@@ -231,7 +232,7 @@ class Solver:
             if failure and failure.undecided:  # work that is not shared goes further
                 alone = alone or Analysis(self.ray, look.point, self.optimizer, self.network)
                 failures[d] = violation(d, alone) or unfaithful(d, alone)
-        return tuple((d, failure.reason) for d, failure in failures.items() if failure)
+        return tuple((d, failure.reason) for d, failure in causes_first(failures, self.network))
 
     def newton(
         self,

@@ -69,7 +69,13 @@ def test_batch_and_tokens_multiply():
     for role, settings in plain.tensors.items():
         for what, setting in settings.items():
             assert more[role][what].factor == pytest.approx(setting.factor * wanted[what]), (role, what)
-    assert more.run["one_minus_beta2"] == 4 and not plain.run
+    assert more.run["adamw"]["one_minus_beta2"] == 4 and not plain.run
+    for role, settings in recipe(
+        "N=256", "N=1024", "muon:original+adamw", batch=(256, 1024), tokens=(20, 200)
+    ).tensors.items():
+        assert ("eps" in settings) == (role not in ("hidden", "hidden_out"))
+        if role in ("hidden", "embedding"):
+            assert settings["lr"].factor == pytest.approx(settings["lr"].rule.ratio({"N": 256}, {"N": 1024}) * 2)
     with pytest.raises(UsageError, match="what batch and tokens do to lion is not known"):
         recipe("N=256", "N=1024", "lion", batch=(1, 2))
 
