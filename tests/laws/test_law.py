@@ -15,7 +15,6 @@ from scaling_algebra.documents import FORMATS, render
 from scaling_algebra.errors import UsageError
 from scaling_algebra.laws.balance import balance
 from scaling_algebra.laws.expressions import exponent, expression, monomial
-from scaling_algebra.laws.fits import compared
 from scaling_algebra.laws.law import inverted, laws
 from scaling_algebra.laws.monomials import parameter, simplified
 from scaling_algebra.laws.systems import sign
@@ -86,26 +85,16 @@ def test_table_3_lies_outside_of_the_range_of_the_law():
     assert size == 3_148_800 and str(limit) == "n >= N^(17/16)" and samples < size ** (17 / 16)
 
 
-def test_fits_beside_identities(mine):
-    file = mine("E,alpha_N,alpha_D\n1,0.1817,0.1965\n32,0.1557,0.2652\n")
-    first, second = (r for r in compared(moe(), file).residuals if r.identity.startswith("alpha_D"))
-    assert (first.label, first.found) == ("E 1", 0.1965) and first.predicted == pytest.approx(0.1817 / 1.1817)
-    assert second.predicted == pytest.approx(0.1557 / 1.1557) and "+0.0427" in str(compared(moe(), file))
-    for text, says in (
-        ("E,x\n1,2\n", "no row has"),
-        ("alpha_N,alpha_D\nx,1\n", "line 2: alpha_N is 'x'"),
-        ("", "no row"),
-    ):
-        with pytest.raises(UsageError, match=says):
-            compared(moe(), mine(text))
-
-
 def test_beta_from_fitted_exponents():
     printed = {(32, "0.060", "0.058"): (0.960, 0.985), (45, "0.045", "0.043"): (1.012, 1.011)}
     for (d, alpha_n, alpha_d), betas in printed.items():
         a = moe("model", {"d": sympy.Integer(d)})
         got = [inverted(a, name, exponent(x))["beta"] for name, x in (("alpha_N", alpha_n), ("alpha_D", alpha_d))]
         assert [float(x) for x in got] == pytest.approx(betas, abs=1.01e-3)
+    for fitted, alpha_d in (("0.1817", "0.1538"), ("0.1557", "0.1347")):  # Table 4 has 0.1965 and 0.2652
+        shown = CliRunner().invoke(main, ["law", "moe-transformer", "--at", "d=32", "--invert", f"alpha_N={fitted}"])
+        assert f"there alpha_D = {alpha_d}, alpha_C = " in shown.output
+        assert float(alpha_d) == pytest.approx(float(fitted) / (1 + float(fitted)), abs=5e-5)
     with pytest.raises(UsageError, match="no positive beta"):
         inverted(a, "alpha_D", exponent("2"))
     with pytest.raises(UsageError, match="2 open parameters"):
