@@ -15,7 +15,7 @@ from typing import Any, Unpack
 from scaling_algebra import limits
 from scaling_algebra.documents import Rendered
 from scaling_algebra.dynamics.analysis import Analysis
-from scaling_algebra.errors import UsageError, shown, unknown_name
+from scaling_algebra.errors import UsageError, check_names, shown, unknown_name
 from scaling_algebra.solver.demands import HORIZON, Infeasible
 from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.spec.axes import AXES, Ray, about, ordered
@@ -30,7 +30,7 @@ from scaling_algebra.spec.records import plain
 from scaling_algebra.spec.scaling import Scaling, TensorScaling
 from scaling_algebra.spec.trained import OptimizerInput, trained
 
-from .horizon import Horizon, horizon, optimizers
+from .horizon import ALL, Horizon, data, horizon, of, optimizers
 from .next_terms import NextTerms, next_terms
 from .settings import Breaks, Setting
 from .sizes import Sizes, Way, every_axis, read_sizes, through, way
@@ -176,6 +176,7 @@ def recipe(
     decay: float | Tuned | None = None,
     batch: tuple[float, float] = (1.0, 1.0),
     tokens: tuple[float, float] = (1.0, 1.0),
+    hold: Sequence[str] | None = None,
     gauge: str = OWN,
     **where: Unpack[Where],
 ) -> Recipe:
@@ -187,6 +188,7 @@ def recipe(
             optimizer of several, with ``""`` for the rest. What is left out is printed as rule and factor.
         batch, tokens: (base, target), in one unit, where they change: factors on rates, epsilons and decays by the
             invariants that ``horizon`` holds.
+        hold: names of those, for each optimizer that has them; ``horizon`` says which by default.
         gauge: one of ``GAUGES``; what is tuned at the base is meant in it.
         where: ``architecture`` or ``network`` for another model than the Transformer; ``readout_init``, ``epsilon``.
 
@@ -216,7 +218,9 @@ def recipe(
     if decay is not None and not any(rule.decoupled_decay for rule in rules.values()):
         raise UsageError(f"{names} has no decoupled weight decay; leave out decay, or take adamw")
     changed = batch[0] != batch[1] or tokens[0] != tokens[1]
-    horizons = {x.name: _horizon(x.name) for x in rules.values()} if changed else {}
+    if hold is not None and not changed:
+        raise UsageError("hold is about batch and tokens, which do not change; give one of them, or leave it out")
+    horizons = {x.name: _horizon(x.name, hold) for x in rules.values()} if changed else {}
     run = {name: held.factors(batch, tokens) for name, held in horizons.items()}
 
     def settings(role: str) -> dict[str, Setting]:
@@ -237,11 +241,14 @@ def recipe(
     return Recipe(going, derivations, tensors, multipliers, after.tied, instead, missing, broken, horizons, run)
 
 
-def _horizon(rule: str) -> Horizon:
+def _horizon(rule: str, hold: Sequence[str] | None) -> Horizon:
     """The invariants of an optimizer; a factor that a variant takes from shapes holds neither batch nor tokens."""
     if (optimizer := rule.partition(":")[0]) not in optimizers():
         raise UsageError(f"what batch and tokens do to {optimizer} is not known; leave them out, or take adamw")
-    return horizon(optimizer)
+    if hold is None:
+        return horizon(optimizer)
+    check_names("invariant", hold, (ALL, *dict.fromkeys(invariant.name for invariant in data().invariant)))
+    return horizon(optimizer, [name for name in hold if name in (ALL, *of(optimizer))] or hold)
 
 
 def _followed(t: TensorScaling) -> dict[str, Power | None]:

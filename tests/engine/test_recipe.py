@@ -70,9 +70,10 @@ def test_batch_and_tokens_multiply():
         for what, setting in settings.items():
             assert more[role][what].factor == pytest.approx(setting.factor * wanted[what]), (role, what)
     assert more.run["adamw"]["one_minus_beta2"] == 4 and not plain.run
-    for role, settings in recipe(
-        "N=256", "N=1024", "muon:original+adamw", batch=(256, 1024), tokens=(20, 200)
-    ).tensors.items():
+    half = recipe("N=256", "N=1024", "muon+adamw", batch=(256, 1024), hold=["half-life"])
+    assert half.run["muon"] == {"lr": 1, "one_minus_beta1": 4, "wd": 1, "warmup": 1} and half.run["adamw"]["eps"] == 1
+    both = recipe("N=256", "N=1024", "muon:original+adamw", batch=(256, 1024), tokens=(20, 200))
+    for role, settings in both.tensors.items():
         assert ("eps" in settings) == (role not in ("hidden", "hidden_out"))
         if role in ("hidden", "embedding"):
             assert settings["lr"].factor == pytest.approx(settings["lr"].rule.ratio({"N": 256}, {"N": 1024}) * 2)
