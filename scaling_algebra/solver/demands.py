@@ -49,7 +49,7 @@ class Infeasible(Unsatisfiable):
     Attributes:
         undecided: that demand is not known to fail.
         demand: that demand, if it is one alone. values: where an iteration ended at which it fails.
-        everywhere: that demand fails at any powers: a zero is exact whatever the powers are.
+        everywhere: that demand fails at any powers: a zero that stays is exact whatever the powers are.
     """
 
     values: Mapping[str, Fraction] | None = None

@@ -264,7 +264,9 @@ class Solver:
             for demand in wanted:
                 fixing = largest(look, demand, steady)
                 if fixing is None:
-                    raise Infeasible(f"{demand.label}, but it is exactly zero", everywhere=True)
+                    last = demand.horizon
+                    zero = f"{demand.label}, but it is exactly zero up to t={last}"
+                    raise Infeasible(zero, everywhere=self._asleep(look, structure, last))
                 forms[demand.fixes] = fixing
             rows = [self._row(x.form, held) for x in forms.values()]
             met = [sum(n * values[u] for u, n in row.items()) == rhs for row, rhs in rows]
@@ -279,6 +281,22 @@ class Solver:
             moved = {**values, **(solve_linear([rows[k] for *_, k in ranked] + keep, names) or {})}
             values, stuck, steady = moved, moved == values, False
         raise Infeasible(NO_COMMON)
+
+    def _asleep(self, look: Analysis, structure: Structure, last: int) -> bool:
+        """What is exactly zero at an update stays so.
+
+        Law: zeros follow from the tensors that are zero. Once an update leaves all of these where they are, so does
+        every later one.
+        """
+        zero = structure.zero - self.network.frozen
+        for t in range(last):
+            gradients = {role: look.lower(f"g{self.network.tensors[role].symbol}", t) for role in zero}
+            if any(x.unknown for x in gradients.values()):
+                return False
+            if all(x.zero for x in gradients.values()):
+                return True
+            zero = frozenset(role for role, x in gradients.items() if x.zero)
+        return False
 
     @cached_property
     def descent(self) -> Solver:

@@ -166,7 +166,10 @@ def test_no_powers_move_what_stays_at_zero(rule):
     with pytest.raises(NotFound) as found:
         kink("relu(u[k]) relu(u[k])", rule, G=0)
     verdict, line = settled(found.value)
-    assert verdict is Uniqueness.IMPOSSIBLE and "dG h = Theta(1), but it is exactly zero" in line
+    assert verdict is Uniqueness.IMPOSSIBLE and "dG h = Theta(1), but it is exactly zero up to t=2" in line
+    with pytest.raises(NotFound) as late:  # the readout moves first, then the last matrix, and the gain at t = 3
+        kink("relu(u[k]) relu(u[k])", rule, Z=0, U=0)
+    assert "exactly zero up to t=2" in late.value.failure and settled(late.value)[0] is Uniqueness.UNDECIDED
     assert not kink("silu(u[k])", rule, G=0).unmet and not kink("relu(u[k]) relu(u[k])", rule, Z=0).unmet
 
 
