@@ -9,7 +9,7 @@ from scaling_algebra.limits import real
 from scaling_algebra.recipes import horizon as laws
 from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER
 
-from .options import Answer, Name, examples, printed
+from .options import Answer, Name, examples, pairs, printed
 
 BASE = {"lr": "lr", "eps": "eps", "beta1": "one_minus_beta1", "beta2": "one_minus_beta2", "wd": "wd"}
 BASE |= {"warmup": "warmup"}
@@ -90,20 +90,17 @@ def change(label: str, text: str | None) -> tuple[float, float]:
 def _base(text: str) -> dict[str, float]:
     """Values before, with 1 - beta for beta."""
     values: dict[str, float] = {}
-    for part in _names(text):
-        name, _, number = part.partition("=")
+    for name, number in pairs("--base", text.split(","), "lr=3e-3,beta2=0.95").items():
         if name not in BASE:
             raise unknown_name("base value", name, BASE)
         try:
             value = real(number)
         except (ValueError, OverflowError):
-            raise UsageError(f"the base value {part!r} is no number; write for example {name}=0.1") from None
+            raise UsageError(f"{name} in --base is {number!r}, which is no number") from None
         value = 1 - value if name.startswith("beta") else value
         if not 0 < value < 1e30 or (name.startswith("beta") and value > 1):
             limits = "rates are above 0 and below 1e30, betas from 0 to below 1"
-            raise UsageError(f"the base value {part!r} is out of range; {limits}")
-        if BASE[name] in values:
-            raise UsageError(f"--base gives {name} twice")
+            raise UsageError(f"{name} in --base is {number}, out of range; {limits}")
         values[BASE[name]] = value
     return values
 
