@@ -207,7 +207,7 @@ def test_diverged_runs_count_as_having_learned_nothing():
 def test_another_constant_is_swept_at_a_fixed_rate(swept):
     """A factor of 1 is the network of a sweep of the rate; one of 2^30 is another."""
     rates = sweep(course(6, 2), [(small_recipe(), 8, (-6.0, -5.0))])[0]
-    other = sweep(replace(course(6, 2), swept=swept, log2_lr=-5.0), [(small_recipe(), 8, (0.0, 30.0))])[0]
+    other = sweep(replace(course(6, 2), swept=swept, lr=2.0**-5), [(small_recipe(), 8, (0.0, 30.0))])[0]
     assert (other.losses[0] == rates.losses[1]).all() and (other.losses[1] != rates.losses[1]).all()
 
 
@@ -282,7 +282,7 @@ def test_tuned_multipliers_are_kept():
         (["--regime", "I", "--parameterization", "mssp", "--base", "K=2"], "top-K cannot choose 2 of 4"),
         (["--regime", "I", "--sweep", "epsilon", "--optimizer", "sgd"], "sgd has no epsilon"),
         (["--regime", "I", "--sweep", "init", "--tune", "4"], "leave one out"),
-        (["--regime", "I", "--at=-3"], "a sweep of another constant"),
+        (["--regime", "I", "--lr", "0.1"], "a sweep of another constant"),
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_2(args, words):

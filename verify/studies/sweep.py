@@ -48,7 +48,7 @@ class Course:
     Attributes:
         steps: number of updates.
         seeds: one replica for each.
-        swept: the constant that a grid is of, one of ``SWEPT``; but for ``lr`` all learn at the rate 2^``log2_lr``.
+        swept: the constant that a grid is of, one of ``SWEPT``; but for ``lr`` all learn at the rate ``lr``.
         compiled: train what ``torch.compile`` makes of the network.
         pool: who trains.
         watch: told how many networks are trained, of how many, and which was the last.
@@ -61,7 +61,7 @@ class Course:
     seeds: Sequence[int]
     compiled: bool = False
     swept: str = "lr"
-    log2_lr: float = 0.0
+    lr: float = 1.0
     pool: Here = field(default_factory=lambda: Here(Hardware()))
     watch: Callable[[int, int, str], None] = lambda total, done, message: None
     store: Store = field(default_factory=Store)
@@ -72,7 +72,7 @@ class Course:
             return recipe, recipe.dims(width), 2.0**log2
         name, known = SWEPT[self.swept], recipe.multipliers
         tuned = replace(known, **{name: getattr(known, name) * 2.0**log2})
-        return replace(recipe, multipliers=tuned), recipe.dims(width), 2.0**self.log2_lr
+        return replace(recipe, multipliers=tuned), recipe.dims(width), self.lr
 
 
 Asked = tuple[BaseShapes, Dims, float]

@@ -87,7 +87,7 @@ class Study:
         configuration = self.series[0].recipe.configuration
         epsilon = "" if configuration.optimizer.regime is None else f", epsilon {configuration.optimizer.regime}"
         readout = "" if configuration.readout_init == "zero" else f", readout {configuration.readout_init}"
-        rate = "" if self.course.swept == "lr" else f", learning rate 2^({self.course.log2_lr:g})"
+        rate = "" if self.course.swept == "lr" else f", learning rate {self.course.lr:g}"
         return f"{self.course.task.title}; {configuration.optimizer.name}, {configuration.ray}{epsilon}{readout}{rate}"
 
     @property
