@@ -1,7 +1,7 @@
 """Files, read and written in one way: whole or not at all, in UTF-8, with one line for whatever goes wrong.
 
 A file is written beside its place, flushed to the disk and renamed, so that a full disk, a kill or a second process
-leaves the old file or the new one. Read next: ``errors.py`` (what is raised).
+leaves the old file or the new one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""An explanation as a document: sums on the way, monomials, matchings, weights, mechanisms, arithmetic.
-
-Read next: ``documents`` (how that is printed).
-"""
+"""An explanation as a document: sums on the way, monomials, matchings, weights, mechanisms, arithmetic."""
 
 from __future__ import annotations
 

@@ -2,8 +2,6 @@
 sentences: what adds up and why, what it is multiplied by, and what that leaves.
 
 A reason is read off the winning matching of any monomial; nothing here knows the name of a quantity.
-Read next: ``explanations.py`` (makes them), ``presentation.py`` (what they say), ``mechanisms.py`` (the same matching,
-by the taxonomy of the MSSP paper, App. I.7).
 """
 
 from __future__ import annotations

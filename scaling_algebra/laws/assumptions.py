@@ -3,7 +3,7 @@
 Law: every quantity is a power of one that grows, up to constants and powers of logarithms, which do not count. So each
 relation between monomials is a linear inequality between exponents. ``a << b`` gives the same inequality as ``a <= b``,
 with an open end: where both sides have one power, logarithms decide, if there are any. A logarithm is one of something
-that grows, at least 1. Read next: ``systems.py`` (solves them), ``law.py`` (reads them).
+that grows, at least 1.
 """
 
 from __future__ import annotations

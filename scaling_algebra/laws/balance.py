@@ -1,7 +1,4 @@
-"""The minimum of a sum of monomials under constraints, exactly: which terms balance, where, at which optimum.
-
-Read next: ``minima.py`` (finds the cells), ``numeric.py`` (the same in numbers), ``law.py`` (laws with several sums).
-"""
+"""The minimum of a sum of monomials under constraints, exactly: which terms balance, where, at which optimum."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The one question about growing quantities, ``law``: a sum to minimise, a law that is written down, or assumptions.
 
 A law is a TOML file: ``sum``, ``minimise``, ``grows`` and so on, several ``axes`` of those, or ``assume``.
-Adding one: one more file in ``given/``. Read next: ``balance.py`` (a minimum), ``assumptions.py`` (windows).
+Adding one: one more file in ``given/``.
 """
 
 from __future__ import annotations

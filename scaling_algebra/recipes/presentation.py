@@ -1,4 +1,4 @@
-"""A recipe as a document, as TOML and as Python. Read next: ``documents`` (how that is printed)."""
+"""A recipe as a document, as TOML and as Python."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Numbers for a large model from those tuned on a small one: ``recipe``.
-
-Read next: ``sizes.py`` (the ray between two models), ``next_terms.py`` (is the base large enough),
-``presentation.py`` (how it is printed), ``scaling_algebra/solver/derivation.py`` (where the powers come from).
-"""
+"""Numbers for a large model from those tuned on a small one: ``recipe``."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A shipped rule beside the derivation: which powers differ, and which desiderata fail at the rule.
 
 A power that differs is a fact about two rules, not a defect. Whether the rule keeps what is demanded is asked of the
-engine, at the point that the rule sets. Read next: ``reading.py`` (the rules).
+engine, at the point that the rule sets.
 """
 
 from __future__ import annotations

@@ -11,15 +11,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 from scaling_algebra import Ray, derive, network
-from scaling_algebra.cli import main
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.spec.assumptions import ASSUMPTIONS
 from scaling_algebra.spec.networks.functions import FUNCTIONS
 from scaling_algebra.spec.optimizers import optimizer
 
+from ..shared import scalecalc
 from .scenarios import placed, sizes
 from .test_rules import BOUNDED_SHARES, CUBIC, EVEN, FAMILY_AT, SILU, TANH, TOP
 
@@ -53,7 +52,7 @@ def test_a_tensor_given_in_full_with_a_scalar_product(tmp_path):
     own = tmp_path / "own.toml"
     own.write_text(f'axes = {{ a = "N", x = "D" }}\nequations = """\n{EVEN}\n"""\n')
     given = [x for held in ("W.init=1", "W.lr=N", "rho=N^-1", "beta=N^-1") for x in ("--given", held)]
-    shown = CliRunner().invoke(main, ["signals", "--network", str(own), "--ray", "N=1", "--optimizer", "sgd", *given])
+    shown = scalecalc("signals", "--network", str(own), "--ray", "N=1", "--optimizer", "sgd", *given)
     assert shown.exit_code == 0 and "no quantity" not in shown.output
 
 
@@ -79,10 +78,10 @@ def test_every_answer_names_what_it_assumes():
 
 def test_strict_answers_are_undecided_where_they_assume():
     asked = ["--architecture", "mlp", "--ray", "N=1", "--strict"]
-    shown = CliRunner().invoke(main, ["signals", *asked, "--steps", "2", "--format", "json"])
+    shown = scalecalc("signals", *asked, "--steps", "2", "--format", "json")
     found = json.loads(shown.output)
     assert found["assumes"] == [] and found["quantities"]["h1"] == ["0", "undecided", "undecided"]
-    shown = CliRunner().invoke(main, ["derive", *asked])
+    shown = scalecalc("derive", *asked)
     assert shown.exit_code == 3 and "it assumes generic-constants, first-hermite" in shown.output
     page = (Path(__file__).parents[2] / "docs/promises.md").read_text()
     assert dict(re.findall(r"^\| `([a-z-]+)` \| (.*) \|$", page, re.M)) == ASSUMPTIONS

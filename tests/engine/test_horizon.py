@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from scaling_algebra.documents import FORMATS, render
 from scaling_algebra.errors import UsageError
 from scaling_algebra.laws.expressions import monomial
 from scaling_algebra.laws.monomials import Monomial
@@ -95,8 +94,3 @@ def test_the_data_is_whole():
     for i in data().invariant:
         assert i.because and i.source and i.title
         assert all(m.coefficient == 1 and m.quantities <= {*QUANTITIES, *AXES} for m in i.fixed), i.name
-
-
-def test_every_format():
-    for shown in (horizon("adamw"), horizon("adamw", ["all"])):
-        assert all(render(shown.document(), form) for form in FORMATS)

@@ -4,21 +4,20 @@ import json
 import math
 import tomllib
 from fractions import Fraction
+from functools import partial
 from itertools import product
 
 import pytest
-from click.testing import CliRunner
 
 from scaling_algebra import Power, UsageError, derive, recipe
-from scaling_algebra.cli import main
 from scaling_algebra.recipes.sizes import read_sizes, through, way
+
+from ..shared import scalecalc
 
 BASE, TARGET = "N=1024,N_e=512,M=64,K=8", "N=4096,N_e=1024,M=256,K=8"
 TUNED = {"lr": 3e-3, "eps": 1e-8, "std": 0.02, "decay": 0.1}
 
-
-def run(*arguments):
-    return CliRunner().invoke(main, ["recipe", *arguments])
+run = partial(scalecalc, "recipe")
 
 
 @pytest.fixture(scope="module")

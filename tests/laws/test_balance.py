@@ -9,7 +9,6 @@ import sympy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scaling_algebra.documents import FORMATS, render
 from scaling_algebra.errors import UsageError
 from scaling_algebra.laws.balance import balance
 from scaling_algebra.laws.expressions import exponent, expression
@@ -250,11 +249,6 @@ def test_numbers_agree(total, minimise, grows, constraints, rates):
 def test_no_numbers(rates, says):
     with pytest.raises(UsageError, match=says):
         checked(balance("N**-p + N/n", ["N"], ["n"]), {k: sympy.Rational(x) for k, x in rates.items()})
-
-
-def test_formats():
-    b = replace(balance(f"{P} + N/n + R/n", ["N"], ["n", "R"]), reach="eps**2")
-    assert all(render(b.document(), form) for form in FORMATS)
 
 
 def test_conditions_are_where_the_minimum_changes():

@@ -17,12 +17,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 pytest.importorskip("torch")
 
 from scaling_algebra import files
-from scaling_algebra.cli import main
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.verify.campaigns.plans import Effort, job
@@ -30,13 +28,15 @@ from scaling_algebra.verify.measuring import store as stored
 from scaling_algebra.verify.measuring.cells import cells
 from scaling_algebra.verify.measuring.store import Store, read_plan, write_plan
 
+from ..shared import scalecalc
+
 VERIFY = ["verify", "--regime", "I", "--optimizer", "sgd", "--parameterization", "sp", "--sizes", "8,12,18"]
 VERIFY += ["--seeds", "8", "--device", "cpu"]
 RECORD = {("h1", 0): np.arange(4.0), ("h1", 1): np.ones(4)}
 
 
 def run(*arguments):
-    return CliRunner().invoke(main, [str(a) for a in arguments])
+    return scalecalc(*[str(a) for a in arguments])
 
 
 def started(*arguments, **more):
@@ -327,23 +327,8 @@ def test_a_plan_of_another_run_is_refused(other, tmp_path):
     assert found.exit_code == 2 and "plan of another run" in found.stderr and len(found.stderr.splitlines()) == 1
 
 
-TRANSFER = ["study", "transfer", "--regime", "I", "--optimizer", "sgd"]
-TRANSFER += [
-    "--parameterization",
-    "mup",
-    "--parameterization",
-    "sp",
-    "--widths",
-    "8,16,32",
-    "--grid=-8,-4,2",
-    "--seeds",
-    "2",
-    "--steps",
-    "3",
-    "--extend",
-    "0",
-]
-TRANSFER += ["--device", "cpu"]
+TRANSFER = "study transfer --regime I --optimizer sgd --parameterization mup --parameterization sp --widths 8,16,32"
+TRANSFER = f"{TRANSFER} --grid=-8,-4,2 --seeds 2 --steps 3 --extend 0 --device cpu".split()
 
 
 def test_transfer_goes_on_from_finished_pieces(tmp_path, monkeypatch):
@@ -385,16 +370,6 @@ def test_streams_that_are_closed_or_full_end_without_a_traceback(stream):
     line = f"{sys.executable} -m scaling_algebra list {stream}"
     found = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60)
     assert found.returncode in (0, 2) and "Traceback" not in found.stderr, found.stderr
-
-
-@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), MemoryError(), PermissionError(13, "no", "/x")])
-def test_what_the_system_refuses_is_one_line_and_exit_2(error, monkeypatch):
-    def broken(*_, **__):
-        raise error
-
-    monkeypatch.setattr("scaling_algebra.solver.derivation.Configuration.of", broken)
-    found = run("signals", "--regime", "I")
-    assert found.exit_code == 2 and len(found.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize("debug", ["", "1"])

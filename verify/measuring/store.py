@@ -3,7 +3,6 @@
 A folder holds ``plan.json`` (what was asked) and ``measured.sqlite``: cells of runs, and pieces (losses, findings)
 under all that they depend on. A transaction is done or not: a killed process costs only what it had not finished.
 Every row carries a checksum: what was damaged counts as not there. One process writes into a folder.
-Read next: ``cells.py`` (what a cell is), ``runs.py`` (fills a store), ``studies/sweep.py`` (keeps pieces).
 """
 
 from __future__ import annotations
