@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scaling_algebra import Ray, derive, network
+from scaling_algebra import NotFound, derive, network
 from scaling_algebra.dynamics.analysis import Analysis
+from scaling_algebra.proofs.prover import Uniqueness, settled
 from scaling_algebra.spec.assumptions import ASSUMPTIONS
 from scaling_algebra.spec.networks.functions import FUNCTIONS
 from scaling_algebra.spec.optimizers import optimizer
@@ -131,12 +132,18 @@ f    = U[a] g[a]
 """
 
 
+def kink(function, rule="adam", **given):
+    """A branch behind a gain, with zeros among what is given."""
+    net = network("kink", KINK.format(function), {"a": "N", "k": "N", "x": "D"})
+    return derive(None, rule, "mup", ray="N=1", network=net, given={f"{name}.init": x for name, x in given.items()})
+
+
 def behind_a_zero(function):
     """Every size at t = 0, 1, 2, 3 by name, of a branch behind a gain that starts at zero."""
-    net = network("kink", KINK.format(function), {"a": "N", "k": "N", "x": "D"})
-    point = derive(None, "adam", "mup", ray="N=1", network=net).scaling.point(Ray.parse("N=1"))
+    d = kink(function)
+    point = d.scaling.point(d.ray)
     point = replace(point, b={**point.b, "G": None})
-    look = Analysis(Ray.parse("N=1"), point, optimizer("adam"), net)
+    look = Analysis(d.ray, point, optimizer("adam"), d.network)
     return {name: [look(name, t) for t in range(4)] for name in ("u", "w", "v", "gG", "gV", "gZ", "f")}
 
 
@@ -150,6 +157,20 @@ def test_a_branch_whose_function_has_no_linear_part_stays_at_zero():
     assert linear["gG"][0].decided and linear["gG"][0].size is not None and linear["v"][1].size == 0
     kink = behind_a_zero("relu(u[k])")
     assert kink["w"][0].size is None and not kink["gG"][0].decided and "exactly zero" in kink["gG"][0].why
+
+
+@pytest.mark.parametrize("rule", ["sgd", "adam"])
+def test_no_powers_move_what_stays_at_zero(rule):
+    """Shown by the zero itself: proofs reach no functions. Where the slope at zero is known, all is derived; behind a
+    last matrix of zero, bound and witness meet for every demand."""
+    with pytest.raises(NotFound) as found:
+        kink("relu(u[k]) relu(u[k])", rule, G=0)
+    verdict, line = settled(found.value)
+    assert verdict is Uniqueness.IMPOSSIBLE and "dG h = Theta(1), but it is exactly zero up to t=2" in line
+    with pytest.raises(NotFound) as late:  # the readout moves first, then the last matrix, and the gain at t = 3
+        kink("relu(u[k]) relu(u[k])", rule, Z=0, U=0)
+    assert "exactly zero up to t=2" in late.value.failure and settled(late.value)[0] is Uniqueness.UNDECIDED
+    assert not kink("silu(u[k])", rule, G=0).unmet and not kink("relu(u[k]) relu(u[k])", rule, Z=0).unmet
 
 
 @pytest.mark.parametrize("rule", ["signsgd", "lion"])

@@ -89,8 +89,7 @@ MOE --invert x=1 | no exponent named
 MOE --min N | a law has no minimise
 MOE --reach eps | one axis
 MOE --check n=1 | about one minimum
-MOE --fits pyproject.toml | no row has
-SUM --fits x.csv | are about a law
+SUM --invert x=1 | is about a law
 SUM --axis data | a sum has no axis
 SUM --at p=-1 | positive
 SUM --at p | cannot read
@@ -100,6 +99,7 @@ CLUSTER --set Q=d | no quantity to set named 'Q'
 CLUSTER --set K=Q | no quantity named 'Q'
 CLUSTER --set K=M --set M=d | in what is given itself
 CLUSTER --set 'K=d**(k*k)' | not linear
+CLUSTER --set K=d**9**9 | an exponent is too large
 CLUSTER --drop nope | no assumption named 'nope'
 recipe --hold all,none | all holds every invariant
 recipe --batch 1:1 --hold timescale --optimizer adam | no invariant of adam named 'timescale'
@@ -125,6 +125,9 @@ LARGE nowhere.toml | cannot read nowhere.toml
 recipe --base N=8,M=4 --target N=16,M=8 | leave out N_e (expert width), which deep-moe has
 recipe --base M=4 --target M=8 | leave out N (width)
 recipe --base N=4,Q=4 --target N=8,Q=8 | no axis of deep-mlp named 'Q'
+SMALL --hold sde | hold is about batch and tokens
+SMALL --hold halflife --batch 1:2 | did you mean 'half-life'
+SMALL --optimizer muon+adamw --hold averages --batch 1:2 | no invariant of muon named 'averages'
 SMALL --lr 0 | lr is 0.0; give a positive number
 SMALL --lr nope=1 | no tensor in lr named 'nope'
 SMALL --lr x | cannot read --lr 'x'
