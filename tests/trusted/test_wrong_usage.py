@@ -125,6 +125,8 @@ LARGE nowhere.toml | cannot read nowhere.toml
 recipe --base N=8,M=4 --target N=16,M=8 | leave out N_e (expert width), which deep-moe has
 recipe --base M=4 --target M=8 | leave out N (width)
 recipe --base N=4,Q=4 --target N=8,Q=8 | no axis of deep-mlp named 'Q'
+recipe --hold sde --lr 1 | --lr is of a model
+SMALL --experts | without sizes
 SMALL --hold sde | hold is about batch and tokens
 SMALL --hold halflife --batch 1:2 | did you mean 'half-life'
 SMALL --optimizer muon+adamw --hold averages --batch 1:2 | no invariant of muon named 'averages'
