@@ -338,6 +338,7 @@ def written(h, *stops):
 ALIKE = {
     "out = m.w(h)": lambda m, h: m.w(h),
     "ellipsis": lambda m, h: torch.einsum("...i,oi->...o", h, m.w.weight),
+    "keywords": lambda m, h: F.linear(input=h, weight=m.w.weight),
     "letters alone": lambda m, h: torch.einsum("bi,oi", h, m.w.weight),
     "added into zeros": lambda m, h: torch.zeros_like(h).add_(m.w(h)),
     "written in parts": lambda m, h: torch.relu(written(m.w(h), m.n // 2, m.n)),

@@ -215,13 +215,12 @@ def traced(build: Build, base: Mapping[str, int] | None = None, name: str = "tra
     calls = {writer.signals[n.number]: n.call for _, _, n in writer.lines if n is not None and n.call is not None}
     try:
         network = from_toml(text, name)
-    except UsageError as error:
-        at = re.search(r"equation (\d+)", str(error))
+    except UsageError as said:
+        at = re.search(r"equation (\d+)", str(said))
         node = writer.lines[int(at[1]) - 1][2] if at else None
         where = (node.where if node else "") or "model"
-        raise Unreadable(
-            f"{where}: no network says what this computes ({str(error).removeprefix(f'{name}: ')})"
-        ) from None
+        why = str(said).removeprefix(f"{name}: ")
+        raise Unreadable(f"{where}: no network says what this computes ({why})") from None
     return Traced(text, network, writer.factors, writer.gauge, [*writer.notes, *notes], calls, error, start)
 
 
