@@ -25,8 +25,8 @@ BASE |= {"warmup": "warmup"}
 @click.option(
     "--hold",
     metavar="NAME,NAME",
-    help="Invariants that stay: sde, sde-time, bias, timescale, averages, loss, schedule, mup, or all; by default sde, "
-    "timescale and schedule.",
+    help="Invariants that stay: sde, sde-time, bias, timescale, averages, half-life, loss, schedule, mup, or all; by "
+    "default sde, timescale and schedule.",
 )
 @click.option(
     "--optimizer",

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import click
 
 from scaling_algebra.errors import UsageError
 
-from .options import Answer, PathType, examples, printed
+from .options import Answer, examples, printed
 
 
 @click.command(
@@ -38,7 +37,6 @@ from .options import Answer, PathType, examples, printed
 @click.option("--axis", metavar="NAME", help="Of a law: one way to grow, in full.")
 @click.option("--choose", multiple=True, metavar="OPTION=CHOICE", help="Of a law with options: rate=slow (repeatable).")
 @click.option("--invert", metavar="NAME=VALUE", help="Of a law: the parameter at which an exponent has this value.")
-@click.option("--fits", type=PathType(), metavar="FITS.csv", help="Of a law: fitted exponents beside its identities.")
 @click.option("--set", "given", multiple=True, metavar="Q=LAW", help="Into assumptions: K=d**kappa (repeatable).")
 @click.option("--drop", multiple=True, metavar="NAME", help="Leave out an assumption (repeatable).")
 @printed()
@@ -51,7 +49,6 @@ def command(
     rates: str | None,
     choose: tuple[str, ...],
     invert: str | None,
-    fits: Path | None,
     given: tuple[str, ...],
     **more: Any,
 ) -> tuple[Answer, int]:
@@ -67,7 +64,6 @@ def command(
     """
     from scaling_algebra.laws.balance import Balance
     from scaling_algebra.laws.expressions import exponent
-    from scaling_algebra.laws.fits import compared
     from scaling_algebra.laws.law import LawAnswer, inverted, law
     from scaling_algebra.laws.numeric import checked
 
@@ -84,13 +80,11 @@ def command(
             a = replace(a, axes={n: replace(b, checks=(checked(b, ray),)) for n, b in a.axes.items()})
         else:
             raise UsageError("--check is about one minimum; give a sum, or a law with --axis")
-    if (invert is not None or fits is not None) and not isinstance(a, LawAnswer):
-        raise UsageError("--invert and --fits are about a law; give one that ships, or a TOML file with identities")
-    if invert is not None and isinstance(a, LawAnswer):
+    if invert is not None:
+        if not isinstance(a, LawAnswer):
+            raise UsageError("--invert is about a law; give one that ships, or a TOML file with exponents")
         ((of, number),) = _pairs("--invert", [invert], "alpha_N=0.076").items()
         a = replace(a, inverted=(of, number, inverted(a, of, exponent(number))))
-    if fits is not None and isinstance(a, LawAnswer):
-        return compared(a, fits).document(), 0
     return a.document(), 0 if a.agrees else 1
 
 

@@ -67,6 +67,7 @@ def _question(arguments: Sequence[str]) -> str | None:
 )
 @click.option("--batch", metavar="FROM:TO", help="Batch at the base and at the target, where it changes.")
 @click.option("--tokens", metavar="FROM:TO", help="Tokens of the whole run at the base and at the target.")
+@click.option("--hold", metavar="NAME,NAME", help="What batch and tokens leave as it is (recipe --hold sde --help).")
 @options(network_options("the Transformer above"), READOUT_INIT, GAUGE)
 @click.option("--strict", is_flag=True, help="Exit code 1 where the ray between the sizes has no parameterization.")
 @printed(ENDINGS)
@@ -79,6 +80,7 @@ def command(
     network: Path | None,
     batch: str | None,
     tokens: str | None,
+    hold: str | None,
     form: str | None,
     strict: bool,
     **where: Any,
@@ -93,6 +95,7 @@ def command(
     start, end = _side("base", base, base_hf), _side("target", target, target_hf)
     where |= {name: {**start.values.get(name, {}), **values(name, where[name])} or None for name in TUNED}
     where |= {"batch": change("batch", batch), "tokens": change("tokens", tokens)}
+    where |= {"hold": None if hold is None else [name.strip() for name in hold.split(",")]}
     where |= {"network": chosen(architecture, network)}
     r = recipe(start.sizes, end.sizes, **{name: value for name, value in where.items() if value is not None})
     answer = FORMS[form](r) if form and form in FORMS else r.document()

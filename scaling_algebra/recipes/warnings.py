@@ -48,6 +48,12 @@ def warnings(
             yield f"eps of {role} is {eps:.3g}, which is 0 in fp16: keep gradients and optimizer states in fp32"
             break
     yield from _reused(derivations)
+    if kept := sorted({d.optimizer.of(role).name for d in derivations for role in d.network.tensors
+                       if d.optimizer.of(role).sphere}):  # fmt: skip
+        yield (
+            f"{' and '.join(kept)} keeps the norm that a tensor starts with: what starts at zero, as biases mostly do, "
+            "stays zero; start it at the init std above, or step it with adamw"
+        )
     if any("decay" in s for s in tensors.values()):
         yield "weight decay is torch's, which multiplies it by the learning rate; where it is not multiplied, keep it"
     zero = tensors.get("router", {}).get("init_std")

@@ -27,7 +27,7 @@ from scaling_algebra.spec.gauges import GAUGES, OWN
 from scaling_algebra.spec.powers import exponent_text
 from scaling_algebra.spec.scaling import Scaling
 
-from .demands import HORIZON
+from .demands import HORIZON, counted
 from .derivation import Derivation, Signals
 
 # the whole ---------------------------------------------------------------------------------------------------------
@@ -37,7 +37,7 @@ from .derivation import Derivation, Signals
 def derivation(d: Derivation) -> Document:
     """Powers of every tensor, with the reason for every number."""
     blocks: list[Block] = [Heading(literal(d.about)), *_multipliers([d], reasons=True), table([d], exponents=True)]
-    blocks += [*_unmet(d), Heading("why", 2), _reasons([d])]
+    blocks += [*_unmet(d, True), Heading("why", 2), _reasons([d])]
     if d.structure:
         blocks += [Heading("structure", 2), Lines.of(*map(typeset, d.structure), listed=True)]
     if notes := [*_cone(d), *_notes(d), *([f"assumes {listed(d.assumes)}"] if d.assumes else [])]:
@@ -112,12 +112,14 @@ def _multipliers(ds: Sequence[Derivation], reasons: bool = False) -> list[Block]
     return [Lines.of(*lines)] if lines else []
 
 
-def _unmet(d: Derivation) -> list[Block]:
+def _unmet(d: Derivation, whole: bool) -> list[Block]:
+    """The first failure, and how many more; every one where the whole is asked for."""
     if not (d.configuration.given and d.configuration.parameterization.derived):
         return []
     if not d.unmet:
         return [Lines.of("every desideratum holds with what is given")]
-    return [Heading("does not hold with what is given", 2), Lines.of(*map(typeset, d.unmet), listed=True)]
+    shown = d.unmet if whole else counted(d.unmet, "--why")
+    return [Heading("does not hold with what is given", 2), Lines.of(*map(typeset, shown), listed=True)]
 
 
 def _reasons(ds: Sequence[Derivation]) -> Grid:
@@ -163,7 +165,7 @@ def brief(ds: Sequence[Derivation], more: Sequence[str], why: bool = False, expo
     first, assumed = ds[0], set().union(*(d.assumes for d in ds))
     blocks: list[Block] = [Heading(literal(_title(ds))), Lines.of(_growth(first.configuration)), *_multipliers(ds)]
     blocks.append(table(ds, exponents))
-    blocks += [block for d in ds for block in _unmet(d)]
+    blocks += [block for d in ds for block in _unmet(d, why)]
     if why:
         blocks += [Heading("why", 2), _reasons(ds)]
         lines = [line for d in ds for line in _structure(d)]

@@ -2,17 +2,15 @@
 
 import json
 import re
+from functools import partial
 
 import pytest
-from click.testing import CliRunner
 
-from scaling_algebra.cli import main
+from ..shared import scalecalc
 
 ADAM = ("--regime", "III", "--optimizer", "adam")
 
-
-def run(*args):
-    return CliRunner().invoke(main, ["derive", *args])
+run = partial(scalecalc, "derive")
 
 
 def rows(text):
@@ -55,12 +53,3 @@ def test_the_table_alone(form, begins, tmp_path):
     alone, whole = run(*ADAM, "--format", form, "--table-only").output, run(*ADAM, "--format", form).output
     assert alone.startswith(begins) and "because" in whole and "because" not in alone
     assert "rejected" in whole and len(alone) < len(whole) / 4
-    for more, says in ((["--format", "json"], "json is complete"), (["--prove"], "prints no proof")):
-        refused = run(*ADAM, "--table-only", *more)
-        assert refused.exit_code == 2 and says in refused.stderr
-
-
-def test_a_file_is_complete(tmp_path):
-    file = tmp_path / "whole.txt"
-    assert run(*ADAM, "-o", str(file)).exit_code == 0
-    assert file.read_text(encoding="utf-8").count("rejected: ") == 10

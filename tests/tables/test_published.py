@@ -8,9 +8,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from scaling_algebra.cli import main
 from scaling_algebra.documents import render
 from scaling_algebra.explanations.explanations import explain_quantity
 from scaling_algebra.laws.expressions import exponent, parameter
@@ -19,6 +17,8 @@ from scaling_algebra.tables.audit.comparison import STATUSES, Audit, compare, de
 from scaling_algebra.tables.audit.errata import Errata, errata, unlisted
 from scaling_algebra.tables.commands import audit as audit_command
 from scaling_algebra.tables.published.reading import SOURCES, load
+
+from ..shared import scalecalc
 
 DRIFT = 0.1
 """Finite-size drift that still counts as agreement, as in verify."""
@@ -98,7 +98,7 @@ def test_an_erratum_that_is_new_and_one_that_is_gone_are_told_apart(monkeypatch)
     ):
         monkeypatch.setattr(audit_command, "audit", lambda source, audited=audited: audited)
         monkeypatch.setattr(audit_command, "errata", lambda errors=errors: Errata(tuple(errors)))
-        result = CliRunner().invoke(main, ["audit"])
+        result = scalecalc("audit")
         assert result.exit_code == code and says in result.stderr and bool(result.stderr) == bool(says)
 
 
@@ -172,13 +172,3 @@ def test_errata_name_every_cell_twice():
             assert re.search(rf"  {shown} +[+-]\d\.\d\d \[", line), line
             assert where in evidence and c.quantity in evidence
     assert all(e["matching"] for e in errata().document().record["errata"])
-
-
-def test_the_engine_reads_no_table():
-    root = Path(__file__).parents[2] / "scaling_algebra"
-    files = [path for path in root.rglob("*.py") if "commands" not in path.parts and path.name != "cli.py"]
-    assert len(files) > 30
-    for path in files:
-        text = path.read_text(encoding="utf-8")
-        reads = path.name in ("families.py", "files.py")  # shapes of models, networks: no exponents
-        assert "tables.published" not in text and (reads or "tomllib" not in text), path

@@ -2,7 +2,7 @@
 
 What an option cannot have follows from its type and from what its help calls its value (``VALUES``), so that a new
 option has bad values, or fails a test. A case is wrong by construction (exit code 2, one line), or a good file with
-random damage (any answer, but no fault of the program). Read next: ``values.py`` (the bad values).
+random damage (any answer, but no fault of the program).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Bad values, drawn from a seed: numbers, names, formulas and files that nothing can read as what it asks for.
 
-New kinds of input belong into ``Maker``. Read next: ``generator.py`` (which option has which).
+New kinds of input belong into ``Maker``.
 """
 
 from __future__ import annotations

@@ -144,42 +144,30 @@ LLAMA4.config = SimpleNamespace(model_type="llama4")
 SWAPPED = {"up$": "expert_out", "down$": "expert_in", **ROLES}
 
 
-@pytest.mark.parametrize(
-    ("model", "sizes", "options", "said"),
-    [
-        (
-            Small(),
-            [BASE, TARGET],
-            {k: v for k, v in ROLES.items() if v != "router"},
-            "no role for parameter block.gate",
-        ),
-        (
-            Small(),
-            [BASE, TARGET],
-            {"tokens": "embedding"},
-            r"no role for parameters block\..*, .*head.weight; give roles=",
-        ),
-        (Small(), [BASE, TARGET], {**ROLES, "nowhere": "gain"}, "'nowhere' is the rule of no parameter"),
-        (Small(), [BASE, TARGET], {**ROLES, r"^tokens\.": "embeding"}, "did you mean 'embedding'"),
-        (Small(), [BASE, TARGET], {**ROLES, "(": "gain"}, r"'\(' is no regular expression"),
-        (Small(), [BASE], {"roles": ROLES}, "give the sizes of the target"),
-        (Small(), [BASE, TARGET], {"roles": ROLES, "gauge": "table9", **GIVEN}, "take the gauge table3"),
-        (nn.Linear(4, 4, bias=False), [BASE, TARGET], {"weight": "hidden"}, "the model has none"),
-        (LLAMA4, [BASE, TARGET], {"roles": None}, "llama4 has no adapter: its gate scales the input"),
-        (Small(), [BASE, TARGET], ROLES, "no lr at the base; give plan"),
-        (Small(), [BASE, "N=64,N_e=8,M=16,K=8"], ROLES, "is 11 x 32, but embedding with these sizes has N = 64"),
-        (
-            Small(),
-            ["N=16,N_e=8,M=8,K=4", "N=32,N_e=8,M=16,K=8"],
-            ROLES,
-            "block.up is 8 x 8 x 32, but expert_in .* has M",
-        ),
-        (Small(), [BASE, TARGET], SWAPPED, "swap the roles of w1 and w2"),
-    ],
-)
-def test_what_is_missing_or_does_not_match_is_an_error_that_names_it(model, sizes, options, said):
+BOTH, LINEAR = [BASE, TARGET], nn.Linear(4, 4, bias=False)
+WRONG = [
+    (BOTH, {k: v for k, v in ROLES.items() if v != "router"}, {}, "no role for parameter block.gate"),
+    (BOTH, {"tokens": "embedding"}, {}, r"no role for parameters block\..*, .*head.weight; give roles="),
+    (BOTH, {**ROLES, "nowhere": "gain"}, {}, "'nowhere' is the rule of no parameter"),
+    (BOTH, {**ROLES, r"^tokens\.": "embeding"}, {}, "did you mean 'embedding'"),
+    (BOTH, {**ROLES, "(": "gain"}, {}, r"'\(' is no regular expression"),
+    ([BASE], ROLES, {}, "give the sizes of the target"),
+    (BOTH, ROLES, {"gauge": "table9", **GIVEN}, "take the gauge table3"),
+    (BOTH, {"weight": "hidden"}, {"model": LINEAR}, "the model has none"),
+    (BOTH, None, {"model": LLAMA4}, "llama4 has no adapter: its gate scales the input"),
+    (BOTH, ROLES, {}, "no lr at the base; give plan"),
+    ([BASE, "N=64,N_e=8,M=16,K=8"], ROLES, {}, "is 11 x 32, but embedding with these sizes has N = 64"),
+    (["N=16,N_e=8,M=8,K=4", "N=32,N_e=8,M=16,K=8"], ROLES, {}, "block.up is 8 x 8 x 32, but expert_in .* has M"),
+    (BOTH, SWAPPED, {}, "swap the roles of w1 and w2"),
+]
+
+
+@pytest.mark.parametrize(("sizes", "roles", "more", "said"), WRONG, ids=[said for *_, said in WRONG])
+def test_what_is_missing_or_does_not_match_is_an_error_that_names_it(sizes, roles, more, said):
     with pytest.raises(UsageError, match=said):
-        plan(model, *sizes, **(options if "roles" in options else {"roles": options})).param_groups()
+        plan(
+            more.get("model", Small()), *sizes, roles=roles, **{k: x for k, x in more.items() if k != "model"}
+        ).param_groups()
 
 
 @pytest.mark.parametrize("rule", ["adamw", "muon", "muon:original", "muon:match_rms_adamw"])

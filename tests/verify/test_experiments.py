@@ -8,11 +8,9 @@ from functools import partial
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 torch = pytest.importorskip("torch")
 
-from scaling_algebra.cli import main
 from scaling_algebra.documents import render
 from scaling_algebra.solver.derivation import derive
 from scaling_algebra.verify.hardware import Hardware
@@ -132,20 +130,6 @@ def test_every_experiment_is_listed_and_can_fail():
         claims = [claim for trial in chosen.trials for claim in trial.claims]
         assert any("planted" in claim for claim in claims), "a control that must fail"
         assert all(set(claim) <= {"of", "source", "wrong", *By} for claim in claims)
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        (["roters"], "did you mean 'routers'"),
-        (["clusters", "--sizes", "8,16,32"], "clusters has a fixed size"),
-        (["routers", "--only", "SGD: saturates", "--sizes", "8,9,10"], "n / 4, so give larger ones"),
-        (["routers", "--only", "relu"], "title; see scalecalc study --list\n"),
-    ],
-)
-def test_wrong_usage_is_one_line(given, said):
-    found = CliRunner().invoke(main, ["study", *given, "--device", "cpu"])
-    assert found.exit_code == 2 and said in found.stderr and found.stderr.count("\n") == 1
 
 
 # blocks -------------------------------------------------------------------------------------------------------------

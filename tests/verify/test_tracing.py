@@ -3,8 +3,6 @@
 import functools
 import itertools
 import json
-import subprocess
-import sys
 
 import pytest
 
@@ -89,9 +87,12 @@ class FourWays(nn.Module):
         else:
             self.up, self.down = nn.Parameter(torch.randn(m, ne, n)), nn.Parameter(torch.randn(m, n, ne))
 
+    def gate(self, x):
+        return x.softmax(-1)
+
     def forward(self, x):
         h = self.inp(x)
-        phi = self.router(h).softmax(-1)
+        phi = self.gate(self.router(h))
         if self.how == "list":
             return self.head(sum(phi[:, i : i + 1] * e(h) for i, e in enumerate(self.experts)))
         if self.how == "einsum":
@@ -456,11 +457,6 @@ def test_a_text_comes_out_that_is_read_again(tmp_path, capsys, monkeypatch):
     again = json.loads(scalecalc("derive", "--network", "mine.toml", *options))
     assert read["tensors"] == again["tensors"]
     assert read["parameters"]["2.weight"] == {"init_std": {"N": "-1"}, "lr": {"N": "-1"}, "eps": {}}
-
-
-def test_the_engine_imports_no_torch_without_a_model():
-    code = "import sys; from scaling_algebra.commands import derive, list; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
 def test_a_plan_has_groups_by_the_names_of_parameters():

@@ -7,12 +7,10 @@ from functools import partial
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
-from scaling_algebra.cli import main
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.verify.networks.base_shapes import recipe
@@ -21,6 +19,8 @@ from scaling_algebra.verify.studies.presentation import study
 from scaling_algebra.verify.studies.sweep import Course, better, rate, sweep, tune
 from scaling_algebra.verify.studies.tasks import TASKS
 from scaling_algebra.verify.studies.transfer import transfer
+
+from ..shared import scalecalc
 
 GRID = tuple(np.arange(-9.0, -2.0))
 YES, NO, OPEN = "TRANSFERS", "DRIFTS", "INCONCLUSIVE"
@@ -214,8 +214,7 @@ def test_a_gain_within_its_error_is_none():
     assert not better(base + np.array([-0.5, 0.5, -0.6, 0.5]), base)
 
 
-def run(*args):
-    return CliRunner().invoke(main, ["study", "transfer", *args])
+run = partial(scalecalc, "study", "transfer")
 
 
 def swept(*names, steps=3, grid=(-7.0, -6.0, -5.0), extend=4, trials=0, data="digits", **settings):
@@ -260,24 +259,6 @@ def test_tuned_multipliers_are_kept():
     assert tuned["trials"] == 4 and tuned["loss"] <= tuned["untuned"] and tuned["multipliers"]["init"] > 0
 
 
-@pytest.mark.parametrize(
-    ("args", "words"),
-    [
-        (["--regime", "I", "--optimizer", "muon"], "muon cannot be trained: its step is of whole tensors"),
-        (["--ray", "N=0,N_e=1,M=1"], "N does not grow"),
-        (["--regime", "I", "--grid=-4,-10"], "three rates or more"),
-        (["--regime", "I", "--base", "D=3"], "no axis of the base size"),
-        (["--regime", "I", "--base", "K=9"], "larger base size"),
-        (["--regime", "I", "--data", "text", "--widths", "24,32,48"], "multiple of the head dimension"),
-        (["--regime", "I", "--parameterization", "mssp", "--base", "K=2"], "top-K cannot choose 2 of 4"),
-    ],
-)
-def test_wrong_usage_is_one_line_and_exit_2(args, words):
-    found = run(*args)
-    assert found.exit_code == 2 and words in found.output, found.output
-    assert len(found.output.strip().splitlines()) == 1
-
-
 def test_widths_may_be_values_of_another_axis():
     ray, base = "N=0,N_e=0,M=1,K=1", {"N": 8, "N_e": 8, "M": 4, "K": 4}
     configuration = Configuration.of(None, "adam", "mup", ray=ray)
@@ -285,5 +266,3 @@ def test_widths_may_be_values_of_another_axis():
     assert shapes.dims(16) == {"N": 8, "N_e": 8, "M": 16, "K": 16}
     with pytest.raises(UsageError, match="N does not grow"):
         recipe(configuration, base, True, along="M")
-    result = run("--ray", ray, "--along", "M")
-    assert result.exit_code == 2 and "no default widths" in result.output

@@ -5,7 +5,6 @@ the certified exponents, by the names of its parameters and modules. Epsilons ar
 the base, and scale as derived. Of a plan's numbers the readout starts at zero: the first step moves the output alone,
 and after the second all tensors have moved along a coherent gradient. One std and one learning
 rate for all is trained beside it and must be refuted.
-Read next: ``verify/tracing/measuring.py`` (what is measured), ``planning.py`` (the numbers).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a gate brings to the sum over experts: read from a model's configuration, measured on its router.
 
 A router is copied to the CPU, and its weights are set three times: to zero, so that all logits are alike; to rows that
-are alike, which a softmax cannot tell from that; and at random. Read next: ``planning.py`` (what is left to multiply).
+are alike, which a softmax cannot tell from that; and at random.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Initial values, groups and exports of every parameter of a live ``nn.Module``: ``Plan``.
-
-Read next: ``planning.py`` (makes one), ``presentation.py`` (the coverage report), ``exports.py``.
-"""
+"""Initial values, groups and exports of every parameter of a live ``nn.Module``: ``Plan``."""
 
 from __future__ import annotations
 

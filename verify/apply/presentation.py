@@ -1,4 +1,4 @@
-"""What a plan says of every parameter: the coverage report. Read next: ``documents`` (how that is printed)."""
+"""What a plan says of every parameter: the coverage report."""
 
 from __future__ import annotations
 

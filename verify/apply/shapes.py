@@ -2,7 +2,6 @@
 
 Where fan-in and fan-out of a dense layer do not both grow as N (a fixed rank, shared key heads, a shared expert), its
 powers are those of a layer from N to N_e (``bottleneck``), with N its fan-in and N_e its fan-out.
-Read next: ``planning.py`` (who asks).
 """
 
 from __future__ import annotations

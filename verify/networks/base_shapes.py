@@ -4,7 +4,6 @@ At the base size every parameterization has the same natural init stds (fan_in^-
 each is multiplied by its derived power of (size / base size), axis by axis. What was tuned at the base size, the
 ``Multipliers``, is then meant for all sizes. Source: base shapes as in Yang et al. (2022); MSSP paper, App. B and P.
 Every parameter has a leading replica dimension (one replica per seed), as in ``replicas.py``.
-Read next: ``mlp.py`` and ``transformer.py`` (the networks), ``sweep.py`` (trains them).
 """
 
 from __future__ import annotations
@@ -215,6 +214,28 @@ class Scaled(nn.Module):
     def count(self) -> int:
         """Parameters of one replica."""
         return sum(p[0].numel() for p in self.parameters())
+
+
+class MLPMoE(Scaled):
+    """x -> gelu(W1 x) -> MoE -> W4 (MSSP paper, App. P.1), no normalisation and no residual connection.
+
+    Args:
+        inputs, classes: sizes of data and logits, the same at every size.
+    """
+
+    def __init__(
+        self, recipe: BaseShapes, dims: Dims, seeds: Sequence[int], device: str, *, inputs: int, classes: int
+    ) -> None:
+        super().__init__(recipe, dims, seeds, device)
+        self.draw("input", "input", (dims["N"], inputs), inputs)
+        self.draw_moe()
+        self.draw("readout", "readout", (classes, dims["N"]), recipe.base["N"])
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits (S,B,classes) of inputs (S,B,inputs), and the auxiliary loss (S,), which is zero here."""
+        layer = self.moe(F.gelu(x @ self.weights["input"].mT))
+        logits = layer.h3 @ self.weights["readout"].mT
+        return logits, logits.new_zeros(len(logits))
 
 
 def chosen(psi: Tensor, active: int) -> Tensor:

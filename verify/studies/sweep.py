@@ -3,7 +3,6 @@
 Without tuned multipliers an effective update can be negligible at every size one can train (MSSP paper, App. Q.6). The
 search is a random one, then steps in one coordinate at a time; it is small: App. Q.7 shows cases where one of this kind
 stops short of the optimum.
-Read next: ``curves.py`` (where the loss is smallest, and how that drifts), ``tasks.py`` (what is trained).
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The tasks of ``scalecalc study transfer``, by name: data, network and schedule. Needs no torch.
 
 Adding a task: one more table in ``tasks.toml``.
-Read next: ``measuring/batches.py`` (the data), ``sweep.py`` (trains on them).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Does the best learning rate of a small MoE network stay the best of a large one? Sweeps, side by side.
-
-Read next: ``curves.py`` (what the sweeps prove), ``sweep.py`` (trains), ``presentation.py`` (documents).
-"""
+"""Does the best learning rate of a small MoE network stay the best of a large one? Sweeps, side by side."""
 
 from __future__ import annotations
 

@@ -167,7 +167,8 @@ def traced(build: Build, base: Mapping[str, int] | None = None, name: str = "tra
     """The equations of the module that ``build(sizes)`` returns.
 
     The module runs once at the base and once with every axis doubled that ``build`` asks for, in float64 on the CPU.
-    K, the number of active experts, is that of all experts, so that every expert runs; it stays an axis of the ray.
+    K, the number of active experts, is that of all experts, so that every expert runs; it stays an axis of the ray. Of
+    experts and layers there are two at least, so that they are seen to be a loop.
 
     Args:
         base: sizes at which it is read; what is left out has a small default.
@@ -177,11 +178,11 @@ def traced(build: Build, base: Mapping[str, int] | None = None, name: str = "tra
             do not give the module's output.
     """
     asked = Asked(base or {})
-    first = _recorded(build, _tell(build, asked))
-    start = {axis: n for axis, n in asked.items()}
-    if "K" in start and "M" in start and start["K"] != start["M"]:
+    _tell(build, asked)
+    start = {axis: max(n, 2) if axis in COUNTS else n for axis, n in asked.items()}
+    if "K" in start and "M" in start:
         start["K"] = start["M"]
-        first = _recorded(build, start)
+    first = _recorded(build, start)
     builds, runs, loops = [start], [first], []
     for axis in start:
         if axis == "K":

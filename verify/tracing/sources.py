@@ -7,7 +7,6 @@ and no hub is asked. Read next: ``models.py``.
 from __future__ import annotations
 
 import importlib
-import json
 import sys
 from collections.abc import Callable, Mapping
 from importlib.util import module_from_spec, spec_from_file_location
@@ -18,9 +17,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from scaling_algebra import files
 from scaling_algebra.errors import UsageError, foreign, missing, shown
-from scaling_algebra.recipes.files import size_names
+from scaling_algebra.recipes.files import read_config, size_names
 from scaling_algebra.recipes.sizes import read_sizes
 
 from .graph import Unreadable
@@ -79,13 +77,8 @@ def _configured(path: Path, deep: bool) -> Callable[[Mapping[str, int]], tuple[n
         from transformers import AutoConfig, AutoModelForCausalLM
     except ModuleNotFoundError:
         raise missing("--model hf:", "transformers", "models") from None
-    try:
-        record = json.loads(files.read_text(path, "give a config.json"))
-    except ValueError as error:
-        raise UsageError(f"{path} is no JSON file: {error}; give a config.json") from None
-    family = record.get("model_type") if isinstance(record, dict) else None
-    if not isinstance(family, str):
-        raise UsageError(f"{path} has no model_type; give the config.json of a model")
+    record = read_config(path)
+    family = record["model_type"]
     named = size_names(family, record)
     most = next((record[k] for k in named["L"] if k in record), 0)
     try:
