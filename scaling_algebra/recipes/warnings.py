@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from scaling_algebra.solver.demands import Infeasible
-from scaling_algebra.solver.derivation import Derivation, derive
+from scaling_algebra.solver.derivation import TIES, Derivation, derive
 from scaling_algebra.spec.axes import Ray, about
 
 from .settings import Setting
@@ -58,7 +58,7 @@ def warnings(
         yield "weight decay is torch's, which multiplies it by the learning rate; where it is not multiplied, keep it"
     zero = tensors.get("router", {}).get("init_std")
     if zero is not None and zero.rule is None and target.get("K", 0) < target.get("M", 0):
-        yield "a router that starts at zero ties all logits: top-K needs some randomness of its own"
+        yield TIES
     if "alpha" in multipliers:
         yield (
             "multipliers are for gates that are Theta(1): a softmax that is renormalised over the active experts "

@@ -37,6 +37,7 @@ from .newton import Solution, Solver
 
 if TYPE_CHECKING:
     from scaling_algebra.linear.cone import Cone
+TIES = "a router that starts at zero ties all logits: top-K needs some randomness of its own"
 
 
 @dataclass(frozen=True, repr=False)

@@ -24,11 +24,12 @@ from scaling_algebra.spec.assumptions import ASSUMPTIONS, listed
 from scaling_algebra.spec.axes import about
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.spec.gauges import GAUGES, OWN
+from scaling_algebra.spec.networks.language import Function
 from scaling_algebra.spec.powers import exponent_text
 from scaling_algebra.spec.scaling import Scaling
 
 from .demands import HORIZON, counted
-from .derivation import Derivation, Signals
+from .derivation import TIES, Derivation, Signals
 
 # the whole ---------------------------------------------------------------------------------------------------------
 
@@ -142,7 +143,15 @@ def _cone(d: Derivation) -> Iterator[Sequence[Piece]]:
 
 
 def _notes(d: Derivation) -> list[Piece]:
-    return [typeset(note) for note in dict.fromkeys(rule.note for rule in d.optimizer.rules) if note]
+    notes = [*(rule.note for rule in d.optimizer.rules), *_ties([d])]
+    return [typeset(note) for note in dict.fromkeys(notes) if note]
+
+
+def _ties(ds: Sequence[Derivation]) -> list[str]:
+    """What a selection lacks where a router starts at zero, if one does."""
+    zero = [d for d in ds if "router" in d.tensors and d.tensors["router"].init_std is None]
+    selects = any(isinstance(s, Function) and s.kind.selects for d in zero for s in d.network.statements)
+    return [TIES] if selects or any(d.ray["K"] < d.ray["M"] for d in zero) else []
 
 
 # in brief ----------------------------------------------------------------------------------------------------------
@@ -173,7 +182,7 @@ def brief(ds: Sequence[Derivation], more: Sequence[str], why: bool = False, expo
         notes = [*_notes(first), *(f"assumes {name}: {x}" for name, x in ASSUMPTIONS.items() if name in assumed)]
         blocks += [Heading("notes", 2), Lines.of(*notes, listed=True)] if notes else []
     below: list[Sequence[Piece] | Piece] = [] if isinstance(blocks[-1], Grid) and not why else [""]
-    below += [*_cone(first), *map(literal, more)]
+    below += [*_cone(first), *map(literal, [*_ties(ds), *more] if not why else more)]
     below += [f"assumes {listed(assumed)} (--why)"] if assumed and not why else []
     return Document((*blocks, Lines.of(*below)), {})
 

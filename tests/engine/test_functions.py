@@ -21,7 +21,7 @@ from scaling_algebra.spec.optimizers import optimizer
 
 from ..shared import scalecalc
 from .scenarios import placed, sizes
-from .test_rules import CUBIC, EVEN, FAMILY_AT, SILU, TANH, TOP
+from .test_rules import BOUNDED_SHARES, CUBIC, EVEN, FAMILY_AT, SILU, TANH, TOP
 
 SCALAR = {
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
@@ -39,7 +39,7 @@ def test_hermite_coefficients_are_those_of_the_class(name):
     """By quadrature: a coefficient vanishes where no power of the class has its parity, up to the linear part."""
     kind = FUNCTIONS[name]
     x, weight = np.polynomial.hermite_e.hermegauss(160)
-    value, weight = SCALAR[name.removeprefix("topk_")](x), weight / weight.sum()
+    value, weight = SCALAR[name.removeprefix("topk_").removeprefix("bounded_")](x), weight / weight.sum()
     found = {p: weight @ (value * np.polynomial.hermite_e.HermiteE.basis(p)(x)) / factorial(p) for p in range(8)}
     seen = {p for p, c in found.items() if abs(c) > 1e-3 / factorial(p)}
     above = {p % 2 for p in kind.powers if p > 1}
@@ -71,6 +71,7 @@ def test_every_answer_names_what_it_assumes():
         ("muon", TANH, "singular-directions"),
         ("sgd", SILU.replace("silu(h[a])", "gate(h[a])"), "held-gates"),
         ("sgd", TOP, "random-selection"),
+        ("sgd", BOUNDED_SHARES, "bounded-logits"),
     ):
         answer = placed(text, rule, point="" if text == TANH else "b.W2=1")("f.change", 1)
         assert name in answer.assumes and not answer.strict().decided, (rule, text)

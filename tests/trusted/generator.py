@@ -68,6 +68,7 @@ OWN: dict[tuple[str, str], Kind] = {
     ("page", "output"): Maker.unpaged,
     ("study transfer", "settings"): Maker.setting,
     ("study limit", "lr"): Maker.amount,
+    ("study transfer", "lr"): Maker.amount,
     ("verify", "resume"): Maker.stored,
 }
 """Of single options."""
