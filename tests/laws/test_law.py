@@ -163,12 +163,6 @@ def test_a_law_has_options_of_its_own(mine):
         assert same(law(str(file), choose=choices).axes["law"].cell.minimum["n"], power)
 
 
-def test_five_lines_are_a_law(mine):
-    own = 'sum = "N**-alpha + D**-gamma"\nminimise = ["N", "D"]\ngrows = ["C"]\nconstraints = ["C = 6*N*D"]\n'
-    file = mine(own + 'at = { alpha = 0.34, gamma = "7/25" }\n')
-    assert law(str(file)).axes["law"].cell.minimum["C"] == exponent("-0.34*0.28/(0.34 + 0.28)")
-
-
 @pytest.mark.parametrize(
     ("text", "says"),
     [
