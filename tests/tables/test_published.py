@@ -58,6 +58,17 @@ def wrong(cell):
     return replace(cell, value=value)
 
 
+def test_the_page_of_papers_counts_its_sections():
+    """Each is reproduced, partly or not; what is reproduced, or against, has its command."""
+    page = (Path(__file__).parents[2] / "docs" / "papers.md").read_text(encoding="utf-8").partition("## Softmax")[0]
+    rows = re.findall(r"^\| [^|]+ \| ((reproduced|partly|not)[^|]*) \| (.*?) ?\|$", page, re.M)
+    found, against = Counter(status for _, status, _ in rows), sum("against" in says for says, _, _ in rows)
+    said = [int(n) for n in re.findall(r"\d+", page.partition("Of ")[2].partition("something")[0])]
+    assert said == [len(rows), found["reproduced"], found["partly"], found["not"], against]
+    assert len(rows) == len(re.findall(r"^\| (?:[A-Z]|1/L)", page, re.M))
+    assert all("`scalecalc " in by for says, status, by in rows if status == "reproduced" or "against" in says)
+
+
 def test_no_table_is_left_out():
     assert Counter((c.source, c.table) for c in load()) == {table: sum(n) for table, n in COUNTS.items()}
     assert {source for source, _ in COUNTS} == set(SOURCES)
