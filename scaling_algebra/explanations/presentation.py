@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
@@ -134,17 +133,7 @@ def _before(e: Explanation, term: LeadingTerm) -> Lines:
 
 def _reading(term: LeadingTerm) -> Lines:
     lines = [typeset(f"mechanism {x}") for x in term.mechanisms]
-    return Lines.of(*lines, ("exponent: ", _arithmetic(term.arithmetic)))
-
-
-def _arithmetic(text: str) -> Text:
-    """``-1 (aggregation multiplier) + 1/2 (i: CLT) = -1/2``: numbers and indices are formulas."""
-    parts = []
-    for k, part in enumerate(re.split(r"(\([^()]*\))", text)):
-        parts.append(
-            re.sub(r"^\(([a-z]'*):", r"($\1$:", part) if k % 2 else f"${part.strip()}$" if part.strip() else part
-        )
-    return Text(text, " ".join(parts))
+    return Lines.of(*lines, ("exponent: ", Text(term.arithmetic, term.summed("$"))))
 
 
 def _indices(term: LeadingTerm, k: int) -> str:

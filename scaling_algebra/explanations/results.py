@@ -61,15 +61,20 @@ class LeadingTerm:
 
     @property
     def arithmetic(self) -> str:
-        """The sum as text: ``-1 (aggregation multiplier) + 1/2 (i: experts, CLT) = -1/2``."""
+        """The sum as text: ``- 1 (aggregation multiplier) + 1/2 (i: CLT) = -1/2``."""
+        return self.summed()
+
+    def summed(self, math: str = "") -> str:
+        """The sum, with ``math`` around its formulas."""
         times = Counter(c for c in self.constants if c.exponent)
         parts = [(c.exponent * k, c.label if k == 1 else f"{k} x {c.label}") for c, k in times.items()]
         for i in self.monomial.indices.values():
             if i.weight * i.rate:
                 kind = "LLN" if i.weight == 1 else "CLT" if i.weight > 0 else "repeated"
-                parts.append((i.weight * i.rate, f"{i.name}: {kind}"))
-        text = " ".join(f"{'-' if e < 0 else '+'} {abs(e)} ({label})" for e, label in parts).removeprefix("+ ")
-        return f"{text or '0'} = {self.exponent}"
+                parts.append((i.weight * i.rate, f"{math}{i.name}{math}: {kind}"))
+        signs = ("-" if e < 0 else "+" * (k > 0) for k, (e, _) in enumerate(parts))
+        terms = [f"{math}{f'{s} {abs(e)}'.strip()}{math} ({of})" for s, (e, of) in zip(signs, parts, strict=True)]
+        return " ".join([*terms, f"{math}= {self.exponent}{math}"]) if terms else f"{math}0 = {self.exponent}{math}"
 
 
 @dataclass(frozen=True, repr=False)

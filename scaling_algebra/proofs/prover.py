@@ -199,6 +199,8 @@ def prove(
 def settled(missing: NotFound) -> tuple[Uniqueness, str]:
     """Is it proved that there is none of what a search did not find? The verdict, and one line that says so."""
     asked = missing.configuration
+    if missing.everywhere:
+        return Uniqueness.IMPOSSIBLE, missing.line("proved: at no powers")
     reason = provable(asked.network, asked.ray, asked.optimizer)
     if not reason:
         proof = prove(asked if asked.given else asked.but(readout_init=asked.parameterization.readout_init))

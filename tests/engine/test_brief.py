@@ -48,6 +48,12 @@ def test_reasons_and_exponents_are_printed_on_request():
     assert rows(run(*ADAM, "--exponents").output)["router"][:3] == ["1/2", "1", "1"]
 
 
+@pytest.mark.parametrize(("rate", "why", "ties"), [("1/2", [], True), ("1/2", ["--why"], True), ("1", [], False)])
+def test_a_router_that_starts_at_zero_cannot_select(rate, why, ties):
+    asked = run("--ray", f"N=1,N_e=1,M=1,K={rate}", "--optimizer", "adam", "--parameterization", "mssp", *why)
+    assert ("ties all logits" in asked.output) is ties
+
+
 @pytest.mark.parametrize(("form", "begins"), [("markdown", "| tensor "), ("latex", r"% \usepackage")])
 def test_the_table_alone(form, begins, tmp_path):
     alone, whole = run(*ADAM, "--format", form, "--table-only").output, run(*ADAM, "--format", form).output

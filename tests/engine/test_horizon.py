@@ -48,6 +48,10 @@ def test_contradictions_are_smallest_and_only_along_tokens():
 def test_factors():
     h = horizon("adamw").factors(batch=(256, 1024), tokens=(20e9, 200e9))
     assert h["lr"] == 2 and h["one_minus_beta2"] == 4 and h["wd"] == pytest.approx(0.2)
+    half = {"one_minus_beta1": 4, "one_minus_beta2": 4}  # of any length of the run, as under sde and not under averages
+    assert half.items() <= horizon("adamw", ["half-life"]).factors((256, 1024), (20, 200)).items()
+    assert not horizon("adamw", ["half-life", "sde", "timescale"]).conflicts
+    assert horizon("adamw", ["half-life", "averages"]).conflicts
     assert horizon("adamw", ["timescale"]).factors((1, 4), free={"lr": 2.0})["wd"] == pytest.approx(2)
     with pytest.raises(UsageError, match="tokens changes"):
         horizon("adamw", axes="B").factors(tokens=(1, 2))

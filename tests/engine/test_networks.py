@@ -10,7 +10,7 @@ from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.networks.files import as_toml, from_toml, read_network
 from scaling_algebra.spec.networks.functions import FUNCTIONS
 from scaling_algebra.spec.networks.grammar import network
-from scaling_algebra.spec.networks.language import Factor, Function, Product, Sum
+from scaling_algebra.spec.networks.language import Function
 from scaling_algebra.spec.networks.library import ARCHITECTURES, AXES, TITLES, architecture
 from scaling_algebra.spec.networks.printing import as_text, latex_sides
 
@@ -42,16 +42,40 @@ def refusal(*arguments, **named):
 # what equations say --------------------------------------------------------------------------------------------
 
 
-def test_parts_of_an_equation_are_signals_of_their_own():
-    """A tensor acts on its right; what stands on its left multiplies the result."""
-    assert statements("h2[a] = alpha sigmoid(Q[i,b] h1[b]) W3[i,a,k] silu(W2[i,k,b] h1[b])") == (
-        Product("h2_2", (Factor("h1", "b"),), Factor("Q", "ib")),
-        Function("h2_1", "sigmoid", Factor("h2_2", "i"), "i"),
-        Product("h2_4", (Factor("h1", "b"),), Factor("W2", "ikb")),
-        Function("h2_3", "silu", Factor("h2_4", "ik"), "k"),
-        Product("h2_5", (Factor("h2_3", "ik"),), Factor("W3", "iak")),
-        Product("h2", (Factor("h2_1", "i"), Factor("h2_5", "ia")), None, ("alpha",)),
-    )
+READ = {
+    # a tensor acts on its right; what stands on its left multiplies the result
+    "h2[a] = alpha sigmoid(Q[i,b] h1[b]) W3[i,a,k] silu(W2[i,k,b] h1[b])": (
+        "h2_2[i] = Q[i,b] h1[b]", "h2_1[i] = sigmoid(h2_2[i])", "h2_4[i,k] = W2[i,k,b] h1[b]",
+        "h2_3[i,k] = silu(h2_4[i,k])", "h2_5[i,a] = W3[i,a,k] h2_3[i,k]", "h2[a] = alpha h2_1[i] h2_5[i,a]"),
+    "h2[a] = h1[b] V[a,b]": ("h2[a] = V[a,b] h1[b]",),
+    # terms of a sum are signals
+    "h2[a] = h1[a] + V[a,b] relu(h1[b]) + res h1[a]": (
+        "h2_2[b] = relu(h1[b])", "h2_1[a] = V[a,b] h2_2[b]", "h2_3[a] = res h1[a]",
+        "h2[a] = h1[a] + h2_1[a] + h2_3[a]"),
+    "h2[a] = tanh(h1[a] + V[a,b] h1[b])": (
+        "h2_2[a] = V[a,b] h1[b]", "h2_1[a] = h1[a] + h2_2[a]", "h2[a] = tanh(h2_1[a])"),
+    # tensors in a row: low rank, and one tensor read both ways
+    "h2[a] = B[a,r] A[r,b] h1[b]": ("h2_1[r] = A[r,b] h1[b]", "h2[a] = B[a,r] h2_1[r]"),
+    "h2[a] = V[b,a] V[b,j] h1[j]": ("h2_1[b] = V[b,j] h1[j]", "h2[a] = V[b,a] h2_1[b]"),
+    # letters that a function's argument has once are kept; the others are summed inside
+    "h2[a] = tanh(h1[b]) silu(U[b,j] h1[j]) h1[a]": (
+        "h2_1[b] = tanh(h1[b])", "h2_3[b] = U[b,j] h1[j]", "h2_2[b] = silu(h2_3[b])", "h2[a] = h2_1[b] h2_2[b] h1[a]"),
+    "s = tanh(h1[a])\nh2[a] = s h1[a]": ("s_1[a] = tanh(h1[a])", "s = s_1[a]", "h2[a] = s h1[a]"),
+    # a function that is the whole right side has the letters of the left
+    "q[t,b] = U[t,b,a] h1[a]\np[t,s] = softmax(att q[t,b] q[s,b]; s)\nh2[a] = p[t,s] Z[a,t,s] data[x]": (
+        "q[t,b] = U[t,b,a] h1[a]", "p_1[t,s] = att q[t,b] q[s,b]", "p[t,s] = softmax(p_1[t,s]; s)",
+        "h2_1[a,t,s] = Z[a,t,s] data[x]", "h2[a] = p[t,s] h2_1[a,t,s]"),
+    # names of parts are not taken
+    "h2_1[b] = V[b,a] h1[a]\nh2[a] = U[a,b] tanh(h2_1[b])": (
+        "h2_1[b] = V[b,a] h1[a]", "h2_2[b] = tanh(h2_1[b])", "h2[a] = U[a,b] h2_2[b]"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("line", "parts"), READ.items())
+def test_parts_of_an_equation_are_signals_of_their_own(line, parts):
+    found = between(line)
+    assert tuple(re.sub(" +", " ", as_text(found)).splitlines()[1:-1]) == parts
+    assert found == read(as_text(found))
 
 
 def test_one_line_and_many_lines_are_the_same_block():
@@ -65,73 +89,11 @@ def test_one_line_and_many_lines_are_the_same_block():
     assert found == {t.symbol: (t.fan_out, t.experts) for t in ARCHITECTURES["moe"].tensors.values()}
 
 
-def test_terms_of_a_sum_are_signals():
-    assert statements("h2[a] = h1[a] + V[a,b] relu(h1[b]) + res h1[a]") == (
-        Function("h2_2", "relu", Factor("h1", "b"), "b"),
-        Product("h2_1", (Factor("h2_2", "b"),), Factor("V", "ab")),
-        Product("h2_3", (Factor("h1", "a"),), None, ("res",)),
-        Sum("h2", (Factor("h1", "a"), Factor("h2_1", "a"), Factor("h2_3", "a"))),
-    )
-
-
-def test_a_function_of_a_sum():
-    assert statements("h2[a] = tanh(h1[a] + V[a,b] h1[b])") == (
-        Product("h2_2", (Factor("h1", "b"),), Factor("V", "ab")),
-        Sum("h2_1", (Factor("h1", "a"), Factor("h2_2", "a"))),
-        Function("h2", "tanh", Factor("h2_1", "a"), "a"),
-    )
-
-
-def test_tensors_in_a_row():
-    """Low rank, and one tensor read both ways."""
-    assert statements("h2[a] = B[a,r] A[r,b] h1[b]") == (
-        Product("h2_1", (Factor("h1", "b"),), Factor("A", "rb")),
-        Product("h2", (Factor("h2_1", "r"),), Factor("B", "ar")),
-    )
-    assert statements("h2[a] = V[b,a] V[b,j] h1[j]") == (
-        Product("h2_1", (Factor("h1", "j"),), Factor("V", "bj")),
-        Product("h2", (Factor("h2_1", "b"),), Factor("V", "ba")),
-    )
-
-
-def test_a_tensor_at_the_end_acts_on_its_left():
-    assert statements("h2[a] = h1[b] V[a,b]") == statements("h2[a] = V[a,b] h1[b]")
-
-
-def test_letters_of_a_function_in_a_product():
-    """Those that its argument has once are kept; the others are summed inside, and must not stand outside."""
-    assert statements("h2[a] = tanh(h1[b]) silu(U[b,j] h1[j]) h1[a]") == (
-        Function("h2_1", "tanh", Factor("h1", "b"), "b"),
-        Product("h2_3", (Factor("h1", "j"),), Factor("U", "bj")),
-        Function("h2_2", "silu", Factor("h2_3", "b"), "b"),
-        Product("h2", (Factor("h2_1", "b"), Factor("h2_2", "b"), Factor("h1", "a"))),
-    )
-    assert statements("s = tanh(h1[a])\nh2[a] = s h1[a]")[:2] == (
-        Function("s_1", "tanh", Factor("h1", "a"), "a"),
-        Product("s", (Factor("s_1", "a"),)),
-    )
-
-
-def test_a_function_that_is_the_whole_right_side_has_the_letters_of_the_left():
-    found = statements(
-        "q[t,b] = U[t,b,a] h1[a]\np[t,s] = softmax(att q[t,b] q[s,b]; s)\nh2[a] = p[t,s] Z[a,t,s] data[x]"
-    )
-    assert found[1:3] == (
-        Product("p_1", (Factor("q", "tb"), Factor("q", "sb")), None, ("att",)),
-        Function("p", "softmax", Factor("p_1", "ts"), "s"),
-    )
-
-
 def test_functions_in_functions_are_read_at_once():
     nested = "h1[a]"
     for _ in range(24):
         nested = f"tanh(alpha silu({nested}))"
     assert len(statements(f"h2[a] = {nested}")) == 72
-
-
-def test_names_of_parts_are_not_taken():
-    outs = [s.out for s in statements("h2_1[b] = V[b,a] h1[a]\nh2[a] = U[a,b] tanh(h2_1[b])")]
-    assert outs == ["h2_1", "h2_2", "h2"]
 
 
 def test_what_stands_between_names_does_not_matter():

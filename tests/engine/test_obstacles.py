@@ -1,15 +1,11 @@
 """Functions that stand in the way of an answer: what is derived without them."""
 
-import json
-
 import pytest
 
 from scaling_algebra import UsageError, derive, network
 from scaling_algebra.explanations.obstacles import functions, obstacles, without
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.spec.networks.library import ARCHITECTURES
-
-from ..shared import scalecalc
 
 EQUATIONS = "h[a] = W1[a,x] data[x]\nu[a] = {}\nv[b] = W2[b,a] u[a]\nf = W3[b] v[b]"
 AXES = {"x": "D", "a": "N", "b": "N"}
@@ -31,16 +27,6 @@ def test_every_function_is_left_out_by_itself():
     found = obstacles(Configuration.of("I", "sgd", "mup", network=network("both", text, AXES)))
     assert [(function.out, not why) for function, why in found.tried] == [("r", True), ("u", True)]
     assert "phi" not in [s.out for s in functions(ARCHITECTURES["moe"])]
-
-
-def test_the_command_says_what_is_found_without_each():
-    asked = ["derive", "--architecture", "routers-softmax", "--regime", "I", "--optimizer", "sgd"]
-    missing = scalecalc(*asked)
-    assert missing.exit_code == 3 and "derive --without each names functions that stand in the way" in missing.output
-    said = scalecalc(*asked, "--without", "each", "--format", "json")
-    (tried,) = json.loads(said.output)["without"]
-    assert (tried["left_out"], tried["function"], tried["found"]) == ("phi", "softmax", False)
-    assert "h1 stays O(1)" in tried["why"] and said.exit_code == 0
 
 
 def test_what_a_gate_becomes_without_its_function_may_weigh_experts():

@@ -335,9 +335,6 @@ def test_theorems_are_printed_and_written(tmp_path):
     assert result.exit_code == 0 and data["proved"] is True and data["steps"] == {"O(1)": 3, "Theta(1)": 2}
     assert file.read_text().startswith("; cover: where M grows, every ray is in one of these cones (muP, sgd,")
     assert second_opinion(file.read_text()) == ["unsat"]
-    result = run("--only", "B exists")
-    assert result.exit_code == 0 and "\nB exists: proved\n" in result.output
-    assert "where M >= N, N_e <= N and M grows: muP by formula B" in result.output
 
 
 @pytest.mark.parametrize(

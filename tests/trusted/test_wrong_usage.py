@@ -89,8 +89,7 @@ MOE --invert x=1 | no exponent named
 MOE --min N | a law has no minimise
 MOE --reach eps | one axis
 MOE --check n=1 | about one minimum
-MOE --fits pyproject.toml | no row has
-SUM --fits x.csv | are about a law
+SUM --invert x=1 | is about a law
 SUM --axis data | a sum has no axis
 SUM --at p=-1 | positive
 SUM --at p | cannot read
@@ -100,6 +99,7 @@ CLUSTER --set Q=d | no quantity to set named 'Q'
 CLUSTER --set K=Q | no quantity named 'Q'
 CLUSTER --set K=M --set M=d | in what is given itself
 CLUSTER --set 'K=d**(k*k)' | not linear
+CLUSTER --set K=d**9**9 | an exponent is too large
 CLUSTER --drop nope | no assumption named 'nope'
 recipe --hold all,none | all holds every invariant
 recipe --batch 1:1 --hold timescale --optimizer adam | no invariant of adam named 'timescale'
@@ -107,10 +107,10 @@ recipe --batch 1:1 --base eps=1 --optimizer sgd | which sgd does not have
 HORIZON --axes Q | no axis named 'Q'
 HORIZON --batch 256 | give two numbers, as 256:1024
 HORIZON --batch 0:1 | positive
-HORIZON --base lr | is no number
+HORIZON --base lr | each name once with its value
+HORIZON --base lr=x | is no number
 HORIZON --base beta2=1.5 | out of range
 HORIZON --base rate=1 | no base value named 'rate'
-HORIZON --base lr=1,lr=2 | twice
 HORIZON --base beta2=0.5 --batch 1:8 | 1 - beta2 would become 4
 HORIZON --axes B --tokens 1:2 | tokens changes
 LARGE N=4096,N_e=1024,M=256,K=8 | the same sizes
@@ -125,6 +125,11 @@ LARGE nowhere.toml | cannot read nowhere.toml
 recipe --base N=8,M=4 --target N=16,M=8 | leave out N_e (expert width), which deep-moe has
 recipe --base M=4 --target M=8 | leave out N (width)
 recipe --base N=4,Q=4 --target N=8,Q=8 | no axis of deep-mlp named 'Q'
+recipe --hold sde --lr 1 | --lr is of a model
+SMALL --experts | without sizes
+SMALL --hold sde | hold is about batch and tokens
+SMALL --hold halflife --batch 1:2 | did you mean 'half-life'
+SMALL --optimizer muon+adamw --hold averages --batch 1:2 | no invariant of muon named 'averages'
 SMALL --lr 0 | lr is 0.0; give a positive number
 SMALL --lr nope=1 | no tensor in lr named 'nope'
 SMALL --lr x | cannot read --lr 'x'
@@ -170,6 +175,9 @@ TRANSFER --grid=-4,-10 | three rates or more
 TRANSFER --base D=3 | no axis of the base size
 TRANSFER --base K=9 | larger base size
 TRANSFER --data text --widths 24,32,48 | multiple of the head dimension
+TRANSFER --sweep epsilon --optimizer sgd | sgd has no epsilon
+TRANSFER --sweep init --tune 4 | leave one out
+TRANSFER --lr 0.1 | a sweep of another constant
 TRANSFER --parameterization mssp --base K=2 | top-K cannot choose 2 of 4
 study transfer --ray N=0,N_e=1,M=1 | N does not grow
 study transfer --ray N=0,N_e=0,M=1,K=1 --along M | no default widths

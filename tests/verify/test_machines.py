@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -19,7 +18,6 @@ from scaling_algebra.verify.hardware import Hardware
 from scaling_algebra.verify.measuring import runs
 from scaling_algebra.verify.measuring.cells import RunCell
 
-VERIFY = Path(__file__).parents[2] / "verify"
 MISSING = "import sys; sys.modules.update(dict.fromkeys({gone}))\nfrom scaling_algebra.cli import main\nmain({args})"
 SMALL = ["--regime", "III", "--sizes", "8,12,18", "--seeds", "4"]
 

@@ -16,8 +16,6 @@ from scaling_algebra import derive
 from scaling_algebra.documents import FORMATS, render
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.axes import Ray
-from scaling_algebra.spec.powers import Power
-from scaling_algebra.spec.scaling import Scaling, TensorScaling
 from scaling_algebra.verify import Claim, judge, measure
 from scaling_algebra.verify.judging.fit import Fit, Verdict, judge_exponent
 from scaling_algebra.verify.judging.gates import RunGate
@@ -26,24 +24,7 @@ from scaling_algebra.verify.judging.report import REQUIRED, Report, ReportRow
 from scaling_algebra.verify.measuring.sizes import dims_at, plan_seeds, plan_sizes
 
 HALF = Fraction(1, 2)
-SCALING = Scaling(
-    {
-        "input": TensorScaling(Power(), Power.of({"N": 1})),
-        "router": TensorScaling(Power.of({"N": -HALF}), Power.of({"M": 1, "N": -1})),
-        "expert_in": TensorScaling(Power.of({"N": -HALF}), Power.of({"M": 1, "N_e": 1, "N": -1})),
-        "expert_out": TensorScaling(Power.of({"N_e": -HALF}), Power.of({"M": 1, "N": 1, "N_e": -1})),
-        "readout": TensorScaling(Power.of({"N": -1}), Power.of({"N": -1})),
-    },
-    {"alpha": Power.of({"M": 1})},
-)
-
-
-def block(scaling, where="III", rule="sgd"):
-    """The MoE block with these powers."""
-    return replace(derive(where, rule, "sp"), scaling=scaling)
-
-
-MUP = block(SCALING)
+MUP = derive("III", "sgd", "mup")
 SIZES = [12, 20, 32, 52]
 PREDICTION = {
     "h1.change": (None, -HALF),
@@ -215,7 +196,7 @@ def test_interrupting_keeps_the_sizes_that_are_complete():
 @pytest.mark.parametrize(("rule", "steps", "message"), [("sgd", -1, "steps is -1"), ("adam", 1, "epsilon")])
 def test_wrong_use_is_one_clear_line(rule, steps, message):
     with pytest.raises(UsageError, match=message):
-        measure(block(SCALING, rule=rule), steps=steps, device="cpu")
+        measure(replace(derive("III", rule, "sp"), scaling=MUP.scaling), steps=steps, device="cpu")
 
 
 def test_claims_about_what_was_not_measured(mup):

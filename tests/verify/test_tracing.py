@@ -87,9 +87,12 @@ class FourWays(nn.Module):
         else:
             self.up, self.down = nn.Parameter(torch.randn(m, ne, n)), nn.Parameter(torch.randn(m, n, ne))
 
+    def gate(self, x):
+        return x.softmax(-1)
+
     def forward(self, x):
         h = self.inp(x)
-        phi = self.router(h).softmax(-1)
+        phi = self.gate(self.router(h))
         if self.how == "list":
             return self.head(sum(phi[:, i : i + 1] * e(h) for i, e in enumerate(self.experts)))
         if self.how == "einsum":
@@ -336,6 +339,7 @@ def written(h, *stops):
 ALIKE = {
     "out = m.w(h)": lambda m, h: m.w(h),
     "ellipsis": lambda m, h: torch.einsum("...i,oi->...o", h, m.w.weight),
+    "keywords": lambda m, h: F.linear(input=h, weight=m.w.weight),
     "letters alone": lambda m, h: torch.einsum("bi,oi", h, m.w.weight),
     "added into zeros": lambda m, h: torch.zeros_like(h).add_(m.w(h)),
     "written in parts": lambda m, h: torch.relu(written(m.w(h), m.n // 2, m.n)),

@@ -199,6 +199,16 @@ def test_diverged_runs_count_as_having_learned_nothing():
     (found,) = sweep(course(8, 2), [(small_recipe("sgd"), 8, (-2.0, 20.0, 30.0))])
     assert np.isfinite(found.losses).all() and (found.losses[1:] >= found.losses[0]).all()
     assert found.losses[-1] == pytest.approx(np.log(10))  # zero readout: uniform over ten classes at the start
+    study = swept("mup", grid=(-6.0, 30.0, 66.0), extend=0)
+    assert study.diverged == "mup at N = 8 from 30 on, mup at N = 12 from 30 on, mup at N = 16 from 30 on"
+
+
+@pytest.mark.parametrize("swept", ["init", "epsilon", "alpha"])
+def test_another_constant_is_swept_at_a_fixed_rate(swept):
+    """A factor of 1 is the network of a sweep of the rate; one of 2^30 is another."""
+    rates = sweep(course(6, 2), [(small_recipe(), 8, (-6.0, -5.0))])[0]
+    other = sweep(replace(course(6, 2), swept=swept, lr=2.0**-5), [(small_recipe(), 8, (0.0, 30.0))])[0]
+    assert (other.losses[0] == rates.losses[1]).all() and (other.losses[1] != rates.losses[1]).all()
 
 
 def test_tuning_never_ends_above_its_start_and_repeats():

@@ -213,7 +213,6 @@ def write_plan(folder: Path, plan: dict[str, Any], again: bool = False) -> None:
     """
     path = folder / PLAN
     files.make_folder(folder, "choose another -o DIR")
-    files.sweep(folder)
     if not again and path.exists() and read_plan(folder)["runs"] != json.loads(json.dumps(plan["runs"])):
         raise UsageError(f"{folder} holds another run; continue it with --resume {folder}, or give another -o DIR")
     files.write(path, json.dumps({"format": FORMAT, **plan}, indent=1) + "\n", INSTEAD)

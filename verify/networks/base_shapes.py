@@ -34,7 +34,7 @@ class Multipliers:
     """Constants tuned at the base size; they change no exponent (MSSP paper, App. Q.6).
 
     Attributes:
-        init: of every init std.
+        init: of every init std. epsilon: of every epsilon.
         aggregation: of the sum over experts.
         lr: of the learning rate, by role; 1 where it names none.
     """
@@ -42,6 +42,7 @@ class Multipliers:
     init: float = 1.0
     aggregation: float = 1.0
     lr: Mapping[str, float] = field(default_factory=dict)
+    epsilon: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -207,7 +208,7 @@ class Scaled(nn.Module):
             role = self.roles[name]
             scale, rule = self.recipe.scaling.tensors[role], trained.of(role)
             rate = lr * self.recipe.multipliers.lr.get(role, 1.0) * self.recipe.factor(scale.lr or Power(), self.sizes)
-            eps = EPS * self.recipe.factor(scale.eps or Power(), self.sizes)
+            eps = EPS * self.recipe.multipliers.epsilon * self.recipe.factor(scale.eps or Power(), self.sizes)
             groups.append(group(rule, parameter, rate, eps, decay * lr))
         return assembled(groups, **options)
 

@@ -167,7 +167,8 @@ def traced(build: Build, base: Mapping[str, int] | None = None, name: str = "tra
     """The equations of the module that ``build(sizes)`` returns.
 
     The module runs once at the base and once with every axis doubled that ``build`` asks for, in float64 on the CPU.
-    K, the number of active experts, is that of all experts, so that every expert runs; it stays an axis of the ray.
+    K, the number of active experts, is that of all experts, so that every expert runs; it stays an axis of the ray. Of
+    experts and layers there are two at least, so that they are seen to be a loop.
 
     Args:
         base: sizes at which it is read; what is left out has a small default.
@@ -177,11 +178,11 @@ def traced(build: Build, base: Mapping[str, int] | None = None, name: str = "tra
             do not give the module's output.
     """
     asked = Asked(base or {})
-    first = _recorded(build, _tell(build, asked))
-    start = {axis: n for axis, n in asked.items()}
-    if "K" in start and "M" in start and start["K"] != start["M"]:
+    _tell(build, asked)
+    start = {axis: max(n, 2) if axis in COUNTS else n for axis, n in asked.items()}
+    if "K" in start and "M" in start:
         start["K"] = start["M"]
-        first = _recorded(build, start)
+    first = _recorded(build, start)
     builds, runs, loops = [start], [first], []
     for axis in start:
         if axis == "K":
@@ -215,13 +216,12 @@ def traced(build: Build, base: Mapping[str, int] | None = None, name: str = "tra
     calls = {writer.signals[n.number]: n.call for _, _, n in writer.lines if n is not None and n.call is not None}
     try:
         network = from_toml(text, name)
-    except UsageError as error:
-        at = re.search(r"equation (\d+)", str(error))
+    except UsageError as said:
+        at = re.search(r"equation (\d+)", str(said))
         node = writer.lines[int(at[1]) - 1][2] if at else None
         where = (node.where if node else "") or "model"
-        raise Unreadable(
-            f"{where}: no network says what this computes ({str(error).removeprefix(f'{name}: ')})"
-        ) from None
+        why = str(said).removeprefix(f"{name}: ")
+        raise Unreadable(f"{where}: no network says what this computes ({why})") from None
     return Traced(text, network, writer.factors, writer.gauge, [*writer.notes, *notes], calls, error, start)
 
 

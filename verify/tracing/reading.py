@@ -180,6 +180,7 @@ class Reader:
             raise self.fail("reads a tensor of which parts alone are written; torch.cat its parts")
         args = list(self._bound([c.arguments for c in calls]))
         keywords = self._bound([c.keywords for c in calls])
+        args += [keywords.pop(key) for k, key in enumerate(("input", "other")) if key in keywords and len(args) == k]
         results = list(refs(call.result))
         shapes = [[run.shapes[r.number] for run in self.runs] for r in results]
         values = [[run.tensors[r.number] for run in self.runs] for r in results]
@@ -595,11 +596,11 @@ class Reader:
                 if made.exact is None:
                     raise self.fail("a slice along an axis that grows, of a product with constants; slice before")
         elif self._beside(node, slot, sizes):
-            made, labels = node.sources[k]
-            if labels != tuple(range(len(node.indices))):
-                of = dict(zip(labels, made.indices, strict=True))
-                out = tuple(range(len(node.indices)))
-                made = TracedNode("contract", [of[x] for x in out], self.where, ((made, labels),), out, of)
+            made, places = node.sources[k]
+            out = tuple(range(len(node.indices)))
+            if places != out:
+                of = dict(zip(places, made.indices, strict=True))
+                made = TracedNode("contract", [of[x] for x in out], self.where, ((made, places),), out, of)
         elif node.kind == "pick":
             inner = slot + (slot >= node.slot)
             source = self.part(node.source, inner, k, sizes)

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from scaling_algebra.errors import UsageError
+
 from .entries import NAMES, classified
 from .graph import IndexClass, Restart, Sizes, TracedNode, View, whole_of
 from .reading import Bound, Number, Reader
@@ -88,7 +90,12 @@ def apply(reader: Reader, call: Bound) -> Any:
     if name not in RULES:
         todo = "add one (docs/extending.md), or give the equations of this model with --network"
         raise reader.fail(f"no rule for this call; {todo}")
-    return RULES[name](reader, call)
+    try:
+        return RULES[name](reader, call)
+    except UsageError:
+        raise
+    except (AssertionError, AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise reader.fail(f"called in a way that its rule does not read ({type(error).__name__}: {error})") from error
 
 
 def _entrywise(reader: Reader, call: Bound, name: str) -> View:
@@ -110,7 +117,7 @@ def _entrywise(reader: Reader, call: Bound, name: str) -> View:
 
 @rule("linear")
 def linear(reader: Reader, call: Bound) -> View:
-    x, w, bias = call.args[0], call.args[1], call.whole("bias", 2)
+    x, w, bias = call.args[0], call.whole("weight", 1), call.whole("bias", 2)
     lead = list(range(len(x.dims) - 1))
     out = reader.contract([(w, ["o", "i"]), (x, [*lead, "i"])], [*lead, "o"])
     return out if bias is None else reader.add([out, bias])
@@ -152,7 +159,7 @@ def einsum(reader: Reader, call: Bound) -> View:
 @rule("conv1d", "conv2d")
 def convolution(reader: Reader, call: Bound) -> View:
     """Of the input: its patches, (places, channels, kernel), are the data, and the kernel a matrix on them."""
-    x, w, bias = call.args[0], call.args[1], call.whole("bias", 2)
+    x, w, bias = call.args[0], call.whole("weight", 1), call.whole("bias", 2)
     if x.node.kind != "data" or call.get("groups", 6, 1) != 1:
         raise reader.fail("a convolution that is not of the input; only patches of it are read")
     spatial, outs = len(w.dims) - 2, call.shapes[0][0][2:]
