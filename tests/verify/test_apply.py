@@ -142,6 +142,7 @@ def test_a_rank_that_alone_grows_changes_the_matrix_back():
     [
         (Small, [BASE], GIVEN, r"give plan\(build, base, target\)"),
         (Small({"N": 16, "N_e": 8, "M": 4}), [BASE], GIVEN, "Small has no configuration of transformers; give plan"),
+        (Small, [BASE, TARGET], {"gauge": "table9"}, "take the gauge table3"),
         (Small, [BASE, TARGET], {"lr": 3e-3}, "the epsilon of Adam scales, too; give eps="),
         (Small, [BASE, TARGET], {"lr": 3e-3, "eps": {"head.weight": 1e-8}}, "the epsilon of tokens.weight scales"),
         (Small, [BASE, TARGET], {}, "head.weight has no lr at the base; give plan|tokens.weight has no lr"),

@@ -46,8 +46,8 @@ def ends(network: Network, multiplier: str) -> Ends:
     Raises:
         UsageError: a function, a second use or a frozen tensor lies between.
     """
-    (at,) = [s for s in network.statements if isinstance(s, Product) and multiplier in s.multipliers] or [None]
-    found = _made(network, at) if at is not None else None
+    at = [s for s in network.statements if isinstance(s, Product) and multiplier in s.multipliers]
+    found = _made(network, at[0]) if len(at) == 1 else None
     if found is None:
         raise UsageError(f"{multiplier} (scalecalc list --model) ends in no matrix of its own; leave out fold")
     return found

@@ -101,6 +101,8 @@ def _layered(reading: Traced) -> Traced:
 
 def _numbers(base: Any, target: Any, given: Mapping[str, Any], reading: Traced) -> Recipe:
     numbers = recipe(base, target, **{"optimizer": "adamw", **given, "network": reading.network})
+    if multiplied := [r for r, s in numbers.tensors.items() if "multiplier" in s]:
+        raise UsageError(f"a plan sets no multiplier, and {multiplied[0]} has one in this gauge; take the gauge table3")
     lacking = [r for r, s in numbers.tensors.items() if "eps" in s and s["lr"].base and s["eps"].base is None]
     if lacking:
         who = lacking[0] if len(lacking) < len(numbers.tensors) else "Adam"
@@ -133,7 +135,8 @@ def planned(model: nn.Module, reading: Traced, numbers: Recipe, small: nn.Module
         assert rule is not None
         for role in ends(network, name).roles:
             settings[role] = scaled(settings[role], rule / own[name], x, trainer(numbers, role))
-            filled[role] = None if filled[role] is None else filled[role] * x
+            value = filled[role]
+            filled[role] = None if value is None else value * x
         left[name] = 1.0
     entries, named = [], list(parameters(model))
     roles = roles_of([e.name for e in named], numbers)
