@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import singledispatch
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from scaling_algebra.errors import UsageError, unknown_name
 
@@ -21,6 +22,9 @@ __all__ = ["FORMATS", "Document", "Rendered", "document_of", "format_of", "rende
 
 FORMATS: tuple[str, ...] = tuple(module.name for module in pkgutil.iter_modules(writers.__path__))
 """Every format, by name."""
+
+TABLES = ("parameters", "tensors", "quantities")
+"""Keys of records that hold rows: a list of them, or one by name."""
 
 
 def render(documents: Document | Sequence[Document], form: str = "text") -> str:
@@ -74,6 +78,25 @@ class Rendered:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self.about}>"
+
+    def to_frame(self) -> Any:
+        """The rows of its record as a ``pandas.DataFrame``, one for each tensor, parameter or quantity.
+
+        Raises:
+            UsageError: pandas is not installed, or the result is no table.
+        """
+        try:
+            from pandas import json_normalize
+        except ModuleNotFoundError:
+            raise UsageError("to_frame needs pandas; install it with: pip install pandas") from None
+        record = self.document().record
+        rows = next((record[key] for key in TABLES if record.get(key)), None)
+        if rows is None:
+            raise UsageError(f"{type(self).__name__} is no table; its record is result.document().record")
+        if isinstance(rows, Mapping):
+            cells = {k: x if isinstance(x, Mapping) else dict(enumerate(x)) for k, x in rows.items()}
+            rows = [{"name": name, **row} for name, row in cells.items()]
+        return json_normalize(rows)
 
     def _repr_html_(self) -> str:
         from .writers.html import fragment

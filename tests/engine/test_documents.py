@@ -4,11 +4,13 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 from fractions import Fraction
 from functools import cache
 from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -332,3 +334,15 @@ def compiles(folder, inputs, size=""):
 def test_latex_compiles_and_fits_the_page(kind, tmp_path):
     (tmp_path / "part.tex").write_text(render([document(kind), NASTY], "latex"), encoding="utf-8")
     compiles(tmp_path, ["part"])
+
+
+def test_a_table_is_a_frame_where_pandas_is(monkeypatch):
+    d = derive("III", "adam")
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(UsageError, match="to_frame needs pandas; install it"):
+        d.to_frame()
+    monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(json_normalize=list))
+    assert d.to_frame() == [{"name": role, **row} for role, row in d.document().record["tensors"].items()]
+    assert {row["name"] for row in signals("III", "adam", steps=1).to_frame()} >= {"h1.change"}
+    with pytest.raises(UsageError, match="Explanation is no table"):
+        explain("h1.change", "III", "adam").to_frame()
