@@ -18,6 +18,7 @@ from scaling_algebra.verify.apply import plan
 from scaling_algebra.verify.tracing import Traced, Unreadable, traced
 from scaling_algebra.verify.tracing import guard as guarding
 from scaling_algebra.verify.tracing.entries import classified
+from scaling_algebra.verify.tracing.measuring import Watch
 from scaling_algebra.verify.tracing.rules import RULES, plain
 
 
@@ -171,24 +172,37 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_what_a_loop_over_experts_itself_multiplies_by(way):
-    """All experts run where a model is read (K = M): what K and M each do is read off the calls."""
-    between, own = WAYS[way]
-
+def with_experts(between, sparse):
     def build(sizes):
         model = of(between)(sizes)
         n, n_e = sizes["N"], sizes["N_e"]
-        model.m, model.k = sizes["M"], sizes["K"] if "K" in own or way[:7] == "largest" else sizes["M"]
+        model.m, model.k = sizes["M"], sizes["K"] if sparse else sizes["M"]
         model.router = nn.Linear(n, model.m, bias=False)
         model.experts = nn.ModuleList(
             nn.Sequential(nn.Linear(n, n_e), nn.ReLU(), nn.Linear(n_e, n)) for _ in range(model.m)
         )
         return model
 
-    model = traced(build)
+    return build
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_a_loop_over_experts_itself_multiplies_by(way):
+    """All experts run where a model is read (K = M): what K and M each do is read off the calls."""
+    between, own = WAYS[way]
+    model = traced(with_experts(between, sparse="K" in own or way[:7] == "largest"))
     assert model.error < 1e-12 and model.network.axes["i"] == "M"
     assert {axis: power for _, powers in model.factors.values() for axis, power in powers.items()} == own
+
+
+def test_tokens_that_change_experts_while_a_model_trains_are_told():
+    build = with_experts(WAYS["largest of all"][0], sparse=True)
+    model = build({"N": 8, "N_e": 8, "M": 4, "K": 1}).double()
+    watch = Watch(model, ((torch.randn(9, 5, dtype=torch.float64),), {}), traced(build))
+    with torch.no_grad():
+        model.router.weight.neg_()
+    with pytest.raises(UsageError, match=r"where: calls change while the model trains; .* K = M"):
+        watch()
 
 
 def test_layers_with_experts_are_two_letters():
