@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from scaling_algebra.errors import UsageError, foreign, shown
+from scaling_algebra.spec.axes import AXES
 from scaling_algebra.spec.networks.files import from_toml
 from scaling_algebra.spec.networks.language import Network
 
@@ -222,6 +223,8 @@ def traced(build: Build, base: Mapping[str, int] | None = None, name: str = "tra
         where = (node.where if node else "") or "model"
         why = str(said).removeprefix(f"{name}: ")
         raise Unreadable(f"{where}: no network says what this computes ({why})") from None
+    if lost := [x for x in start if x in AXES and x != "K" and x not in network.axes.values()]:
+        raise Unreadable(f"model: build takes {', '.join(lost)}, and nothing that the output depends on grows with it")
     return Traced(text, network, writer.factors, writer.gauge, [*writer.notes, *notes], calls, error, start)
 
 

@@ -74,6 +74,8 @@ def apply(reader: Reader, call: Bound) -> Any:
         Unreadable: no rule, or one that does not hold here.
     """
     name = plain(call.name)
+    if not any(v.numel() for values in call.values for v in values):
+        return [reader.constant(v) for v in call.values]
     if name in SAME:
         return call.args[0]
     if name.startswith(("zeros", "ones", "empty", "full", "rand", "new_")):
@@ -721,8 +723,10 @@ def copy(reader: Reader, call: Bound) -> View:
 
 @rule("cat")
 def cat(reader: Reader, call: Bound) -> View:
-    parts = call.args[0]
+    parts = [p for p in call.args[0] if p.node.kind != "const" or p.node.value[0].numel()]
     d = int(call.get("dim", 1, 0)) % len(parts[0].dims)
+    if len(parts) == 1:
+        return parts[0]
     return concatenated(reader, parts, d, call.shapes[0])
 
 
@@ -913,7 +917,11 @@ def gather(reader: Reader, call: Bound) -> View:
     """Scores of the chosen experts, in the order of the experts."""
     x = call.args[0]
     method = call.call.name != "take_along_dim"
-    choice, d = (call.args[2], int(call.args[1][0])) if method else (call.args[1], int(call.get("dim", 2, -1)))
+    choice, d = (
+        (call.whole("index", 2), int(call.get("dim", 1)))
+        if method
+        else (call.whole("indices", 1), int(call.get("dim", 2, -1)))
+    )
     if choice.node.kind != "choice":
         raise reader.fail("a gather that is not by chosen experts")
     over = _over(reader, x, d % len(x.dims), "gather")
