@@ -42,8 +42,8 @@ FIXED: Mapping[str, Any] = {
     "max_position_embeddings": 64, "n_positions": 64, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 0,
     "pad_token_id": None, "bos_token_id": None, "eos_token_id": None,
     "mlp_only_layers": [], "decoder_sparse_step": 1, "attention_dropout": 0.0,
-    "num_nextn_predict_layers": 0, "moe_layer_freq": 1, "interleave_moe_layer_step": 1, "num_dense_layers": 0, "num_expert_group": 1,
-    "moe_layer_start_index": 0,
+    "num_nextn_predict_layers": 0, "moe_layer_freq": 1, "interleave_moe_layer_step": 1, "num_dense_layers": 0,
+    "num_expert_group": 1, "moe_layer_start_index": 0,
 }  # fmt: skip
 """Everything else that is a size, or a list of layers: small, and alike for all layers."""
 DROPPED = (
