@@ -18,20 +18,28 @@ EVIDENCE = Path(__file__).parents[1] / "verify" / "evidence" / "families.json"
 SECONDS = 60
 """CPU seconds of a reading, and of a derivation."""
 READ = """
-import json, sys, tempfile
+import json, signal, sys, tempfile
 from pathlib import Path
 from transformers import AutoConfig
 from scaling_algebra.errors import UsageError
 from scaling_algebra.verify.tracing import traced
 from scaling_algebra.verify.tracing.sources import build_of
-with tempfile.TemporaryDirectory() as folder:
-    path = Path(folder, "config.json")
-    path.write_text(json.dumps(AutoConfig.for_model(sys.argv[1]).to_dict(), default=str))
-    try:
-        model = traced(*build_of(f"hf:{path}"))
-        print(json.dumps({"read": model.error, "network": model.text}))
-    except UsageError as error:
-        print(json.dumps({"refused": str(error).replace(f"{path}: ", "")}))
+def late(*_): raise UsageError(f"after {sys.argv[1]} s")
+signal.signal(signal.SIGALRM, late)
+for family in sys.argv[2:]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "config.json")
+        path.write_text(json.dumps(AutoConfig.for_model(family).to_dict(), default=str))
+        signal.alarm(int(sys.argv[1]))
+        try:
+            model = traced(*build_of(f"hf:{path}"))
+            row = {"read": model.error, "network": model.text}
+        except UsageError as error:
+            row = {"refused": str(error).replace(f"{path}: ", "")}
+        except Exception as error:
+            row = {"refused": f"{type(error).__name__}: {error}"}
+        signal.alarm(0)
+    print(json.dumps({"family": family, **row}), flush=True)
 """
 DERIVE = """
 import json, sys
@@ -68,20 +76,13 @@ def kept() -> dict[str, dict[str, Any]]:
     return json.loads(EVIDENCE.read_text()) if EVIDENCE.exists() else {}
 
 
-def keep(done: dict[str, dict[str, Any]], *changed: str) -> None:
+def keep(done: dict[str, dict[str, Any]]) -> None:
     EVIDENCE.write_text(json.dumps(done, indent=1, sort_keys=True) + "\n")
-    for family in changed:
-        click.echo(f"{family}: {json.dumps({k: v for k, v in done[family].items() if k != 'network'})[:200]}")
 
 
-def answer(code: str, argument: str, kind: str) -> dict[str, Any]:
-    """The row that a process prints, or how it ended."""
-    spent = fresh(code, argument, limit=SECONDS)
-    lines = [line for line in spent.out.splitlines() if line.startswith("{")]
-    if lines:
-        return json.loads(lines[-1])
-    late = spent.cpu >= SECONDS - 5
-    return {kind: f"after {SECONDS} s" if late else spent.err.strip().splitlines()[-1][:200]}
+def rows(code: str, *arguments: str, limit: int = 0) -> list[dict[str, Any]]:
+    """What a process prints, as records."""
+    return [json.loads(line) for line in fresh(code, *arguments, limit=limit).out.splitlines() if line.startswith("{")]
 
 
 def nameless(network: str) -> str:
@@ -101,19 +102,22 @@ def main() -> None:
 def run(names: tuple[str, ...]) -> None:
     """Those that are named again, or all that were not read or derived yet."""
     done = {k: v for k, v in kept().items() if k not in names}
-    for family in names or [f for f in families() if f not in done]:
-        done[family] = answer(READ, family, "refused")
-        keep(done, family)
-    alike: dict[str, list[str]] = {}
+    asked = names or [f for f in families() if f not in done]
+    for row in rows(READ, str(SECONDS), *asked) if asked else []:
+        done[row.pop("family")] = row
+    keep(done)
+    alike = dict[str, list[str]]()
     for family, row in done.items():
         if "network" in row:
             alike.setdefault(nameless(row["network"]), []).append(family)
     for group in alike.values():
-        known = next((f for f in group if len(done[f]) > 2), None)
-        row = done[known] if known else answer(DERIVE, done[group[0]]["network"], "not derived")
-        for family in group:
-            done[family] |= {k: v for k, v in row.items() if k not in ("read", "network")}
-        keep(done, *group)
+        known = next((done[f] for f in group if len(done[f]) > 2), None)
+        found = known or next(
+            iter(rows(DERIVE, done[group[0]]["network"], limit=SECONDS)), {"not derived": f"after {SECONDS} s"}
+        )
+        more = {k: v for k, v in found.items() if k not in ("read", "network")}
+        done |= {family: done[family] | more for family in group}
+        keep(done)
 
 
 @main.command()

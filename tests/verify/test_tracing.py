@@ -19,7 +19,7 @@ from scaling_algebra.verify.tracing import Traced, Unreadable, traced
 from scaling_algebra.verify.tracing import guard as guarding
 from scaling_algebra.verify.tracing.entries import classified
 from scaling_algebra.verify.tracing.measuring import Watch
-from scaling_algebra.verify.tracing.rules import RULES, plain
+from scaling_algebra.verify.tracing.table import RULES, plain
 
 
 def powers(model: Traced, ray: str, **where: str) -> dict[str, tuple[str, str]]:

@@ -19,12 +19,13 @@ from scaling_algebra.spec.axes import AXES
 from scaling_algebra.spec.networks.files import from_toml
 from scaling_algebra.spec.networks.language import Network
 
+from . import rules  # noqa: F401 - fills the table
 from .folding import Folder, bare, settled
 from .graph import IndexClass, Restart, TracedNode, Unreadable, View, walk
 from .guard import guard
 from .reading import Reader
 from .recording import Recording, record
-from .rules import apply
+from .table import apply
 from .writing import Powers, Writer
 
 DEFAULTS = {"N": 32, "N_e": 24, "M": 4, "K": 4, "L": 2}
