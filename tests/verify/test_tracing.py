@@ -367,6 +367,10 @@ def test_ways_to_write_a_product(how):
     assert {HIDDEN} == {v for k, v in powers(model, "N=1").items() if k[0] == "w"}
 
 
+def test_a_stop_of_the_gradient_is_told():
+    assert traced(of(lambda m, h: h + m.w(h).detach())).lines == ["model: a stop of the gradient is left out"]
+
+
 def test_a_gain_that_is_a_number():
     model = traced(of(lambda m, h: h + m.gain * torch.tanh(m.w(h)), gain=lambda n: nn.Parameter(torch.ones(()))))
     answer = powers(model, "N=1")

@@ -72,6 +72,8 @@ def apply(reader: Reader, call: Bound) -> Any:
     name = plain(call.name)
     if not any(v.numel() for values in call.values for v in values):
         return [reader.constant(v) for v in call.values]
+    if name == "detach" and (x := call.args[0]).node.kind != "choice":
+        return reader.same(x, lambda v: v, "a stop of the gradient is left out", lambda u: u)
     if name in SAME:
         return call.args[0]
     if name.startswith(("zeros", "ones", "empty", "full", "rand", "new_")):
