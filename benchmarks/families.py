@@ -1,13 +1,14 @@
 """Reads and derives every causal language model with experts that transformers has, each in a fresh process.
 
 Run: ``python benchmarks/families.py run [FAMILY...]`` (an hour; needs transformers; goes on where it stopped), then
-``... tell``, which prints the table of docs/guide/check.md. Families with the same equations are derived once.
+``... tell``, which prints a table. Families with the same equations are derived once.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -86,10 +87,12 @@ def rows(code: str, *arguments: str, limit: int = 0) -> list[dict[str, Any]]:
 
 
 def nameless(network: str) -> str:
-    """The equations with names in the order in which they come."""
+    """A digest of the equations, with names in the order in which they come."""
     names: dict[str, str] = {}
-    equations = network.partition('"""')[2]
-    return re.sub(r"\w{2,}(?=\[|\s+=)", lambda m: names.setdefault(m[0], f"n{len(names)}"), equations)
+    equations = re.sub(
+        r"\w{2,}(?=\[|\s+=)", lambda m: names.setdefault(m[0], f"n{len(names)}"), network.partition('"""')[2]
+    )
+    return sha256(equations.encode()).hexdigest()[:12]
 
 
 @click.group()
@@ -102,36 +105,46 @@ def main() -> None:
 def run(names: tuple[str, ...]) -> None:
     """Those that are named again, or all that were not read or derived yet."""
     done = {k: v for k, v in kept().items() if k not in names}
-    asked = names or [f for f in families() if f not in done]
+    told = {"refused", "derived", "not derived"}
+    asked = names or [f for f in families() if not told & done.get(f, {}).keys()]
+    networks: dict[str, list[str]] = {}
     for row in rows(READ, str(SECONDS), *asked) if asked else []:
-        done[row.pop("family")] = row
+        family, network = row.pop("family"), row.pop("network", "")
+        done[family] = row | ({"equations": nameless(network)} if network else {})
+        networks.setdefault(nameless(network), []).append(network)
     keep(done)
-    alike = dict[str, list[str]]()
-    for family, row in done.items():
-        if "network" in row:
-            alike.setdefault(nameless(row["network"]), []).append(family)
-    for group in alike.values():
-        known = next((done[f] for f in group if len(done[f]) > 2), None)
+    for key, group in list(alike(done).items()):
+        known = next((done[f] for f in group if told & done[f].keys()), None)
+        if known is None and key not in networks:
+            continue
         found = known or next(
-            iter(rows(DERIVE, done[group[0]]["network"], limit=SECONDS)), {"not derived": f"after {SECONDS} s"}
+            iter(rows(DERIVE, networks[key][0], limit=SECONDS)), {"not derived": f"after {SECONDS} s"}
         )
-        more = {k: v for k, v in found.items() if k not in ("read", "network")}
-        done |= {family: done[family] | more for family in group}
+        done |= {family: done[family] | {k: v for k, v in found.items() if k != "read"} for family in group}
         keep(done)
+
+
+def alike(done: dict[str, dict[str, Any]]) -> dict[str, list[str]]:
+    """Families by their equations."""
+    groups: dict[str, list[str]] = {}
+    for family, row in done.items():
+        if "equations" in row:
+            groups.setdefault(row["equations"], []).append(family)
+    return groups
 
 
 @main.command()
 def tell() -> None:
-    """The table of the docs: how many, which, why."""
+    """How many, which, why."""
     rows: dict[str, list[str]] = {}
     for family, row in sorted(kept().items()):
-        if "derived" in row:
-            how = "read and derived"
-        elif "read" in row:
-            how = f"read; not derived: {row.get('not derived', 'not tried')}"
+        if "refused" in row:
+            how = "refused: " + re.sub(r"^model\.\S*: ", "", row["refused"]).partition("; ")[0].partition(" (")[0]
         else:
-            how = "refused: " + re.sub(r"^\S*?(\w*[a-z]\w*): (?=\w+: )", "", row["refused"]).partition(";")[0]
-        rows.setdefault(re.sub(r"\(.*", "", how), []).append(family)
+            how = (
+                "read and derived" if "derived" in row else f"read; not derived: {row.get('not derived', 'not tried')}"
+            )
+        rows.setdefault(how[:160], []).append(family)
     for how, found in sorted(rows.items(), key=lambda row: -len(row[1])):
         click.echo(f"| {how} | {len(found)} | {', '.join(found)} |")
 

@@ -3,6 +3,8 @@
 import functools
 import itertools
 import json
+import re
+from pathlib import Path
 
 import pytest
 
@@ -514,3 +516,13 @@ def test_what_the_output_does_not_depend_on_has_no_numbers():
     build = of(lambda m, h: m.w(h), spare=lambda n: nn.Linear(n, n))
     with pytest.raises(UsageError, match=r"the output does not depend on spare.weight; freeze it"):
         plan(build, "N=16", "N=64")
+
+
+def test_the_table_of_families_is_what_was_read():
+    """`benchmarks/families.py run` writes the evidence."""
+    root = Path(__file__).parents[2]
+    known = json.loads((root / "verify/evidence/families.json").read_text())
+    table = re.findall(r"^\| (.*) \| (\d+) \| (.*) \|$", (root / "docs/guide/check.md").read_text(), re.M)
+    shown = {family: how.startswith("read") for how, _, names in table for family in names.split(", ")}
+    assert shown == {family: "read" in row for family, row in known.items()}
+    assert all(len(names.split(", ")) == int(count) for _, count, names in table)
