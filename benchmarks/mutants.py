@@ -99,6 +99,8 @@ MUTANTS = [
     *_room(
         "solver",
         "scaling_algebra/solver",
+        ("newton.py", "zero = frozenset(role for role, x in gradients.items() if x.zero)", "return True"),
+        ("demands.py", "return x[1].undecided, x[1].step, signal, not x[0].fixes", "return False, 0, 0, False"),
         ("demands.py", "not undecided and (top is None or top < 0)", "not undecided and top is None"),
         ("demands.py", "if later is not None and later > 0:", "if later is not None and later > 9:"),
         ("demands.py", "if size is None or size == epsilon:", "if size is None or size <= epsilon:"),

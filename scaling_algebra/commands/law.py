@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +9,7 @@ import click
 
 from scaling_algebra.errors import UsageError
 
-from .options import Answer, examples, printed
+from .options import Answer, examples, pairs, printed
 
 
 @click.command(
@@ -67,13 +66,10 @@ def command(
     from scaling_algebra.laws.law import LawAnswer, inverted, law
     from scaling_algebra.laws.numeric import checked
 
-    pairs: dict[str, Any] = {
-        "choose": _pairs("--choose", choose, "rate=slow"),
-        "given": _pairs("--set", given, "K=d**kappa"),
-    }
-    a = law(what, names(minimise), names(grows), fixed=names(fixed), at=parameters(values), **pairs, **more)
+    more |= {"choose": pairs("--choose", choose, "rate=slow"), "given": pairs("--set", given, "K=d**kappa")}
+    a = law(what, names(minimise), names(grows), fixed=names(fixed), at=parameters("--at", values), **more)
     if rates is not None:
-        ray = parameters(rates, "1")
+        ray = parameters("--check", rates, "1")
         if isinstance(a, Balance):
             a = replace(a, checks=(checked(a, ray),))
         elif isinstance(a, LawAnswer) and len(a.axes) == 1:
@@ -83,7 +79,7 @@ def command(
     if invert is not None:
         if not isinstance(a, LawAnswer):
             raise UsageError("--invert is about a law; give one that ships, or a TOML file with exponents")
-        ((of, number),) = _pairs("--invert", [invert], "alpha_N=0.076").items()
+        ((of, number),) = pairs("--invert", [invert], "alpha_N=0.076").items()
         a = replace(a, inverted=(of, number, inverted(a, of, exponent(number))))
     return a.document(), 0 if a.agrees else 1
 
@@ -96,28 +92,14 @@ def names(text: str) -> list[str]:
     return values
 
 
-def parameters(text: str, default: str = "") -> dict[str, object]:
+def parameters(option: str, text: str, default: str = "") -> dict[str, object]:
     """``beta=1, d=32`` as exact numbers by name; without ``=`` the default."""
     from scaling_algebra.laws.expressions import exponent
 
     values: dict[str, object] = {}
-    for part in text.split(",") if text.strip() else []:
-        name, equals, value = part.partition("=")
-        (name,) = names(name) or [""]
-        if name in values or not name or not (value.strip() or (default and not equals)):
-            raise UsageError(f"cannot read {part!r} in {text!r}; give each name once with its value, as beta=1,d=32")
-        number = exponent(value if equals else default)
+    for name, value in pairs(option, text.split(",") if text.strip() else (), "beta=1,d=32", default).items():
+        number = exponent(value)
         if not (number.is_Rational and number > 0):
-            raise UsageError(f"{name} is {value.strip()}; give a positive number")
-        values[name] = number
+            raise UsageError(f"{name} is {value}; give a positive number")
+        values |= dict.fromkeys(names(name), number)
     return values
-
-
-def _pairs(option: str, texts: Iterable[str], example: str) -> dict[str, str]:
-    pairs: dict[str, str] = {}
-    for text in texts:
-        name, equals, value = (x.strip() for x in text.partition("="))
-        if not equals or not name or name in pairs:
-            raise UsageError(f"cannot read {option} {text!r}; give each name once with its value, as {example}")
-        pairs[name] = value
-    return pairs

@@ -9,6 +9,7 @@ from typing import Any
 from scaling_algebra.documents import document_of
 from scaling_algebra.documents.blocks import Block, Document, Grid, Heading, Lines, Piece, Size, Text, literal
 from scaling_algebra.documents.notation import formula, tex, typeset
+from scaling_algebra.spec.assumptions import ASSUMPTIONS, listed
 from scaling_algebra.spec.axes import about
 
 from .alignments import Alignments
@@ -69,7 +70,8 @@ _RANK_ONE = Text(
 
 
 def _explanation(e: Explanation, level: int = 1) -> list[Block]:
-    lines = Lines.of(typeset(e.formula), literal(e.derivation.about), ("size: ", Size(e.exponent)))
+    assumed: list[Piece] = [f"assumes {listed(e.assumes)}"] if e.assumes else []
+    lines = Lines.of(typeset(e.formula), literal(e.derivation.about), ("size: ", Size(e.exponent)), *assumed)
     opening = [Lines.of(typeset(e.reason))] if level == 1 or e.exponent is None else []
     blocks: list[Block] = [Heading(literal(e.about), level), *opening, lines]
     if e.exponent is None:
@@ -189,6 +191,7 @@ def _explanation_record(e: Explanation) -> dict[str, Any]:
         "exponent": e.exponent,
         "reason": e.reason,
         "note": e.note,
+        "assumes": [x for x in ASSUMPTIONS if x in e.assumes],
         "sums": [{"name": c.name, "parts": c.parts, "leads": c.chosen} for c in e.choices],
         "outer": e.outer,
         "constants": _constants(e.constants),

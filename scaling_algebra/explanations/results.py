@@ -89,7 +89,7 @@ class Explanation(Rendered):
         outer: True in that second case: exponents of the terms and of ``constants`` add up.
         constants: factors in front of an outer product.
         leading: how many monomials lead; more than are shown in ``terms`` where many tie.
-        note: why there is nothing to show, for exact zeros.
+        note: why there is nothing to show, for exact zeros. assumes: names of ``ASSUMPTIONS``.
     """
 
     derivation: Derivation
@@ -102,6 +102,7 @@ class Explanation(Rendered):
     constants: tuple[Constant, ...] = ()
     leading: int = 0
     note: str = ""
+    assumes: frozenset[str] = frozenset()
 
     @cached_property
     def reason(self) -> str:

@@ -41,7 +41,7 @@ TUNED = ("init_std", "lr", "eps", "decay")
 """Settings of a tensor that are tuned."""
 WHAT = ("multiplier", *TUNED)
 """All settings of a tensor."""
-TOWARDS = tuple(Fraction(k, 8) for k in (2, 4, 8))
+TOWARDS = Fraction(1, 4), Fraction(1, 2), Fraction(1)
 """Shares of the way from a ray that has no parameterization to the one on which all axes grow alike."""
 
 VECTORS = ("gain", "final_gain", "bias")

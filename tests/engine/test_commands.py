@@ -115,7 +115,7 @@ def test_files_are_utf8_whatever_the_system_prefers(tmp_path):
 
 def test_list_is_for_programs_too():
     names = json.loads(run("list", "--format", "json").output)
-    kinds = "schema architecture axes regimes optimizers parameterizations architectures quantities"
+    kinds = "schema architecture axes regimes optimizers parameterizations architectures assumptions quantities"
     assert set(names) == set(kinds.split())
     words = json.loads(run("list", "--glossary", "--format", "json").output)
     assert set(words) == {"schema", "words", "mechanisms", "desiderata", "quantities"}

@@ -247,36 +247,11 @@ def test_text_of_a_grid():
     ]
 
 
-def test_markdown_of_a_grid():
-    lines = render(Document((small(sections=True),), {}, "scalecalc table small"), "markdown").splitlines()
-    assert lines[0] == "<!-- written by: scalecalc table small -->"
-    assert lines[2] == "**Small.** A caption with $N$."
-    cells = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines if line.startswith("|")]
-    assert cells[0] == ["row", "left x", "right $y$"]
-    assert cells[2:] == [
-        ["**Group $G_1$**", "", ""],
-        ["r1", "$N$", "$N^{2}$"],
-        ["&emsp;r2", r"$0$ \| $M$", "A or B"],
-        ["**g2**", "", ""],
-        ["r3", "$N$", "$N^{2}$"],
-    ]
-    assert lines[-2:] == ["- Left $L$.", "- A note."]
-
-
 def test_no_text_is_a_live_link_in_markdown():
     """Intervals keep their brackets."""
     heading = Heading(literal("[x](javascript:alert(1)) and [-1, 2]"))
     text = render(Document((heading,), {}), "markdown")
     assert "](" not in text and "[-1, 2]" in text
-
-
-def test_latex_of_a_grid():
-    text = render(Document((small(),), {}), "latex")
-    assert r"\caption{\textbf{Small.} A caption with $N$.}" in text and r"\label{tab:small}" in text
-    assert r"\multicolumn{1}{c}{Left $L$}" in text and r"\cmidrule(lr){3-3} \cmidrule(lr){4-4}" in text
-    assert r"Group $G_1$ & r1 & $N$ & $N^{2}$ \\" in text
-    assert r" & \quad r2 & $0$ $\mid$ $M$ & \mbox{A} or \mbox{B} \\" in text
-    assert text.count(r"\midrule") == 2 and text.count(r"\begin{table*}") == 1
 
 
 def test_latex_splits_what_does_not_fit_on_a_page():

@@ -81,6 +81,8 @@ def test_strict_answers_are_undecided_where_they_assume():
     asked = ["--architecture", "mlp", "--ray", "N=1", "--strict"]
     shown = scalecalc("signals", *asked, "--steps", "2", "--format", "json")
     found = json.loads(shown.output)
+    told = scalecalc("explain", "f@1", *asked[:-1]).output
+    assert "assumes first-hermite" in told.splitlines()
     assert found["assumes"] == [] and found["quantities"]["h1"] == ["0", "undecided", "undecided"]
     shown = scalecalc("derive", *asked)
     assert shown.exit_code == 3 and "it assumes generic-constants, first-hermite" in shown.output

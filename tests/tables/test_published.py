@@ -58,6 +58,17 @@ def wrong(cell):
     return replace(cell, value=value)
 
 
+def test_the_page_of_papers_counts_its_sections():
+    """Each is reproduced, partly or not; what is reproduced, or against, has its command."""
+    page = (Path(__file__).parents[2] / "docs" / "papers.md").read_text(encoding="utf-8").partition("## Softmax")[0]
+    rows = re.findall(r"^\| [^|]+ \| ((reproduced|partly|not)[^|]*) \| (.*?) ?\|$", page, re.M)
+    found, against = Counter(status for _, status, _ in rows), sum("against" in says for says, _, _ in rows)
+    said = [int(n) for n in re.findall(r"\d+", page.partition("Of ")[2].partition("something")[0])]
+    assert said == [len(rows), found["reproduced"], found["partly"], found["not"], against]
+    assert len(rows) + 3 == len(re.findall(r"^\| ", page, re.M))  # three heads
+    assert all("`scalecalc " in by for says, status, by in rows if status == "reproduced" or "against" in says)
+
+
 def test_no_table_is_left_out():
     assert Counter((c.source, c.table) for c in load()) == {table: sum(n) for table, n in COUNTS.items()}
     assert {source for source, _ in COUNTS} == set(SOURCES)
@@ -172,3 +183,16 @@ def test_errata_name_every_cell_twice():
             assert re.search(rf"  {shown} +[+-]\d\.\d\d \[", line), line
             assert where in evidence and c.quantity in evidence
     assert all(e["matching"] for e in errata().document().record["errata"])
+
+
+def test_a_softmax_of_bounded_logits_has_the_exponents_of_the_table():
+    """MSSP paper, App. A and J.1, on Table J.4.5: but for the share 1/M of gates, and zero where experts are alike.
+
+    On J.3.2, J.3.4 and J.4.3 (4 minutes) 410 cells are the same, 33 differ by 1/M, 34 are undecided.
+    """
+    cells = [c for c in load("mssp") if c.table == "J.4.5" and c.step is not None and not c.reason]
+    softmax = [replace(c, setting={**c.setting, "but": ["net=moe-softmax"]}) for c in cells]
+    other = [(c.printed.quantity, c.derived) for c in compare(softmax) if c.status != "AGREES"]
+    assert len(cells) - len(other) == 103
+    assert sum(name in ("phi", "gphi") for name, _ in other) == 5
+    assert [derived for name, derived in other if name not in ("phi", "gphi")] == ["zero"] * 3

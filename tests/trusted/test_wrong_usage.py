@@ -107,10 +107,10 @@ recipe --batch 1:1 --base eps=1 --optimizer sgd | which sgd does not have
 HORIZON --axes Q | no axis named 'Q'
 HORIZON --batch 256 | give two numbers, as 256:1024
 HORIZON --batch 0:1 | positive
-HORIZON --base lr | is no number
+HORIZON --base lr | each name once with its value
+HORIZON --base lr=x | is no number
 HORIZON --base beta2=1.5 | out of range
 HORIZON --base rate=1 | no base value named 'rate'
-HORIZON --base lr=1,lr=2 | twice
 HORIZON --base beta2=0.5 --batch 1:8 | 1 - beta2 would become 4
 HORIZON --axes B --tokens 1:2 | tokens changes
 LARGE N=4096,N_e=1024,M=256,K=8 | the same sizes
@@ -125,6 +125,8 @@ LARGE nowhere.toml | cannot read nowhere.toml
 recipe --base N=8,M=4 --target N=16,M=8 | leave out N_e (expert width), which deep-moe has
 recipe --base M=4 --target M=8 | leave out N (width)
 recipe --base N=4,Q=4 --target N=8,Q=8 | no axis of deep-mlp named 'Q'
+recipe --hold sde --lr 1 | --lr is of a model
+SMALL --experts | without sizes
 SMALL --hold sde | hold is about batch and tokens
 SMALL --hold halflife --batch 1:2 | did you mean 'half-life'
 SMALL --optimizer muon+adamw --hold averages --batch 1:2 | no invariant of muon named 'averages'

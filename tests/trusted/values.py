@@ -145,7 +145,7 @@ class Maker:
         return self.one(*wrong, f"h3@2={'9' * 5000}")
 
     def given(self) -> str:
-        wrong = ["router", "router.init", "router.init=", "nope.init=N", "router.lr=0", "=N", "aggregation=0"]
+        wrong = ["router", "router.init", "router.init=", "nope.init=N", "router.eps=0", "=N", "aggregation=0"]
         wrong += ["router.init=N^²", "router.init=N^1/0", "router.init=N^" + "9" * 5000, "router.init=Q", "router.x=N"]
         return self.one(*wrong, "router.init=N^1e999", "router.init=L", "router.init=" + "N " * 20_000)
 

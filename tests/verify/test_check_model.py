@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from fractions import Fraction
 
 import pytest
 
@@ -68,6 +69,30 @@ def test_a_plan_holds_and_one_rate_for_all_does_not():
     assert parts < {row.quantity for row in report.rows if row.verdict is Verdict.AGREES}
     assert {"up.bias.init", "model: scaled_dot_product_attention", "output"} <= {row.quantity for row in report.rows}
     assert all(gate.passed for gate in report.gates)
+
+
+class OneHead(nn.Module):
+    """Attention of one head, which grows; its scores times a number."""
+
+    def __init__(self, n, scale):
+        super().__init__()
+        self.tok, self.head, self.scale = nn.Embedding(32, n), nn.Linear(n, 32, bias=False), scale
+        self.q, self.k, self.v = (nn.Linear(n, n, bias=False) for _ in range(3))
+
+    def forward(self, ids):
+        h = self.tok(ids)
+        return self.head(F.scaled_dot_product_attention(self.q(h), self.k(h), self.v(h), scale=self.scale))
+
+
+def test_a_factor_in_the_model_and_one_that_is_folded():
+    """1 / d in the code; and 1 / sqrt(d), of which the rest goes to the queries: every row but theirs is the same."""
+    inside = check_model(lambda z: OneHead(z["N"], 1 / z["N"]), seeds=2)
+    folded = check_model(lambda z: OneHead(z["N"], (32 * z["N"]) ** -0.5), seeds=2, fold=True)
+    for a, b in zip(inside.rows, folded.rows, strict=True):
+        assert (a.quantity, a.step, a.fit.zero) == (b.quantity, b.step, b.fit.zero)
+        if a.predicted is not None:
+            less = Fraction(1, 2) if a.quantity.startswith("q.") else 0
+            assert b.predicted == a.predicted - less and b.fit.slope == pytest.approx(a.fit.slope - less, abs=1e-6)
 
 
 @pytest.mark.parametrize(

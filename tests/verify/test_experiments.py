@@ -18,7 +18,7 @@ from scaling_algebra.verify.judging.fit import Verdict
 from scaling_algebra.verify.measuring.pool import Here
 from scaling_algebra.verify.studies import blocks, charts, clusters, digits
 from scaling_algebra.verify.studies.findings import By, Conditions, Observation, findings, power
-from scaling_algebra.verify.studies.presentation import listed, shown
+from scaling_algebra.verify.studies.presentation import listed
 from scaling_algebra.verify.studies.quadratic import rule_of
 from scaling_algebra.verify.studies.runner import EXPERIMENTS, Experiment, Trial, perform, planned, worst
 
@@ -112,15 +112,6 @@ def test_exit_codes(outcomes, code):
     result = performed(*outcomes)
     assert result.exit_code == worst([result]) == code and result.interrupted == (None in outcomes)
     assert sum(result.counts.values()) == len([o for o in outcomes if o])
-
-
-def test_what_is_printed_and_written():
-    document = shown([performed(AGREES, REFUTED)])
-    (row,) = document.record["experiments"][0]["trials"]["trial 0"]
-    assert row["measured"] == 1.15 and row["verdict"] == row["expected"] == "AGREES" and len(row["ci"]) == 2
-    for words in ("REFUTED, must be AGREES", "tiny: 1 claims as predicted, 1 against, 0 inconclusive", "trial 1"):
-        assert words in render(document)
-    assert "some paper, Sec. 1" in render(document)
 
 
 def test_every_experiment_is_listed_and_can_fail():

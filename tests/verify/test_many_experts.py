@@ -15,10 +15,10 @@ from scaling_algebra.verify.networks.reading import TorchNetwork
 from scaling_algebra.verify.networks.replicas import Draw
 
 
-def spread(gate, lr, n, z=0.0, seeds=32):
+def spread(gate, lr, n, z=0.0, seeds=32, regime="II"):
     """Median over seeds of the rms of M phi, and the share of seeds where one expert has more than half, after two
-    updates of SGD with muP's powers of regime II; chi = 1, base constants 1, z-loss of weight z."""
-    d, seeds = derive("II", "sgd", "mup"), list(range(seeds))
+    updates of SGD with muP's powers; chi = 1, base constants 1, z-loss of weight z."""
+    d, seeds = derive(regime, "sgd", "mup"), list(range(seeds))
     equations = MOE_BLOCK.origin.replace("gate(", f"{gate}(")
     if gate == "softmax":  # it brings the mean itself
         equations = equations.replace("alpha phi", "phi")

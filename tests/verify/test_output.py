@@ -136,17 +136,6 @@ def test_files_say_the_same(folder, judged):
     assert output.exit_code(judged) == 1 and output.exit_code([]) == 3
 
 
-def test_pictures_show_intervals_predictions_and_later_steps(judged):
-    report = judged[0][1]
-    (slopes, first), (over_time, second) = plots.slopes(report), plots.over_time(report)
-    assert "dashed: predicted" in slopes and "crosses: predicted" in over_time
-    assert len(first) == len(second) == len({plots.family(r.quantity) for r in report.rows if not r.fit.zero})
-    overview = plots.overview(plots.points([report]))
-    for verdict in Verdict:
-        shown = sum(r.verdict is verdict and r.predicted is not None and not r.fit.zero for r in report.rows)
-        assert f"{verdict} ({shown})" in overview
-
-
 def test_the_picture_of_kept_evidence_is_that_of_the_run(judged, tmp_path):
     output.evidence(tmp_path, judged, "scalecalc verify --regime III")
     kept = plots.kept_points(tmp_path / output.EVIDENCE)

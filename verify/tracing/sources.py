@@ -74,11 +74,17 @@ def build_of(text: str, deep: bool = False) -> tuple[Callable[..., Any], Mapping
 
 
 def _configured(path: Path, deep: bool) -> Callable[[Mapping[str, int]], tuple[nn.Module, dict[str, Any]]]:
+    return small_of(read_config(path), str(path), deep)
+
+
+def small_of(
+    record: Mapping[str, Any], path: str, deep: bool
+) -> Callable[[Mapping[str, int]], tuple[nn.Module, dict[str, Any]]]:
+    """Small models of a configuration, and their input. ``path``: for errors; ``deep``: as for ``build_of``."""
     try:
         from transformers import AutoConfig, AutoModelForCausalLM
     except ModuleNotFoundError:
         raise missing("--model hf:", "transformers", "models") from None
-    record = read_config(path)
     family = record["model_type"]
     named = size_names(family, record)
     most = next((record[k] for k in named["L"] if k in record), 0)
