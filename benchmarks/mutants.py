@@ -94,7 +94,8 @@ MUTANTS = [
         ("sparse_routing.py", "multipliers=(*s.multipliers, SHARE)", "multipliers=(*s.multipliers,)"),
         ("parts.py", "if signal in b.inside - b.after]", "if signal in b.inside]"),
         ("analysis.py", "key = part._zero, rung", "key = frozenset(), rung"),
-        ("analysis.py", "not higher.decided) and t and self._signed", "False) and t and self._signed"),
+        ("analysis.py", "if t and self._stepped and self.network.live", "if False and self._stepped"),
+        ("bounds.py", "return self.products > 2 if self.network.live", "return False if self.network.live"),
     ),
     *_room(
         "solver",

@@ -35,7 +35,7 @@ from .trajectory import Trajectory
 _ORTHOGONAL = "the norm may cancel it: it is orthogonal to what the norm divides"
 _SQUARED = "a part of it may cancel: the square of a sign is 1"
 _RAISED = "functions are read as polynomials, and two degrees more give"
-_CUBES = "a product may see the cubic part of a sign, of which functions leave an upper bound alone"
+_CUBES = "a product may see the cubic part of a step that is normalised entry by entry"
 _LONG = 8
 """Tensors on a way from which on kernels have one more leaf for each."""
 _FRAMES, _DEEPEST = 200, 60_000
@@ -104,8 +104,10 @@ class Analysis:
         if answer.size == self._higher.upper(name):
             return answer
         higher = self._higher.witness(name, t)
-        if (higher is None or not higher.decided) and t and self._signed:
-            return replace(answer, decided=False, why=_CUBES)
+        if t and self._stepped and self.network.live and (higher is None or not higher.decided):
+            higher = self._higher.quick(name, t)
+            if not higher.decided:
+                return replace(answer, decided=False, why=_CUBES)
         if higher is not None and higher.size is not None and higher.size > answer.size:
             return replace(answer, decided=False, why=f"{_RAISED} n^({higher.size}) instead of n^({answer.size})")
         return answer
@@ -113,13 +115,13 @@ class Analysis:
     @cached_property
     def _curved(self) -> bool:
         """Polynomials stand for functions, or for steps that products of three signals may see more of than a line."""
-        stepped = self.network.degree > 2 and any(x.normalises == "entry" for x in self.optimizer.rules)
-        return stepped or any(f.stands_for for f in self.network.functions)
+        return self._stepped or any(f.stands_for for f in self.network.functions)
 
-    @property
-    def _signed(self) -> bool:
-        """Products of three signals may see the cubic part of a sign, of which functions leave upper bounds alone."""
-        return bool(self.network.live) and self.network.degree > 2 and any(x.signs for x in self.optimizer.rules)
+    @cached_property
+    def _stepped(self) -> bool:
+        """Products of three signals, at an index that grows, may see more of a step than what is linear."""
+        entries = any(x.normalises == "entry" for x in self.optimizer.rules)
+        return entries and self._run(LADDER[0]).products > 2
 
     @cached_property
     def _higher(self) -> Analysis:

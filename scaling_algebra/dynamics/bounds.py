@@ -292,7 +292,7 @@ class BoundRun(Trajectory):
         return [] if all(map(vanishes, self.factors(role, 1))) else [self._normalised(role, tuple(rates))]
 
     def _sums(self, rule: Optimizer, step: int) -> bool:
-        return super()._sums(rule, 0)
+        return self.products > 2 if self.network.live else super()._sums(rule, 0)
 
     def _gradient_size(self, role: str, step: int) -> EntrySize:
         return EntrySize(self.gradient_bound(role))

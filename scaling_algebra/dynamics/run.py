@@ -189,9 +189,17 @@ class TrainingRun:
 
     @property
     def odd_powers(self) -> range:
-        """Powers of the gradient in a step that is an odd function of it, entry by entry."""
-        most = 1 if self.context.degrees == "lowest" else self.network.degree
+        """Powers of the gradient in a step that is an odd function of it, entry by entry: as many as products see at
+        an index that grows. At others nothing averages out, and what is linear is as large."""
+        most = 1 if self.context.degrees == "lowest" else self.products
         return range(1, most + (3 if self.context.degrees == "raised" else 1), 2)
+
+    @cached_property
+    def products(self) -> int:
+        """Most signals that a product holds at an index that grows."""
+        return max(
+            (self.network.degrees[self.network.letters[x]] for x in self.network.letters if self.grows(x)), default=1
+        )
 
     def grows(self, letter: str) -> bool:
         """Does what an index runs over grow?"""

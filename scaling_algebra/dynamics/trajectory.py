@@ -239,9 +239,9 @@ class Trajectory(TrainingRun):
 
     def _sums(self, rule: Optimizer, step: int) -> bool:
         """Powers of a step above the first are counted: those of the first step, which later ones hold. Where there are
-        functions they are only looked for, of a sign."""
+        functions they are only looked for."""
         if self.network.live:
-            return rule.signs and self.context.degrees == "raised"
+            return self.products > 2 and self.context.degrees == "raised"
         return not step and len(self.odd_powers) > 1
 
     def _divided(self, role: str, step: int, scalars: tuple[Scalar, ...]) -> int:

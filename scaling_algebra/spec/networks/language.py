@@ -319,12 +319,17 @@ class Network:
             s for s in self.live if s.over and (s.kind.kind == "softmax" or s.kind.selects or self.axes[s.over] == "M")
         )
 
-    @cached_property
+    @property
     def degree(self) -> int:
         """Most signals that a product holds at one index, those that they are products of counted, too. A function
         counts as what it reads, and what a tensor makes as one."""
+        return max(self.degrees.values())
+
+    @cached_property
+    def degrees(self) -> Mapping[str, int]:
+        """The degree at the indices of every axis."""
         degrees: dict[str, dict[str, int]] = {}
-        most = 1
+        most = dict.fromkeys(self.letters.values(), 1)
         for s in self.statements:
             counts = [
                 {
@@ -336,7 +341,8 @@ class Network:
             letters = {c for x in counts for c in x}
             joined = sum if isinstance(s, Product) else max
             held = {c: joined(x.get(c, 0) for x in counts) for c in letters}
-            most = max(most, *held.values(), 1)
+            for c, number in held.items():
+                most[self.letters[c]] = max(most[self.letters[c]], number)
             new = s.tensor.letters if isinstance(s, Product) and s.tensor else ""
             degrees[s.out] = {c: 1 if c in new else held.get(c, 1) for c in self.signals[s.out]}
         return most
