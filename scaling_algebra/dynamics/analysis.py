@@ -35,7 +35,7 @@ from .trajectory import Trajectory
 _ORTHOGONAL = "the norm may cancel it: it is orthogonal to what the norm divides"
 _SQUARED = "a part of it may cancel: the square of a sign is 1"
 _RAISED = "functions are read as polynomials, and two degrees more give"
-_CUBES = "a product may see the cubic part of a step that is normalised entry by entry"
+_CUBES = "a product may see the cubic part of a sign, of which functions leave an upper bound alone"
 _LONG = 8
 """Tensors on a way from which on kernels have one more leaf for each."""
 _FRAMES, _DEEPEST = 200, 60_000
@@ -104,10 +104,8 @@ class Analysis:
         if answer.size == self._higher.upper(name):
             return answer
         higher = self._higher.witness(name, t)
-        if t and self._stepped and self.network.live and (higher is None or not higher.decided):
-            higher = self._higher.quick(name, t)
-            if not higher.decided:
-                return replace(answer, decided=False, why=_CUBES)
+        if t and self.network.live and self._stepped(signs=True) and (higher is None or not higher.decided):
+            return replace(answer, decided=False, why=_CUBES)
         if higher is not None and higher.size is not None and higher.size > answer.size:
             return replace(answer, decided=False, why=f"{_RAISED} n^({higher.size}) instead of n^({answer.size})")
         return answer
@@ -115,13 +113,18 @@ class Analysis:
     @cached_property
     def _curved(self) -> bool:
         """Polynomials stand for functions, or for steps that products of three signals may see more of than a line."""
-        return self._stepped or any(f.stands_for for f in self.network.functions)
+        return self._stepped() or any(f.stands_for for f in self.network.functions)
 
-    @cached_property
-    def _stepped(self) -> bool:
-        """Products of three signals, at an index that grows, may see more of a step than what is linear."""
-        entries = any(x.normalises == "entry" for x in self.optimizer.rules)
-        return entries and self._run(LADDER[0]).products > 2
+    def _stepped(self, signs: bool = False) -> bool:
+        """Products of three signals, at an index that grows, may see more of a step than what is linear.
+
+        Args:
+            signs: of one that takes signs.
+        """
+        run, rules = self._run(LADDER[0]), self.optimizer.of
+        trained = ((rules(role), x.letters) for role, x in self.network.tensors.items())
+        entries = (x for rule, x in trained if (rule.signs if signs else rule.normalises == "entry"))
+        return any(len(run.odd_powers(letters)) > 1 for letters in entries)
 
     @cached_property
     def _higher(self) -> Analysis:

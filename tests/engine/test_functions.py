@@ -21,7 +21,7 @@ from scaling_algebra.spec.networks.functions import FUNCTIONS
 from scaling_algebra.spec.optimizers import optimizer
 
 from .scenarios import placed, sizes
-from .test_rules import CUBIC, EVEN, FAMILY_AT, SILU, TANH, TOP
+from .test_rules import CUBIC, CURVED_CUBIC, EVEN, FAMILY_AT, SILU, TANH, TOP
 
 SCALAR = {
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
@@ -153,13 +153,10 @@ def test_a_branch_whose_function_has_no_linear_part_stays_at_zero():
     assert kink["w"][0].size is None and not kink["gG"][0].decided and "exactly zero" in kink["gG"][0].why
 
 
-@pytest.mark.parametrize(
-    "rule, name", [(r, "y.effective") for r in ("signsgd", "lion", "adam", "rmsprop")] + [("adam", "y.change")]
-)
-def test_the_cubic_part_of_a_step_is_undecided_beside_a_function(rule, name):
-    """A step on the entries of k + l + j meets k l j at n^0 through its cubic part (trained to n = 4,096 with tanh: a
-    slope of -.08 with Adam, of -.10, -.02, .06 with signs). The smaller power of the linear part is no answer."""
-    curved = CUBIC.replace("f2 = W4[b] z[b]", "q[b] = tanh(z[b])\nf2 = W4[b] q[b]")
-    plain, beside = (placed(text, rule, "N=1", FAMILY_AT)(name, 1) for text in (CUBIC, curved))
+@pytest.mark.parametrize("rule", ["signsgd", "lion"])
+def test_the_cubic_part_of_a_sign_is_undecided_beside_a_function(rule):
+    """A step on the sign of k + l + j meets k l j at n^0 through its cubic part (trained: -.10, -.02, .06).
+    With one only an upper bound is known of that part, and the smaller power of the linear part is no answer."""
+    plain, beside = (placed(text, rule, "N=1", FAMILY_AT)("y.effective", 1) for text in (CUBIC, CURVED_CUBIC))
     assert plain.decided and plain.size == beside.high == 0
-    assert not beside.decided and re.search("cubic part of a step|two degrees more", beside.why)
+    assert not beside.decided and "of a sign" in beside.why
