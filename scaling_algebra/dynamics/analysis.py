@@ -51,6 +51,7 @@ class Analysis:
         routed: K counts as less than M whatever the ray says, in the same sense.
         raised: the polynomials that stand for functions are two degrees higher.
         whole: the run that this is a part of (``parts.py``), whose algebras are shared and whose bounds hold here, too.
+        ladder: the rungs that a question may climb.
     """
 
     def __init__(
@@ -64,9 +65,11 @@ class Analysis:
         routed: bool = False,
         raised: bool = False,
         whole: Analysis | None = None,
+        ladder: Sequence[Rung] = LADDER,
     ) -> None:
         self.ray, self.point, self.optimizer, self.network = ray, point, optimizer, network
         self.growing, self.routed, self.raised, self._whole = growing, routed, raised, whole
+        self._ladder = LADDER[:1] if whole is not None else ladder
         own = whole.table if whole is not None else quantities(network) | with_decay(network, optimizer)
         self.table: Mapping[str, Quantity] = own
         shared = whole._algebras if whole is not None else algebras
@@ -85,7 +88,7 @@ class Analysis:
     def __call__(self, name: str, t: int) -> Answer:
         """The exponent of a quantity after t updates."""
         if (name, t) not in self._answers:
-            answer = self._agreed(name, t, self._climb(name, t, LADDER[:1] if self._whole else LADDER))
+            answer = self._agreed(name, t, self._climb(name, t, self._ladder))
             notes = answer.assumes
             if not answer.decided:
                 high, why = self.upper(name) if t else None, answer.why or min(notes - ASSUMPTIONS.keys(), default="")
@@ -129,9 +132,8 @@ class Analysis:
     @cached_property
     def _higher(self) -> Analysis:
         """The same run with the polynomials that stand for functions two degrees higher."""
-        return Analysis(
-            self.ray, self.point, self.optimizer, self.network, self._algebras, self.growing, self.routed, raised=True
-        )
+        asked = self.ray, self.point, self.optimizer, self.network, self._algebras, self.growing, self.routed
+        return Analysis(*asked, raised=True, ladder=self._ladder)
 
     def _climb(self, name: str, t: int, rungs: Sequence[Rung]) -> Answer:
         shown = self.witness(name, t) if t else None

@@ -60,9 +60,9 @@ class NotFound(Infeasible):
         configuration: what was asked. failure: the demand that fails without any intervention.
     """
 
-    def __init__(self, configuration: Configuration, failure: str) -> None:
+    def __init__(self, configuration: Configuration, failure: str, undecided: bool = False) -> None:
         self.configuration, self.failure = configuration, failure
-        super().__init__(self.line("searched, not proved"))
+        super().__init__(self.line("searched, not proved"), undecided)
 
     def line(self, how: str) -> str:
         """One line: what is missing, how that is known, and the demand that fails without any intervention."""
@@ -217,19 +217,27 @@ def largest(look: Analysis, demand: Demand, meeting: bool = True) -> Fixing | No
     if shown is not None:
         return shown
     best: tuple[Fraction, Fixing] | None = None
-    unknown: Failure | None = None
     for t in range(1 if demand.kind == "scale" else 0, demand.horizon + 1):
         for name in demand.quantities:
             answer = look.lower(name, t)
-            if answer.unknown:
-                unknown = unknown or Failure(f"{demand.name}: {name} at t={t} is undecided", undecided=True)
-            elif answer.size is not None and answer.form is not None and (best is None or answer.size > best[0]):
+            if answer.size is not None and answer.form is not None and (best is None or answer.size > best[0]):
                 best = answer.size, Fixing(demand, name, t, _scaled(demand, answer.form))
         if demand.kind == "theta" and best is not None and best[0] > 0:
             break
-    if best is None and unknown:
-        raise Infeasible(unknown)
+    if best is None and (failure := unknown([demand], look)):
+        raise Infeasible(failure)
     return None if best is None else best[1]
+
+
+def unknown(demands: Iterable[Demand], look: Analysis) -> Failure | None:
+    """The first of some demands on a quantity of which nothing is known at some step, so that another form of it may
+    lead."""
+    for demand in demands:
+        for t in range(1 if demand.kind == "scale" else 0, demand.horizon + 1):
+            for name in demand.quantities:
+                if look.lower(name, t).unknown:
+                    return Failure(f"{demand.name}: {name} at t={t} is undecided", undecided=True)
+    return None
 
 
 def _meeting(look: Analysis, demand: Demand) -> Fixing | None:

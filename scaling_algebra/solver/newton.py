@@ -17,6 +17,7 @@ from functools import cached_property
 from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.signals import Rung
 from scaling_algebra.dynamics.analysis import Analysis
+from scaling_algebra.dynamics.answers import CLOSELY, LADDER, QUICK
 from scaling_algebra.dynamics.run import unknowns
 from scaling_algebra.errors import UsageError
 from scaling_algebra.linear.linear import Row, solve_linear
@@ -41,6 +42,7 @@ from .demands import (
     look_ahead,
     met,
     unfaithful,
+    unknown,
     violation,
 )
 from .layerwise import gradient_power, layerwise, terms_behind
@@ -78,12 +80,18 @@ class Solver:
 
     Args:
         algebras: to share products of kernels with other solvers on the ray.
+        effort: go on behind a demand that is undecided, and climb every rung for each question.
     """
 
     def __init__(
-        self, network: Network, ray: Ray, optimizer: Trained, algebras: dict[Rung, Algebra] | None = None
+        self,
+        network: Network,
+        ray: Ray,
+        optimizer: Trained,
+        algebras: dict[Rung, Algebra] | None = None,
+        effort: bool = False,
     ) -> None:
-        self.network, self.ray, self.optimizer = network, ray, optimizer
+        self.network, self.ray, self.optimizer, self.effort = network, ray, optimizer, effort
         self._algebras: dict[Rung, Algebra] = {} if algebras is None else algebras
         self._last: Analysis | None = None
         self._solved: dict[tuple[str, Structure], list[dict[str, Fraction]]] = {}
@@ -109,6 +117,7 @@ class Solver:
         rejected: list[tuple[Structure, str]] = []
         start: dict[str, Fraction] | None = None
         best: Solution | None = None
+        undecided = False
         near = self._derived(parameterization, base) if given else []
         for structure in given.allowed(options):
             demands = parameterization.demanded(self.network, structure)
@@ -120,6 +129,9 @@ class Solver:
                     unmet = self._unmet(demands, look) if given else self.met(demands, look)
                 except Infeasible as problem:
                     failure = str(problem)
+                    undecided |= problem.undecided and not rejected
+                    if undecided and not self.effort and not given:
+                        break
                     continue
                 scaling = self.scaling(look, forms, structure, given)
                 solution = Solution(scaling, structure, forms, tuple(rejected), unmet, look.assumed)
@@ -131,7 +143,7 @@ class Solver:
             rejected.append((structure, failure))
         if best is not None:
             return best
-        raise Infeasible(rejected[0][1])
+        raise Infeasible(rejected[0][1], undecided)
 
     def iterate(
         self,
@@ -212,7 +224,14 @@ class Solver:
         for demand in demands:
             if failure := look_ahead(demand, ahead):
                 raise Infeasible(failure)
-        check(demands, look, certified=True)
+        closely: Analysis | None = None
+        for demand in demands:
+            failure = violation(demand, look)
+            if failure and failure.undecided:
+                closely = closely or self._closely(look.point)
+                failure = violation(demand, closely)
+            if failure:
+                raise Infeasible(failure, demand=demand)
         return ()
 
     def _unmet(self, demands: Iterable[Demand], look: Analysis) -> tuple[tuple[Demand, str], ...]:
@@ -247,7 +266,11 @@ class Solver:
         wanted = [d for d in demands if d.fixes and d.fixes not in fixed]
         wanted = [d for d in wanted if concerns(d, self.optimizer)]
         names, values, stuck = [d.fixes for d in wanted], {**start, **held}, False
+        seen = list[object]()
         for _ in range(_ROUNDS):
+            if (values, stuck, steady) in seen:  # from here on the same points again
+                break
+            seen.append((values, stuck, steady))
             try:
                 look = self._look(structure.point(self.network, values))
                 look.lower(self.network.statements[0].out, 0)
@@ -273,14 +296,14 @@ class Solver:
             keep: list[Row] = [({name: 1}, values[name]) for name in names]  # for directions the forms leave open
             moved = {**values, **(solve_linear([rows[k] for *_, k in ranked] + keep, names) or {})}
             values, stuck, steady = moved, moved == values, False
-        raise Infeasible(NO_COMMON)
+        raise Infeasible(unknown(wanted, look) or NO_COMMON)
 
     @cached_property
     def descent(self) -> Solver:
         """The solver with gradient descent for every rule that has an epsilon; this one where none has."""
         if not self.epsilons:
             return self
-        return Solver(self.network, self.ray, self.optimizer.with_descent, self._algebras)
+        return Solver(self.network, self.ray, self.optimizer.with_descent, self._algebras, self.effort)
 
     @cached_property
     def epsilons(self) -> list[str]:
@@ -354,7 +377,12 @@ class Solver:
         return self._last
 
     def _fresh(self, point: Point) -> Analysis:
-        return Analysis(self.ray, point, self.optimizer, self.network, self._algebras)
+        ladder = LADDER if self.effort else QUICK
+        return Analysis(self.ray, point, self.optimizer, self.network, self._algebras, ladder=ladder)
+
+    def _closely(self, point: Point) -> Analysis:
+        ladder = LADDER if self.effort else CLOSELY
+        return Analysis(self.ray, point, self.optimizer, self.network, self._algebras, ladder=ladder)
 
     def lazy(self) -> dict[str, Fraction]:
         """Variance-preserving inits and vanishing learning rates: every form starts at first order in the updates."""
