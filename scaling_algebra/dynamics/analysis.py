@@ -51,7 +51,7 @@ class Analysis:
         routed: K counts as less than M whatever the ray says, in the same sense.
         raised: the polynomials that stand for functions are two degrees higher.
         whole: the run that this is a part of (``parts.py``), whose algebras are shared and whose bounds hold here, too.
-        ladder: the rungs that a question may climb.
+        ladder: the rungs that a question may climb, by default all.
     """
 
     def __init__(
@@ -65,11 +65,11 @@ class Analysis:
         routed: bool = False,
         raised: bool = False,
         whole: Analysis | None = None,
-        ladder: Sequence[Rung] = LADDER,
+        ladder: Sequence[Rung] = (),
     ) -> None:
         self.ray, self.point, self.optimizer, self.network = ray, point, optimizer, network
         self.growing, self.routed, self.raised, self._whole = growing, routed, raised, whole
-        self._ladder = LADDER[:1] if whole is not None else ladder
+        self._ladder = LADDER[:1] if whole is not None else ladder or LADDER
         own = whole.table if whole is not None else quantities(network) | with_decay(network, optimizer)
         self.table: Mapping[str, Quantity] = own
         shared = whole._algebras if whole is not None else algebras
@@ -285,6 +285,13 @@ class Analysis:
         cheaper = copy(self)
         cheaper._quick, cheaper._bounds = (replace(LADDER[0], gap=gap, work=work),), {}
         return cheaper
+
+    def closely(self, ladder: Sequence[Rung]) -> Analysis:
+        """The run on other rungs; what its answers assume counts here, too."""
+        asked = self.ray, self.point, self.optimizer, self.network, self._algebras, self.growing, self.routed
+        run = Analysis(*asked, ladder=ladder)
+        run._notes = self._notes
+        return run
 
     def all(self, steps: int, names: Iterable[str] | None = None) -> dict[str, tuple[Answer, ...]]:
         """Every quantity at t = 0 .. steps."""

@@ -5,7 +5,7 @@ Read next: ``newton.py`` (moves the point until none fails), ``scaling_algebra/s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -101,10 +101,18 @@ def concerns(demand: Demand, optimizer: Trained) -> bool:
     return demand.kind != "scale" or optimizer.of(demand.fixes.removeprefix("d.")).epsilon
 
 
-def check(demands: Iterable[Demand], look: Analysis, certified: bool) -> None:
-    """Lower bounds are quick and mostly enough to reject; certificates decide."""
+def check(demands: Iterable[Demand], look: Analysis, closely: Callable[[], Analysis] | None = None) -> None:
+    """Lower bounds are quick and mostly enough to reject; certificates decide.
+
+    Args:
+        closely: the run that does more work, for certificates; without it none are asked.
+    """
+    closer: Analysis | None = None
     for demand in demands:
-        failure = violation(demand, look, certified)
+        failure = violation(demand, look, certified=closely is not None)
+        if closely and failure and failure.undecided:
+            closer = closer or closely()
+            failure = violation(demand, closer)
         if failure:
             raise Infeasible(failure, demand=demand)
 

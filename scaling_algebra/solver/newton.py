@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, partial
 
 from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.signals import Rung
 from scaling_algebra.dynamics.analysis import Analysis
-from scaling_algebra.dynamics.answers import CLOSELY, LADDER, QUICK
+from scaling_algebra.dynamics.answers import CLOSELY, QUICK
 from scaling_algebra.dynamics.run import unknowns
 from scaling_algebra.errors import UsageError
 from scaling_algebra.linear.linear import Row, solve_linear
@@ -219,19 +219,12 @@ class Solver:
             Infeasible: a demand does not hold.
         """
         demands = [d for d in demands if not met(d, look)]
-        check(demands, look, certified=False)
+        check(demands, look)
         ahead = self._fresh(look.point).limited(_AHEAD)
         for demand in demands:
             if failure := look_ahead(demand, ahead):
                 raise Infeasible(failure)
-        closely: Analysis | None = None
-        for demand in demands:
-            failure = violation(demand, look)
-            if failure and failure.undecided:
-                closely = closely or self._closely(look.point)
-                failure = violation(demand, closely)
-            if failure:
-                raise Infeasible(failure, demand=demand)
+        check(demands, look, partial(look.closely, () if self.effort else CLOSELY))
         return ()
 
     def _unmet(self, demands: Iterable[Demand], look: Analysis) -> tuple[tuple[Demand, str], ...]:
@@ -377,11 +370,7 @@ class Solver:
         return self._last
 
     def _fresh(self, point: Point) -> Analysis:
-        ladder = LADDER if self.effort else QUICK
-        return Analysis(self.ray, point, self.optimizer, self.network, self._algebras, ladder=ladder)
-
-    def _closely(self, point: Point) -> Analysis:
-        ladder = LADDER if self.effort else CLOSELY
+        ladder = () if self.effort else QUICK
         return Analysis(self.ray, point, self.optimizer, self.network, self._algebras, ladder=ladder)
 
     def lazy(self) -> dict[str, Fraction]:
@@ -493,9 +482,9 @@ class Search:
         self.looks.append(look)
         values = {**start, **look.point.values}
         self.end = self.end or {**values, **{f"c.{x}": values[f"c.{x}"] + values[f"d.{x}"] for x in solver.epsilons}}
-        check([d for d in demands if d in self.failed], look, certified=False)
+        check([d for d in demands if d in self.failed], look)
         if look.point.values == structure.point(solver.network, counted).values or not self.failed:
-            check([d for d in demands if d.kind != "balanced"], look, certified=False)
+            check([d for d in demands if d.kind != "balanced"], look)
         return solver.faithful(values, look, demands[0].horizon)
 
 
