@@ -69,7 +69,7 @@ class Analysis:
     ) -> None:
         self.ray, self.point, self.optimizer, self.network = ray, point, optimizer, network
         self.growing, self.routed, self.raised, self._whole = growing, routed, raised, whole
-        self._ladder = LADDER[:1] if whole is not None else ladder or LADDER
+        self._ladder = ladder
         own = whole.table if whole is not None else quantities(network) | with_decay(network, optimizer)
         self.table: Mapping[str, Quantity] = own
         shared = whole._algebras if whole is not None else algebras
@@ -88,7 +88,7 @@ class Analysis:
     def __call__(self, name: str, t: int) -> Answer:
         """The exponent of a quantity after t updates."""
         if (name, t) not in self._answers:
-            answer = self._agreed(name, t, self._climb(name, t, self._ladder))
+            answer = self._agreed(name, t, self._climb(name, t, LADDER[:1] if self._whole else self._ladder or LADDER))
             notes = answer.assumes
             if not answer.decided:
                 high, why = self.upper(name) if t else None, answer.why or min(notes - ASSUMPTIONS.keys(), default="")
