@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+unexport PYTHONDONTWRITEBYTECODE # hundreds of processes would compile the package again
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 
 .PHONY: setup browser demo tree static docs page check test measure bench clean

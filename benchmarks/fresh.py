@@ -32,7 +32,8 @@ def fresh(code: str, *arguments: str, limit: int = 0, folder: Path | None = None
     """
     if limit:
         code = f"import resource; resource.setrlimit(resource.RLIMIT_CPU, ({limit}, {limit + 9}))\n{code}"
-    environment = {**os.environ, **({"PYTHONPATH": str(folder)} if folder else {})}
+    kept = {"PYTHONDONTWRITEBYTECODE": ""}  # a module is compiled once, as that of any user
+    environment = {**os.environ, **kept, **({"PYTHONPATH": str(folder)} if folder else {})}
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         began = time.perf_counter()
         command = [sys.executable, "-c", code, *arguments]

@@ -102,6 +102,8 @@ MUTANTS = [
     *_room(
         "solver",
         "scaling_algebra/solver",
+        ("newton.py", "zero = frozenset(role for role, x in gradients.items() if x.zero)", "return True"),
+        ("demands.py", "return x[1].undecided, x[1].step, signal, not x[0].fixes", "return False, 0, 0, False"),
         ("demands.py", "not undecided and (top is None or top < 0)", "not undecided and top is None"),
         ("demands.py", "if later is not None and later > 0:", "if later is not None and later > 9:"),
         ("demands.py", "if size is None or size == epsilon:", "if size is None or size <= epsilon:"),
@@ -144,6 +146,15 @@ MUTANTS = [
         ("store.py", "elif last != self._writer:", "elif not last:"),
     ),
     *_room(
+        "laws",
+        "scaling_algebra/laws",
+        ("minima.py", "if not shares or -1 in signs.values():", "if not shares:"),
+        ("minima.py", "equal = {k: rows[k] * Monomial(1 / x)", "equal = {k: rows[k]"),
+        ("systems.py", '"<" if strict and row.strict else "<="', '"<="'),
+        ("balance.py", "target = Monomial(above)", "target = Monomial(target.coefficient)"),
+        ("law.py", "put = {parameter(name): x for name, x in solution.items()}", "put = dict[Expr, Expr]()"),
+    ),
+    *_room(
         "recipes",
         "scaling_algebra/recipes",
         ("settings.py", "after.ratio(going.base, going.target) * more", "after.ratio(going.base, going.target)"),
@@ -164,6 +175,7 @@ KILLERS = {
     "proofs": ["tests/engine/test_proofs.py", "tests/engine/test_every_step.py"],
     "judging": ["tests/verify/test_fit.py", "tests/verify/test_report.py", "tests/verify"],
     "store": ["tests/trusted/test_kept.py", "tests/verify/test_session.py"],
+    "laws": ["tests/laws"],
     "recipes": ["tests/engine/test_recipe.py", "tests/engine/test_next_terms.py"],
 }  # fmt: skip
 """The tests where a fault of a room is likely to be seen; after them the whole lane runs."""

@@ -1,7 +1,7 @@
 """Arguments of public functions: their annotations, held against the arguments.
 
 So a wrong argument is one ``UsageError`` that names it, whatever the function does with it later. An inexact number
-where an exact one belongs stays a TypeError of the function. Read next: ``errors.py`` (what is raised).
+where an exact one belongs stays a TypeError of the function.
 """
 
 from __future__ import annotations

@@ -1,16 +1,13 @@
 """Files, read and written in one way: whole or not at all, in UTF-8, with one line for whatever goes wrong.
 
 A file is written beside its place, flushed to the disk and renamed, so that a full disk, a kill or a second process
-leaves the old file or the new one. Read next: ``errors.py`` (what is raised).
+leaves the old file or the new one.
 """
 
 from __future__ import annotations
 
 import os
-import platform
-import re
 import stat
-import time
 import tomllib
 import uuid
 from collections.abc import Callable, Iterator
@@ -25,9 +22,6 @@ MOST = 2**24
 
 DOTS = 64
 """Dots in a key of TOML: each is a table in a table."""
-_PART = re.compile(r"\.scalecalc-(?P<host>[\w-]*)-(?P<process>[0-9]+)-[0-9a-f]{32}\.part")
-_FORGOTTEN = 24 * 3600
-"""Seconds after which a part of another machine belongs to nobody."""
 
 
 def read_text(path: Path, instead: str, most: int = MOST, ours: bool = False) -> str:
@@ -87,7 +81,7 @@ def write(path: Path, content: bytes | str, instead: str = "choose another file"
         if _special(path):
             path.write_bytes(content)
             return
-        part = path.parent / part_name()
+        part = _part(path.parent)
         try:
             with open(part, "xb") as file:
                 file.write(content)
@@ -157,18 +151,9 @@ def check_folder(folder: Path) -> None:
     Raises:
         OSError: they could not.
     """
-    part = folder / part_name()
+    part = _part(folder)
     part.touch(exist_ok=False)
     part.unlink()
-
-
-def sweep(folder: Path) -> None:
-    """Removes the parts of files that processes left which are no more."""
-    for part in folder.rglob(".scalecalc-*.part"):
-        owner = _PART.fullmatch(part.name)
-        with suppress(OSError):
-            if owner is not None and _left(owner["host"], int(owner["process"]), part.stat().st_mtime):
-                part.unlink()
 
 
 @contextmanager
@@ -195,9 +180,9 @@ def locked(folder: Path, instead: str) -> Iterator[None]:
         os.close(handle)
 
 
-def part_name() -> str:
-    """A name for a part of a file: which machine and process it belongs to."""
-    return f".scalecalc-{_host()}-{os.getpid()}-{uuid.uuid4().hex}.part"
+def _part(folder: Path) -> Path:
+    """A new name for a part of a file."""
+    return folder / f".scalecalc-{uuid.uuid4().hex}.part"
 
 
 @contextmanager
@@ -214,24 +199,6 @@ def _one_line(what: str, instead: str) -> Iterator[None]:
 def reason(error: Exception) -> str:
     """Why the system refused, in a few words."""
     return (isinstance(error, OSError) and error.strerror) or str(error)
-
-
-def _host() -> str:
-    return re.sub(r"[^\w-]", "", platform.node(), flags=re.ASCII)[:40]
-
-
-def _left(host: str, process: int, changed: float) -> bool:
-    if host != _host():
-        return time.time() - changed > _FORGOTTEN
-    if process == os.getpid():
-        return False
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return True
-    except (OSError, OverflowError):
-        return False
-    return time.time() - changed > _FORGOTTEN
 
 
 def _special(path: Path) -> bool:

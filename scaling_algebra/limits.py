@@ -1,7 +1,4 @@
-"""Limits of input: length, size, digits. Checked before any work, so that nothing hangs.
-
-Read next: ``errors.py`` (what is raised), ``files.py`` (what files may be).
-"""
+"""Limits of input: length, size, digits. Checked before any work, so that nothing hangs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""While a verb works: signals that stop it, and a line on the terminal that says that it goes on.
-
-Read next: ``cli.py`` (which verbs there are).
-"""
+"""While a verb works: signals that stop it, and a line on the terminal that says that it goes on."""
 
 from __future__ import annotations
 

@@ -2,8 +2,6 @@
 
 ``measure`` trains, ``judge`` compares, also what somebody else logged (``judging/logged.py``). Importing this package
 imports neither torch nor numpy; the first use does.
-Read next: ``networks/reading.py`` (any network in torch), ``decomposition/moments.py`` (what is measured),
-``judging/fit.py`` (slopes and verdicts), ``studies`` (learning-rate sweeps).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The machine that measures: device, memory, threads and random streams. Knows nothing of what is trained.
-
-Read next: ``measuring/runs.py`` (trains on it).
-"""
+"""The machine that measures: device, memory, threads and random streams. Knows nothing of what is trained."""
 
 from __future__ import annotations
 

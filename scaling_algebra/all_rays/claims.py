@@ -4,7 +4,6 @@ That a formula meets every demand on a cone is seen at the rays that span it (``
 else does, or nothing at all, is asked of z3, which takes the rates and the unknowns together. What it proposes, the
 engine examines on that ray; the monomial that breaks a demand there is linear in both, so that it rules out points on
 every ray, until nothing is left.
-Read next: ``covering.py`` (which cones), ``proofs/clauses.py`` (the clauses), ``theorems.py`` (what users call).
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 Law: rays are taken away by the cone that a formula found on one of them reaches. What is left is solved again inside,
 until nothing is left, or nothing more is found. That the cones are right, and that there is nothing where nothing was
 found, is left to proofs: a covering only says what to prove.
-Read next: ``claims.py`` (what is claimed of each cone), ``solver/cones.py`` (how far a formula reaches).
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 A map is a plane through the cones of a covering: the rays on which one axis has rate 1. Their walls cut it into
 polygons and themselves into edges. Where a polygon or edge lies in no cone on which a formula is proved, the solver has
-looked at a ray inside it. Read next: ``covering.py`` (finds the cones), ``presentation.py`` (what the map says),
-``picture.py`` (draws it).
+looked at a ray inside it.
 """
 
 from __future__ import annotations

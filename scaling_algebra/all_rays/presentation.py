@@ -1,7 +1,4 @@
-"""Documents of theorems and of the map of rays: verdicts, formulas, walls, regimes, model families.
-
-Read next: ``picture.py`` (draws the map), ``documents`` (how the rest is printed).
-"""
+"""Documents of theorems and of the map of rays: verdicts, formulas, walls, regimes, model families."""
 
 from __future__ import annotations
 

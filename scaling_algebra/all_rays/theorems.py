@@ -1,7 +1,4 @@
-"""Statements about whole cones of rays, each with its proof or with the obstacle.
-
-Read next: ``claims.py`` (what there is to prove), ``presentation.py`` (how theorems are printed).
-"""
+"""Statements about whole cones of rays, each with its proof or with the obstacle."""
 
 from __future__ import annotations
 

@@ -2,63 +2,34 @@
 
 from __future__ import annotations
 
-import click
+from collections.abc import Sequence
 
+from scaling_algebra.documents import Document
 from scaling_algebra.errors import UsageError, unknown_name
 from scaling_algebra.limits import real
 from scaling_algebra.recipes import horizon as laws
-from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER
 
-from .options import Answer, Name, examples, printed
+from .options import pairs
 
 BASE = {"lr": "lr", "eps": "eps", "beta1": "one_minus_beta1", "beta2": "one_minus_beta2", "wd": "wd"}
 BASE |= {"warmup": "warmup"}
 
 
-@click.command(
-    "recipe",
-    epilog=examples(
-        "scalecalc recipe --optimizer adamw --batch 256:1024 --tokens 20e9:200e9 --base lr=3e-3,beta2=0.95,wd=0.1",
-        "scalecalc recipe --hold sde,sde-time",
-    ),
-)
-@click.option(
-    "--hold",
-    metavar="NAME,NAME",
-    help="Invariants that stay: sde, sde-time, bias, timescale, averages, loss, schedule, mup, or all; by default sde, "
-    "timescale and schedule.",
-)
-@click.option(
-    "--optimizer",
-    type=Name("optimizer with invariants", laws.optimizers()),
-    default=DEFAULT_OPTIMIZER,
-    show_default=True,
-    metavar="NAME",
-    help="Optimizer.",
-)
-@click.option(
-    "--axes", default="B,T", show_default=True, metavar="B,T", help="What changes: batch B, tokens T, or both."
-)
-@click.option("--batch", metavar="FROM:TO", help="Batch before and after, in any unit.")
-@click.option("--tokens", metavar="FROM:TO", help="Tokens of the whole run before and after.")
-@click.option("--base", metavar="NAME=X,...", help="Values before: lr, eps, beta1, beta2, wd, warmup.")
-@click.option("--experts", is_flag=True, help="Also by what an expert under top-K differs, in K/M.")
-@printed()
-def command(
-    hold: str | None,
+def horizon(
     optimizer: str,
-    axes: str,
+    hold: Sequence[str] | None,
+    axes: str | None,
     batch: str | None,
     tokens: str | None,
     base: str | None,
     experts: bool,
-) -> tuple[Answer, int]:
-    """Learning rate, epsilon, betas and weight decay when batch B and number of tokens T change.
+) -> tuple[Document, int]:
+    """Learning rate, epsilon, betas and weight decay when batch B and number of tokens T change, and the exit code.
 
-    Invariants are monomials that stay Theta(1); what they determine, what they leave free and which of them contradict
-    each other is solved exactly. Exit code 1: they contradict each other.
+    Args:
+        axes: ``B``, ``T`` or ``B,T``. batch, tokens: ``FROM:TO``, in any unit. base: values before, ``lr=3e-3,wd=0.1``.
     """
-    h = laws.horizon(optimizer, None if hold is None else _names(hold), _names(axes))
+    h = laws.horizon(optimizer, hold, laws.AXES if axes is None else [part.strip() for part in axes.split(",")])
     values = {} if base is None else _base(base)
     numbers = None
     if not h.conflicts and any(x is not None for x in (batch, tokens, base)):
@@ -68,10 +39,6 @@ def command(
             if name not in factors:
                 raise UsageError(f"--base gives {name}, which {optimizer} does not have here; leave it out")
     return h.document(numbers, experts), 1 if h.conflicts else 0
-
-
-def _names(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",")]
 
 
 def change(label: str, text: str | None) -> tuple[float, float]:
@@ -90,20 +57,17 @@ def change(label: str, text: str | None) -> tuple[float, float]:
 def _base(text: str) -> dict[str, float]:
     """Values before, with 1 - beta for beta."""
     values: dict[str, float] = {}
-    for part in _names(text):
-        name, _, number = part.partition("=")
+    for name, number in pairs("--base", text.split(","), "lr=3e-3,beta2=0.95").items():
         if name not in BASE:
             raise unknown_name("base value", name, BASE)
         try:
             value = real(number)
         except (ValueError, OverflowError):
-            raise UsageError(f"the base value {part!r} is no number; write for example {name}=0.1") from None
+            raise UsageError(f"{name} in --base is {number!r}, which is no number") from None
         value = 1 - value if name.startswith("beta") else value
         if not 0 < value < 1e30 or (name.startswith("beta") and value > 1):
             limits = "rates are above 0 and below 1e30, betas from 0 to below 1"
-            raise UsageError(f"the base value {part!r} is out of range; {limits}")
-        if BASE[name] in values:
-            raise UsageError(f"--base gives {name} twice")
+            raise UsageError(f"{name} in --base is {number}, out of range; {limits}")
         values[BASE[name]] = value
     return values
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import click
 
 from scaling_algebra.errors import UsageError
 
-from .options import Answer, PathType, examples, printed
+from .options import Answer, examples, pairs, printed
 
 
 @click.command(
@@ -38,7 +36,6 @@ from .options import Answer, PathType, examples, printed
 @click.option("--axis", metavar="NAME", help="Of a law: one way to grow, in full.")
 @click.option("--choose", multiple=True, metavar="OPTION=CHOICE", help="Of a law with options: rate=slow (repeatable).")
 @click.option("--invert", metavar="NAME=VALUE", help="Of a law: the parameter at which an exponent has this value.")
-@click.option("--fits", type=PathType(), metavar="FITS.csv", help="Of a law: fitted exponents beside its identities.")
 @click.option("--set", "given", multiple=True, metavar="Q=LAW", help="Into assumptions: K=d**kappa (repeatable).")
 @click.option("--drop", multiple=True, metavar="NAME", help="Leave out an assumption (repeatable).")
 @printed()
@@ -51,7 +48,6 @@ def command(
     rates: str | None,
     choose: tuple[str, ...],
     invert: str | None,
-    fits: Path | None,
     given: tuple[str, ...],
     **more: Any,
 ) -> tuple[Answer, int]:
@@ -67,30 +63,24 @@ def command(
     """
     from scaling_algebra.laws.balance import Balance
     from scaling_algebra.laws.expressions import exponent
-    from scaling_algebra.laws.fits import compared
     from scaling_algebra.laws.law import LawAnswer, inverted, law
     from scaling_algebra.laws.numeric import checked
 
-    pairs: dict[str, Any] = {
-        "choose": _pairs("--choose", choose, "rate=slow"),
-        "given": _pairs("--set", given, "K=d**kappa"),
-    }
-    a = law(what, names(minimise), names(grows), fixed=names(fixed), at=parameters(values), **pairs, **more)
+    more |= {"choose": pairs("--choose", choose, "rate=slow"), "given": pairs("--set", given, "K=d**kappa")}
+    a = law(what, names(minimise), names(grows), fixed=names(fixed), at=parameters("--at", values), **more)
     if rates is not None:
-        ray = parameters(rates, "1")
+        ray = parameters("--check", rates, "1")
         if isinstance(a, Balance):
             a = replace(a, checks=(checked(a, ray),))
         elif isinstance(a, LawAnswer) and len(a.axes) == 1:
             a = replace(a, axes={n: replace(b, checks=(checked(b, ray),)) for n, b in a.axes.items()})
         else:
             raise UsageError("--check is about one minimum; give a sum, or a law with --axis")
-    if (invert is not None or fits is not None) and not isinstance(a, LawAnswer):
-        raise UsageError("--invert and --fits are about a law; give one that ships, or a TOML file with identities")
-    if invert is not None and isinstance(a, LawAnswer):
-        ((of, number),) = _pairs("--invert", [invert], "alpha_N=0.076").items()
+    if invert is not None:
+        if not isinstance(a, LawAnswer):
+            raise UsageError("--invert is about a law; give one that ships, or a TOML file with exponents")
+        ((of, number),) = pairs("--invert", [invert], "alpha_N=0.076").items()
         a = replace(a, inverted=(of, number, inverted(a, of, exponent(number))))
-    if fits is not None and isinstance(a, LawAnswer):
-        return compared(a, fits).document(), 0
     return a.document(), 0 if a.agrees else 1
 
 
@@ -102,28 +92,14 @@ def names(text: str) -> list[str]:
     return values
 
 
-def parameters(text: str, default: str = "") -> dict[str, object]:
+def parameters(option: str, text: str, default: str = "") -> dict[str, object]:
     """``beta=1, d=32`` as exact numbers by name; without ``=`` the default."""
     from scaling_algebra.laws.expressions import exponent
 
     values: dict[str, object] = {}
-    for part in text.split(",") if text.strip() else []:
-        name, equals, value = part.partition("=")
-        (name,) = names(name) or [""]
-        if name in values or not name or not (value.strip() or (default and not equals)):
-            raise UsageError(f"cannot read {part!r} in {text!r}; give each name once with its value, as beta=1,d=32")
-        number = exponent(value if equals else default)
+    for name, value in pairs(option, text.split(",") if text.strip() else (), "beta=1,d=32", default).items():
+        number = exponent(value)
         if not (number.is_Rational and number > 0):
-            raise UsageError(f"{name} is {value.strip()}; give a positive number")
-        values[name] = number
+            raise UsageError(f"{name} is {value}; give a positive number")
+        values |= dict.fromkeys(names(name), number)
     return values
-
-
-def _pairs(option: str, texts: Iterable[str], example: str) -> dict[str, str]:
-    pairs: dict[str, str] = {}
-    for text in texts:
-        name, equals, value = (x.strip() for x in text.partition("="))
-        if not equals or not name or name in pairs:
-            raise UsageError(f"cannot read {option} {text!r}; give each name once with its value, as {example}")
-        pairs[name] = value
-    return pairs

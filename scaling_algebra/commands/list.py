@@ -13,6 +13,7 @@ from scaling_algebra.documents.blocks import Grid, Heading, Lines, Text, literal
 from scaling_algebra.dynamics.quantities import quantities
 from scaling_algebra.errors import UsageError
 from scaling_algebra.explanations.mechanisms import TITLES
+from scaling_algebra.spec.assumptions import ASSUMPTIONS
 from scaling_algebra.spec.axes import AXES, REGIMES, about
 from scaling_algebra.spec.desiderata import ABOUT
 from scaling_algebra.spec.glossary import TERMS
@@ -59,6 +60,7 @@ def names_document() -> Document:
         "optimizers": {name: o.source or f"torch.optim.{o.torch}" for name, o in OPTIMIZERS.items()},
         "parameterizations": {name: f"{p.title}: {p.about}" for name, p in PARAMETERIZATIONS.items()},
         "architectures": NETWORKS,
+        "assumptions": ASSUMPTIONS,
         f"quantities of {MOE_BLOCK.name}": _formulas(MOE_BLOCK),
     }
     return sections_document(sections, {"architecture": MOE_BLOCK.name})

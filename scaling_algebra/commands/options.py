@@ -6,6 +6,8 @@ Read next: any other file of this folder, each one verb.
 from __future__ import annotations
 
 import importlib
+import os
+import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import wraps
@@ -186,6 +188,22 @@ def examples(*lines: str) -> str:
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 
+def pairs(option: str, texts: Iterable[str], example: str, default: str = "") -> dict[str, str]:
+    """``NAME=VALUE`` by name; without ``=`` the default, where there is one.
+
+    Raises:
+        UsageError: a name without a value, or twice.
+    """
+    values: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = (x.strip() for x in text.partition("="))
+        value = value if equals else default
+        if not (name and value) or name in values:
+            raise UsageError(f"cannot read {option} {text!r}; give each name once with its value, as {example}")
+        values[name] = value
+    return values
+
+
 def options(*decorators: Callable[[Command], Command]) -> Callable[[Command], Command]:
     """Several options as one decorator, in the order of the help text."""
 
@@ -354,6 +372,7 @@ def format_option(extra: Iterable[str] = (), more: str = "") -> Callable[[Comman
 
 FORMAT = format_option()
 OUTPUT = click.option("-o", "--output", type=PathType(), metavar="FILE", help="Write to this file instead of stdout.")
+OPEN = click.option("--open", "opened", is_flag=True, help="Open the file of -o when it is written.")
 SMTLIB = click.option(
     "--smtlib",
     type=PathType(),
@@ -376,7 +395,9 @@ def printed(extra: Mapping[str, str] | None = None, more: str = "") -> Callable[
 
     def decorate(command: Command) -> Command:
         @wraps(command)
-        def run(*arguments: Any, form: str | None, output: Path | None, **rest: Any) -> int:
+        def run(*arguments: Any, form: str | None, output: Path | None, opened: bool, **rest: Any) -> int:
+            if opened and output is None:
+                raise UsageError("--open shows the file of -o; give -o FILE.html too")
             if extra and form is None and output is not None:
                 form = next((name for name, ending in extra.items() if ending == output.suffix.lower() != ""), None)
             tried(output, form)
@@ -385,9 +406,11 @@ def printed(extra: Mapping[str, str] | None = None, more: str = "") -> Callable[
             if traced() is not None:
                 answer = traced().beside(answer)
             emit(answer, form, output)
+            if opened:
+                click.launch(str(output))
             return int(code)
 
-        return options(format_option(extra or (), more), OUTPUT)(run)
+        return options(format_option(extra or (), more), OUTPUT, OPEN)(run)
 
     return decorate
 
@@ -416,7 +439,18 @@ def emit(answer: Answer, form: str | None, output: Path | None, default: str = "
             click.echo(text)
             raise
     elif text:
-        click.echo(fitted(text, get_terminal_size().columns) if form == "text" and sys.stdout.isatty() else text)
+        shown = form == "text" and sys.stdout.isatty()
+        click.echo(coloured(fitted(text, get_terminal_size().columns)) if shown else text)
+
+
+COLOURS = {"AGREES": "green", "DISAGREES": "red", "REFUTED": "red", "INCONCLUSIVE": "yellow", "UNDECIDED": "yellow"}
+
+
+def coloured(text: str) -> str:
+    """Verdicts in colour, unless ``NO_COLOR`` is set."""
+    if os.environ.get("NO_COLOR"):
+        return text
+    return re.sub(rf"\b({'|'.join(COLOURS)})\b", lambda word: click.style(word[0], fg=COLOURS[word[0]]), text)
 
 
 def fitted(text: str, width: int) -> str:

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from scaling_algebra.errors import UsageError
 from scaling_algebra.recipes.files import Start, config_sizes, read_start, values
 from scaling_algebra.recipes.presentation import FORMS
 from scaling_algebra.recipes.recipe import recipe
 
-from .horizon import change
+from .horizon import change, horizon
 from .options import (
     GAUGE,
     OPTIMIZER,
     READOUT_INIT,
     Answer,
     PathType,
-    Verb,
     chosen,
     examples,
     network_options,
@@ -34,24 +33,18 @@ ENDINGS = {"toml": ".toml", "python": ".py"}
 TUNED = {"lr": "Learning rate", "eps": "Adam's epsilon", "std": "Init std", "decay": "Weight decay, as torch takes it,"}
 """Values tuned at the base, by option."""
 SCOPE = "of all, a tensor, an optimizer."
-
-
-def _question(arguments: Sequence[str]) -> str | None:
-    """Without a size of the target: batch and tokens alone."""
-    given = {x.partition("=")[0] for x in arguments}
-    alone = given & {"--hold", "--batch", "--tokens", "--axes", "--experts"}
-    return "scaling_algebra.commands.horizon" if alone and not given & {"--target", "--target-hf"} else None
+ALONE = ("optimizer", "hold", "batch", "tokens", "base", "axes", "experts", "form", "output")
+"""What is asked of batch and tokens without sizes."""
 
 
 @click.command(
     "recipe",
-    cls=Verb,
-    chosen=_question,
     epilog=examples(
         "scalecalc recipe --base N=1024,N_e=512,M=64,K=8 --target N=4096,N_e=1024,M=256,K=8 --lr 3e-3 --std 0.02",
         "scalecalc recipe --base N=512,L=8 --target N=4096,L=32 --lr 3e-3 --lr embedding=1e-2 --decay 0.1",
         "scalecalc recipe --base base.toml --target-hf config.json --format toml -o target.toml",
         "scalecalc recipe --optimizer adamw --batch 256:1024 --tokens 20e9:200e9 --base lr=3e-3,beta2=0.95,wd=0.1",
+        "scalecalc recipe --hold sde,sde-time",
     ),
 )
 @click.option("--base", metavar="SIZES|FILE.toml", help="Sizes of the tuned model, or a file with them and its values.")
@@ -67,6 +60,14 @@ def _question(arguments: Sequence[str]) -> str | None:
 )
 @click.option("--batch", metavar="FROM:TO", help="Batch at the base and at the target, where it changes.")
 @click.option("--tokens", metavar="FROM:TO", help="Tokens of the whole run at the base and at the target.")
+@click.option(
+    "--hold",
+    metavar="NAME,NAME",
+    help="Invariants that batch and tokens leave: sde, sde-time, bias, timescale, averages, half-life, loss, schedule, "
+    "mup, or all; by default sde, timescale and schedule.",
+)
+@click.option("--axes", metavar="B,T", help="Without sizes: what changes, batch B, tokens T, or both.")
+@click.option("--experts", is_flag=True, help="Without sizes: also by what an expert under top-K differs, in K/M.")
 @options(network_options("the Transformer above"), READOUT_INIT, GAUGE)
 @click.option("--strict", is_flag=True, help="Exit code 1 where the ray between the sizes has no parameterization.")
 @printed(ENDINGS)
@@ -79,6 +80,9 @@ def command(
     network: Path | None,
     batch: str | None,
     tokens: str | None,
+    hold: str | None,
+    axes: str | None,
+    experts: bool,
     form: str | None,
     strict: bool,
     **where: Any,
@@ -87,13 +91,24 @@ def command(
 
     Without --architecture the model is a Transformer with depth L: embedding, norm gains, hidden matrices (attention
     and dense layers), biases, router, experts and readout (the unembedding). Without sizes, --batch, --tokens or --hold
-    give the powers of batch and tokens alone (recipe --hold sde --help). Where no parameterization exists on the ray
-    between the sizes the powers of the nearest one are printed, and a warning says which signal they let grow.
+    give the powers of batch and tokens alone, and --base has values such as lr=3e-3,beta2=0.95; exit code 1 where
+    invariants contradict each other. Where no parameterization exists on the ray between the sizes the powers of the
+    nearest one are printed, and a warning says which signal they let grow.
     """
+    held = None if hold is None else [name.strip() for name in hold.split(",")]
+    if target is None and target_hf is None and (experts or any(x is not None for x in (hold, axes, batch, tokens))):
+        context = click.get_current_context()
+        said = (n for n in context.params if context.get_parameter_source(n) is ParameterSource.COMMANDLINE)
+        if (strange := [n for n in said if n not in ALONE]) or form in FORMS:
+            what = f"--{strange[0].replace('_', '-')}" if strange else f"the format {form}"
+            raise UsageError(f"{what} is of a model; without a target the question is about batch and tokens alone")
+        return horizon(where["optimizer"], held, axes, batch, tokens, base, experts)
+    if axes is not None or experts:
+        raise UsageError("--axes and --experts are about batch and tokens without sizes; leave them out")
     start, end = _side("base", base, base_hf), _side("target", target, target_hf)
     where |= {name: {**start.values.get(name, {}), **values(name, where[name])} or None for name in TUNED}
     where |= {"batch": change("batch", batch), "tokens": change("tokens", tokens)}
-    where |= {"network": chosen(architecture, network)}
+    where |= {"hold": held, "network": chosen(architecture, network)}
     r = recipe(start.sizes, end.sizes, **{name: value for name, value in where.items() if value is not None})
     answer = FORMS[form](r) if form and form in FORMS else r.document()
     if r.instead is not None:

@@ -1,7 +1,7 @@
 """The search for the matchings of a product: leaves of one kernel with equal-named leaves of another.
 
 Branch and bound over partial matchings. The bound is updated, never recounted; the leaf that may lose next is decided
-next; of components that may be exchanged one is tried. Read next: ``kernels.py`` (asks for a search, reads the result).
+next; of components that may be exchanged one is tried.
 """
 
 from __future__ import annotations

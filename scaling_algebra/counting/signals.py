@@ -1,7 +1,6 @@
 """Signals in normal order: random tensors as maps from kernels to packed exponents (``packing.py``), on one ray.
 
-What pruning drops is bounded by ``Signal.tail``. Read next: ``algebra.py`` (computes with them), ``trajectory.py``
-(which signals a network makes), ``monomials.py`` (walks back from a kernel to the initial tensors).
+What pruning drops is bounded by ``Signal.tail``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The size of a signal: its leading exponent, what bounds the rest, and what a rung keeps of it.
-
-Read next: ``algebra.py`` (makes signals).
-"""
+"""The size of a signal: its leading exponent, what bounds the rest, and what a rung keeps of it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Kernels by number, with their weights and their products, each found once.
-
-Read next: ``kernels.py`` (the product of two kernels), ``sizes.py`` (what numbers say of a signal).
-"""
+"""Kernels by number, with their weights and their products, each found once."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Documents: what results say, made of blocks, and one writer per format. Knows no result.
 
-Adding a format: one more module in ``writers``. Read next: ``blocks.py`` (what a document is made of).
+Adding a format: one more module in ``writers``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Blocks of a document: headings, lines and grids, and the pieces of text inside them.
 
 Text is *rich*: plain words with formulas between dollar signs, e.g. ``Router $Q$``; ``\\$`` is a dollar sign. Every
-format sets it its own way. Read next: ``notation.py`` (how a piece reads), ``writers`` (one file per format).
+format sets it its own way.
 """
 
 from __future__ import annotations

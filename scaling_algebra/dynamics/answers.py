@@ -1,7 +1,4 @@
-"""Knowledge of a size, and the ladder of budgets that is climbed until it is certified.
-
-Read next: ``analysis.py`` (climbs).
-"""
+"""Knowledge of a size, and the ladder of budgets that is climbed until it is certified."""
 
 from __future__ import annotations
 

@@ -177,7 +177,9 @@ class BoundRun(Trajectory):
             start, value = self.algebra.bound(self.at(s.source, "initial", 0)), self.algebra.value
             if any(x is not None and value(x) > 0 for x in (start, moved)):
                 raise Exhausted
-            if self.grows(s.over) and (self.tails.initial(s.source.name) > 1 or self._reaches(unbounded(self, s, 1))):
+            if s.kind.spared:
+                self.note("bounded-logits")
+            elif self.grows(s.over) and (self.tails.initial(s.source.name) > 1 or self._reaches(unbounded(self, s, 1))):
                 raise Exhausted
         return self.algebra.rms(mean(self, s)) or 0
 

@@ -3,7 +3,7 @@
 Law: the leading coefficient of a quantity is a function of the constants of all learning rates and init stds, analytic
 where no divisor vanishes. What it is where some of these constants are zero it is at least for generic constants. So a
 monomial that is shown in a part that divides by the same sizes is a witness for the whole; where norms take something
-away, few other monomials are left there that could cancel it. Read next: ``analysis.py`` (asks parts for witnesses).
+away, few other monomials are left there that could cancel it.
 """
 
 from __future__ import annotations

@@ -6,7 +6,6 @@ sums over experts inside an update run over all M with weight K/M, while a token
 are the network itself. That is exact where nothing behind a sum over active experts is a function of it, or a product
 of two such signals: its mean over tokens is not the product of their means. Gates may be functions.
 A selection (top-K) is the routing, and a softmax with one is normalised over the active experts, another over all.
-Read next: ``trajectory.py`` (what it runs in), ``analysis.py`` (who asks for one).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Alignment exponents p and q of every linear map, forward and backward, read off the engine.
 
-Source: MSSP paper, App. I.1.2 (eq. I.3). Read next: ``presentation.py`` (what they say).
+Source: MSSP paper, App. I.1.2 (eq. I.3).
 """
 
 from __future__ import annotations

@@ -103,12 +103,12 @@ def explain_quantity(d: Derivation, look: Analysis, name: str, t: int) -> Explan
         return Explanation(d, name, t, what.formula, None, note=note)
     run = look.run(name, t)
     if what.tensor:
-        return _outer(d, run, what, t)
+        return replace(_outer(d, run, what, t), assumes=answer.assumes)
     signal = what.read(run, t)
     assert isinstance(signal, Signal)
     leading = run.algebra.leading(signal)
     terms = tuple(_term(d, run.algebra, signal, k) for k in leading[:SHOWN])
-    return Explanation(d, name, t, what.formula, answer.exponent, terms, leading=len(leading))
+    return Explanation(d, name, t, what.formula, answer.exponent, terms, leading=len(leading), assumes=answer.assumes)
 
 
 # inside --------------------------------------------------------------------------------------------------------

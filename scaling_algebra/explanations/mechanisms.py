@@ -1,7 +1,7 @@
 """Names what a winning matching does: mechanisms A to D across experts, rank-one alignment, Gram, plain CLT.
 
 One classifier reads the matching; it never looks at the name of the quantity.
-Source: MSSP paper, App. I.7 (A to D) and App. I.2 (single maps). Read next: ``explanations.py``.
+Source: MSSP paper, App. I.7 (A to D) and App. I.2 (single maps).
 """
 
 from __future__ import annotations

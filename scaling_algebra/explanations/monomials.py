@@ -2,7 +2,6 @@
 
 Nothing is computed anew: every signal remembers how it was made (``signals.Made``), and each product is asked which
 matching of its factors made the kernel. The result is one tensor network whose half-weight sum is the exponent.
-Read next: ``mechanisms.py`` (names what the matching does), ``explanations.py`` (makes a derivation of it).
 """
 
 from __future__ import annotations

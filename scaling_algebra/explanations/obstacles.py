@@ -2,7 +2,6 @@
 
 A function that is left out has the value of its argument. That is another network: its exponents say where the
 difficulty of the one that was asked about lies, not what its answer is.
-Read next: ``presentation.py`` (how that is printed), ``solver/derivation.py`` (what is asked for each).
 """
 
 from __future__ import annotations

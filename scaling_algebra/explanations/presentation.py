@@ -1,11 +1,7 @@
-"""An explanation as a document: sums on the way, monomials, matchings, weights, mechanisms, arithmetic.
-
-Read next: ``documents`` (how that is printed).
-"""
+"""An explanation as a document: sums on the way, monomials, matchings, weights, mechanisms, arithmetic."""
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
@@ -13,6 +9,7 @@ from typing import Any
 from scaling_algebra.documents import document_of
 from scaling_algebra.documents.blocks import Block, Document, Grid, Heading, Lines, Piece, Size, Text, literal
 from scaling_algebra.documents.notation import formula, tex, typeset
+from scaling_algebra.spec.assumptions import ASSUMPTIONS, listed
 from scaling_algebra.spec.axes import about
 
 from .alignments import Alignments
@@ -73,7 +70,8 @@ _RANK_ONE = Text(
 
 
 def _explanation(e: Explanation, level: int = 1) -> list[Block]:
-    lines = Lines.of(typeset(e.formula), literal(e.derivation.about), ("size: ", Size(e.exponent)))
+    assumed: list[Piece] = [f"assumes {listed(e.assumes)}"] if e.assumes else []
+    lines = Lines.of(typeset(e.formula), literal(e.derivation.about), ("size: ", Size(e.exponent)), *assumed)
     opening = [Lines.of(typeset(e.reason))] if level == 1 or e.exponent is None else []
     blocks: list[Block] = [Heading(literal(e.about), level), *opening, lines]
     if e.exponent is None:
@@ -137,17 +135,7 @@ def _before(e: Explanation, term: LeadingTerm) -> Lines:
 
 def _reading(term: LeadingTerm) -> Lines:
     lines = [typeset(f"mechanism {x}") for x in term.mechanisms]
-    return Lines.of(*lines, ("exponent: ", _arithmetic(term.arithmetic)))
-
-
-def _arithmetic(text: str) -> Text:
-    """``-1 (aggregation multiplier) + 1/2 (i: CLT) = -1/2``: numbers and indices are formulas."""
-    parts = []
-    for k, part in enumerate(re.split(r"(\([^()]*\))", text)):
-        parts.append(
-            re.sub(r"^\(([a-z]'*):", r"($\1$:", part) if k % 2 else f"${part.strip()}$" if part.strip() else part
-        )
-    return Text(text, " ".join(parts))
+    return Lines.of(*lines, ("exponent: ", Text(term.arithmetic, term.summed("$"))))
 
 
 def _indices(term: LeadingTerm, k: int) -> str:
@@ -203,6 +191,7 @@ def _explanation_record(e: Explanation) -> dict[str, Any]:
         "exponent": e.exponent,
         "reason": e.reason,
         "note": e.note,
+        "assumes": [x for x in ASSUMPTIONS if x in e.assumes],
         "sums": [{"name": c.name, "parts": c.parts, "leads": c.chosen} for c in e.choices],
         "outer": e.outer,
         "constants": _constants(e.constants),

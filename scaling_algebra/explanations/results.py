@@ -2,8 +2,6 @@
 sentences: what adds up and why, what it is multiplied by, and what that leaves.
 
 A reason is read off the winning matching of any monomial; nothing here knows the name of a quantity.
-Read next: ``explanations.py`` (makes them), ``presentation.py`` (what they say), ``mechanisms.py`` (the same matching,
-by the taxonomy of the MSSP paper, App. I.7).
 """
 
 from __future__ import annotations
@@ -63,15 +61,20 @@ class LeadingTerm:
 
     @property
     def arithmetic(self) -> str:
-        """The sum as text: ``-1 (aggregation multiplier) + 1/2 (i: experts, CLT) = -1/2``."""
+        """The sum as text: ``- 1 (aggregation multiplier) + 1/2 (i: CLT) = -1/2``."""
+        return self.summed()
+
+    def summed(self, math: str = "") -> str:
+        """The sum, with ``math`` around its formulas."""
         times = Counter(c for c in self.constants if c.exponent)
         parts = [(c.exponent * k, c.label if k == 1 else f"{k} x {c.label}") for c, k in times.items()]
         for i in self.monomial.indices.values():
             if i.weight * i.rate:
                 kind = "LLN" if i.weight == 1 else "CLT" if i.weight > 0 else "repeated"
-                parts.append((i.weight * i.rate, f"{i.name}: {kind}"))
-        text = " ".join(f"{'-' if e < 0 else '+'} {abs(e)} ({label})" for e, label in parts).removeprefix("+ ")
-        return f"{text or '0'} = {self.exponent}"
+                parts.append((i.weight * i.rate, f"{math}{i.name}{math}: {kind}"))
+        signs = ("-" if e < 0 else "+" * (k > 0) for k, (e, _) in enumerate(parts))
+        terms = [f"{math}{f'{s} {abs(e)}'.strip()}{math} ({of})" for s, (e, of) in zip(signs, parts, strict=True)]
+        return " ".join([*terms, f"{math}= {self.exponent}{math}"]) if terms else f"{math}0 = {self.exponent}{math}"
 
 
 @dataclass(frozen=True, repr=False)
@@ -86,7 +89,7 @@ class Explanation(Rendered):
         outer: True in that second case: exponents of the terms and of ``constants`` add up.
         constants: factors in front of an outer product.
         leading: how many monomials lead; more than are shown in ``terms`` where many tie.
-        note: why there is nothing to show, for exact zeros.
+        note: why there is nothing to show, for exact zeros. assumes: names of ``ASSUMPTIONS``.
     """
 
     derivation: Derivation
@@ -99,6 +102,7 @@ class Explanation(Rendered):
     constants: tuple[Constant, ...] = ()
     leading: int = 0
     note: str = ""
+    assumes: frozenset[str] = frozenset()
 
     @cached_property
     def reason(self) -> str:

@@ -2,8 +2,7 @@
 
 ``str(formula(...))`` prints it; ``.expr`` is a sympy expression in positive symbols: the axes ``N``, ``N_e``, ``M``,
 and ``sigma_ROLE`` (init std), ``lr_ROLE``, ``eps_ROLE``, ``multiplier`` and, where the optimizer normalises,
-``v_ROLE_k``, what the gradient of step k is divided by. Read next: ``search.py`` (finds the monomials, and proves that
-none is missing), ``presentation.py``.
+``v_ROLE_k``, what the gradient of step k is divided by.
 """
 
 from __future__ import annotations

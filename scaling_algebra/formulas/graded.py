@@ -4,7 +4,6 @@ A signal is split by how often each unknown enters (its grade). All monomials of
 parameters change, so pruning among them is as certain as at one point, and what remains is the complete max-plus form.
 Where that becomes too large, a change demanded to be O(1) may be replaced by its size alone, an unknown of its own.
 What a step divides by (Adam's normaliser) is a maximum itself, and an unknown of its own, too.
-Read next: ``search.py`` (all rays), ``proofs/clauses.py`` (turns the forms into constraints).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Maxima of monomials as people write them, in text and in LaTeX. Read next: ``presentation.py`` (documents)."""
+"""Maxima of monomials as people write them, in text and in LaTeX."""
 
 from __future__ import annotations
 

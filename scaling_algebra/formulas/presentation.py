@@ -1,7 +1,4 @@
-"""A formula as a document: the maximum, its monomials with mechanism and place, and what it assumes.
-
-Read next: ``documents`` (how that is printed).
-"""
+"""A formula as a document: the maximum, its monomials with mechanism and place, and what it assumes."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""All monomials of a size, at every ray and every parameter: the engine is asked on rays, with unknown parameters.
-
-Read next: ``linear/maxform.py`` (on which rays), ``formula.py`` (what is made of it), ``graded.py`` (the engine with
-unknown parameters).
-"""
+"""All monomials of a size, at every ray and every parameter: the engine is asked on rays, with unknown parameters."""
 
 from __future__ import annotations
 

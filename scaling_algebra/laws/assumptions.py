@@ -3,13 +3,13 @@
 Law: every quantity is a power of one that grows, up to constants and powers of logarithms, which do not count. So each
 relation between monomials is a linear inequality between exponents. ``a << b`` gives the same inequality as ``a <= b``,
 with an open end: where both sides have one power, logarithms decide, if there are any. A logarithm is one of something
-that grows, at least 1. Read next: ``systems.py`` (solves them), ``law.py`` (reads them).
+that grows, at least 1.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sympy
@@ -20,7 +20,7 @@ from scaling_algebra.errors import UsageError, check_names
 from scaling_algebra.spec.powers import exponent_text
 
 from .monomials import Monomial, Relation
-from .systems import End, GrowthSystem, Inequality, Window, linear
+from .systems import End, GrowthSystem, Window, linear
 
 
 @dataclass(frozen=True)
@@ -175,12 +175,12 @@ def windows(
         if q in law.quantities or law.quantities & given.keys():
             raise UsageError(f"{q} = {law} is given in what is given itself; write it in the others")
     put = composed(define, given)
-    rows = [Inequality(m.substituted(put), a.relation.strict, a.name) for a in assumed for m in a.relation.ratios]
-    for m, where in [*((row.ratio, row.label) for row in rows), *((put[d.name], d.name) for d in define)]:
+    rows = [replace(a.relation.substituted(put), text=a.name) for a in assumed]
+    for m, where in [*((m, row.text) for row in rows for m in row.ratios), *((put[d.name], d.name) for d in define)]:
         linear(m, grows, where)
     check_names("quantity", (q for law in given.values() for q in sorted(law.quantities)), sorted(quantities))
     system = GrowthSystem(rows, grows)
-    if both := {p for row in rows for p in row.ratio.parameters} & {q for row in rows for q in row.ratio.quantities}:
+    if both := {p for row in rows for p in row.parameters} & {q for row in rows for q in row.quantities}:
         raise UsageError(f"{min(both)} is a quantity and stands in an exponent; give one another name")
     core = system.core() or system.core(strict=True, logs=True)
     defined: dict[str, tuple[Monomial, Window | None]] = {}

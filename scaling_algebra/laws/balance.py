@@ -1,7 +1,4 @@
-"""The minimum of a sum of monomials under constraints, exactly: which terms balance, where, at which optimum.
-
-Read next: ``minima.py`` (finds the cells), ``numeric.py`` (the same in numbers), ``law.py`` (laws with several sums).
-"""
+"""The minimum of a sum of monomials under constraints, exactly: which terms balance, where, at which optimum."""
 
 from __future__ import annotations
 
@@ -17,9 +14,9 @@ from scaling_algebra.errors import UsageError, check_names
 from scaling_algebra.solver.demands import Infeasible
 
 from .expressions import expression, monomial, relation
-from .minima import Minimum, minima, reached
+from .minima import Minimum, minima
 from .monomials import Expr, Monomial, Posynomial, Relation, exact, parameter, written
-from .systems import GrowthSystem, Inequality, leave_gaps
+from .systems import GrowthSystem, leave_gaps
 
 MOST_TERMS, MOST_OPEN, MOST_FREE = 12, 8, 4
 """Terms with constraints, those with open parameters, and quantities to minimise over."""
@@ -126,7 +123,8 @@ class Balance(Rendered):
                 raise UsageError(f"{self.reach} is not above the irreducible {written(self.irreducible)}; "
                                  "give a larger number")  # fmt: skip
             target = Monomial(above)
-        return reached(cell, str(target), grows)
+        size = {grows: (cell.minimum / target).solved(grows)}
+        return size | {name: m.substituted(size) for name, m in cell.optimum.items()}
 
     @property
     def agrees(self) -> bool:
@@ -227,9 +225,8 @@ def balance(
     left = (c.substituted(dependent) for c in dict.fromkeys(relations) if not c.equation)
     bounds = [replace(c, ratios=tuple(_constants(m, fixed) for m in c.ratios)) for c in left]
     labels = [*map(str, reduced.terms), *(c.text for c in bounds for _ in c.ratios)]
-    rows = [Inequality(m, c.strict, c.text) for c in bounds for m in c.ratios]
-    _check([*zip(labels, (*terms, *(row.ratio for row in rows)), strict=True)], free, growing, problem)
-    if core := GrowthSystem(rows, growing[0], growing[1:]).core(strict=True):
+    _check([*zip(labels, (*terms, *(m for c in bounds for m in c.ratios)), strict=True)], free, growing, problem)
+    if core := GrowthSystem(bounds, growing[0], growing[1:]).core(strict=True):
         listed = ", ".join(map(repr, core))
         raise Infeasible(f"the constraints contradict each other for large {', '.join(growing)}: {listed}")
     least = sympy.Add(*(_constants(t, fixed).coefficient for t in constant))

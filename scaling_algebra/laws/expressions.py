@@ -23,8 +23,9 @@ from scaling_algebra.limits import rational
 
 from .monomials import Expr, Identity, Monomial, Posynomial, Relation, parameter, simplified
 
-LONG, DEEP, TERMS, DIGITS = 2_000, 40, 200, 300
-"""Most characters of an expression, nested brackets, monomials, and digits of a coefficient."""
+LONG, DEEP, TERMS, DIGITS, LARGEST = 2_000, 40, 200, 300, 10**6
+"""Most characters of an expression, nested brackets, monomials, and digits of a coefficient; largest number in an
+exponent, above a line or below it."""
 RELATIONS = ("<<", ">>", "<=", ">=", "=")
 FUNCTIONS = ("log", "exp", "sqrt")
 _STRANGE = re.compile(r"[^\w\s.,+*/^()'\"-]", re.ASCII)
@@ -199,7 +200,7 @@ class _Parser:
         raise self.wrong(f"cannot read the exponent {ast.unparse(node)!r}")
 
     def bounded(self, e: Expr) -> Expr:
-        if sympy.count_ops(e) > TERMS or any(max(abs(x.p), x.q) > 10**12 for x in e.atoms(sympy.Rational)):
+        if sympy.count_ops(e) > TERMS or any(max(abs(x.p), x.q) > LARGEST for x in e.atoms(sympy.Rational)):
             raise self.wrong("an exponent is too large")
         return e
 

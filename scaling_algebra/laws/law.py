@@ -1,7 +1,7 @@
 """The one question about growing quantities, ``law``: a sum to minimise, a law that is written down, or assumptions.
 
 A law is a TOML file: ``sum``, ``minimise``, ``grows`` and so on, several ``axes`` of those, or ``assume``.
-Adding one: one more file in ``given/``. Read next: ``balance.py`` (a minimum), ``assumptions.py`` (windows).
+Adding one: one more file in ``given/``.
 """
 
 from __future__ import annotations
@@ -74,6 +74,7 @@ class LawAnswer(Rendered):
         exponents: with which the first cell of an axis falls, by their names.
         identities: each with whether it holds for every parameter.
         inverted: an exponent, the value that it is given, and what a parameter must be.
+        implied: the other exponents at that parameter, to hold beside fitted ones.
     """
 
     law: Law
@@ -83,6 +84,13 @@ class LawAnswer(Rendered):
     exponents: Mapping[str, Expr]
     identities: Mapping[str, bool]
     inverted: tuple[str, str, Mapping[str, Expr]] | None = None
+
+    @property
+    def implied(self) -> dict[str, Expr]:
+        of, _, solution = self.inverted or ("", "", {})
+        put = {parameter(name): x for name, x in solution.items()}
+        found = {name: e.xreplace(put) for name, e in self.exponents.items() if name != of and solution}
+        return {name: e for name, e in found.items() if e.is_number}
 
     @property
     def agrees(self) -> bool:
@@ -112,19 +120,23 @@ class LawAnswer(Rendered):
         if self.inverted is not None:
             of, number, solution = self.inverted
             solved = [f"{of} = {number} at {name} = {x} = {float(x):.4f}" for name, x in solution.items()]
-            blocks.append(Lines.of(*map(literal, solved)))
+            then = ", ".join(f"{name} = {float(e):.4f}" for name, e in self.implied.items())
+            blocks.append(Lines.of(*map(literal, [*solved, *([f"there {then}"] if then else [])])))
         return Document(tuple(blocks), self.record())
 
     def record(self) -> dict[str, Any]:
         """The JSON contract."""
-        return {
+        solution = {} if self.inverted is None else self.inverted[2]
+        record = {
             "law": self.law.name,
             "choices": dict(self.choices),
             "at": {name: written(x) for name, x in self.values.items()},
             "axes": {name: b.record() for name, b in self.axes.items()},
             "exponents": {name: written(e) for name, e in self.exponents.items()},
             "identities": dict(self.identities),
-        } | ({} if self.inverted is None else {"inverted": {n: str(x) for n, x in self.inverted[2].items()}})
+        }
+        solved = {"inverted": solution, "implied": self.implied} if solution else {}
+        return record | {key: {name: written(x) for name, x in found.items()} for key, found in solved.items()}
 
 
 def law(

@@ -17,9 +17,8 @@ from operator import mul
 
 import sympy
 
-from .expressions import monomial
 from .monomials import Expr, Monomial, Relation, simplified, written
-from .systems import GrowthSystem, Inequality, sign
+from .systems import GrowthSystem, sign
 
 
 @dataclass(frozen=True)
@@ -121,7 +120,7 @@ def minima(
         conditions = [x for x in dict.fromkeys(answers) if isinstance(x, Condition)]
         where = None if False in answers else _projected(conditions, growing)
         if where is None or GrowthSystem(
-            (Inequality(c.ratio, True, str(c)) for c in where), growing[0], growing[1:]
+            (Relation(str(c), (c.ratio,), True) for c in where), growing[0], growing[1:]
         ).core(True):
             continue
         if (key := (frozenset(where), minimum.powers)) in seen:
@@ -151,12 +150,6 @@ def solved(ones: Sequence[Monomial], free: Sequence[str]) -> dict[str, Monomial]
         value = reduce(mul, (rest ** -inverse[i, k] for k, rest in enumerate(rests)))
         optimum[free[j]] = Monomial(sympy.powsimp(value.coefficient), value.powers)
     return optimum
-
-
-def reached(cell: Minimum, target: str, growing: str) -> dict[str, Monomial]:
-    """The growing quantity, and the optimum, at which the minimum equals a monomial such as ``eps**2``."""
-    size = {growing: (cell.minimum / monomial(target)).solved(growing)}
-    return size | {name: m.substituted(size) for name, m in cell.optimum.items()}
 
 
 # inside --------------------------------------------------------------------------------------------------------

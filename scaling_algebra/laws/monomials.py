@@ -1,7 +1,6 @@
 """Exact monomials, sums of them, and relations between sums: what laws and assumptions are made of.
 
 A name in a base is a quantity, which grows; a name in an exponent is a parameter, a positive number.
-Read next: ``expressions.py`` (how people write them), ``systems.py`` (how they compare).
 """
 
 from __future__ import annotations

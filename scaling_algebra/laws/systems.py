@@ -19,25 +19,12 @@ from scaling_algebra.errors import UsageError, check_names
 from scaling_algebra.linear.clauses import TIMES, Clause, ClauseSolver, Undecided
 from scaling_algebra.linear.linear import Linear, Sense
 
-from .monomials import Expr, Monomial, parameter, simplified
+from .monomials import Expr, Monomial, Relation, parameter, simplified
 
 _GIVEN, _SIZE, _ONE = "", " size", ""
 """The label of what is no row, the unknown that is minimised, and the name of a constant."""
 Form = Mapping[str, Fraction]
 """A sum: coefficients by product of unknowns."""
-
-
-@dataclass(frozen=True)
-class Inequality:
-    """``ratio <= 1``, up to constants and, unless they are asked about, powers of logarithms.
-
-    Attributes:
-        strict: both sides of equal power do not meet it. label: whose it is; several may share one.
-    """
-
-    ratio: Monomial
-    strict: bool = False
-    label: str = ""
 
 
 @dataclass(frozen=True)
@@ -63,24 +50,25 @@ class Window:
 
 
 class GrowthSystem:
-    """Rows between powers of one quantity.
+    """Relations between powers of one quantity: each monomial of one is a row, which the relation's text labels.
+
+    Constants do not count, nor do powers of logarithms unless they are asked about; both sides of equal power do not
+    meet a strict relation.
 
     Args:
         unit: that quantity. positive: others that grow, too; then parameters are positive numbers. None: exponents of
             quantities and parameters may be any numbers.
 
     Examples:
-        >>> from .expressions import monomial
-        >>> rows = [Inequality(monomial("x**2/d"), label="a"), Inequality(monomial("1/x"), True, "b")]
-        >>> w = GrowthSystem(rows, "d").window(monomial("x"))
-        >>> w.low, w.high
-        (End(value=Fraction(0, 1), binding=('b',), open=True), End(value=Fraction(1, 2), binding=('a',), open=False))
+        >>> from .expressions import monomial, relation
+        >>> w = GrowthSystem([relation("x**2 <= d"), relation("1 << x")], "d").window(monomial("x"))
+        >>> w.low, w.high.value
+        (End(value=Fraction(0, 1), binding=('1 << x',), open=True), Fraction(1, 2))
     """
 
-    def __init__(self, rows: Iterable[Inequality], unit: str, positive: Iterable[str] | None = None) -> None:
-        self._unit, self._rows = unit, [(row, form(row.ratio, unit)) for row in rows]
-        self._products = any(TIMES in product for _, x in self._rows for product in x)
-        names = (name for _, x in self._rows for product in x for name in product.split(TIMES) if name)
+    def __init__(self, rows: Iterable[Relation], unit: str, positive: Iterable[str] | None = None) -> None:
+        self._unit, self._rows = unit, [(row, m, form(m, unit)) for row in rows for m in row.ratios]
+        names = (name for *_, x in self._rows for product in x for name in product.split(TIMES) if name)
         self.unknowns = tuple(dict.fromkeys(names))
         held = () if positive is None else dict.fromkeys((*positive, *self.unknowns))
         self._facts = [_clause(_GIVEN, {name: Fraction(1)}, ">") for name in held]
@@ -95,16 +83,12 @@ class GrowthSystem:
             logs: logarithms count, each as an unknown that is not negative.
         """
         given, rows = [*self._facts, *more], list[Clause]()
-        for row, sizes in self._rows:
+        for row, m, sizes in self._rows:
             if not (row.strict and loose):
-                logarithms = [(f"log {a}".replace(TIMES, " "), e) for a, e in row.ratio.logs if logs and e.is_Rational]
+                logarithms = [(f"log {a}".replace(TIMES, " "), e) for a, e in m.logs if logs and e.is_Rational]
                 inside = {name: Fraction(str(e)) for name, e in logarithms}
                 given += [_clause(_GIVEN, {name: Fraction(1)}, ">=") for name in inside]
-                rows.append(_clause(row.label, {**sizes, **inside}, "<" if strict and row.strict else "<="))
-        if not self._products:
-            solver = ClauseSolver(rows)
-            held = solver.model(given) is not None
-            return () if held else tuple(label for label in solver.conflict(given)[0] if label != _GIVEN)
+                rows.append(_clause(row.text, {**sizes, **inside}, "<" if strict and row.strict else "<="))
         solver, labels = ClauseSolver(), list(dict.fromkeys(clause.label for clause in rows))
 
         def refuted(kept: Sequence[str]) -> bool:
@@ -112,7 +96,7 @@ class GrowthSystem:
 
         if not refuted(labels):
             return ()
-        for label in tuple(labels):
+        for label in tuple(reversed(labels)):
             if refuted(rest := [name for name in labels if name != label]):
                 labels = rest
         return tuple(labels)
@@ -137,7 +121,7 @@ class GrowthSystem:
     def _end(self, sizes: Form, side: int) -> End:
         """The least value of a side times an exponent."""
         turned = {name: side * x for name, x in sizes.items()}
-        rows = [_clause(row.label, x, "<=") for row, x in self._rows]
+        rows = [_clause(row.text, x, "<=") for row, _, x in self._rows]
         try:
             least = ClauseSolver().least(_SIZE, [*rows, _clause(_GIVEN, {**turned, _SIZE: Fraction(-1)}, "=")])
         except Undecided:

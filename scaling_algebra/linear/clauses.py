@@ -1,7 +1,4 @@
-"""Clauses of linear inequalities, and z3 to solve them: the only place that calls it.
-
-Read next: ``refine.py`` (examines what is proposed here), ``proofs/clauses.py`` (desiderata as clauses).
-"""
+"""Clauses of linear inequalities, and z3 to solve them: the only place that calls it."""
 
 from __future__ import annotations
 

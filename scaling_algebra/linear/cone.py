@@ -1,7 +1,4 @@
-"""Cones of rays between some sides, with the rays that span them. A ray is a cone of one dimension.
-
-Read next: ``fan.py`` (covers all rays with cones), ``maxform.py`` (asks for sizes at spanning rays).
-"""
+"""Cones of rays between some sides, with the rays that span them. A ray is a cone of one dimension."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 Law: a ray inside what is left is asked, the cone around it on which its answer holds is taken away, until nothing is
 left or nothing more is found. That the pieces leave no gap is checked by z3 (``all_rays/claims.covered``).
-Read next: ``cone.py`` (what a cone leaves of another).
 """
 
 from __future__ import annotations

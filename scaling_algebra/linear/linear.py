@@ -1,7 +1,6 @@
 """A linear form compared with zero: the one encoding of an inequality, of an equation and of a wall between cones.
 
-Names are axes, whose rates they stand for, and unknown exponents. Read next: ``clauses.py`` (several of them, and z3),
-``cone.py`` (rays between some of them).
+Names are axes, whose rates they stand for, and unknown exponents.
 """
 
 from __future__ import annotations

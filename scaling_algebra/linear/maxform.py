@@ -3,7 +3,6 @@
 Law: the part of a size that has one combination of unknowns (its grade) is a maximum of monomials, so on rays it is
 convex. Where it equals the known monomials at the corners of every cone on which one of them leads, it exceeds them
 nowhere. So sizes are asked for at corners until these show nothing new.
-Read next: ``formulas/search.py`` (who is asked).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Candidate, examine, clause, again: until no candidate is left, or one stands.
-
-Read next: ``clauses.py`` (where candidates come from).
-"""
+"""Candidate, examine, clause, again: until no candidate is left, or one stands."""
 
 from __future__ import annotations
 

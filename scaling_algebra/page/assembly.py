@@ -1,7 +1,4 @@
-"""The page as a folder that any web server can serve: site, runtime, wheels, maps, and answers made beforehand.
-
-Read next: ``questions.py`` (what is answered), ``assets.py`` (what comes from elsewhere).
-"""
+"""The page as a folder that any web server can serve: site, runtime, wheels, maps, and answers made beforehand."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Sources of the page's runtime and wheels: a folder, or the registries that npm and pip are set to.
 
 What is taken is what ``assets.toml`` names, by its sha256; nothing else gets onto the page.
-Read next: ``assembly.py`` (puts them into place).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""A candidate of z3, examined by the engine: which demand fails there, and by which monomial.
-
-Read next: ``prover.py`` (makes a clause of what fails).
-"""
+"""A candidate of z3, examined by the engine: which demand fails there, and by which monomial."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 A clause is a disjunction of linear inequalities that every parameterization meeting the demand satisfies. The sizes
 behind it hold at every parameter point (``formulas/graded.py``), so that leaving clauses out proves less, never more.
-Read next: ``prover.py`` (adds clauses until the question is decided).
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Every step: bounds that one more update maps into themselves, so that they hold after any number of updates.
 
 What is Theta(1) at one step stays so, since no later term takes it back.
-Read next: ``dynamics/bounds.py`` (the bounds), ``prover.py`` (the first steps, exactly).
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The unsatisfiable systems behind a proof as SMT-LIB 2, for any other solver to check.
 
 What is certified is the step from the engine's facts (the assertions, each with its reason) to the conclusion.
-Read next: ``clauses.py`` (where the assertions come from).
 """
 
 from __future__ import annotations

@@ -1,3 +1,3 @@
-"""From a tuned small model to a large one: numbers for every tensor. Read next: ``recipe.py``."""
+"""From a tuned small model to a large one: numbers for every tensor."""
 
 from . import presentation as presentation  # registers documents

@@ -78,17 +78,23 @@ def config_sizes(path: Path) -> dict[str, int]:
     Raises:
         UsageError: it cannot be read, its family is not known, or a size is missing.
     """
+    return _sizes(read_config(path, ", or sizes with --base and --target"), str(path))
+
+
+def read_config(path: Path, instead: str = "") -> dict[str, Any]:
+    """A ``config.json`` with its family, ``model_type``.
+
+    Raises:
+        UsageError: it is none; the message ends with what else to give.
+    """
+    text = files.read_text(path, "give a config.json")
     try:
-        record = json.loads(files.read_text(path, "give a config.json"))
+        record = json.loads(text)
     except (ValueError, RecursionError) as error:
-        if isinstance(error, UsageError):
-            raise
         raise UsageError(f"{path} is no JSON file: {error}; give a config.json") from None
     if not isinstance(record, dict) or not isinstance(record.get("model_type"), str):
-        raise UsageError(
-            f"{path} has no model_type; give the config.json of a model, or sizes with --base and --target"
-        )
-    return _sizes(record, str(path))
+        raise UsageError(f"{path} has no model_type; give the config.json of a model{instead}")
+    return record
 
 
 def sizes_of(config: Any, label: str) -> dict[str, int]:

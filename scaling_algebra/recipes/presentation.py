@@ -1,4 +1,4 @@
-"""A recipe as a document, as TOML and as Python. Read next: ``documents`` (how that is printed)."""
+"""A recipe as a document, as TOML and as Python."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def recipe(r: Recipe) -> Document:
     blocks: list[Block] = [Heading(literal(r.about))]
     if r.way.ray is not None:
         blocks.append(Lines.of(typeset(f"ray: {r.way.ray}" + ("" if r.way.exact else " (nearest)"))))
-    if r.horizon is not None:
-        factors = ", ".join(f"{name} {number(x)}" for name, x in r.run.items())
-        line = f"batch and tokens ({r.horizon.about}) multiply, within the factors below: {factors}"
+    for optimizer, held in r.horizons.items():
+        factors = ", ".join(f"{name} {number(x)}" for name, x in r.run[optimizer].items())
+        line = f"batch and tokens ({held.about}) multiply, within the factors below: {factors}"
         blocks.append(Lines.of(typeset(line)))
     if r.missing:
         blocks += [Heading("no parameterization on this ray", 2), Lines.of(typeset(r.missing))]

@@ -1,8 +1,4 @@
-"""Numbers for a large model from those tuned on a small one: ``recipe``.
-
-Read next: ``sizes.py`` (the ray between two models), ``next_terms.py`` (is the base large enough),
-``presentation.py`` (how it is printed), ``scaling_algebra/solver/derivation.py`` (where the powers come from).
-"""
+"""Numbers for a large model from those tuned on a small one: ``recipe``."""
 
 from __future__ import annotations
 
@@ -15,7 +11,7 @@ from typing import Any, Unpack
 from scaling_algebra import limits
 from scaling_algebra.documents import Rendered
 from scaling_algebra.dynamics.analysis import Analysis
-from scaling_algebra.errors import UsageError, shown, unknown_name
+from scaling_algebra.errors import UsageError, check_names, shown, unknown_name
 from scaling_algebra.solver.demands import HORIZON, Infeasible
 from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.spec.axes import AXES, Ray, about, ordered
@@ -30,7 +26,7 @@ from scaling_algebra.spec.records import plain
 from scaling_algebra.spec.scaling import Scaling, TensorScaling
 from scaling_algebra.spec.trained import OptimizerInput, trained
 
-from .horizon import Horizon, horizon, optimizers
+from .horizon import ALL, Horizon, data, horizon, of, optimizers
 from .next_terms import NextTerms, next_terms
 from .settings import Breaks, Setting
 from .sizes import Sizes, Way, every_axis, read_sizes, through, way
@@ -45,7 +41,7 @@ TUNED = ("init_std", "lr", "eps", "decay")
 """Settings of a tensor that are tuned."""
 WHAT = ("multiplier", *TUNED)
 """All settings of a tensor."""
-TOWARDS = tuple(Fraction(k, 8) for k in (1, 2, 4, 6, 8))
+TOWARDS = Fraction(1, 4), Fraction(1, 2), Fraction(1)
 """Shares of the way from a ray that has no parameterization to the one on which all axes grow alike."""
 
 VECTORS = ("gain", "final_gain", "bias")
@@ -70,8 +66,8 @@ class Recipe(Rendered):
         tied: roles whose initial values all experts share.
         instead: the ray that the powers are of, where the ray of this way has no parameterization.
         breaks: what does not hold then.
-        horizon: what batch and tokens do to rates, epsilons and decays, where they change.
-        run: the factors of that, by ``lr``, ``eps``, ``wd``, ``one_minus_beta2``, ...
+        horizons: by optimizer, what batch and tokens do to rates, epsilons and decays, where they change.
+        run: by optimizer, the factors of that, by ``lr``, ``eps``, ``wd``, ``one_minus_beta2``, ...
     """
 
     way: Way
@@ -82,8 +78,8 @@ class Recipe(Rendered):
     instead: Ray | None = None
     missing: str = ""
     breaks: tuple[Breaks, ...] = ()
-    horizon: Horizon | None = None
-    run: Mapping[str, float] = field(default_factory=dict)
+    horizons: Mapping[str, Horizon] = field(default_factory=dict)
+    run: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     @property
     def configuration(self) -> Configuration:
@@ -150,7 +146,7 @@ class Recipe(Rendered):
             "run": self.run,
             "next_terms": [x.as_json() for x in self.next_terms.terms],
             "next_terms_unknown": self.next_terms.unknown,
-            "held": [] if self.horizon is None else [invariant.name for invariant in self.horizon.held],
+            "held": {name: [invariant.name for invariant in x.held] for name, x in self.horizons.items()},
             "warnings": self.warnings,
         })  # fmt: skip
         return record
@@ -176,6 +172,7 @@ def recipe(
     decay: float | Tuned | None = None,
     batch: tuple[float, float] = (1.0, 1.0),
     tokens: tuple[float, float] = (1.0, 1.0),
+    hold: Sequence[str] | None = None,
     gauge: str = OWN,
     **where: Unpack[Where],
 ) -> Recipe:
@@ -187,6 +184,7 @@ def recipe(
             optimizer of several, with ``""`` for the rest. What is left out is printed as rule and factor.
         batch, tokens: (base, target), in one unit, where they change: factors on rates, epsilons and decays by the
             invariants that ``horizon`` holds.
+        hold: names of those, for each optimizer that has them; ``horizon`` says which by default.
         gauge: one of ``GAUGES``; what is tuned at the base is meant in it.
         where: ``architecture`` or ``network`` for another model than the Transformer; ``readout_init``, ``epsilon``.
 
@@ -215,16 +213,20 @@ def recipe(
         raise UsageError(f"{names} has no epsilon that is tuned; leave out eps")
     if decay is not None and not any(rule.decoupled_decay for rule in rules.values()):
         raise UsageError(f"{names} has no decoupled weight decay; leave out decay, or take adamw")
-    held = _horizon(names) if batch[0] != batch[1] or tokens[0] != tokens[1] else None
-    run = {} if held is None else held.factors(batch, tokens)
+    changed = batch[0] != batch[1] or tokens[0] != tokens[1]
+    if hold is not None and not changed:
+        raise UsageError("hold is about batch and tokens, which do not change; give one of them, or leave it out")
+    horizons = {x.name: _horizon(x.name, hold) for x in rules.values()} if changed else {}
+    run = {name: held.factors(batch, tokens) for name, held in horizons.items()}
 
     def settings(role: str) -> dict[str, Setting]:
         start, end, rule = before.tensors[role], after.tensors[role], rules[role]
         multiplied, moves = bool(start.multiplier.terms or end.multiplier.terms), start.lr is not None
         has = {"multiplier": multiplied, "lr": moves, "eps": moves and rule.epsilon}
         has["decay"] = moves and rule.decoupled_decay
+        more = run.get(rule.name, {})
         return {
-            what: Setting.of(going, power, to, values[what].get(role), run.get("wd" if what == "decay" else what, 1.0))
+            what: Setting.of(going, power, to, values[what].get(role), more.get("wd" if what == "decay" else what, 1.0))
             for (what, power), to in zip(_followed(start).items(), _followed(end).values(), strict=True)
             if has.get(what, True)
         }
@@ -232,13 +234,17 @@ def recipe(
     multipliers = {m: Setting.of(going, 1 / before.multipliers[m], 1 / x) for m, x in after.multipliers.items()}
     broken = tuple(_breaks(derivations, going)) if instead else ()
     tensors = {role: settings(role) for role in after.tensors}
-    return Recipe(going, derivations, tensors, multipliers, after.tied, instead, missing, broken, held, run)
+    return Recipe(going, derivations, tensors, multipliers, after.tied, instead, missing, broken, horizons, run)
 
 
-def _horizon(optimizer: str) -> Horizon:
-    if optimizer not in optimizers():
+def _horizon(rule: str, hold: Sequence[str] | None) -> Horizon:
+    """The invariants of an optimizer; a factor that a variant takes from shapes holds neither batch nor tokens."""
+    if (optimizer := rule.partition(":")[0]) not in optimizers():
         raise UsageError(f"what batch and tokens do to {optimizer} is not known; leave them out, or take adamw")
-    return horizon(optimizer)
+    if hold is None:
+        return horizon(optimizer)
+    check_names("invariant", hold, (ALL, *dict.fromkeys(invariant.name for invariant in data().invariant)))
+    return horizon(optimizer, [name for name in hold if name in (ALL, *of(optimizer))] or hold)
 
 
 def _followed(t: TensorScaling) -> dict[str, Power | None]:

@@ -1,4 +1,4 @@
-"""One number of a recipe, and what a recipe does not keep. Read next: ``recipe.py`` (makes them)."""
+"""One number of a recipe, and what a recipe does not keep."""
 
 from __future__ import annotations
 

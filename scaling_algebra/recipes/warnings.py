@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from scaling_algebra.solver.demands import Infeasible
-from scaling_algebra.solver.derivation import Derivation, derive
+from scaling_algebra.solver.derivation import TIES, Derivation, derive
 from scaling_algebra.spec.axes import Ray, about
 
 from .settings import Setting
@@ -48,11 +48,17 @@ def warnings(
             yield f"eps of {role} is {eps:.3g}, which is 0 in fp16: keep gradients and optimizer states in fp32"
             break
     yield from _reused(derivations)
+    if kept := sorted({d.optimizer.of(role).name for d in derivations for role in d.network.tensors
+                       if d.optimizer.of(role).sphere}):  # fmt: skip
+        yield (
+            f"{' and '.join(kept)} keeps the norm that a tensor starts with: what starts at zero, as biases mostly do, "
+            "stays zero; start it at the init std above, or step it with adamw"
+        )
     if any("decay" in s for s in tensors.values()):
         yield "weight decay is torch's, which multiplies it by the learning rate; where it is not multiplied, keep it"
     zero = tensors.get("router", {}).get("init_std")
     if zero is not None and zero.rule is None and target.get("K", 0) < target.get("M", 0):
-        yield "a router that starts at zero ties all logits: top-K needs some randomness of its own"
+        yield TIES
     if "alpha" in multipliers:
         yield (
             "multipliers are for gates that are Theta(1): a softmax that is renormalised over the active experts "

@@ -1,7 +1,4 @@
-"""A formula holds on a whole cone of rays if it does on the rays that span it: sizes are convex in the rates.
-
-Read next: ``cones.py`` (finds the cone of a formula), ``demands.py`` (how demands fare on one ray).
-"""
+"""A formula holds on a whole cone of rays if it does on the rays that span it: sizes are convex in the rates."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ Read next: ``newton.py`` (moves the point until none fails), ``scaling_algebra/s
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -24,10 +25,15 @@ from scaling_algebra.spec.powers import Form
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a demand fails; ``undecided``: it is not known to hold, nor to fail."""
+    """Why a demand fails.
+
+    Attributes:
+        undecided: it is not known to hold, nor to fail. step: of the update at which it shows.
+    """
 
     reason: str
     undecided: bool = False
+    step: int = HORIZON + 1
 
     def __str__(self) -> str:
         return self.reason
@@ -43,13 +49,16 @@ class Infeasible(Unsatisfiable):
     Attributes:
         undecided: that demand is not known to fail.
         demand: that demand, if it is one alone. values: where an iteration ended at which it fails.
+        everywhere: that demand fails at any powers: a zero that stays is exact whatever the powers are.
     """
 
     values: Mapping[str, Fraction] | None = None
 
-    def __init__(self, reason: str | Failure, undecided: bool = False, demand: Demand | None = None) -> None:
+    def __init__(
+        self, reason: str | Failure, undecided: bool = False, demand: Demand | None = None, everywhere: bool = False
+    ) -> None:
         self.undecided = reason.undecided if isinstance(reason, Failure) else undecided
-        self.demand = demand
+        self.demand, self.everywhere = demand, everywhere
         super().__init__(str(reason))
 
 
@@ -60,9 +69,11 @@ class NotFound(Infeasible):
         configuration: what was asked. failure: the demand that fails without any intervention.
     """
 
-    def __init__(self, configuration: Configuration, failure: str, undecided: bool = False) -> None:
+    def __init__(
+        self, configuration: Configuration, failure: str, undecided: bool = False, everywhere: bool = False
+    ) -> None:
         self.configuration, self.failure = configuration, failure
-        super().__init__(self.line("searched, not proved"), undecided)
+        super().__init__(self.line("searched, not proved"), undecided, everywhere=everywhere)
 
     def line(self, how: str) -> str:
         """One line: what is missing, how that is known, and the demand that fails without any intervention."""
@@ -172,10 +183,14 @@ def violation(demand: Demand, look: Analysis, certified: bool = True, horizon: i
     steps = range(horizon if last else 0, horizon + 1)
     answers = {(name, t): ask(name, t) for name in demand.quantities for t in steps}
     undecided = [key for key, answer in answers.items() if not answer.decided]
-    sizes = [a.size for a in answers.values() if a.size is not None and (a.decided or not certified)]
-    top, limited = max(sizes, default=None), demand.kind in ("theta", "bounded")
+    sizes = [(a.size, t) for (_, t), a in answers.items() if a.size is not None and (a.decided or not certified)]
+    top, limited = max((size for size, _ in sizes), default=None), demand.kind in ("theta", "bounded")
     too_small = demand.kind == "theta" and not undecided and (top is None or top < 0)
-    if too_small or (limited and top is not None and top > 0):
+    if limited and top is not None and top > 0:
+        first = min(t for size, t in sizes if size > 0)
+        reached = f"n^({max(size for size, t in sizes if t == first)}) at t={first}"
+        return Failure(f"{demand.label}, but {' + '.join(demand.quantities)} ~ {reached}", step=first)
+    if too_small:
         reached = "exactly zero" if top is None else f"n^({top})"
         return Failure(f"{demand.label}, but {' + '.join(demand.quantities)} ~ {reached}")
     if certified and undecided:
@@ -187,6 +202,24 @@ def violation(demand: Demand, look: Analysis, certified: bool = True, horizon: i
             low, high = min(found, key=lambda k: found[k]), max(found, key=lambda k: found[k])
             return Failure(f"{demand.label}, but {low} ~ n^({found[low]}) and {high} ~ n^({found[high]})")
     return None
+
+
+def causes_first(failures: Mapping[Demand, Failure | None], network: Network) -> list[tuple[Demand, Failure]]:
+    """What fails, the earliest update first, then the first signal, then what sets a tensor; undecided ones last."""
+    order = {s.out: k for k, s in enumerate(network.statements)}
+
+    def cause(x: tuple[Demand, Failure]) -> tuple[bool, int, int, bool]:
+        signal = order.get(x[0].quantities[0].partition(".")[0], len(order))
+        return x[1].undecided, x[1].step, signal, not x[0].fixes
+
+    return sorted(((demand, failure) for demand, failure in failures.items() if failure), key=cause)
+
+
+def counted(failures: Sequence[str], where: str) -> list[str]:
+    """The first of some failures, and the number of the others by desideratum, with where they are to be had."""
+    others = Counter(line.partition(":")[0] for line in failures[1:])
+    listed = ", ".join(f"{name} {k}" for name, k in others.items())
+    return [*failures[:1], *([f"and {others.total()} more ({listed}): {where}"] if others else [])]
 
 
 def unfaithful(demand: Demand, look: Analysis) -> Failure | None:

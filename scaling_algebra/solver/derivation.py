@@ -37,6 +37,7 @@ from .newton import Solution, Solver
 
 if TYPE_CHECKING:
     from scaling_algebra.linear.cone import Cone
+TIES = "a router that starts at zero ties all logits: top-K needs some randomness of its own"
 
 
 @dataclass(frozen=True, repr=False)
@@ -51,7 +52,7 @@ class Derivation(Rendered):
         rejected: structures with as few interventions or fewer, each with the demand that fails.
         fixed_by: what fixes each unknown ``b.ROLE``, ``c.ROLE``, ``d.ROLE``, ``alpha``; empty where nothing was solved.
         unique: True or False where uniqueness was proved or refuted, None where it was not examined.
-        unmet: the desiderata that do not hold with the exponents that are given, a line each.
+        unmet: the desiderata that do not hold with the exponents that are given, a line each, the earliest first.
         assumes: what the exponents rest on beyond counting powers: names of ``ASSUMPTIONS``.
         gauge: the name of the gauge that tensors are shown in; the scaling is in that without multipliers.
     """
@@ -320,7 +321,7 @@ def solved(asked: Configuration) -> Solution:
     """
     outcome = searched(asked)
     if isinstance(outcome, NotFound):
-        raise NotFound(asked, outcome.failure, outcome.undecided)
+        raise NotFound(asked, outcome.failure, outcome.undecided, outcome.everywhere)
     return outcome
 
 
@@ -332,7 +333,7 @@ def searched(asked: Configuration) -> Solution | NotFound:
         solver = _solver(asked.network, asked.ray, asked.optimizer, asked.effort)
         return solver.solve(rule, rule.base_structure(asked.readout_init), asked.given)
     except Infeasible as failure:
-        return NotFound(asked, str(failure), failure.undecided)
+        return NotFound(asked, str(failure), failure.undecided, failure.everywhere)
 
 
 @lru_cache(maxsize=16)

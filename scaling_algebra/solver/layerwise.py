@@ -1,7 +1,6 @@
 """The layer-wise system of alignment exponents: the readable road to the numbers the solver finds.
 
-Source: MSSP paper, App. I.1.2 (eq. I.3). Read next: ``newton.py`` (starts from it, and lets it choose between axes
-that grow alike).
+Source: MSSP paper, App. I.1.2 (eq. I.3).
 """
 
 from __future__ import annotations

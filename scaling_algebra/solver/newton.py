@@ -35,6 +35,7 @@ from .demands import (
     Failure,
     Fixing,
     Infeasible,
+    causes_first,
     check,
     concerns,
     diverges,
@@ -119,18 +120,19 @@ class Solver:
         best: Solution | None = None
         undecided = False
         near = self._derived(parameterization, base) if given else []
+        everywhere = True
         for structure in given.allowed(options):
             demands = parameterization.demanded(self.network, structure)
-            failure = ""
+            failure, sure = "", False
             for values in [start] if start else [*near, self.aligned(), self.lazy()]:
                 try:
                     look, forms = self.iterate(demands, structure, values, given, proposed=not start)
                     start = start or {**values, **look.point.values}
                     unmet = self._unmet(demands, look) if given else self.met(demands, look)
                 except Infeasible as problem:
-                    failure = str(problem)
+                    failure, sure = str(problem), problem.everywhere
                     undecided |= problem.undecided and not rejected
-                    if undecided and not self.effort and not given:
+                    if sure or (undecided and not self.effort and not given):
                         break
                     continue
                 scaling = self.scaling(look, forms, structure, given)
@@ -141,9 +143,10 @@ class Solver:
                 if best is None or len(unmet) < len(best.unmet):
                     best = solution
             rejected.append((structure, failure))
+            everywhere = everywhere and sure
         if best is not None:
             return best
-        raise Infeasible(rejected[0][1], undecided)
+        raise Infeasible(rejected[0][1], undecided, everywhere=everywhere)
 
     def iterate(
         self,
@@ -228,9 +231,9 @@ class Solver:
         return ()
 
     def _unmet(self, demands: Iterable[Demand], look: Analysis) -> tuple[tuple[Demand, str], ...]:
-        """The demands that do not hold, or not with a certificate."""
+        """The demands that neither bound and witness nor a certificate show, in order of update and signal."""
         ahead = self._fresh(look.point).limited(_AHEAD)
-        demands = [d for d in demands if concerns(d, self.optimizer)]
+        demands = [d for d in demands if concerns(d, self.optimizer) and not met(d, look)]
         failures: dict[Demand, Failure | None] = {}
         alone: Analysis | None = None
         for d in demands:
@@ -239,7 +242,7 @@ class Solver:
             if failure and failure.undecided:  # work that is not shared goes further
                 alone = alone or Analysis(self.ray, look.point, self.optimizer, self.network)
                 failures[d] = violation(d, alone) or unfaithful(d, alone)
-        return tuple((d, failure.reason) for d, failure in failures.items() if failure)
+        return tuple((d, failure.reason) for d, failure in causes_first(failures, self.network))
 
     def newton(
         self,
@@ -275,7 +278,9 @@ class Solver:
             for demand in wanted:
                 fixing = largest(look, demand, steady)
                 if fixing is None:
-                    raise Infeasible(f"{demand.label}, but it is exactly zero")
+                    last = demand.horizon
+                    zero = f"{demand.label}, but it is exactly zero up to t={last}"
+                    raise Infeasible(zero, everywhere=self._asleep(look, structure, last))
                 forms[demand.fixes] = fixing
             rows = [self._row(x.form, held) for x in forms.values()]
             met = [sum(n * values[u] for u, n in row.items()) == rhs for row, rhs in rows]
@@ -290,6 +295,22 @@ class Solver:
             moved = {**values, **(solve_linear([rows[k] for *_, k in ranked] + keep, names) or {})}
             values, stuck, steady = moved, moved == values, False
         raise Infeasible(unknown(wanted, look) or NO_COMMON)
+
+    def _asleep(self, look: Analysis, structure: Structure, last: int) -> bool:
+        """What is exactly zero at an update stays so.
+
+        Law: zeros follow from the tensors that are zero. Once an update leaves all of these where they are, so does
+        every later one.
+        """
+        zero = structure.zero - self.network.frozen
+        for t in range(last):
+            gradients = {role: look.lower(f"g{self.network.tensors[role].symbol}", t) for role in zero}
+            if any(x.unknown for x in gradients.values()):
+                return False
+            if all(x.zero for x in gradients.values()):
+                return True
+            zero = frozenset(role for role, x in gradients.items() if x.zero)
+        return False
 
     @cached_property
     def descent(self) -> Solver:
@@ -334,7 +355,7 @@ class Solver:
             try:
                 look, _ = plain.newton(demands, structure, counted, kept)
             except Infeasible as failure:
-                if any(name[:2] in ("c.", "d.") for name in held) or failure.undecided:
+                if failure.everywhere or failure.undecided or any(name[:2] in ("c.", "d.") for name in held):
                     return start
                 raise
             before, values = values, self.faithful(look.point.values, look, last, held)

@@ -24,11 +24,12 @@ from scaling_algebra.spec.assumptions import ASSUMPTIONS, listed
 from scaling_algebra.spec.axes import about
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.spec.gauges import GAUGES, OWN
+from scaling_algebra.spec.networks.language import Function
 from scaling_algebra.spec.powers import exponent_text
 from scaling_algebra.spec.scaling import Scaling
 
-from .demands import HORIZON
-from .derivation import Derivation, Signals
+from .demands import HORIZON, counted
+from .derivation import TIES, Derivation, Signals
 
 # the whole ---------------------------------------------------------------------------------------------------------
 
@@ -37,7 +38,7 @@ from .derivation import Derivation, Signals
 def derivation(d: Derivation) -> Document:
     """Powers of every tensor, with the reason for every number."""
     blocks: list[Block] = [Heading(literal(d.about)), *_multipliers([d], reasons=True), table([d], exponents=True)]
-    blocks += [*_unmet(d), Heading("why", 2), _reasons([d])]
+    blocks += [*_unmet(d, True), Heading("why", 2), _reasons([d])]
     if d.structure:
         blocks += [Heading("structure", 2), Lines.of(*map(typeset, d.structure), listed=True)]
     if notes := [*_cone(d), *_notes(d), *([f"assumes {listed(d.assumes)}"] if d.assumes else [])]:
@@ -112,12 +113,14 @@ def _multipliers(ds: Sequence[Derivation], reasons: bool = False) -> list[Block]
     return [Lines.of(*lines)] if lines else []
 
 
-def _unmet(d: Derivation) -> list[Block]:
+def _unmet(d: Derivation, whole: bool) -> list[Block]:
+    """The first failure, and how many more; every one where the whole is asked for."""
     if not (d.configuration.given and d.configuration.parameterization.derived):
         return []
     if not d.unmet:
         return [Lines.of("every desideratum holds with what is given")]
-    return [Heading("does not hold with what is given", 2), Lines.of(*map(typeset, d.unmet), listed=True)]
+    shown = d.unmet if whole else counted(d.unmet, "--why")
+    return [Heading("does not hold with what is given", 2), Lines.of(*map(typeset, shown), listed=True)]
 
 
 def _reasons(ds: Sequence[Derivation]) -> Grid:
@@ -140,7 +143,15 @@ def _cone(d: Derivation) -> Iterator[Sequence[Piece]]:
 
 
 def _notes(d: Derivation) -> list[Piece]:
-    return [typeset(note) for note in dict.fromkeys(rule.note for rule in d.optimizer.rules) if note]
+    notes = [*(rule.note for rule in d.optimizer.rules), *_ties([d])]
+    return [typeset(note) for note in dict.fromkeys(notes) if note]
+
+
+def _ties(ds: Sequence[Derivation]) -> list[str]:
+    """What a selection lacks where a router starts at zero, if one does."""
+    zero = [d for d in ds if "router" in d.tensors and d.tensors["router"].init_std is None]
+    selects = any(isinstance(s, Function) and s.kind.selects for d in zero for s in d.network.statements)
+    return [TIES] if selects or any(d.ray["K"] < d.ray["M"] for d in zero) else []
 
 
 # in brief ----------------------------------------------------------------------------------------------------------
@@ -163,7 +174,7 @@ def brief(ds: Sequence[Derivation], more: Sequence[str], why: bool = False, expo
     first, assumed = ds[0], set().union(*(d.assumes for d in ds))
     blocks: list[Block] = [Heading(literal(_title(ds))), Lines.of(_growth(first.configuration)), *_multipliers(ds)]
     blocks.append(table(ds, exponents))
-    blocks += [block for d in ds for block in _unmet(d)]
+    blocks += [block for d in ds for block in _unmet(d, why)]
     if why:
         blocks += [Heading("why", 2), _reasons(ds)]
         lines = [line for d in ds for line in _structure(d)]
@@ -171,7 +182,7 @@ def brief(ds: Sequence[Derivation], more: Sequence[str], why: bool = False, expo
         notes = [*_notes(first), *(f"assumes {name}: {x}" for name, x in ASSUMPTIONS.items() if name in assumed)]
         blocks += [Heading("notes", 2), Lines.of(*notes, listed=True)] if notes else []
     below: list[Sequence[Piece] | Piece] = [] if isinstance(blocks[-1], Grid) and not why else [""]
-    below += [*_cone(first), *map(literal, more)]
+    below += [*_cone(first), *map(literal, [*_ties(ds), *more] if not why else more)]
     below += [f"assumes {listed(assumed)} (--why)"] if assumed and not why else []
     return Document((*blocks, Lines.of(*below)), {})
 

@@ -11,6 +11,7 @@ ASSUMPTIONS: dict[str, str] = {
     "generic-constants": "terms of one size do not cancel, nor what is there with some constants at zero",
     "held-gates": "a gate is held at its mean and slope, independent of the weights (standing assumption B2)",
     "polynomials": "a function counts as the generic polynomial of its parity class, and two degrees more agree",
+    "bounded-logits": "the logits of a bounded_softmax stay bounded in training, so that no entry takes all",
     "random-selection": "a top-K selection is drawn without regard to the weights",
     "random-routing": "every token goes to K of M experts without regard to the weights, and a batch has many tokens",
     "first-hermite": "an entrywise normalisation is carried by its linear (first Hermite) part, and by higher ones "

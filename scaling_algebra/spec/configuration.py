@@ -1,7 +1,4 @@
-"""One question: which network, growing how, trained by what, parameterized how. Everything else follows from it.
-
-Read next: ``parameterizations.py``, ``optimizers.py``, ``axes.py`` and ``networks`` (what it is made of).
-"""
+"""One question: which network, growing how, trained by what, parameterized how. Everything else follows from it."""
 
 from __future__ import annotations
 

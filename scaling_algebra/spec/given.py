@@ -159,6 +159,8 @@ def _name(label: str, network: Network, optimizer: Trained) -> str:
     tensor, _, setting = label.rpartition(".")
     if not tensor:
         tensor, setting = label, ""
+    if tensor in network.multipliers:
+        raise UsageError(f"cannot hold {label!r}: {tensor} is a multiplier, without init and rate; give {tensor}=POWER")
     symbols = {t.symbol: role for role, t in network.tensors.items()}
     role = symbols.get(tensor, tensor)
     if role not in network.tensors:

@@ -1,7 +1,4 @@
-"""The words of the theory, one line each; quantities, demands and mechanisms have theirs where they are defined.
-
-Read next: ``scaling_algebra/commands/list.py`` (prints the glossary).
-"""
+"""The words of the theory, one line each; quantities, demands and mechanisms have theirs where they are defined."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Optimizers as update rules on exponents. Adding an optimizer: one more entry in ``OPTIMIZERS``.
-
-Read next: ``trained.py`` (one for every tensor), ``trajectory.py`` (applies the rule at every step).
-"""
+"""Optimizers as update rules on exponents. Adding an optimizer: one more entry in ``OPTIMIZERS``."""
 
 from __future__ import annotations
 

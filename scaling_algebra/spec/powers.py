@@ -1,7 +1,4 @@
-"""Exact powers of the axes: ``M N_e^(-1/2)`` is a value here, and a number only on a ray.
-
-Read next: ``scaling.py`` (a parameterization in powers).
-"""
+"""Exact powers of the axes: ``M N_e^(-1/2)`` is a value here, and a number only on a ray."""
 
 from __future__ import annotations
 

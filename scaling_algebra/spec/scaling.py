@@ -1,7 +1,4 @@
-"""The answer of a derivation: init std, learning rate, epsilon and aggregation of every tensor.
-
-Read next: ``parameterizations.py`` (which ones there are), ``scaling_algebra/solver`` (derives them).
-"""
+"""The answer of a derivation: init std, learning rate, epsilon and aggregation of every tensor."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The optimizer of every tensor: read from ``muon+adamw``, ``adamw,hidden=muon`` or a dict.
-
-Read next: ``optimizers.py`` (the rules), ``configuration.py`` (a part of every question).
-"""
+"""The optimizer of every tensor: read from ``muon+adamw``, ``adamw,hidden=muon`` or a dict."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Published against derived: every printed cell is AGREES, DISAGREES or NOT COMPARABLE, with the reason.
-
-Read next: ``published/reading.py`` (the printed cells), ``errata.py`` (confirmed disagreements), ``presentation.py``.
-"""
+"""Published against derived: every printed cell is AGREES, DISAGREES or NOT COMPARABLE, with the reason."""
 
 from __future__ import annotations
 

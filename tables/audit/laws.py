@@ -7,6 +7,7 @@ set of assumptions and what the printed object ``is`` in its quantities. ``scali
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from decimal import Decimal
 from functools import lru_cache
 from typing import Any
@@ -17,7 +18,6 @@ from scaling_algebra.laws.assumptions import Windows
 from scaling_algebra.laws.balance import Balance, balance
 from scaling_algebra.laws.expressions import exponent, expression, monomial
 from scaling_algebra.laws.law import LawAnswer, answer, law, read_law
-from scaling_algebra.laws.minima import reached
 from scaling_algebra.laws.monomials import Monomial, Posynomial, parameter, simplified, written
 from scaling_algebra.laws.systems import End
 from scaling_algebra.tables.published.reading import Printed
@@ -120,7 +120,7 @@ def _derived(axis: Balance, spec: Mapping[str, Any]) -> list[Posynomial]:
         return [Posynomial(tuple(terms))]
     what = spec.get("what", "minimum")
     sizes = {"minimum": cell.minimum, **cell.optimum}
-    size = (reached(cell, spec["reach"], axis.growing[0]) if "reach" in spec else sizes)[what]
+    size = (replace(axis, reach=spec["reach"]).reached(cell) if "reach" in spec else sizes)[what]
     return [Posynomial((size.substituted(put) ** exponent(spec.get("power", "1")),))]
 
 

@@ -1,7 +1,4 @@
-"""Every table by name, derived cells only. Adding a table: one more entry in ``TABLES``.
-
-Read next: ``scaling_tables.py``, ``signal_tables.py`` (what each contains), ``commands/table.py`` (who asks).
-"""
+"""Every table by name, derived cells only. Adding a table: one more entry in ``TABLES``."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The tables of parameterizations: init std, learning rate and epsilon of every tensor, or the exponents b, c and d.
-
-Read next: ``layouts.py`` (the list of all tables), ``signal_tables.py`` (the tables of App. J).
-"""
+"""The tables of parameterizations: init std, learning rate and epsilon of every tensor, or the exponents b, c and d."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The signal tables of App. J of the MSSP paper: which quantities, in which order, and the paper's symbol of each; and
 the same as formulas, on every ray of a cell.
 
-Sizes and mechanisms come from the engine; nothing printed is read. Read next: ``layouts.py`` (every table).
+Sizes and mechanisms come from the engine; nothing printed is read.
 """
 
 from __future__ import annotations

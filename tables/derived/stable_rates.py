@@ -3,7 +3,6 @@
 By formula, from sizes and an assumed alignment, and with the alignment that the engine certifies. Source of the
 question, the parameterizations and the two assumptions: Everett et al. (2024), Scaling exponents across
 parameterizations and optimizers (arXiv 2407.05872). No cell is read from there.
-Read next: ``layouts.py`` (the other tables).
 """
 
 from __future__ import annotations

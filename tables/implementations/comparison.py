@@ -1,7 +1,7 @@
 """A shipped rule beside the derivation: which powers differ, and which desiderata fail at the rule.
 
 A power that differs is a fact about two rules, not a defect. Whether the rule keeps what is demanded is asked of the
-engine, at the point that the rule sets. Read next: ``reading.py`` (the rules).
+engine, at the point that the rule sets.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from scaling_algebra.documents.blocks import Block, Code, Grid, Heading, Lines, 
 from scaling_algebra.documents.notation import typeset
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.errors import unknown_name
-from scaling_algebra.solver.demands import concerns, unfaithful, violation
+from scaling_algebra.solver.demands import causes_first, concerns, counted, unfaithful, violation
 from scaling_algebra.solver.derivation import Derivation, derive, solved
 from scaling_algebra.spec.configuration import Where
 from scaling_algebra.spec.desiderata import Demand
@@ -185,7 +185,8 @@ def _about(held: list[Held]) -> list[Block]:
     for h in held:
         if h.failures or h.undecided:
             where = f"{h.rule.label}, regime {h.regime}, epsilon {h.epsilon}"
-            blocks += [Heading(literal(where), 3), Lines.of(*map(typeset, h.failures + h.undecided), listed=True)]
+            shown = [line for found in (h.failures, h.undecided) for line in counted(found, "--format json")]
+            blocks += [Heading(literal(where), 3), Lines.of(*map(typeset, shown), listed=True)]
     return blocks
 
 
@@ -218,8 +219,10 @@ def _judged(d: Derivation, given: Given) -> tuple[tuple[str, ...], tuple[str, ..
     scaling = given.over(d.scaling)
     look = Analysis(d.ray, scaling.point(d.ray), d.optimizer, d.network)
     if diverging := [x for x in demands if _diverges(x, look)]:
-        return tuple(str(violation(x, look, certified=False)) for x in diverging), ()
-    found = [why for x in demands if (why := violation(x, look) or unfaithful(x, look))]
+        failures = {x: violation(x, look, certified=False) for x in diverging}
+        return tuple(why.reason for _, why in causes_first(failures, d.network)), ()
+    failures = {x: violation(x, look) or unfaithful(x, look) for x in demands}
+    found = [why for _, why in causes_first(failures, d.network)]
     failed, unsure = (tuple(why.reason for why in found if why.undecided == unknown) for unknown in (False, True))
     return failed, unsure
 

@@ -1,6 +1,6 @@
 """Reads the transcribed rules (``rules/*.toml``), one file per repository; the engine never imports this.
 
-Adding an implementation: one more file. Read next: ``comparison.py`` (holds a rule against the derivation).
+Adding an implementation: one more file.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Reads the published tables (``published/*.toml``) into one list of printed cells; the engine never imports this.
 
 Adding a table: one more TOML file; ``SHAPES`` says how each kind of entry is read.
-Read next: ``audit/comparison.py`` (compares the cells with the engine).
 """
 
 from __future__ import annotations
@@ -117,10 +116,11 @@ def read(path: Path) -> list[Printed]:
         UsageError: one line that begins with the name of the file.
     """
     form = "; audit --schema prints the form"
+    text = read_text(path, "give a TOML file with a table (audit --schema prints one)", MOST)
     try:
-        data = toml(read_text(path, "give a TOML file with a table (audit --schema prints one)", MOST))
+        data = toml(text)
     except UsageError as error:
-        raise UsageError(f"{path}: {str(error).removeprefix(f'{path}: ')}") from None
+        raise UsageError(f"{path}: {error}") from None
     if unknown := next((k for k in data if k not in ("table", *NEEDED)), ""):
         raise UsageError(f"{path}: {unknown} is neither [table], [[cell]] nor [[row]]{form}")
     head = {"id": path.stem, "source": path.name, **_record(data.get("table", {}), f"{path}: [table]", form)}

@@ -7,10 +7,10 @@ from functools import cache
 from importlib.util import find_spec
 
 import pytest
-from click.testing import CliRunner
 
 from scaling_algebra.cli import main
 
+from ..shared import scalecalc
 from .pages import ROOT, blocks, write_files
 
 MEASURES = {"verify", "study", "check-model"}
@@ -26,7 +26,7 @@ LONG = (
 @cache
 def run(command):
     """Exit code and lines of one command; a command that several pages show runs once."""
-    result = CliRunner().invoke(main, shlex.split(command)[1:])
+    result = scalecalc(*shlex.split(command)[1:])
     return result.exit_code, result.output.splitlines()
 
 

@@ -5,10 +5,8 @@ import inspect
 import re
 
 import pytest
-from click.testing import CliRunner
 
-from scaling_algebra.cli import main
-
+from ..shared import scalecalc
 from .pages import PAGES, ROOT
 
 TOP = ("scaling_algebra", "tables", "verify", "docs", "tests", "benchmarks")
@@ -57,7 +55,7 @@ def test_every_page_is_in_the_menu():
 
 
 def test_the_glossary_is_fresh():
-    printed = CliRunner().invoke(main, ["list", "--glossary", "--format", "markdown"])
+    printed = scalecalc("list", "--glossary", "--format", "markdown")
     page = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
     words = printed.output.partition("## quantities")[0]
     assert printed.exit_code == 0 and page.endswith("\n\n" + words.rstrip("\n") + "\n")

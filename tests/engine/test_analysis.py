@@ -13,7 +13,6 @@ from scaling_algebra.dynamics.answers import LADDER, Answer, UnknownSize
 from scaling_algebra.solver.demands import Infeasible, largest, violation
 from scaling_algebra.solver.derivation import derive
 from scaling_algebra.solver.newton import Solver
-from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.desiderata import Demand, Structure
 from scaling_algebra.spec.networks.grammar import network
 from scaling_algebra.spec.networks.library import AXES, MOE_BLOCK
@@ -65,23 +64,6 @@ def test_one_question_in_a_fresh_analysis_is_answered_as_among_others(monkeypatc
     among = asked(d, names, 2, 5)
     for name in names[::7]:
         assert look(d)(name, 2) == among[name, 2]
-
-
-@pytest.mark.parametrize("factor", [Fraction(2), Fraction(1, 3)])
-@pytest.mark.parametrize(
-    ("regime", "rule", "name"), [("II", "sgd", "mup"), ("I", "signsgd", "sp"), ("III", "adam", "mup")]
-)
-def test_the_unit_of_a_ray_changes_nothing(monkeypatch, regime, rule, name, factor):
-    """With all rates times a factor every exponent is times that factor, and the same questions are decided."""
-    d = derive(regime, rule, name)
-    mine = d.analysis()
-    small(monkeypatch, 2000)
-    ray = Ray({axis: rate * factor for axis, rate in d.ray.rates.items()})
-    other = Analysis(ray, d.scaling.point(ray), d.optimizer, d.network)
-    for question in product(mine.table, range(3)):
-        one, two = mine(*question), other(*question)
-        assert (one.decided, one.form) == (two.decided, two.form)
-        assert two.size == (None if one.size is None else one.size * factor)
 
 
 @pytest.mark.parametrize("names", [("0.weight", "1.weight", "10.weight"), ("1[0]", "1[1]", "1.w[1]"), ("c", "b", "a")])

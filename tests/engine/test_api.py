@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 import scaling_algebra
-from scaling_algebra import Configuration, Ray, UsageError, derive, explain, prove, signals, table
+from scaling_algebra import Configuration, Ray, UsageError, derive, explain, prove, signals
 from scaling_algebra.cli import main
 from scaling_algebra.commands.options import configured
 from scaling_algebra.spec.networks.files import as_toml
@@ -24,25 +24,12 @@ MOE_NAMED = replace(MINE, name="moe")
 
 REFUSED = [
     ("known: I, II, III", lambda: derive("IV")),
-    ("", lambda: derive(3)),
     ("did you mean 'adam'", lambda: derive("I", "adm")),
-    ("", lambda: derive("III", None)),
     ("did you mean", lambda: derive("I", "adam", "msp")),
-    ("", lambda: derive("III", "adam", 5)),
     ("either a regime", lambda: derive()),
     ("either a regime", lambda: derive("I", ray="N=1")),
     ("no readout init named", lambda: derive("I", readout_init="big")),
-    ("", lambda: derive("III", readout_init=0)),
-    ("", lambda: derive("III", architecture=None)),
-    ("", lambda: derive("III")["W9"]),
-    ("", lambda: derive(Configuration.of("III"), optimizer="sgd")),
-    ("", lambda: derive(Configuration.of("III"), ray="N=1,N_e=1,M=1")),
-    ("leaves out N_e", lambda: derive(ray="N=1,M=1")),
     ("has no depth", lambda: derive(ray="N=1,M=1,N_e=1,L=1")),
-    ("", lambda: derive(ray=("N", 1))),
-    ("", lambda: derive(ray={"N": "x", "N_e": 1, "M": 1})),
-    ("", lambda: derive(ray={"N": None, "N_e": 1, "M": 1})),
-    ("", lambda: Ray("N=1,N_e=1,M=1")),
     ("do not shrink", lambda: Ray.parse("N=-1,M=1,N_e=1")),
     ("not a rational", lambda: Ray.parse("N=pi,M=1,N_e=1")),
     ("no axis that grows named", lambda: Ray.parse("N=1,M=1,N_e=1,S=1")),
@@ -51,23 +38,11 @@ REFUSED = [
     ("axis=rate", lambda: Ray.parse("N;1")),
     ("twice", lambda: Ray.parse("N=1,N=1,M=1,N_e=1")),
     ("give 0 or more", lambda: signals("I", steps=-1)),
-    ("", lambda: signals("III", steps="2")),
     ("no quantity named", lambda: signals("I", quantities=["h9"])),
-    ("", lambda: explain("h3.A9", "III")),
-    ("", lambda: explain(3, "III")),
-    ("", lambda: explain("<h2@0, h3@1>", "III")),
-    ("", lambda: explain("<h1@0, psi@0>", "III")),
-    ("", lambda: table("b9")),
-    ("", lambda: table("g1", ray="N=1,N_e=1,M=1")),
     ("either", lambda: Configuration.of("I", network=MINE, architecture="mlp")),
-    ("no architecture named", lambda: Configuration.of("I", network=None)),
-    ("no architecture named", lambda: Configuration.of("I", network=3)),
     ("no architecture named", lambda: Configuration.of("I", network="mpl")),
     ("give yours another name", lambda: Configuration.of("I", network=MOE_NAMED)),
-    (
-        "the ray leaves out N_e (expert width); give it, for example N_e=0 if it is fixed",
-        lambda: Configuration.of(ray="N=1", architecture="bottleneck"),
-    ),
+    ("N_e (expert width); give it, for example N_e=0", lambda: Configuration.of(ray="N=1", architecture="bottleneck")),
     ("the ray leaves out M (number of experts)", lambda: Configuration.of(ray="N=1,N_e=1", architecture="moe")),
     ("the ray leaves out N (width)", lambda: Configuration.of(ray="N_e=1", architecture="mlp")),
     ("the ray has K but leaves out M", lambda: Configuration.of(ray="N=1,K=1", architecture="mlp")),
@@ -116,12 +91,6 @@ def test_nothing_is_kept_by_name():
     assert list(block) == ["input", "router", "expert_in", "expert_out", "readout"]
     assert list(edited) == ["input", "hidden", "readout"]
     assert derive(asked).scaling == block.scaling
-
-
-def test_values_have_a_short_repr():
-    d = derive("III", "sgd")
-    assert repr(d["router"].lr) == "<Power: M N^-1>" and len(repr(d["router"])) < 120
-    assert repr(d.configuration) == f"<Configuration: {d.configuration}>" and len(repr(d.ray)) < 80
 
 
 def test_alignment_and_inner_products_are_explained_too():

@@ -1,25 +1,14 @@
 """The benchmarks are kept running: what they time against each other agrees, and every planted fault is one."""
 
-import importlib.util
-import sys
 from pathlib import Path
 
 from click.testing import CliRunner
 
-HOME = Path(__file__).parents[2] / "benchmarks"
-sys.path.insert(0, str(HOME))  # as a script that is run has it
-
-
-def script(name):
-    spec = importlib.util.spec_from_file_location(f"benchmark_{name}", HOME / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+from ..shared import benchmark
 
 
 def test_what_is_timed_agrees():
-    run = script("run")
+    run = benchmark("run")
     for leaves in (3, 5):
         net = run.chain(leaves)
         assert run.engine(net) == run.wick_two_copies(net)
@@ -28,7 +17,7 @@ def test_what_is_timed_agrees():
 
 def test_every_planted_fault_is_in_the_code():
     """Each text is there once, and with the fault the file is still Python."""
-    mutants = script("mutants")
+    mutants = benchmark("mutants")
     assert len(mutants.MUTANTS) >= 40 and len(set(mutants.MUTANTS)) == len(mutants.MUTANTS)
     for m in mutants.MUTANTS:
         compile(m.planted((mutants.ROOT / m.file).read_text(encoding="utf-8")), m.file, "exec")

@@ -2,17 +2,15 @@
 
 import json
 import re
+from functools import partial
 
 import pytest
-from click.testing import CliRunner
 
-from scaling_algebra.cli import main
+from ..shared import scalecalc
 
 ADAM = ("--regime", "III", "--optimizer", "adam")
 
-
-def run(*args):
-    return CliRunner().invoke(main, ["derive", *args])
+run = partial(scalecalc, "derive")
 
 
 def rows(text):
@@ -50,17 +48,14 @@ def test_reasons_and_exponents_are_printed_on_request():
     assert rows(run(*ADAM, "--exponents").output)["router"][:3] == ["1/2", "1", "1"]
 
 
+@pytest.mark.parametrize(("rate", "why", "ties"), [("1/2", [], True), ("1/2", ["--why"], True), ("1", [], False)])
+def test_a_router_that_starts_at_zero_cannot_select(rate, why, ties):
+    asked = run("--ray", f"N=1,N_e=1,M=1,K={rate}", "--optimizer", "adam", "--parameterization", "mssp", *why)
+    assert ("ties all logits" in asked.output) is ties
+
+
 @pytest.mark.parametrize(("form", "begins"), [("markdown", "| tensor "), ("latex", r"% \usepackage")])
 def test_the_table_alone(form, begins, tmp_path):
     alone, whole = run(*ADAM, "--format", form, "--table-only").output, run(*ADAM, "--format", form).output
     assert alone.startswith(begins) and "because" in whole and "because" not in alone
     assert "rejected" in whole and len(alone) < len(whole) / 4
-    for more, says in ((["--format", "json"], "json is complete"), (["--prove"], "prints no proof")):
-        refused = run(*ADAM, "--table-only", *more)
-        assert refused.exit_code == 2 and says in refused.stderr
-
-
-def test_a_file_is_complete(tmp_path):
-    file = tmp_path / "whole.txt"
-    assert run(*ADAM, "-o", str(file)).exit_code == 0
-    assert file.read_text(encoding="utf-8").count("rejected: ") == 10

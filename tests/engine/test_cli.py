@@ -11,56 +11,23 @@ import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 import scaling_algebra
-from scaling_algebra.cli import Verbs, main
+from scaling_algebra.cli import Verbs
 from scaling_algebra.explanations.mechanisms import TITLES
 from scaling_algebra.spec.desiderata import ABOUT
 
-
-def run(*args):
-    return CliRunner().invoke(main, list(args))
+from ..shared import scalecalc as run
 
 
-WRONG = {
-    "tabel": "did you mean 'table'",
-    "derive --regime IV": "no regime named 'IV'",
-    "derive --regime I --optimizer adm": "did you mean 'adam'",
-    "derive --regime I --format yaml": "no format named 'yaml'",
-    "derive --ray N=1,M=1": "leaves out N_e",
-    "derive --nonsense": "No such option",
-    "signals --regime II --steps -1": "give 0 or more",
-    "table b7": "no table named 'b7'",
-    "table": "Missing argument",
-    "table b1 -o /nonexistent/b1.md": "cannot write",
-    "verify --regime I --sizes 8,16": "at least 3",
-    "verify --regime I --sizes a,b": "cannot read the sizes",
-    "verify --regime I --claim h3=x": "give a rational",
-    "verify --regime I --claim h9@1=0": "no measured quantity named",
-    "verify --regime I -o /nonexistent/r.json": "is not a folder",
-    "verify --regime I --optimizer sgd --epsilon derived": "sgd has no epsilon",
-    "derive --regime I --epsilon negligable": "did you mean 'negligible'",
-    "verify --regime I --device tpu --sizes 8,12,16": "no device named",
-    "verify --regime I --optimizer adafactor --sizes 8,12,16": "adafactor cannot be trained",
-    "verify --regime I -o x.docx --sizes 8,12,16": "cannot tell the format of x.docx",
-    "derive --regime 3": "did you mean 'III'",
-    "derive --regime III --json": "no option --json; write --format json",
-    "prove --regime III": "scalecalc derive --prove",
-    "plan mine.py:build": "from scaling_algebra.verify.apply import plan",
-    "derive --regime III --architecture moe-sigmoid --prove": "phi; derive --without phi leaves it out",
-    "recipe --base N=8 --target N=16 --std =1": "cannot read --std '=1'",
-    "recipe --hold all,none": "all holds every invariant",
-    "explain --formula h3@1 --structure tied,": "cannot read 'tied' in the structure",
-    "explain --formula h3@1 --structure ,": "cannot read '' in the structure",
-}
-
-
-@pytest.mark.parametrize(("line", "words"), WRONG.items())
-def test_wrong_usage_is_one_line_and_exit_2(line, words):
-    result = run(*line.split())
-    assert result.exit_code == 2 and words in result.output, result.output
-    assert len(result.output.strip().splitlines()) == 1
+def test_a_file_is_opened_and_a_shell_completes_names(tmp_path, monkeypatch):
+    opened = []
+    monkeypatch.setattr("click.launch", opened.append)
+    file = tmp_path / "answer.html"
+    assert run("derive", "--regime", "I", "-o", str(file), "--open").exit_code == 0 and opened == [str(file)]
+    words = {"_SCALECALC_COMPLETE": "bash_complete", "COMP_WORDS": "scalecalc derive --regime I", "COMP_CWORD": "3"}
+    asked = run(env=words, prog_name="scalecalc")
+    assert [line.partition(",")[2] for line in asked.output.split()] == ["I", "II", "III"]
 
 
 def test_a_word_of_the_glossary_needs_no_regime():
@@ -99,6 +66,7 @@ def test_a_signal_while_modules_are_loaded_ends_in_one_line(name, module):
         (SystemExit(0), 2, "ended the program, with 0"),
         (SystemExit("agrees"), 2, "ended the program, with 'agrees'"),
         (MemoryError(), 2, "not enough memory"),
+        (OSError(5, "Input/output error"), 2, "Input/output error"),
         (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"), 2, "not enough memory"),
         (ImportError("libtorch_cpu.so: failed to map segment from shared object"), 2, "not enough memory"),
         (Exception(b"out of memory"), 2, "not enough memory"),

@@ -11,16 +11,13 @@ from itertools import pairwise
 import click
 import pytest
 from click.shell_completion import ShellComplete
-from click.testing import CliRunner
 
 from scaling_algebra.cli import MODULES, VERBS, main
-from scaling_algebra.commands.options import fitted
+from scaling_algebra.commands.options import coloured, fitted
 from scaling_algebra.documents import suffixes
 from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION
 
-
-def run(*args):
-    return CliRunner().invoke(main, list(args))
+from ..shared import scalecalc as run
 
 
 def examples(verb):
@@ -92,23 +89,6 @@ def test_a_file_has_the_format_of_its_ending(form, tmp_path):
     assert file.read_text(encoding="utf-8") == shown
 
 
-@pytest.mark.parametrize(
-    "args", [["verify", "--regime", "I"], ["study", "epsilon"], ["study", "transfer", "--regime", "I"]]
-)
-def test_a_missing_package_is_one_line(args):
-    """`audit --measure` and the measuring verbs need torch; their help does not. A process of its own: modules of
-    ``verify`` that are imported anew are others than those that other tests hold."""
-    code = "import sys; sys.modules['torch'] = None; from scaling_algebra.cli import main; main()"
-
-    def without_torch(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
-
-    assert without_torch(args[0], "-h").returncode == 0
-    result = without_torch(*args)
-    assert result.returncode == 2 and len(result.stderr.splitlines()) == 1, result.stderr
-    assert f'{args[0]} needs torch; install it with: pip install "scalecalc[verify] @ git+' in result.stderr
-
-
 def test_a_closed_pipe_is_exit_0():
     """As of `scalecalc list | head -1`."""
     process = subprocess.Popen(
@@ -116,11 +96,6 @@ def test_a_closed_pipe_is_exit_0():
     )
     process.stdout.close()
     assert process.stderr.read() == b"" and process.wait() == 0
-
-
-def test_the_module_is_the_command():
-    out = subprocess.run([sys.executable, "-m", "scaling_algebra", "--version"], capture_output=True, text=True)
-    assert out.returncode == 0 and out.stdout.startswith("scalecalc, version ")
 
 
 def test_files_are_utf8_whatever_the_system_prefers(tmp_path):
@@ -140,7 +115,7 @@ def test_files_are_utf8_whatever_the_system_prefers(tmp_path):
 
 def test_list_is_for_programs_too():
     names = json.loads(run("list", "--format", "json").output)
-    kinds = "schema architecture axes regimes optimizers parameterizations architectures quantities"
+    kinds = "schema architecture axes regimes optimizers parameterizations architectures assumptions quantities"
     assert set(names) == set(kinds.split())
     words = json.loads(run("list", "--glossary", "--format", "json").output)
     assert set(words) == {"schema", "words", "mechanisms", "desiderata", "quantities"}
@@ -155,3 +130,10 @@ def test_text_fits_the_terminal(width):
     assert max(map(len, lines)) <= width and " ".join(text.split()) == " ".join("\n".join(lines).split())
     first, second = next((a, b) for a, b in pairwise(lines) if a.startswith("  sp-feature"))
     assert len(second) - len(second.lstrip()) == first.index("SP with")
+
+
+def test_verdicts_have_colours_unless_they_are_not_wanted(monkeypatch):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert coloured("psi  REFUTED  0 refuted") == "psi  \x1b[31mREFUTED\x1b[0m  0 refuted"
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert coloured("psi  REFUTED") == "psi  REFUTED"

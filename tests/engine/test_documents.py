@@ -4,7 +4,6 @@ import json
 import re
 import shutil
 import subprocess
-from dataclasses import FrozenInstanceError
 from fractions import Fraction
 from functools import cache
 from html import escape
@@ -14,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from scaling_algebra.all_rays.phases import phases
-from scaling_algebra.documents import FORMATS, Rendered, format_of, render, suffixes, writers
+from scaling_algebra.documents import FORMATS, Rendered, format_of, render, suffixes
 from scaling_algebra.documents.blocks import (
     ZERO,
     Cell,
@@ -30,7 +29,7 @@ from scaling_algebra.documents.blocks import (
     Text,
     literal,
 )
-from scaling_algebra.documents.notation import formula, html, plain, rich, typeset
+from scaling_algebra.documents.notation import formula, html, plain, rich
 from scaling_algebra.errors import UsageError
 from scaling_algebra.explanations.alignments import alignments
 from scaling_algebra.explanations.explanations import explain
@@ -39,7 +38,6 @@ from scaling_algebra.solver.derivation import derive, signals
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import TensorScaling
 from scaling_algebra.tables.audit.comparison import audit
-from scaling_algebra.tables.derived.layouts import table
 
 HALF = Fraction(1, 2)
 RESULTS = {
@@ -179,10 +177,6 @@ SHOWN = {
 }
 
 
-def test_every_format_has_a_case():
-    assert set(SHOWN) == set(FORMATS)
-
-
 @pytest.mark.parametrize("form", FORMATS)
 def test_signs_are_escaped(form):
     text = render(NASTY, form)
@@ -253,36 +247,11 @@ def test_text_of_a_grid():
     ]
 
 
-def test_markdown_of_a_grid():
-    lines = render(Document((small(sections=True),), {}, "scalecalc table small"), "markdown").splitlines()
-    assert lines[0] == "<!-- written by: scalecalc table small -->"
-    assert lines[2] == "**Small.** A caption with $N$."
-    cells = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines if line.startswith("|")]
-    assert cells[0] == ["row", "left x", "right $y$"]
-    assert cells[2:] == [
-        ["**Group $G_1$**", "", ""],
-        ["r1", "$N$", "$N^{2}$"],
-        ["&emsp;r2", r"$0$ \| $M$", "A or B"],
-        ["**g2**", "", ""],
-        ["r3", "$N$", "$N^{2}$"],
-    ]
-    assert lines[-2:] == ["- Left $L$.", "- A note."]
-
-
 def test_no_text_is_a_live_link_in_markdown():
     """Intervals keep their brackets."""
     heading = Heading(literal("[x](javascript:alert(1)) and [-1, 2]"))
     text = render(Document((heading,), {}), "markdown")
     assert "](" not in text and "[-1, 2]" in text
-
-
-def test_latex_of_a_grid():
-    text = render(Document((small(),), {}), "latex")
-    assert r"\caption{\textbf{Small.} A caption with $N$.}" in text and r"\label{tab:small}" in text
-    assert r"\multicolumn{1}{c}{Left $L$}" in text and r"\cmidrule(lr){3-3} \cmidrule(lr){4-4}" in text
-    assert r"Group $G_1$ & r1 & $N$ & $N^{2}$ \\" in text
-    assert r" & \quad r2 & $0$ $\mid$ $M$ & \mbox{A} or \mbox{B} \\" in text
-    assert text.count(r"\midrule") == 2 and text.count(r"\begin{table*}") == 1
 
 
 def test_latex_splits_what_does_not_fit_on_a_page():
@@ -299,11 +268,6 @@ def test_html_of_a_grid():
 
 
 # formulas ------------------------------------------------------------------------------------------------------
-
-
-def test_reasons_are_words_in_every_format():
-    said = typeset("effective update dQ h1 = Theta(1) costs $5")
-    assert (said.plain, said.rich) == ("effective update dQ h1 = Theta(1) costs $5", said.plain.replace("$", r"\$"))
 
 
 @pytest.mark.parametrize(
@@ -349,33 +313,22 @@ def test_the_ending_of_a_file_names_its_format():
         render(NASTY, "latx")
 
 
-def test_a_format_is_one_file():
-    """The registry is the folder."""
-    folder = Path(writers.__file__).parent
-    assert set(FORMATS) == {path.stem for path in folder.glob("*.py")} - {"__init__"}
-
-
-def test_blocks_are_values():
-    with pytest.raises(FrozenInstanceError):
-        Heading("x").text = "y"
-    assert Lines.of("a", ("b", ZERO)).lines == (("a",), ("b", ZERO))
-
-
-@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex")
-@pytest.mark.parametrize("kind", RESULTS)
-def test_latex_compiles_and_fits_the_page(kind, tmp_path):
-    """In the narrow column of LaTeX's article, and without a warning of a line that is too long."""
-    (tmp_path / "part.tex").write_text(render([document(kind), NASTY], "latex"), encoding="utf-8")
-    head = r"\documentclass{article}\usepackage{amsmath,booktabs,tabularx}"
-    (tmp_path / "all.tex").write_text(rf"{head}\begin{{document}}\input{{part}}\end{{document}}")
+def compiles(folder, inputs, size=""):
+    """LaTeX's article takes these files, and without a warning of a line that is too long."""
+    if shutil.which("pdflatex") is None:
+        pytest.skip("needs pdflatex")
+    head = rf"\documentclass{{article}}\usepackage{{amsmath,booktabs,tabularx}}{size}\begin{{document}}"
+    text = "\n".join(rf"\input{{{name}}}\clearpage" for name in inputs)
+    (folder / "all.tex").write_text(rf"{head}{text}\end{{document}}")
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "all.tex"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, errors="replace")
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace")
     if "not found" in done.stdout:
         pytest.skip("a LaTeX package is missing here")
     assert done.returncode == 0, done.stdout[-2000:]
-    assert "Overfull" not in done.stdout, done.stdout
+    assert "Overfull" not in done.stdout and "too large" not in done.stdout, done.stdout
 
 
-def test_a_table_is_a_document():
-    for form in FORMATS:
-        check(form, render(table("g2").document(), form))
+@pytest.mark.parametrize("kind", RESULTS)
+def test_latex_compiles_and_fits_the_page(kind, tmp_path):
+    (tmp_path / "part.tex").write_text(render([document(kind), NASTY], "latex"), encoding="utf-8")
+    compiles(tmp_path, ["part"])

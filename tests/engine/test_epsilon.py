@@ -4,12 +4,12 @@ import json
 from itertools import product
 
 import pytest
-from click.testing import CliRunner
 
 from scaling_algebra import REGIMES, Configuration, NotFound, UsageError, derive, explain, phases, read_network, signals
-from scaling_algebra.cli import main
 from scaling_algebra.spec.optimizers import OPTIMIZERS, optimizer
 from scaling_algebra.spec.parameterizations import DERIVED
+
+from ..shared import scalecalc
 
 WITH = [name for name, rule in OPTIMIZERS.items() if rule.epsilon]
 
@@ -75,7 +75,7 @@ def test_where_a_derived_epsilon_has_no_common_solution_the_negligible_one_is_tr
     file = tmp_path / "own.toml"
     file.write_text(STATE_SPACE)
     asked = ["derive", "--network", str(file), "--ray", "N=1", "--parameterization", "mup", "--format", "json"]
-    found = CliRunner().invoke(main, asked)
+    found = scalecalc(*asked)
     assert found.exit_code == 0 and "found with --epsilon negligible" in found.stderr and found.stderr.count("\n") == 1
     record = json.loads(found.stdout)
     assert record["epsilon"] == "negligible" and record["tensors"]["Wb"]["init_std"] == {"N": "-1"}

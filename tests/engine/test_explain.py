@@ -6,11 +6,9 @@ from fractions import Fraction
 from itertools import product
 
 import pytest
-from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scaling_algebra.cli import main
 from scaling_algebra.counting.signals import Signal
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.quantities import quantities
@@ -29,6 +27,7 @@ from scaling_algebra.spec.optimizers import OPTIMIZERS
 from scaling_algebra.spec.powers import exponent_text
 from scaling_algebra.spec.scaling import Point
 
+from ..shared import scalecalc
 from .brute_force import TensorNetwork, half_weight
 
 HALF = Fraction(1, 2)
@@ -197,16 +196,16 @@ def test_every_architecture_can_be_explained(architecture):
 
 def test_indices_of_fixed_axes_are_named():
     """Tokens: tracked where a softmax runs over them, and of no weight."""
-    result = CliRunner().invoke(
-        main, ["explain", "p_1.cross@1", "--architecture", "attention-wide", "--ray", "N=1", "--optimizer", "sgd"]
+    result = scalecalc(
+        "explain", "p_1.cross@1", "--architecture", "attention-wide", "--ray", "N=1", "--optimizer", "sgd"
     )
     assert result.exit_code == 0 and " tokens " in result.output, result.output
 
 
 def test_json():
     asked = ["--regime", "III", "--optimizer", "sgd", "--format", "json"]
-    size = json.loads(CliRunner().invoke(main, ["explain", "h3.A2.2@2", *asked]).output)
-    setting = json.loads(CliRunner().invoke(main, ["explain", "expert_out.init", *asked]).output)
+    size = json.loads(scalecalc("explain", "h3.A2.2@2", *asked).output)
+    setting = json.loads(scalecalc("explain", "expert_out.init", *asked).output)
     assert size["regime"] == setting["regime"] == "III"
     for found in (size, setting["behind"]):
         assert {m["exponent"] for m in found["monomials"]} == {found["exponent"]}
@@ -239,33 +238,11 @@ def test_the_graph_holds_the_monomial():
 
 def test_the_graph_is_printed_and_written(tmp_path):
     args = ["explain", "g1.expert.A6.1@2", "--regime", "III", "--optimizer", "sgd", "--parameterization", "mup"]
-    printed = CliRunner().invoke(main, [*args, "--graph"])
+    printed = scalecalc(*args, "--graph")
     assert printed.exit_code == 0 and printed.output.startswith("graph {") and "+ 1 (k: LLN)" in printed.output
     path = tmp_path / "picture.dot"
-    assert CliRunner().invoke(main, [*args, "-o", str(path)]).exit_code == 0
+    assert scalecalc(*args, "-o", str(path)).exit_code == 0
     assert path.read_text(encoding="utf-8") == printed.output
-
-
-@pytest.mark.parametrize(
-    ("args", "says"),
-    [
-        (["h3.A22"], "no quantity named 'h3.A22'"),
-        (["h3.A1@x"], "write QUANTITY@t"),
-        (["router.size"], "no setting named 'size'"),
-        (["expert_out"], "give expert_out.init, expert_out.lr, expert_out.eps"),
-        (["expert_ou.lr"], "no tensor named 'expert_ou'; did you mean 'expert_out'"),
-        (["h3.A1", "--graph", "--format", "latex"], "--graph prints dot"),
-        (["h1.change@0", "--graph"], "exactly zero"),
-        (["<h1, dW2>"], "inner products are of signals"),
-        (["<h1, nothing>"], "no quantity named 'nothing'"),
-        (["alignment", "--graph"], "give a quantity"),
-        (["readout.init", "--parameterization", "mssp", "--graph"], "was chosen, not solved"),
-        (["h1", "--architecture", "mlpp"], "no architecture named 'mlpp'"),
-    ],
-)
-def test_errors_are_one_line(args, says):
-    result = CliRunner().invoke(main, ["explain", *args, "--regime", "III"])
-    assert result.exit_code == 2 and says in result.stderr and result.stderr.count("\n") == 1
 
 
 def test_undecided_is_said_not_explained():

@@ -7,11 +7,9 @@ from fractions import Fraction
 from itertools import product
 
 import pytest
-from click.testing import CliRunner
 from sympy import Max, Rational, Symbol, latex, sympify
 
 from scaling_algebra import UsageError, derive, formula, network
-from scaling_algebra.cli import main
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.formulas.formula import FormulaTerm
 from scaling_algebra.formulas.search import winning
@@ -21,6 +19,8 @@ from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.spec.optimizers import optimizer
 from scaling_algebra.spec.powers import Form, Power
 from scaling_algebra.spec.scaling import Point
+
+from ..shared import scalecalc
 
 QUICK = ["h3.A2.2@1", "h3.A2.1@1", "psi@1", "h2@1", "g2@1", "dW2@1", "dQ@2", "gW4@0", "h3.A2.2@2"]
 TOTALS = ["h3@1", "h3.D@1", "g1.expert@1", "gphi@1", "psi.propagating@1", "h3i@1", "gW2@1", "gW3@1"]
@@ -157,7 +157,7 @@ def test_sympy_reads_what_is_written():
 
 def test_the_command():
     def run(*arguments):
-        return CliRunner().invoke(main, ["explain", "--formula", *arguments])
+        return scalecalc("explain", "--formula", *arguments)
 
     text = run("h3.A2.2@1", "--optimizer", "sgd", "--where").output
     assert "Theta(" in text and "N_e M >= N" in text and "complete" in text
@@ -167,30 +167,6 @@ def test_the_command():
     assert data["terms"][0]["parameters"]["v_router_0"] == -1
     assert "Max(" in run("h2@1", "--architecture", "mlp", "--format", "sympy").output
     assert r"\Theta" in run("h2@1", "--architecture", "mlp", "--format", "latex").output
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["h3.A9@1"], "no quantity named 'h3.A9'; did you mean 'h3.A3'?"),
-        (["h3@x"], "no quantity named 'h3@x'"),
-        (["h3@9"], "a formula reaches 4 updates"),
-        (["h3@1", "--structure", "tied input"], "it has no expert index"),
-        (["h3@1", "--structure", "half input"], "cannot read 'half input' in the structure"),
-        (["h3@1", "--structure", "zero inptu"], "did you mean 'input'?"),
-        (["hn@1", "--architecture", "moe-rmsnorm"], "rmsnorm of h3 depends on the size of its argument"),
-        (["h3@1", "--fixed", "Q"], "no axis of moe named 'Q'"),
-        (["h3@1", "--fixed", "M", "--sparse"], "leave out sparse"),
-        (["h2@1", "--architecture", "mlp", "--fixed", "N"], "nothing of mlp grows"),
-        (["h2@1", "--architecture", "mlp", "--sparse"], "no experts of which K are active"),
-        (["h2@1", "--optimizer", "adafactor"], "relative to the size of the tensor"),
-        (["h2.update.normalised@1"], "a quotient of maxima is none"),
-    ],
-)
-def test_what_has_no_formula_is_one_line(arguments, said):
-    result = CliRunner().invoke(main, ["explain", "--formula", *arguments])
-    assert result.exit_code == 2
-    assert said in result.output and result.output.count("\n") == 1, result.output
 
 
 @pytest.mark.parametrize("name", ["h3.change@1", "h3.effective@1", "h2@1", "gW3@0"])

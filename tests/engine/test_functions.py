@@ -11,17 +11,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
-from scaling_algebra import Ray, derive, network
-from scaling_algebra.cli import main
+from scaling_algebra import NotFound, derive, network
 from scaling_algebra.dynamics.analysis import Analysis
+from scaling_algebra.proofs.prover import Uniqueness, settled
 from scaling_algebra.spec.assumptions import ASSUMPTIONS
 from scaling_algebra.spec.networks.functions import FUNCTIONS
 from scaling_algebra.spec.optimizers import optimizer
 
+from ..shared import scalecalc
 from .scenarios import placed, sizes
-from .test_rules import CUBIC, CURVED_CUBIC, EVEN, FAMILY_AT, SILU, TANH, TOP
+from .test_rules import BOUNDED_SHARES, CUBIC, CURVED_CUBIC, EVEN, FAMILY_AT, SILU, TANH, TOP
 
 SCALAR = {
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
@@ -39,7 +39,7 @@ def test_hermite_coefficients_are_those_of_the_class(name):
     """By quadrature: a coefficient vanishes where no power of the class has its parity, up to the linear part."""
     kind = FUNCTIONS[name]
     x, weight = np.polynomial.hermite_e.hermegauss(160)
-    value, weight = SCALAR[name.removeprefix("topk_")](x), weight / weight.sum()
+    value, weight = SCALAR[name.removeprefix("topk_").removeprefix("bounded_")](x), weight / weight.sum()
     found = {p: weight @ (value * np.polynomial.hermite_e.HermiteE.basis(p)(x)) / factorial(p) for p in range(8)}
     seen = {p for p, c in found.items() if abs(c) > 1e-3 / factorial(p)}
     above = {p % 2 for p in kind.powers if p > 1}
@@ -53,7 +53,7 @@ def test_a_tensor_given_in_full_with_a_scalar_product(tmp_path):
     own = tmp_path / "own.toml"
     own.write_text(f'axes = {{ a = "N", x = "D" }}\nequations = """\n{EVEN}\n"""\n')
     given = [x for held in ("W.init=1", "W.lr=N", "rho=N^-1", "beta=N^-1") for x in ("--given", held)]
-    shown = CliRunner().invoke(main, ["signals", "--network", str(own), "--ray", "N=1", "--optimizer", "sgd", *given])
+    shown = scalecalc("signals", "--network", str(own), "--ray", "N=1", "--optimizer", "sgd", *given)
     assert shown.exit_code == 0 and "no quantity" not in shown.output
 
 
@@ -71,6 +71,7 @@ def test_every_answer_names_what_it_assumes():
         ("muon", TANH, "singular-directions"),
         ("sgd", SILU.replace("silu(h[a])", "gate(h[a])"), "held-gates"),
         ("sgd", TOP, "random-selection"),
+        ("sgd", BOUNDED_SHARES, "bounded-logits"),
     ):
         answer = placed(text, rule, point="" if text == TANH else "b.W2=1")("f.change", 1)
         assert name in answer.assumes and not answer.strict().decided, (rule, text)
@@ -78,10 +79,12 @@ def test_every_answer_names_what_it_assumes():
 
 def test_strict_answers_are_undecided_where_they_assume():
     asked = ["--architecture", "mlp", "--ray", "N=1", "--strict"]
-    shown = CliRunner().invoke(main, ["signals", *asked, "--steps", "2", "--format", "json"])
+    shown = scalecalc("signals", *asked, "--steps", "2", "--format", "json")
     found = json.loads(shown.output)
+    told = scalecalc("explain", "f@1", *asked[:-1]).output
+    assert "assumes first-hermite" in told.splitlines()
     assert found["assumes"] == [] and found["quantities"]["h1"] == ["0", "undecided", "undecided"]
-    shown = CliRunner().invoke(main, ["derive", *asked])
+    shown = scalecalc("derive", *asked)
     assert shown.exit_code == 3 and "it assumes generic-constants, first-hermite" in shown.output
     page = (Path(__file__).parents[2] / "docs/promises.md").read_text()
     assert dict(re.findall(r"^\| `([a-z-]+)` \| (.*) \|$", page, re.M)) == ASSUMPTIONS
@@ -132,12 +135,18 @@ f    = U[a] g[a]
 """
 
 
+def kink(function, rule="adam", **given):
+    """A branch behind a gain, with zeros among what is given."""
+    net = network("kink", KINK.format(function), {"a": "N", "k": "N", "x": "D"})
+    return derive(None, rule, "mup", ray="N=1", network=net, given={f"{name}.init": x for name, x in given.items()})
+
+
 def behind_a_zero(function):
     """Every size at t = 0, 1, 2, 3 by name, of a branch behind a gain that starts at zero."""
-    net = network("kink", KINK.format(function), {"a": "N", "k": "N", "x": "D"})
-    point = derive(None, "adam", "mup", ray="N=1", network=net).scaling.point(Ray.parse("N=1"))
+    d = kink(function)
+    point = d.scaling.point(d.ray)
     point = replace(point, b={**point.b, "G": None})
-    look = Analysis(Ray.parse("N=1"), point, optimizer("adam"), net)
+    look = Analysis(d.ray, point, optimizer("adam"), d.network)
     return {name: [look(name, t) for t in range(4)] for name in ("u", "w", "v", "gG", "gV", "gZ", "f")}
 
 
@@ -151,6 +160,20 @@ def test_a_branch_whose_function_has_no_linear_part_stays_at_zero():
     assert linear["gG"][0].decided and linear["gG"][0].size is not None and linear["v"][1].size == 0
     kink = behind_a_zero("relu(u[k])")
     assert kink["w"][0].size is None and not kink["gG"][0].decided and "exactly zero" in kink["gG"][0].why
+
+
+@pytest.mark.parametrize("rule", ["sgd", "adam"])
+def test_no_powers_move_what_stays_at_zero(rule):
+    """Shown by the zero itself: proofs reach no functions. Where the slope at zero is known, all is derived; behind a
+    last matrix of zero, bound and witness meet for every demand."""
+    with pytest.raises(NotFound) as found:
+        kink("relu(u[k]) relu(u[k])", rule, G=0)
+    verdict, line = settled(found.value)
+    assert verdict is Uniqueness.IMPOSSIBLE and "dG h = Theta(1), but it is exactly zero up to t=2" in line
+    with pytest.raises(NotFound) as late:  # the readout moves first, then the last matrix, and the gain at t = 3
+        kink("relu(u[k]) relu(u[k])", rule, Z=0, U=0)
+    assert "exactly zero up to t=2" in late.value.failure and settled(late.value)[0] is Uniqueness.UNDECIDED
+    assert not kink("silu(u[k])", rule, G=0).unmet and not kink("relu(u[k]) relu(u[k])", rule, Z=0).unmet
 
 
 @pytest.mark.parametrize("rule", ["signsgd", "lion"])

@@ -44,8 +44,12 @@ def test_held_gates_miss_an_alignment_where_experts_outnumber_neurons():
 
 
 def test_parameterizations_do_not_need_held_gates():
+    """Nor a sigmoid, if the logits of a softmax stay bounded (MSSP paper, App. A and J.1)."""
     for name in ("I", "III"):
-        assert derive(name, "sgd", "mup", architecture="moe-sigmoid").scaling == derive(name, "sgd", "mup").scaling
+        held = derive(name, "sgd", "mup").scaling
+        assert derive(name, "sgd", "mup", architecture="moe-sigmoid").scaling == held
+    softmax = derive("III", "sgd", "mup", architecture="moe-softmax")
+    assert softmax.scaling.tensors == held.tensors and "bounded-logits" in softmax.assumes
 
 
 # fixed number of experts --------------------------------------------------------------------------------------------

@@ -1,13 +1,10 @@
 """Gauges: the published tables, what no gauge changes, the command line and recipes (training: ``tests/verify``)."""
 
-import json
 from itertools import product
 
 import pytest
-from click.testing import CliRunner
 
-from scaling_algebra import Power, UsageError, derive, recipe
-from scaling_algebra.cli import main
+from scaling_algebra import Power, derive, recipe
 from scaling_algebra.spec.gauges import GAUGES, OWN, regauged
 from scaling_algebra.spec.networks.grammar import network
 from scaling_algebra.spec.optimizers import OPTIMIZERS
@@ -23,10 +20,6 @@ PRINTED = {
     "table8": HIDDEN | {"input": ("1", "1", "N", "1"), "readout": ("N^-1", "1", "N", "1")},
     "table9": HIDDEN | {"input": ("N^1/2", "N^-1", "1", "N^-1/2"), "readout": ("N^-1/2", "N^-1", "1", "N^-1/2")},
 }
-
-
-def run(*arguments):
-    return CliRunner().invoke(main, list(arguments))
 
 
 @pytest.mark.parametrize("gauge", PRINTED)
@@ -100,27 +93,6 @@ def test_exponents_are_those_without_multipliers():
     with pytest.raises(ValueError, match="without multipliers"):
         Scaling(d.in_gauge("table8").tensors).point(d.ray)
     assert TensorScaling(Power(), Power()).multiplier == Power()
-
-
-def test_derive_prints_a_gauge():
-    shown = run("derive", "--regime", "I", "--parameterization", "mup", "--gauge", "TABLE8")
-    assert shown.exit_code == 0 and "gauge table8: " in shown.output and "  multiplier  " in shown.output
-    plain = run("derive", "--regime", "I", "--parameterization", "mup", "--gauge", "table3").output
-    assert plain == run("derive", "--regime", "I", "--parameterization", "mup").output
-    asked = ("--regime", "I", "--parameterization", "mup", "--gauge", "table8", "--format", "json")
-    record = json.loads(run("derive", *asked).output)
-    assert record["gauge"] == "table8"
-    assert (record["tensors"]["readout"]["a"], record["tensors"]["readout"]["multiplier"]) == ("1", {"N": "-1"})
-    assert (record["tensors"]["expert_in"]["a"], record["tensors"]["expert_in"]["multiplier"]) == ("0", {})
-
-
-def test_an_unknown_gauge():
-    for verb in (("derive", "--regime", "I"), ("recipe", "--base", "N=64", "--target", "N=128")):
-        wrong = run(*verb, "--gauge", "table4")
-        assert wrong.exit_code == 2 and wrong.output.count("\n") == 1
-        assert "known: table3, table8, table9" in wrong.output
-    with pytest.raises(UsageError, match="no gauge named"):
-        derive("I").in_gauge("table4")
 
 
 @pytest.mark.parametrize("gauge", SHIFTED)

@@ -4,17 +4,17 @@ import json
 from fractions import Fraction
 
 import pytest
-from click.testing import CliRunner
 from hypothesis import HealthCheck, settings
 from hypothesis import given as drawn
 from hypothesis import strategies as st
 
 from scaling_algebra import Configuration, NotFound, Power, UsageError, derive, explain, prove, signals
-from scaling_algebra.cli import main
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.solver.demands import unfaithful, violation
 from scaling_algebra.spec.axes import AXES
 from scaling_algebra.spec.desiderata import Structure
+
+from ..shared import scalecalc
 
 HALF = Fraction(1, 2)
 ALL_HOLD = "every desideratum holds with what is given"
@@ -179,16 +179,16 @@ def test_epsilon_is_compared_with_the_only_one():
     ("options", "code", "words"),
     [
         (["--given", "router.init=N^-1/2"], 0, ALL_HOLD),
-        (["--given", "readout.init=N^-1/2"], 0, "f.propagating ~ n^(1/2)"),
+        (["--given", "readout.init=N^-1/2"], 0, "f.propagating ~ n^(1/2) at t=1\n  and 2 more (mu-1 2): --why\n"),
+        (["--given", "readout.init=N^-1/2", "--why"], 0, "  mu-1: f stays O(1), but f ~ n^(1/2) at t=1"),
         (["--given", "readout.init=N^-1/2", "--prove"], 1, "proof: impossible"),
         (["--given", "router.init=N^-1/2", "--prove"], 0, "proof: unique"),
-        (["--given", "rotuer.init=1"], 2, "did you mean 'router'"),
         (["--given", "expert_out.init=0", "--given", "expert_in.init=0"], 1, "found no muP"),
     ],
 )
 def test_exit_codes(options, code, words):
     asked = ("derive", "--regime", "III", "--optimizer", "sgd", "--parameterization", "mup")
-    result = CliRunner().invoke(main, [*asked, *options], prog_name="scalecalc")
+    result = scalecalc(*asked, *options, prog_name="scalecalc")
     assert (result.exit_code, words in result.output) == (code, True), result.output
 
 

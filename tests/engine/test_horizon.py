@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from scaling_algebra.documents import FORMATS, render
 from scaling_algebra.errors import UsageError
 from scaling_algebra.laws.expressions import monomial
 from scaling_algebra.laws.monomials import Monomial
@@ -49,6 +48,10 @@ def test_contradictions_are_smallest_and_only_along_tokens():
 def test_factors():
     h = horizon("adamw").factors(batch=(256, 1024), tokens=(20e9, 200e9))
     assert h["lr"] == 2 and h["one_minus_beta2"] == 4 and h["wd"] == pytest.approx(0.2)
+    half = {"one_minus_beta1": 4, "one_minus_beta2": 4}  # of any length of the run, as under sde and not under averages
+    assert half.items() <= horizon("adamw", ["half-life"]).factors((256, 1024), (20, 200)).items()
+    assert not horizon("adamw", ["half-life", "sde", "timescale"]).conflicts
+    assert horizon("adamw", ["half-life", "averages"]).conflicts
     assert horizon("adamw", ["timescale"]).factors((1, 4), free={"lr": 2.0})["wd"] == pytest.approx(2)
     with pytest.raises(UsageError, match="tokens changes"):
         horizon("adamw", axes="B").factors(tokens=(1, 2))
@@ -95,8 +98,3 @@ def test_the_data_is_whole():
     for i in data().invariant:
         assert i.because and i.source and i.title
         assert all(m.coefficient == 1 and m.quantities <= {*QUANTITIES, *AXES} for m in i.fixed), i.name
-
-
-def test_every_format():
-    for shown in (horizon("adamw"), horizon("adamw", ["all"])):
-        assert all(render(shown.document(), form) for form in FORMATS)

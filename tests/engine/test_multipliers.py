@@ -10,6 +10,8 @@ from scaling_algebra.spec.networks.files import as_toml, from_toml
 from scaling_algebra.spec.networks.library import ARCHITECTURES
 from scaling_algebra.spec.networks.multipliers import gauges
 
+from .test_axes import ADAPTER, adapter
+
 LORA = network(
     "low-rank",
     """
@@ -136,11 +138,6 @@ def test_a_file_names_frozen_tensors():
 
 def test_low_rank_adapters_in_a_frozen_network():
     """Everything but the adapter is frozen: A is a hidden matrix, B sees a fixed number of inputs."""
-    net = network(
-        "adapter",
-        "h0[a] = E[a,x] data[x]\nz[r] = A[r,a] h0[a]\nh[b] = W[b,a] h0[a] + B[b,r] z[r]\nf = U[b] h[b]",
-        {"a": "N", "b": "N", "r": "R", "x": "D"},
-    ).freezing(["E", "W", "U"])
-    d = asked(net, "N=1", "adamw", {"U.init": "N^-1", "B.init": 0})
+    d = asked(adapter("R"), "N=1", "adamw", ADAPTER)
     assert [str(d["A"].init_std), str(d["A"].lr), str(d["B"].lr)] == ["N^(-1/2)", "N^-1", "1"] and not d.unmet
     assert d.configuration.but(given=None).network.frozen == {"E", "W", "U"}

@@ -10,9 +10,9 @@ from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.networks.files import as_toml, from_toml, read_network
 from scaling_algebra.spec.networks.functions import FUNCTIONS
 from scaling_algebra.spec.networks.grammar import network
-from scaling_algebra.spec.networks.language import Factor, Function, Product, Sum
+from scaling_algebra.spec.networks.language import Function
 from scaling_algebra.spec.networks.library import ARCHITECTURES, AXES, TITLES, architecture
-from scaling_algebra.spec.networks.printing import as_latex, as_text
+from scaling_algebra.spec.networks.printing import as_text, latex_sides
 
 FIRST, LAST = "h1[a] = W1[a,x] data[x]", "f = W4[a] h2[a]"
 """A line above and one below what is tried: equations 1 and 3."""
@@ -42,16 +42,40 @@ def refusal(*arguments, **named):
 # what equations say --------------------------------------------------------------------------------------------
 
 
-def test_parts_of_an_equation_are_signals_of_their_own():
-    """A tensor acts on its right; what stands on its left multiplies the result."""
-    assert statements("h2[a] = alpha sigmoid(Q[i,b] h1[b]) W3[i,a,k] silu(W2[i,k,b] h1[b])") == (
-        Product("h2_2", (Factor("h1", "b"),), Factor("Q", "ib")),
-        Function("h2_1", "sigmoid", Factor("h2_2", "i"), "i"),
-        Product("h2_4", (Factor("h1", "b"),), Factor("W2", "ikb")),
-        Function("h2_3", "silu", Factor("h2_4", "ik"), "k"),
-        Product("h2_5", (Factor("h2_3", "ik"),), Factor("W3", "iak")),
-        Product("h2", (Factor("h2_1", "i"), Factor("h2_5", "ia")), None, ("alpha",)),
-    )
+READ = {
+    # a tensor acts on its right; what stands on its left multiplies the result
+    "h2[a] = alpha sigmoid(Q[i,b] h1[b]) W3[i,a,k] silu(W2[i,k,b] h1[b])": (
+        "h2_2[i] = Q[i,b] h1[b]", "h2_1[i] = sigmoid(h2_2[i])", "h2_4[i,k] = W2[i,k,b] h1[b]",
+        "h2_3[i,k] = silu(h2_4[i,k])", "h2_5[i,a] = W3[i,a,k] h2_3[i,k]", "h2[a] = alpha h2_1[i] h2_5[i,a]"),
+    "h2[a] = h1[b] V[a,b]": ("h2[a] = V[a,b] h1[b]",),
+    # terms of a sum are signals
+    "h2[a] = h1[a] + V[a,b] relu(h1[b]) + res h1[a]": (
+        "h2_2[b] = relu(h1[b])", "h2_1[a] = V[a,b] h2_2[b]", "h2_3[a] = res h1[a]",
+        "h2[a] = h1[a] + h2_1[a] + h2_3[a]"),
+    "h2[a] = tanh(h1[a] + V[a,b] h1[b])": (
+        "h2_2[a] = V[a,b] h1[b]", "h2_1[a] = h1[a] + h2_2[a]", "h2[a] = tanh(h2_1[a])"),
+    # tensors in a row: low rank, and one tensor read both ways
+    "h2[a] = B[a,r] A[r,b] h1[b]": ("h2_1[r] = A[r,b] h1[b]", "h2[a] = B[a,r] h2_1[r]"),
+    "h2[a] = V[b,a] V[b,j] h1[j]": ("h2_1[b] = V[b,j] h1[j]", "h2[a] = V[b,a] h2_1[b]"),
+    # letters that a function's argument has once are kept; the others are summed inside
+    "h2[a] = tanh(h1[b]) silu(U[b,j] h1[j]) h1[a]": (
+        "h2_1[b] = tanh(h1[b])", "h2_3[b] = U[b,j] h1[j]", "h2_2[b] = silu(h2_3[b])", "h2[a] = h2_1[b] h2_2[b] h1[a]"),
+    "s = tanh(h1[a])\nh2[a] = s h1[a]": ("s_1[a] = tanh(h1[a])", "s = s_1[a]", "h2[a] = s h1[a]"),
+    # a function that is the whole right side has the letters of the left
+    "q[t,b] = U[t,b,a] h1[a]\np[t,s] = softmax(att q[t,b] q[s,b]; s)\nh2[a] = p[t,s] Z[a,t,s] data[x]": (
+        "q[t,b] = U[t,b,a] h1[a]", "p_1[t,s] = att q[t,b] q[s,b]", "p[t,s] = softmax(p_1[t,s]; s)",
+        "h2_1[a,t,s] = Z[a,t,s] data[x]", "h2[a] = p[t,s] h2_1[a,t,s]"),
+    # names of parts are not taken
+    "h2_1[b] = V[b,a] h1[a]\nh2[a] = U[a,b] tanh(h2_1[b])": (
+        "h2_1[b] = V[b,a] h1[a]", "h2_2[b] = tanh(h2_1[b])", "h2[a] = U[a,b] h2_2[b]"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("line", "parts"), READ.items())
+def test_parts_of_an_equation_are_signals_of_their_own(line, parts):
+    found = between(line)
+    assert tuple(re.sub(" +", " ", as_text(found)).splitlines()[1:-1]) == parts
+    assert found == read(as_text(found))
 
 
 def test_one_line_and_many_lines_are_the_same_block():
@@ -65,73 +89,11 @@ def test_one_line_and_many_lines_are_the_same_block():
     assert found == {t.symbol: (t.fan_out, t.experts) for t in ARCHITECTURES["moe"].tensors.values()}
 
 
-def test_terms_of_a_sum_are_signals():
-    assert statements("h2[a] = h1[a] + V[a,b] relu(h1[b]) + res h1[a]") == (
-        Function("h2_2", "relu", Factor("h1", "b"), "b"),
-        Product("h2_1", (Factor("h2_2", "b"),), Factor("V", "ab")),
-        Product("h2_3", (Factor("h1", "a"),), None, ("res",)),
-        Sum("h2", (Factor("h1", "a"), Factor("h2_1", "a"), Factor("h2_3", "a"))),
-    )
-
-
-def test_a_function_of_a_sum():
-    assert statements("h2[a] = tanh(h1[a] + V[a,b] h1[b])") == (
-        Product("h2_2", (Factor("h1", "b"),), Factor("V", "ab")),
-        Sum("h2_1", (Factor("h1", "a"), Factor("h2_2", "a"))),
-        Function("h2", "tanh", Factor("h2_1", "a"), "a"),
-    )
-
-
-def test_tensors_in_a_row():
-    """Low rank, and one tensor read both ways."""
-    assert statements("h2[a] = B[a,r] A[r,b] h1[b]") == (
-        Product("h2_1", (Factor("h1", "b"),), Factor("A", "rb")),
-        Product("h2", (Factor("h2_1", "r"),), Factor("B", "ar")),
-    )
-    assert statements("h2[a] = V[b,a] V[b,j] h1[j]") == (
-        Product("h2_1", (Factor("h1", "j"),), Factor("V", "bj")),
-        Product("h2", (Factor("h2_1", "b"),), Factor("V", "ba")),
-    )
-
-
-def test_a_tensor_at_the_end_acts_on_its_left():
-    assert statements("h2[a] = h1[b] V[a,b]") == statements("h2[a] = V[a,b] h1[b]")
-
-
-def test_letters_of_a_function_in_a_product():
-    """Those that its argument has once are kept; the others are summed inside, and must not stand outside."""
-    assert statements("h2[a] = tanh(h1[b]) silu(U[b,j] h1[j]) h1[a]") == (
-        Function("h2_1", "tanh", Factor("h1", "b"), "b"),
-        Product("h2_3", (Factor("h1", "j"),), Factor("U", "bj")),
-        Function("h2_2", "silu", Factor("h2_3", "b"), "b"),
-        Product("h2", (Factor("h2_1", "b"), Factor("h2_2", "b"), Factor("h1", "a"))),
-    )
-    assert statements("s = tanh(h1[a])\nh2[a] = s h1[a]")[:2] == (
-        Function("s_1", "tanh", Factor("h1", "a"), "a"),
-        Product("s", (Factor("s_1", "a"),)),
-    )
-
-
-def test_a_function_that_is_the_whole_right_side_has_the_letters_of_the_left():
-    found = statements(
-        "q[t,b] = U[t,b,a] h1[a]\np[t,s] = softmax(att q[t,b] q[s,b]; s)\nh2[a] = p[t,s] Z[a,t,s] data[x]"
-    )
-    assert found[1:3] == (
-        Product("p_1", (Factor("q", "tb"), Factor("q", "sb")), None, ("att",)),
-        Function("p", "softmax", Factor("p_1", "ts"), "s"),
-    )
-
-
 def test_functions_in_functions_are_read_at_once():
     nested = "h1[a]"
     for _ in range(24):
         nested = f"tanh(alpha silu({nested}))"
     assert len(statements(f"h2[a] = {nested}")) == 72
-
-
-def test_names_of_parts_are_not_taken():
-    outs = [s.out for s in statements("h2_1[b] = V[b,a] h1[a]\nh2[a] = U[a,b] tanh(h2_1[b])")]
-    assert outs == ["h2_1", "h2_2", "h2"]
 
 
 def test_what_stands_between_names_does_not_matter():
@@ -161,24 +123,17 @@ def test_a_lone_router_vector_and_an_expert_index():
 LINES = {
     # what cannot be read
     "h2[a] = V[a,b c] h1[b]": "cannot read 'c' after 'V[a,b'; letters are single characters with commas between them",
-    "h2[a] = V[ab] h1[b]": "cannot read 'b' after 'V[a'; letters are single characters",
-    "h2[a] = V[] h1[a]": "cannot read ']' after 'V['; letters are single characters",
     "h2[a] = V[a,] h1[a]": "cannot read ']' after 'V[a,'",
     "h2[a] = V[a,b] h1[b": "something is missing after 'h1[b'",
     "h2[a] = 2 h1[a]": "cannot read '2' after '='; constants change no exponent; leave them out",
-    "h2[a] = 0.5 h1[a]": "constants change no exponent",
     "3h[a] = h1[a]": "cannot read '3h' at the beginning",
     "h2[a] = -h1[a]": "signs change no exponent, so write +; a difference that cancels is not covered",
-    "h2[a] = h1[a] - V[a,b] h1[b]": "cannot read '-' after 'h1[a]'; signs change no exponent",
     "h1[a] += V[a,b] h1[b]": "cannot read '+=' after 'h1[a]'; write the whole sum",
     "h2[a] = V[a,b] (h1[b] + h1[b])": "cannot read '(' after 'V[a,b]'; parentheses belong to functions",
     "h2[a] = h1[a] / alpha": "there is no division; name a multiplier",
     "h2[a] = h1[a]^2": "there are no powers; write the factor twice",
-    "h2[a] = h1[a]**2": "one * between two factors",
     "h2[a]": "something is missing after 'h2[a]'; one signal stands on the left",
     "h2[a] =": "something is missing after '='; an equation is on one line",
-    "= h1[a]": "cannot read '=' at the beginning; one signal stands on the left",
-    "h2[a] b = h1[a]": "cannot read 'b' after 'h2[a]'; one signal stands on the left",
     "h2[a] = h1[a] = h1[a]": "one = in an equation",
     "h2[a] = h1[a] + ": "something is missing after '+'",
     "h2[a] = h1[a] & h1[a]": "cannot read '&' after 'h1[a]'; an equation has names with letters, +, * and functions",
@@ -186,7 +141,6 @@ LINES = {
     # functions
     "h2[a] = silo(h1[a])": "no function named 'silo'; did you mean 'silu'?",
     "h2[a] = h1(h1[a])": "h1 is not a function; parentheses belong to functions",
-    "h2[a] = silu h1[a]": "silu is a function; write silu(...)",
     "silu[a] = h1[a]": "silu is a function; choose another name",
     "h2[a] = silu()": "silu needs an argument",
     "h2[a] = noise(h1[a])": "noise reads nothing; write noise()",
@@ -202,25 +156,18 @@ LINES = {
     "h2[a] = f h1[a]": "f is used before it is made in equation 3",
     "h1[a] = V[a,b] h1[b]": "h1 is already made in equation 1; choose another name",
     "data[a] = h1[a]": "data is the input; choose another name",
-    "W1[a] = h1[a]": "W1 is used before it is made in equation 2",
     "h2[a] = h3[a]": "no equation above makes h3[a], and as a tensor it acts on nothing on its right",
-    "h2[a] = h1[b] U[b,k] V[k,a]": "no equation above makes V[k,a]",
     "h2[a] = N h1[a]": "N is an axis; name a multiplier",
     "h2[a] = beta h1[a] + beta[a] h1[a]": "beta has letters in one place only; a tensor has letters",
-    "h2[a] = W1 h1[a]": "W1 has letters in one place only",
     "h2[a] = alpha": "alpha multiplies nothing",
-    "h3[a] = V[a,b] h1[b]": "no equation above makes h2[a]",
     # letters
     "h2[a] = V[a,z] h1[a]": "'z' of V[a,z] has no axis; add it to the axes, such as z = \"N\"",
     "h2[a] = V[a,a] h1[a]": "V[a,a] has a letter twice; a diagonal is not covered",
     "h2[a] = h1[b]": "'a' of h2 is not in h1[b]",
-    "h2[a] = h1[a] + V[b,x] data[x]": "'a' of h2 is not in V[b,x] data[x]",
     "h2[a] = V[b,a] h1[a]": "'b' of V[b,a] is in no other factor, and not in h2",
     "h2[a] = h1": "h1 does not fit h1[a] of equation 1: the axes are none and N",
-    "h2[a] = h1[a,b]": "h1[a,b] does not fit h1[a] of equation 1: the axes are N, N and N",
     "h2[a] = V[a,i] h1[i]": "h1[i] does not fit h1[a] of equation 1: the axes are M and N",
     "h2[a] = W1[x,a] h1[a]": "W1[x,a] does not fit W1[a,x] of equation 1: the axes are D, N and N, D",
-    "h2[a] = data[a] h1[a]": "data[a] does not fit data[x] of equation 1",
 }
 
 
@@ -234,10 +181,8 @@ def test_a_wrong_line_is_quoted(line, said):
 
 WHOLE = {
     "": "there are no equations",
-    "\n  # nothing\n": "there are no equations",
     "f = data[x] data[x]": 'equation 1, "f = data[x] data[x]": no tensor reaches f',
     f"{FIRST}\nf[a] = h1[a]": 'equation 2, "f[a] = h1[a]": the output f[a] has letters; the last equation is a scalar',
-    f"{FIRST}\n\n# more\nh2[b] = V[b,a] h1[a]\nf = W4[a] h1[a]": 'equation 4, "h2[b] = V[b,a] h1[a]": h2 is never read',
     f"{FIRST}\nhid[b] = V[b,a] h1[a]\nf = W4[b] hidd[b] h1[b]": "hid is never read; is hidd a misspelling of it?",
     f"{FIRST}\nf = W4[a] h1[a]\ng = V[a] h1[a]": "f is never read; the output is the last equation",
     "n[a] = noise()\nf = W[a] n[a]": "nothing reads the input",
@@ -259,16 +204,12 @@ GOOD = f"{FIRST}\nf = alpha W4[a] h1[a]"
 TABLES = [
     ({"roles": {"W5": "x"}}, "roles: no tensor named 'W5'; did you mean 'W4'?"),
     ({"roles": {"W1": "x", "W4": "x"}}, "roles: W1 and W4 have the role x; to tie them, use one tensor twice"),
-    ({"roles": {"W1": "W4"}}, "roles: W1 and W4 have the role W4"),
     ({"roles": {"alpha": "x"}}, "roles: alpha has no letters, so it is a multiplier"),
-    ({"roles": {"h1": "x"}}, "roles: no tensor named 'h1'"),
     ({"roles": {"W1": "h1"}}, "roles: W1 has the role h1, but h1 is a signal"),
-    ({"roles": {"W1": "data"}}, "roles: W1 has the role data, but data is a signal"),
     ({"roles": {"W1": "a b"}}, "roles: W1 has the role 'a b'; a role is a name"),
     ({"axes": {"a": "2Q"}}, "axes: '2Q' is no name of an axis"),
     ({"axes": {"a": "n_e"}}, "did you mean 'N_e'?"),
     ({"axes": {"ab": "N"}}, "axes: 'ab' is not an index letter"),
-    ({"axes": {"1": "N"}}, "axes: '1' is not an index letter"),
     ({"axes": {"a": "N"}}, "'x' of W1[a,x] has no axis"),
 ]
 
@@ -289,25 +230,16 @@ def test_toml_says_the_same_network(name):
     assert again == there and list(again.tensors) == list(there.tensors)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_latex_has_every_equation(name):
-    there, text = ARCHITECTURES[name], as_latex(ARCHITECTURES[name])
-    assert text.count("&=") == len(there.statements) and text.count("{") == text.count("}")
-    assert all(line.endswith(r" \\") for line in text.splitlines()[1:-2])
-
-
 def test_latex():
     n = between("h2[a] = alpha sigmoid(Q[i,b] h1[b]) W3[i,a,k] W2[i,k,j] h1[j]")
-    assert as_latex(n).splitlines() == [
-        r"\begin{align*}",
-        r"  h_{1,a} &= \sum_{x} W_{1,ax} \mathrm{data}_{x} \\",
-        r"  h_{2,2,i} &= \sum_{b} Q_{ib} h_{1,b} \\",
-        r"  h_{2,1,i} &= \mathrm{sigmoid}(h_{2,2,i}) \\",
-        r"  h_{2,3,ik} &= \sum_{j} W_{2,ikj} h_{1,j} \\",
-        r"  h_{2,4,ia} &= \sum_{k} W_{3,iak} h_{2,3,ik} \\",
-        r"  h_{2,a} &= \alpha \sum_{i} h_{2,1,i} h_{2,4,ia} \\",
-        r"  f &= \sum_{a} W_{4,a} h_{2,a}",
-        r"\end{align*}",
+    assert [" = ".join(sides) for sides in latex_sides(n)] == [
+        r"h_{1,a} = \sum_{x} W_{1,ax} \mathrm{data}_{x}",
+        r"h_{2,2,i} = \sum_{b} Q_{ib} h_{1,b}",
+        r"h_{2,1,i} = \mathrm{sigmoid}(h_{2,2,i})",
+        r"h_{2,3,ik} = \sum_{j} W_{2,ikj} h_{1,j}",
+        r"h_{2,4,ia} = \sum_{k} W_{3,iak} h_{2,3,ik}",
+        r"h_{2,a} = \alpha \sum_{i} h_{2,1,i} h_{2,4,ia}",
+        r"f = \sum_{a} W_{4,a} h_{2,a}",
     ]
 
 
@@ -334,7 +266,6 @@ HEAD = 'axes = { a = "N", x = "D" }\n'
 BODY = 'equations = "h[a] = W[a,x] data[x]\\nf = V[a] h[a]"\n'
 FILES = [
     (HEAD, "equations is missing; a network has axes and equations"),
-    (BODY, "axes is missing"),
     (HEAD + BODY + "eqations = ''", "no key named 'eqations'; did you mean 'equations'?"),
     (HEAD + "equations = 3", "equations is 3; it must be a text"),
     ("axes = 'N'\n" + BODY, "axes is 'N'; it must be a table"),
@@ -342,9 +273,7 @@ FILES = [
     (HEAD + BODY + "roles = ['W']", "roles is ['W']; it must be a table"),
     ('[axes]\na = "N"\nx = "D"\n' + BODY, "equations stands inside axes; put it above the line [axes]"),
     ("title = ''\n" + HEAD + BODY, "title is ''; it must be one line"),
-    ('name = "a\\nb"\n' + HEAD + BODY, "it must be one line"),
     (HEAD + "equations = 'f = W[a,x]", "this is not TOML"),
-    ('axes = { a = "N", a = "M" }\n' + BODY, "this is not TOML"),
     (
         HEAD + 'equations = """\n# the input\nh[a] = W[a,x data[x]\n"""',
         'equation 2, "h[a] = W[a,x data[x]": cannot read',

@@ -1,12 +1,8 @@
 """Functions that stand in the way of an answer: what is derived without them."""
 
-import json
-
 import pytest
-from click.testing import CliRunner
 
 from scaling_algebra import UsageError, derive, network
-from scaling_algebra.cli import main
 from scaling_algebra.explanations.obstacles import functions, obstacles, without
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.spec.networks.library import ARCHITECTURES
@@ -31,31 +27,6 @@ def test_every_function_is_left_out_by_itself():
     found = obstacles(Configuration.of("I", "sgd", "mup", network=network("both", text, AXES)))
     assert [(function.out, not why) for function, why in found.tried] == [("r", True), ("u", True)]
     assert "phi" not in [s.out for s in functions(ARCHITECTURES["moe"])]
-
-
-def test_the_command_says_what_is_found_without_each():
-    asked = ["derive", "--architecture", "routers-softmax", "--regime", "I", "--optimizer", "sgd"]
-    missing = CliRunner().invoke(main, asked)
-    assert missing.exit_code == 3 and "derive --without each names functions that stand in the way" in missing.output
-    said = CliRunner().invoke(main, [*asked, "--without", "each", "--format", "json"])
-    (tried,) = json.loads(said.output)["without"]
-    assert (tried["left_out"], tried["function"], tried["found"]) == ("phi", "softmax", False)
-    assert "h1 stays O(1)" in tried["why"] and said.exit_code == 0
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--without", "psi"], "no function 'psi' to leave out; functions of routers-softmax: phi"),
-        (["--without", "each", "--prove"], "--without each is a search of its own"),
-        (["--without", "each", "--gauge", "table8"], "--without each is a search of its own"),
-        (["--without", "each", "--strict"], "--without each is a search of its own"),
-        (["--without", "each", "--without", "phi"], "--without each is a search of its own"),
-    ],
-)
-def test_what_cannot_be_left_out_is_refused(arguments, said):
-    result = CliRunner().invoke(main, ["derive", "--architecture", "routers-softmax", "--regime", "I", *arguments])
-    assert result.exit_code == 2 and said in result.output
 
 
 def test_what_a_gate_becomes_without_its_function_may_weigh_experts():

@@ -35,21 +35,7 @@ def test_a_residual_branch_is_what_is_added_to_its_own_input():
 
 
 POINTED = derive(ray="N=1,N_e=1", optimizer="adam", network=BLOCK, parameterization="mup")
-NAMES = [
-    "n2.change",
-    "w.change",
-    "h2.change",
-    "h3.change",
-    "h4.change",
-    "r4.change",
-    "f.change",
-    "g4",
-    "g3",
-    "gW1",
-    "gW3",
-    "dW1",
-    "dW3",
-]
+NAMES = [f"{x}.change" for x in ("n2", "w", "h2", "h3", "h4", "r4", "f")] + ["g4", "g3", "gW1", "gW3", "dW1", "dW3"]
 START = dict.fromkeys(BLOCK.tensors, Fraction(0))
 
 

@@ -1,12 +1,10 @@
 """The map of rays: exact cells and walls, formulas that hold on whole cones, regimes on walls, sound pictures."""
 
 import json
-import xml.etree.ElementTree as ET
 from dataclasses import replace
 from fractions import Fraction
 
 import pytest
-from click.testing import CliRunner
 
 from scaling_algebra import derive
 from scaling_algebra.all_rays import covering
@@ -14,7 +12,6 @@ from scaling_algebra.all_rays import phases as maps
 from scaling_algebra.all_rays.phases import PLANE_AXES, chart, phases
 from scaling_algebra.all_rays.picture import phases_svg
 from scaling_algebra.all_rays.presentation import families, status
-from scaling_algebra.cli import main
 from scaling_algebra.errors import UsageError
 from scaling_algebra.linear.cone import Cone, bounding
 from scaling_algebra.linear.linear import Linear
@@ -307,43 +304,3 @@ def test_families_are_placed_where_their_shapes_say():
     assert rates["Qwen3 MoE"]["N_e"] == 1 and rates["Mixtral"]["M"] == 0 and rates["GPT-OSS"] == {}
     assert 1 < rates["DeepSeek"]["M"] < 1.5
     assert all(f.source for f in families())
-
-
-SVG = "{http://www.w3.org/2000/svg}"
-
-
-def test_the_picture_names_what_occurs_and_can_be_used_without_a_mouse(mup):
-    """Every cell, wall and mark takes the focus and says what it is; the legend has a line for what occurs only."""
-    root = ET.fromstring(phases_svg(mup))
-    assert len(root.findall(f"{SVG}polygon")) == 5
-    reached = [e for e in root.iter() if e.get("tabindex") == "0"]
-    assert len(reached) == len(mup.cells) + len(mup.edges) + 3 + sum(bool(f.rates) for f in families())
-    assert all(e.get("aria-label") and e.find(f"{SVG}title") is not None for e in reached)
-    shown = " ".join(e.text or "" for e in root.iter(f"{SVG}text"))
-    assert "muP exists on this wall and beside it" in shown and "none: no muP found inside" in shown
-    said = " ".join(e.find(f"{SVG}title").text for e in reached)
-    assert "N_e^-1" in said and "init std: input 1, router M^(1/2) N^-1" in said and "neither side" not in shown
-
-
-def test_walls_where_mssp_exists_are_marked(mssp):
-    svg, edges = phases_svg(mssp), len(mssp.edges)
-    found = sum(edge.scaling is not None for edge in mssp.edges)
-    assert 0 < found < edges
-    assert svg.count('stroke-width="5"') == found + 1  # and one line of the legend
-    assert svg.count("stroke-dasharray") == edges - found + 1
-    assert "MSSP exists on this wall, and on neither side" in svg and "wall on which no MSSP is found" in svg
-
-
-@pytest.mark.parametrize(
-    ("args", "says"),
-    [
-        (["--parameterization", "sp"], "no parameterization named 'sp'"),
-        (["--plane", "N,K"], "give two of"),
-        (["--plane", "M"], "give two axes"),
-        (["-o", "map.pdf"], "cannot tell the format of map.pdf"),
-        (["--optimizer", "adm"], "did you mean 'adam'"),
-    ],
-)
-def test_errors(args, says):
-    result = CliRunner().invoke(main, ["rays", *args])
-    assert result.exit_code == 2 and says in result.stderr and result.stderr.count("\n") == 1

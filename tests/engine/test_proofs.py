@@ -3,15 +3,13 @@
 import json
 from dataclasses import replace
 from fractions import Fraction
-from functools import cache
+from functools import cache, partial
 
 import pytest
-from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scaling_algebra import UsageError, derive
-from scaling_algebra.cli import main
 from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.quantities import quantities
@@ -25,6 +23,8 @@ from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.spec.optimizers import OPTIMIZERS, optimizer
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
 from scaling_algebra.spec.scaling import Point
+
+from ..shared import scalecalc
 
 ZERO_READOUT = Structure(zero=frozenset({"readout"}))
 proved = cache(prove)
@@ -247,9 +247,7 @@ def test_other_architectures():
 
 # --- command line ---------------------------------------------------------------------------------------------------
 
-
-def run(*args):
-    return CliRunner().invoke(main, ["derive", *args])
+run = partial(scalecalc, "derive")
 
 
 def test_json_of_a_proof(tmp_path):
@@ -291,23 +289,6 @@ def test_numbers_that_are_no_solution_are_not_called_unique():
     result = run(*args, "--prove", "--format", "json")
     assert result.exit_code == 1 and json.loads(result.output)["unique"] is False
     assert "the numbers above do not meet the desiderata" in run(*args, "--prove").output
-
-
-@pytest.mark.parametrize(
-    ("args", "says"),
-    [
-        (["--regime", "I", "--smtlib", "x.smt2"], "needs --prove"),
-        (["--regime", "I", "--parameterization", "sp", "--prove"], "derived parameterization"),
-        (["--regime", "I", "--optimizer", "lion", "--prove"], "cannot prove: lion divides by unknown sizes"),
-        (["--regime", "I", "--architecture", "moe-rmsnorm", "--prove"], "cannot prove: moe-rmsnorm divides"),
-        (["--regime", "I", "--readout-init", "one", "--prove"], "readout init"),
-        (["--regime", "I", "--prove", "--smtlib", "/nonexistent/x.smt2"], "cannot write"),
-    ],
-)
-def test_what_proofs_do_not_reach_is_said_in_one_line(args, says):
-    result = run(*args)
-    assert result.exit_code == 2
-    assert says in result.stderr and result.stderr.count("\n") == 1
 
 
 def test_optimizers_that_proofs_do_not_reach_are_refused():

@@ -4,21 +4,20 @@ import json
 import math
 import tomllib
 from fractions import Fraction
+from functools import partial
 from itertools import product
 
 import pytest
-from click.testing import CliRunner
 
 from scaling_algebra import Power, UsageError, derive, recipe
-from scaling_algebra.cli import main
 from scaling_algebra.recipes.sizes import read_sizes, through, way
+
+from ..shared import scalecalc
 
 BASE, TARGET = "N=1024,N_e=512,M=64,K=8", "N=4096,N_e=1024,M=256,K=8"
 TUNED = {"lr": 3e-3, "eps": 1e-8, "std": 0.02, "decay": 0.1}
 
-
-def run(*arguments):
-    return CliRunner().invoke(main, ["recipe", *arguments])
+run = partial(scalecalc, "recipe")
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +68,14 @@ def test_batch_and_tokens_multiply():
     for role, settings in plain.tensors.items():
         for what, setting in settings.items():
             assert more[role][what].factor == pytest.approx(setting.factor * wanted[what]), (role, what)
-    assert more.run["one_minus_beta2"] == 4 and not plain.run
+    assert more.run["adamw"]["one_minus_beta2"] == 4 and not plain.run
+    half = recipe("N=256", "N=1024", "muon+adamw", batch=(256, 1024), hold=["half-life"])
+    assert half.run["muon"] == {"lr": 1, "one_minus_beta1": 4, "wd": 1, "warmup": 1} and half.run["adamw"]["eps"] == 1
+    both = recipe("N=256", "N=1024", "muon:original+adamw", batch=(256, 1024), tokens=(20, 200))
+    for role, settings in both.tensors.items():
+        assert ("eps" in settings) == (role not in ("hidden", "hidden_out"))
+        if role in ("hidden", "embedding"):
+            assert settings["lr"].factor == pytest.approx(settings["lr"].rule.ratio({"N": 256}, {"N": 1024}) * 2)
     with pytest.raises(UsageError, match="what batch and tokens do to lion is not known"):
         recipe("N=256", "N=1024", "lion", batch=(1, 2))
 
@@ -110,6 +116,12 @@ def test_where_none_exists_the_nearest_is_said():
     assert record["instead"] and "h1 stays O(1)" in record["missing"]
     grown = {x["signal"]: x["factor"] for x in record["breaks"]}
     assert grown["h2"] == pytest.approx(2**0.5)
+
+
+@pytest.mark.parametrize("rule, warned", [("muonh", True), ("muon", False)])
+def test_a_norm_that_stays_is_said(rule, warned):
+    lines = recipe("N=64", "N=128", rule, architecture="mlp").warnings
+    assert any(x.startswith("muonh keeps the norm that a tensor starts with") for x in lines) == warned
 
 
 def test_mssp_says_what_is_tied_and_zero():

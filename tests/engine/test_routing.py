@@ -7,12 +7,10 @@ from fractions import Fraction
 from itertools import combinations
 
 import pytest
-from click.testing import CliRunner
 
 torch = pytest.importorskip("torch")
 
 from scaling_algebra import UsageError, derive, explain, network, signals
-from scaling_algebra.cli import main
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.judging.verdicts import judge
 from scaling_algebra.verify.measuring.runs import measure
@@ -109,8 +107,3 @@ def test_a_function_of_a_sum_over_active_experts_is_refused(u):
     block = GATED.format("topk_softmax", "alpha ").replace("f = W4[b] h3[b]", f"u[b] = {u}\nf = W4[b] u[b]")
     with pytest.raises(UsageError, match=r"u is a function of a sum over active experts.*give a ray with K = M"):
         derive(None, "sgd", "mup", ray=SPARSE[0], network=network("behind", block, LETTERS))
-
-
-def test_proofs_are_for_all_experts():
-    result = CliRunner().invoke(main, ["derive", "--ray", SPARSE[0], "--parameterization", "mup", "--prove"])
-    assert result.exit_code == 2 and "proofs are for K = M" in result.stderr

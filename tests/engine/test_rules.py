@@ -15,6 +15,7 @@ TANH, EVEN, SILU, TWICE = (KNOWN[name].text for name in ("T1", "T2", "T3", "T4")
 """What the engine had wrong once; training shows these sizes (tests/measure/test_faults.py)."""
 H = "h[a] = W1[a,x] data[x]\n"
 SHARES = H + "u[a] = softmax(h[a]; a)\nf = W2[a] u[a]"
+BOUNDED_SHARES = SHARES.replace("softmax", "bounded_softmax")
 NORMED_SHARES = H + "u[a] = rmsnorm(h[a]; a)\nv[a] = softmax(u[a]; a)\nf = W2[a] v[a]"
 LAYER_OF_SHARES = H + "u[a] = softmax(h[a]; a)\nh3[b] = W2[b,a] u[a]\nf = W3[b] h3[b]"
 PRODUCT_OF_SHARES = H + "u[a] = softmax(h[a]; a)\nv[a] = W3[a,x] data[x]\nr[a] = u[a] v[a]\nf = W2[a] r[a]"
@@ -133,6 +134,7 @@ ROWS = [
     (SHARES, "sgd", "b.W2=1/2,c.W2=1/2", WIDTH, "h@0 0, u@0 -1, f@0 -1, u@1 -1", ""),
     # e^x of a Gaussian x has all moments; a step of descent moves x by e^x, and e to the power of that has none.
     (SHARES, "sgd", "c.W1=-1,c.W2=-1", WIDTH, "u@1 ?, f@1 ?, u@0 -1, f@0 -1/2", "no second moment"),
+    (BOUNDED_SHARES, "sgd", "c.W1=-1,c.W2=-1", WIDTH, "u@1 -1, f@1 0, u@0 -1, f@0 -1/2", ""),
     # Small logits move by a Gaussian first, and Theta(1) ones at whatever step they move by Theta(1).
     (SHARES, "sgd", SMALL_SHARES, WIDTH, "h@1 0, u@1 -1, h@2 0, u@2 ?", ""),
     (SHARES, "sgd", "b.W2=1/2,c.W1=-1,c.W2=-1", WIDTH, "h.change@1 -1/2, u@1 -1, h.change@2 0, u@2 ?", ""),

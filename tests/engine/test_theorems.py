@@ -4,16 +4,13 @@ import json
 import random
 from dataclasses import replace
 from fractions import Fraction
-from functools import cache
+from functools import cache, partial
 
 import pytest
-from click.testing import CliRunner
 
-from scaling_algebra import UsageError
 from scaling_algebra.all_rays.claims import Region, apart, claims, covered, holds, nowhere
 from scaling_algebra.all_rays.covering import Face
 from scaling_algebra.all_rays.theorems import Theorems, theorems
-from scaling_algebra.cli import main
 from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import Rung
 from scaling_algebra.dynamics.analysis import Analysis
@@ -31,6 +28,7 @@ from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import Point
 
+from ..shared import scalecalc
 from .test_proofs import second_opinion
 
 MUP, MSSP = PARAMETERIZATIONS["mup"], PARAMETERIZATIONS["mssp"]
@@ -327,9 +325,7 @@ def test_a_divisor_of_two_sizes_proves_nothing():
 
 # --- command line ---------------------------------------------------------------------------------------------------
 
-
-def run(*args):
-    return CliRunner().invoke(main, ["rays", "--prove", "--parameterization", "mup", "--optimizer", "sgd", *args])
+run = partial(scalecalc, "rays", "--prove", "--parameterization", "mup", "--optimizer", "sgd")
 
 
 def test_theorems_are_printed_and_written(tmp_path):
@@ -339,16 +335,6 @@ def test_theorems_are_printed_and_written(tmp_path):
     assert result.exit_code == 0 and data["proved"] is True and data["steps"] == {"O(1)": 3, "Theta(1)": 2}
     assert file.read_text().startswith("; cover: where M grows, every ray is in one of these cones (muP, sgd,")
     assert second_opinion(file.read_text()) == ["unsat"]
-    result = run("--only", "B exists")
-    assert result.exit_code == 0 and "\nB exists: proved\n" in result.output
-    assert "where M >= N, N_e <= N and M grows: muP by formula B" in result.output
-
-
-def test_wrong_names_and_optimizers_are_one_line():
-    result = run("--architecture", "bottleneck", "--only", "the best")
-    assert result.exit_code == 2 and "no theorem is called 'the best'" in result.output
-    with pytest.raises(UsageError, match="no architecture named 'mlpp'"):
-        theorems("sgd", "mup", network="mlpp")
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,8 @@ from scaling_algebra.spec.networks.library import ARCHITECTURES
 from scaling_algebra.spec.optimizers import OPTIMIZERS
 from scaling_algebra.spec.trained import hidden, trained
 
+from .test_axes import HEADS
+
 MOE = ARCHITECTURES["moe"]
 
 
@@ -62,17 +64,6 @@ SHAPED = {
     "muon:flattened": ("M^(1/2) N^(-1/2)", "N_e^(1/2) M^(1/2) N^(-1/2)", "N^(1/2) M^(1/2) N_e^(-1/2)"),
     "muon:unit_rms_norm": ("1", "1", "1"),
 }
-
-
-HEADS = """
-h[s,a]   = W1[a,x] data[s,x]
-q[s,j,e] = Wq[j,e,a] h[s,a]
-k[s,j,e] = Wk[j,e,a] h[s,a]
-p[j,t,s] = softmax(q[t,j,e] k[s,j,e]; s)
-o[t,j,e] = p[j,t,s] k[s,j,e]
-u[t,b]   = Wo[b,j,e] o[t,j,e]
-f        = W4[b] u[t,b]
-"""
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ from scaling_algebra.documents import FORMATS, render
 from scaling_algebra.errors import UsageError
 from scaling_algebra.laws.expressions import monomial
 from scaling_algebra.laws.law import read_law
-from scaling_algebra.laws.systems import GrowthSystem, Inequality
+from scaling_algebra.laws.monomials import Relation
+from scaling_algebra.laws.systems import GrowthSystem
 
 
 def cluster(drop=(), **given):
@@ -98,7 +99,7 @@ def test_windows_against_scipy():
         numbers = [[Fraction(draw.randint(-3, 3), draw.choice([1, 2, 3])) for _ in names] for _ in range(6)]
         numbers = [[*row, Fraction(draw.randint(-4, 3))] for row in numbers]
         texts = ["*".join(f"{n}**({e})" for n, e in zip([*names, "d"], row, strict=True)) for row in numbers]
-        rows = {str(k): Inequality(monomial(text), label=str(k)) for k, text in enumerate(texts)}
+        rows = {str(k): Relation(str(k), (monomial(text),)) for k, text in enumerate(texts)}
         a, b = [[float(e) for e in row[:3]] for row in numbers], [-float(row[3]) for row in numbers]
         solved = [optimize.linprog([s, 0, 0], a, b, bounds=[(None, None)] * 3) for s in (1, -1)]
         if solved[0].status == 2 or solved[1].status == 2:

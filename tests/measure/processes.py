@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import random
-import shlex
 import signal
 import sqlite3
 import subprocess
@@ -167,26 +166,6 @@ def test_a_run_whose_client_is_stopped_goes_on(home, whole, how):
     assert how == signal.SIGKILL or ("Traceback" not in said[1] and "--resume" in said[1]), said
     assert len(workers) == 2 and psutil.wait_procs(workers, timeout=60)[1] == []
     assert 10 < stored(home / out) < CELLS and resumed(home, out) == whole
-
-
-def test_a_second_client_is_refused(home, whole):
-    process = begun(home, "shared", "--workers", "2")
-    until(lambda: stored(home / "shared") > 2, process)
-    second = begun(home, "shared")
-    said = second.communicate(timeout=60)
-    assert second.returncode == 2 and "another process writes into shared" in said[1] and len(said[1].splitlines()) == 1
-    process.communicate(timeout=300)
-    assert reports(home / "shared") == whole
-
-
-def test_a_full_disk_of_the_client_costs_only_what_did_not_fit(home, whole):
-    """A limit on the size of files stands for the disk."""
-    command = "ulimit -f 200; exec " + shlex.join([*FAULTY, "verify", "--campaign", "small.toml"])
-    there = {**os.environ, "PYTHONPATH": str(home), "PAUSE": "0.02"}
-    asked = f"{command} --device cpu --workers 2 -o full"
-    found = subprocess.run(["bash", "-c", asked], cwd=home, env=there, capture_output=True, text=True, timeout=300)
-    assert found.returncode == 2 and "measured.sqlite" in found.stderr and len(found.stderr.splitlines()) == 1, found
-    assert 0 < stored(home / "full") < CELLS and resumed(home, "full") == whole
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """The claims of the switch-cluster paper and of experts' rates that need longer training."""
 
 from dataclasses import replace
-from fractions import Fraction
 from functools import partial
 
 import numpy as np
@@ -10,14 +9,7 @@ import torch
 
 from scaling_algebra.verify.judging.fit import Verdict
 from scaling_algebra.verify.studies import digits
-from scaling_algebra.verify.studies.clusters import (
-    DISTRIBUTIONS,
-    Schedule,
-    Switch,
-    Training,
-    examples,
-    signals,
-)
+from scaling_algebra.verify.studies.clusters import DISTRIBUTIONS, Schedule, Switch, Training, examples, signals
 from scaling_algebra.verify.studies.findings import Conditions
 from scaling_algebra.verify.studies.runner import EXPERIMENTS
 
@@ -42,14 +34,6 @@ def test_router_gradients_sum_to_zero_and_expert_steps_have_length_lr():
     moved = Switch(schedule, torch.Generator().manual_seed(1))
     moved.step(data, torch.rand(len(data.y), 3))
     assert (moved.w - before).flatten(1).norm(dim=1).tolist() == pytest.approx([schedule.lr] * 3, rel=1e-4)
-
-
-def test_an_expert_without_examples_stays():
-    _, data = drawn()
-    model = Switch(Schedule(experts=2, filters=5), torch.Generator().manual_seed(1))
-    before = model.w.clone()
-    model.step(data, torch.tensor([1.0, 0.0]).expand(len(data.y), 2))
-    assert torch.equal(model.w[1], before[1]) and not torch.equal(model.w[0], before[0])
 
 
 def test_scaled_data_and_rates_are_the_same_dynamics():
@@ -103,17 +87,3 @@ def test_the_mean_of_a_gradient_is_without_its_noise():
     finally:
         digits.SAMPLES = kept
     assert np.median(few / many) == pytest.approx(1, abs=0.1) and (noise > 0).all()
-
-
-def test_courses_have_rates_of_their_own():
-    equal, other = digits.Rates(-7, steps=8), digits.Rates(-7, 4.0, router=0.25, steps=8)
-    one, two, same = (digits.Mixture(4, c, Conditions("cpu", (), 4)) for c in (equal, other, replace(equal)))
-    assert np.array_equal(one.late, same.late) and not np.array_equal(one.late, two.late)
-
-
-def test_feature_noise_of_figure_1():
-    generator = torch.Generator().manual_seed(0)
-    directions = signals(generator)
-    data = examples(2000, DISTRIBUTIONS["figure 1"], directions, generator)
-    largest = torch.einsum("npd,kd->npk", data.x, directions[:4]).abs().amax((1, 2))
-    assert largest.min() >= 1 - 1e-5 and Fraction(DISTRIBUTIONS["figure 1"].low) == 1

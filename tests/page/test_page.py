@@ -9,13 +9,12 @@ import threading
 from urllib.parse import urlencode
 
 import pytest
-from click.testing import CliRunner
 
-from scaling_algebra.cli import main
 from scaling_algebra.errors import UsageError
 from scaling_algebra.page import assembly
 from scaling_algebra.page.questions import choices, copied
 
+from ..shared import scalecalc
 from .chrome import BROWSER, Chrome
 
 pytest.importorskip("websocket", reason="needs websocket-client")
@@ -82,7 +81,7 @@ def copy(page, form):
 
 
 def printed(question, form):
-    found = CliRunner().invoke(main, [*shlex.split(copied(question, "command"))[1:], "--format", form])
+    found = scalecalc(*shlex.split(copied(question, "command"))[1:], "--format", form)
     return found.stdout.removesuffix("\n")
 
 
@@ -154,20 +153,13 @@ def test_the_reason_of_a_number_is_that_of_the_command_line(page):
     assert page.run("document.querySelector('#more h3').textContent") == "router.lr"
 
 
-def test_sizes_are_carried_over_as_on_the_command_line(page):
-    question = {"ask": "recipe", "base": "N=64,L=2", "target": "N=256,L=8", "lr": "3e-3, embedding=1e-2"}
-    question |= {"optimizer": "adamw", "parameterization": "mup"}
-    ask(page, question)
-    same(page, question, "#document")
-
-
 def test_an_error_of_a_network_stands_at_its_line(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text = choices()["example"].replace("h2[b] = W2[b,a] h1[a]", "h2[b] = W2[b,a] h1[a] - h1[b]")
     (tmp_path / "mine.toml").write_text(text, encoding="utf-8")
     question = {"ask": "derive", "ray": "N=1", "optimizer": "adam", "parameterization": "mup", "network": text}
     ask(page, question)
-    said = CliRunner().invoke(main, shlex.split(copied(question, "command"))[1:]).stderr
+    said = scalecalc(*shlex.split(copied(question, "command"))[1:]).stderr
     line = 1 + next(k for k, x in enumerate(text.splitlines()) if x.startswith("h2"))
     shown = page.run("document.querySelector('#network-error').textContent")
     assert shown == f"Line {line}. {said.removeprefix('scalecalc: ').rstrip()}"

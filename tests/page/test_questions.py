@@ -9,14 +9,14 @@ import zipfile
 from importlib.resources import files as resources
 
 import pytest
-from click.testing import CliRunner
 
 from scaling_algebra import REGIMES, Ray
-from scaling_algebra.cli import main
 from scaling_algebra.errors import UsageError
 from scaling_algebra.page import assembly, assets, package
 from scaling_algebra.page.maps import kept, place
 from scaling_algebra.page.questions import answer, answered, choices, copied
+
+from ..shared import scalecalc
 
 OWN = """axes = { a = "N", b = "N", x = "D" }
 equations = \"\"\"
@@ -46,11 +46,11 @@ def test_answers_are_those_of_the_command_line(question, tmp_path, monkeypatch):
     command = shlex.split(copied(question, "command"))[1:]
     once = question["ask"] in ("recipe", "prove")  # they take seconds, and a format does not ask who fills it
     for form in ("json",) if once else ("json", "markdown"):
-        printed = CliRunner().invoke(main, [*command, "--format", form])
+        printed = scalecalc(*command, "--format", form)
         assert printed.exit_code == 0, printed.output
         assert copied(question, form) + "\n" == printed.stdout
     if not once:
-        page = CliRunner().invoke(main, [*command, "--format", "html"]).stdout
+        page = scalecalc(*command, "--format", "html").stdout
         assert answered(question)["html"] in page
 
 
@@ -64,7 +64,7 @@ def test_the_python_to_copy_says_the_same(question, tmp_path, monkeypatch, capsy
         assert made["RECIPE"]["tensors"]["embedding"]["lr"] == 0.01
     else:
         command = shlex.split(copied(question, "command"))[1:]
-        assert CliRunner().invoke(main, [*command, "-o", "whole.txt"]).exit_code == 0
+        assert scalecalc(*command, "-o", "whole.txt").exit_code == 0
         assert capsys.readouterr().out == (tmp_path / "whole.txt").read_text(encoding="utf-8")
 
 
@@ -175,7 +175,7 @@ def test_the_site_names_nothing_outside():
 
 
 def made(folder, *more):
-    return CliRunner().invoke(main, ["page", "-o", str(folder), *more])
+    return scalecalc("page", "-o", str(folder), *more)
 
 
 def test_a_folder_with_something_else_is_left_alone(tmp_path):

@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import pytest
 
-from scaling_algebra import Power, UsageError, derive, table
+from scaling_algebra import Power, UsageError, derive
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.spec.networks.library import architecture
 from scaling_algebra.spec.optimizers import optimizer
@@ -74,19 +74,6 @@ def test_moving_a_multiplier_changes_no_size():
         one, other = certified("sp", rule), certified("ntp", rule)
         for role in MLP.tensors:
             assert one[role] == other[role] * ntp(MLP, role).multiplier ** rule.factors
-
-
-def test_the_table_shows_all_of_it():
-    grid = table("everett").grid
-    assert len(grid.rows) == 12 and len(grid.column_names) == 9
-    cells = {
-        (row.group.name, row.label.name, name): cell.values[0]
-        for row in grid.rows
-        for name, cell in zip(grid.column_names, row.cells, strict=True)
-    }
-    assert cells["standard", "hidden", "Adam full"] == Power.of({"N": -1})
-    assert cells["standard", "hidden", "Adam engine"] == Power.of({"N": Fraction(-3, 2)})
-    assert "standard with Adam" in grid.footnotes[0] and "muP" not in grid.footnotes[0]
 
 
 @pytest.mark.parametrize("regime", ["I", "II", "III"])

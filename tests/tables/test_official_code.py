@@ -1,17 +1,13 @@
 """The comparison with the paper's own code, on a made-up checkout whose functions are right, or wrong in one cell."""
 
-import importlib.util
-from pathlib import Path
-
 import pytest
 from click.testing import CliRunner
 
 pytest.importorskip("torch")
 
-PATH = Path(__file__).parents[2] / "benchmarks" / "official_code.py"
-SPEC = importlib.util.spec_from_file_location("official_code", PATH)
-official = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(official)
+from ..shared import benchmark
+
+official = benchmark("official_code")
 
 MLP = """
 from scaling_algebra import derive

@@ -3,16 +3,15 @@
 import json
 
 import pytest
-from click.testing import CliRunner
 
-from scaling_algebra.cli import main
+from ..shared import scalecalc
 
-SCHEMA = CliRunner().invoke(main, ["audit", "--schema"]).output
+SCHEMA = scalecalc("audit", "--schema").output
 
 
 def audit(folder, text, *options):
     (folder / "mine.toml").write_text(text)
-    return CliRunner().invoke(main, ["audit", str(folder / "mine.toml"), *options])
+    return scalecalc("audit", str(folder / "mine.toml"), *options)
 
 
 def test_the_schema_is_read_and_agrees(tmp_path):

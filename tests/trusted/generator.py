@@ -2,7 +2,7 @@
 
 What an option cannot have follows from its type and from what its help calls its value (``VALUES``), so that a new
 option has bad values, or fails a test. A case is wrong by construction (exit code 2, one line), or a good file with
-random damage (any answer, but no fault of the program). Read next: ``values.py`` (the bad values).
+random damage (any answer, but no fault of the program).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ VALUES: dict[str, Kind] = {
 """Bad values by what the help calls a value."""
 OWN: dict[tuple[str, str], Kind] = {
     ("signals", "quantity"): Maker.quantity,
-    ("recipe --hold", "hold"): Maker.rule,
+    ("recipe", "hold"): Maker.rule,
     ("law", "minimise"): Maker.names,
     ("law", "grows"): Maker.names,
     ("law", "fixed"): Maker.names,
@@ -68,6 +68,7 @@ OWN: dict[tuple[str, str], Kind] = {
     ("page", "output"): Maker.unpaged,
     ("study transfer", "settings"): Maker.setting,
     ("study limit", "lr"): Maker.amount,
+    ("study transfer", "lr"): Maker.amount,
     ("verify", "resume"): Maker.stored,
 }
 """Of single options."""
@@ -81,7 +82,6 @@ VERBS: dict[str, tuple[str, ...]] = {
     "explain": ("h3", *WHERE),
     "explain --formula": ("h3@1", "--optimizer", "sgd"),
     "recipe": ("--base", "N=64,L=2", "--target", "N=128,L=2"),
-    "recipe --hold": ("--hold", "sde"),
     "rays": (),
     "rays --prove": (),
     "list": (),
@@ -99,14 +99,12 @@ VERBS: dict[str, tuple[str, ...]] = {
     "check-model": ("nowhere.py:build",),
 }
 """Good arguments of every question."""
-ASKED = {"recipe --hold"}
-"""Questions that their arguments name."""
 ALONE = {"--campaign", "--resume"}
 """Options that stand for all others."""
 FREE = {("table", "ray"), ("verify", "budget"), ("derive --prove", "output")}
 FREE |= {("derive", "smtlib"), ("study", "names")}
 """What is wrong beside the arguments above for another reason, or not at all."""
-QUICK = ("derive", "explain", "explain --formula", "law", "list", "recipe", "recipe --hold", "signals")
+QUICK = ("derive", "explain", "explain --formula", "law", "list", "recipe", "signals")
 SLOW = {"help", "proving", "smtlib", "architecture"}
 """Verbs that answer good arguments within seconds, but with these options."""
 INSTEAD = {"--ray": "--regime", "--base-hf": "--base", "--target-hf": "--target"}
@@ -114,7 +112,7 @@ INSTEAD = {"--ray": "--regime", "--base-hf": "--base", "--target-hf": "--target"
 
 def words(verb: str) -> tuple[str, ...]:
     """What comes before the arguments of a question."""
-    return tuple(verb.split()[:1] if verb in ASKED else verb.split())
+    return tuple(verb.split())
 
 
 def command(verb: str) -> click.Command:

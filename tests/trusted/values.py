@@ -1,6 +1,6 @@
 """Bad values, drawn from a seed: numbers, names, formulas and files that nothing can read as what it asks for.
 
-New kinds of input belong into ``Maker``. Read next: ``generator.py`` (which option has which).
+New kinds of input belong into ``Maker``.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class Maker:
         return self.one(*wrong, f"h3@2={'9' * 5000}")
 
     def given(self) -> str:
-        wrong = ["router", "router.init", "router.init=", "nope.init=N", "router.lr=0", "=N", "aggregation=0"]
+        wrong = ["router", "router.init", "router.init=", "nope.init=N", "router.eps=0", "=N", "aggregation=0"]
         wrong += ["router.init=N^²", "router.init=N^1/0", "router.init=N^" + "9" * 5000, "router.init=Q", "router.x=N"]
         return self.one(*wrong, "router.init=N^1e999", "router.init=L", "router.init=" + "N " * 20_000)
 

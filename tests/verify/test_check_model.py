@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from fractions import Fraction
 
 import pytest
 
@@ -20,6 +21,7 @@ from scaling_algebra.verify.tracing.measuring import Watch
 from scaling_algebra.verify.tracing.models import built, traced
 
 from ..docs.pages import ROOT, write_files
+from .test_tracing import FourWays
 
 pytest_plugins = ("pytester",)
 
@@ -47,30 +49,13 @@ def language(sizes):
     return Language(sizes["N"])
 
 
-class ExpertSum(nn.Module):
-    """Experts in a list, or stacked and contracted in one einsum; gates that sum to 1, or sigmoids."""
+def mixture(how="list", gate=None):
+    def build(sizes):
+        model = FourWays(sizes["N"], sizes["N_e"], sizes["M"], how)
+        model.gate = gate or model.gate
+        return model
 
-    def __init__(self, n, n_e, m, stacked=False, gate=torch.softmax):
-        super().__init__()
-        self.inp, self.router, self.head = (nn.Linear(*io, bias=False) for io in ((5, n), (n, m), (n, 3)))
-        self.gate, self.stacked = gate, stacked
-        if stacked:
-            self.up, self.down = nn.Parameter(torch.randn(m, n_e, n)), nn.Parameter(torch.randn(m, n, n_e))
-        else:
-            self.experts = nn.ModuleList(
-                nn.Sequential(nn.Linear(n, n_e, bias=False), nn.Linear(n_e, n, bias=False)) for _ in range(m)
-            )
-
-    def forward(self, x):
-        h = self.inp(x)
-        phi = self.router(h).softmax(-1) if self.gate is torch.softmax else self.gate(self.router(h))
-        if self.stacked:
-            return self.head(torch.einsum("be,enk,eki,bi->bn", phi, self.down, self.up, h))
-        return self.head(sum(phi[:, i : i + 1] * e(h) for i, e in enumerate(self.experts)))
-
-
-def mixture(**options):
-    return lambda z: ExpertSum(z["N"], z["N_e"], z["M"], **options)
+    return build
 
 
 def refuted(report):
@@ -86,13 +71,37 @@ def test_a_plan_holds_and_one_rate_for_all_does_not():
     assert all(gate.passed for gate in report.gates)
 
 
+class OneHead(nn.Module):
+    """Attention of one head, which grows; its scores times a number."""
+
+    def __init__(self, n, scale):
+        super().__init__()
+        self.tok, self.head, self.scale = nn.Embedding(32, n), nn.Linear(n, 32, bias=False), scale
+        self.q, self.k, self.v = (nn.Linear(n, n, bias=False) for _ in range(3))
+
+    def forward(self, ids):
+        h = self.tok(ids)
+        return self.head(F.scaled_dot_product_attention(self.q(h), self.k(h), self.v(h), scale=self.scale))
+
+
+def test_a_factor_in_the_model_and_one_that_is_folded():
+    """1 / d in the code; and 1 / sqrt(d), of which the rest goes to the queries: every row but theirs is the same."""
+    inside = check_model(lambda z: OneHead(z["N"], 1 / z["N"]), seeds=2)
+    folded = check_model(lambda z: OneHead(z["N"], (32 * z["N"]) ** -0.5), seeds=2, fold=True)
+    for a, b in zip(inside.rows, folded.rows, strict=True):
+        assert (a.quantity, a.step, a.fit.zero) == (b.quantity, b.step, b.fit.zero)
+        if a.predicted is not None:
+            less = Fraction(1, 2) if a.quantity.startswith("q.") else 0
+            assert b.predicted == a.predicted - less and b.fit.slope == pytest.approx(a.fit.slope - less, abs=1e-6)
+
+
 @pytest.mark.parametrize(
     ("build", "where", "what"),
     [
         (language, "qkv.weight", "lr"),
-        (mixture(stacked=True), "down", "init_std"),
+        (mixture("einsum"), "down", "init_std"),
         (mixture(), "experts.*.1.weight", "lr"),
-        (mixture(stacked=True), "up", "lr"),
+        (mixture("einsum"), "up", "lr"),
     ],
 )
 def test_a_planted_power_is_refuted_first_where_it_is_planted(build, where, what):
@@ -105,7 +114,7 @@ def test_a_planted_power_is_refuted_first_where_it_is_planted(build, where, what
 
 def test_parts_are_those_of_the_product_that_a_parameter_is_in():
     """Of three factors in one einsum each is measured in its own product; what is measured is W_0 x_0 and so on."""
-    build = mixture(stacked=True)
+    build = mixture("einsum")
     reading = traced(build)
     model, inputs, _ = built(build, {"N": 16, "N_e": 8, "M": 4})
     watch, x = Watch(model, inputs, reading), inputs[0][0]

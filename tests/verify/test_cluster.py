@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from click.testing import CliRunner
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("distributed")
 
-from scaling_algebra.cli import main
 from scaling_algebra.errors import UsageError
 from scaling_algebra.verify.hardware import Hardware
 from scaling_algebra.verify.measuring import pool
 from scaling_algebra.verify.measuring.pool import Failed, Here, Work
+
+from ..shared import scalecalc
 
 VERIFY = ["verify", "--regime", "I", "--optimizer", "sgd", "--parameterization", "sp", "--sizes", "8,12,18"]
 VERIFY += ["--seeds", "8", "--steps", "1", "--device", "cpu"]
@@ -20,7 +20,7 @@ REPORTS = ("report.json", "report.md", "report.html")
 
 
 def run(*arguments):
-    return CliRunner().invoke(main, [str(a) for a in arguments])
+    return scalecalc(*[str(a) for a in arguments])
 
 
 def reports(folder):
@@ -88,18 +88,3 @@ def test_memory_that_runs_out_halves_the_replicas(monkeypatch):
     most = 0
     with pytest.raises(UsageError, match="not enough memory"):
         runs.train_cell(setup, cell, Hardware())
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["--workers", "2", "--scheduler", "x:1"], "leave out --workers"),
-        (["--shard", "3/2"], "write for example 2/8"),
-        (["--shard", "1/2"], "needs -o DIR"),
-        (["--device", "cuda:x"], "no device named"),
-        (["--scheduler", "nowhere"], "cannot reach a scheduler"),
-    ],
-)
-def test_wrong_use_is_one_clear_line(arguments, says):
-    found = run(*VERIFY[:-2], *arguments)
-    assert found.exit_code == 2 and says in found.stderr and len(found.stderr.splitlines()) == 1, found.output

@@ -4,13 +4,11 @@ Records are those of their plans, verdicts follow from the numbers kept with the
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 import shlex
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import click
 import numpy as np
@@ -33,15 +31,9 @@ from scaling_algebra.verify.reports.output import EVIDENCE
 from scaling_algebra.verify.studies.curves import LossCurve, compare, drift, improvement
 from scaling_algebra.verify.studies.figures import KINDS, picture
 
-ROOT = Path(__file__).parents[2]
+from ..shared import ROOT, benchmark
+
 FOLDER = ROOT / "verify" / "evidence"
-
-
-def benchmark(name):
-    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def page(name):

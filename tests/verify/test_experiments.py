@@ -8,11 +8,9 @@ from functools import partial
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 torch = pytest.importorskip("torch")
 
-from scaling_algebra.cli import main
 from scaling_algebra.documents import render
 from scaling_algebra.solver.derivation import derive
 from scaling_algebra.verify.hardware import Hardware
@@ -20,7 +18,7 @@ from scaling_algebra.verify.judging.fit import Verdict
 from scaling_algebra.verify.measuring.pool import Here
 from scaling_algebra.verify.studies import blocks, charts, clusters, digits
 from scaling_algebra.verify.studies.findings import By, Conditions, Observation, findings, power
-from scaling_algebra.verify.studies.presentation import listed, shown
+from scaling_algebra.verify.studies.presentation import listed
 from scaling_algebra.verify.studies.quadratic import rule_of
 from scaling_algebra.verify.studies.runner import EXPERIMENTS, Experiment, Trial, perform, planned, worst
 
@@ -116,15 +114,6 @@ def test_exit_codes(outcomes, code):
     assert sum(result.counts.values()) == len([o for o in outcomes if o])
 
 
-def test_what_is_printed_and_written():
-    document = shown([performed(AGREES, REFUTED)])
-    (row,) = document.record["experiments"][0]["trials"]["trial 0"]
-    assert row["measured"] == 1.15 and row["verdict"] == row["expected"] == "AGREES" and len(row["ci"]) == 2
-    for words in ("REFUTED, must be AGREES", "tiny: 1 claims as predicted, 1 against, 0 inconclusive", "trial 1"):
-        assert words in render(document)
-    assert "some paper, Sec. 1" in render(document)
-
-
 def test_every_experiment_is_listed_and_can_fail():
     text = render(listed(list(EXPERIMENTS.values())))
     for name, chosen in EXPERIMENTS.items():
@@ -132,20 +121,6 @@ def test_every_experiment_is_listed_and_can_fail():
         claims = [claim for trial in chosen.trials for claim in trial.claims]
         assert any("planted" in claim for claim in claims), "a control that must fail"
         assert all(set(claim) <= {"of", "source", "wrong", *By} for claim in claims)
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        (["roters"], "did you mean 'routers'"),
-        (["clusters", "--sizes", "8,16,32"], "clusters has a fixed size"),
-        (["routers", "--only", "SGD: saturates", "--sizes", "8,9,10"], "n / 4, so give larger ones"),
-        (["routers", "--only", "relu"], "title; see scalecalc study --list\n"),
-    ],
-)
-def test_wrong_usage_is_one_line(given, said):
-    found = CliRunner().invoke(main, ["study", *given, "--device", "cpu"])
-    assert found.exit_code == 2 and said in found.stderr and found.stderr.count("\n") == 1
 
 
 # blocks -------------------------------------------------------------------------------------------------------------

@@ -6,11 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 torch = pytest.importorskip("torch")
 
-from scaling_algebra.cli import main
 from scaling_algebra.errors import UsageError
 from scaling_algebra.solver.derivation import derive
 from scaling_algebra.spec.networks.grammar import network
@@ -19,6 +17,8 @@ from scaling_algebra.verify.infinite_width.comparison import compared
 from scaling_algebra.verify.infinite_width.course import Descent, trajectory
 from scaling_algebra.verify.judging.fit import Verdict
 from scaling_algebra.verify.studies.figures import picture
+
+from ..shared import scalecalc
 
 ROUTERS = {"sigmoid": "mup", "softmax": "mup-sigmoid", "softmax-bias": "mup-sigmoid"}
 """muP-MoE of the routers paper, by its gate."""
@@ -166,7 +166,7 @@ def test_a_picture_of_the_limit_and_of_training(tmp_path):
     where = ["--regime", "I", "--parameterization", "mup", "--architecture", "routers-sigmoid", "--optimizer", "sgd"]
     trained = ["--sizes", "16,32,64", "--seeds", "2", "--device", "cpu"]
     record = tmp_path / "limit.json"
-    result = CliRunner().invoke(main, ["study", "limit", *where, *trained, "-o", str(record)])
+    result = scalecalc("study", "limit", *where, *trained, "-o", str(record))
     assert record.exists(), result.output
     picture("limits", tmp_path / "limit.png", [record])
     assert (tmp_path / "limit.png").stat().st_size > 10_000
@@ -174,6 +174,6 @@ def test_a_picture_of_the_limit_and_of_training(tmp_path):
 
 def test_the_command_says_undecided_and_exits_with_3():
     where = ["--regime", "I", "--optimizer", "sgd", "--architecture", "routers-sigmoid", "--steps", "1"]
-    assert CliRunner().invoke(main, ["study", "limit", *where, "--parameterization", "mup"]).exit_code == 0
-    result = CliRunner().invoke(main, ["study", "limit", *where, "--parameterization", "sp"])
+    assert scalecalc("study", "limit", *where, "--parameterization", "mup").exit_code == 0
+    result = scalecalc("study", "limit", *where, "--parameterization", "sp")
     assert result.exit_code == 3 and "undecided: psi is a random sum" in result.output

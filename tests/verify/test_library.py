@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
-from click.testing import CliRunner
 
 torch = pytest.importorskip("torch")
 
 from scaling_algebra import derive, signals
-from scaling_algebra.cli import main
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.spec.networks.grammar import network
@@ -21,6 +19,7 @@ from scaling_algebra.verify.judging.fit import Verdict
 
 from ..measure import evidence
 from ..measure import test_library as measured
+from ..shared import scalecalc
 
 UNDERIVED = {"moe-rmsnorm", "lora", "linear-attention"}
 """No muP is found, or proved not to exist: nothing to train."""
@@ -48,9 +47,9 @@ def test_nothing_certified_is_refuted(job):
 
 def test_verify_measures_a_network_of_the_library_or_of_ones_own(tmp_path):
     args = ["--ray", "N=1,N_e=0,M=0", "--sizes", "24,48,96", "--seeds", "16", "--device", "cpu"]
-    found = CliRunner().invoke(main, ["verify", "--architecture", "mlp", *args, "--claim", "h2.change@1=0"])
+    found = scalecalc("verify", "--architecture", "mlp", *args, "--claim", "h2.change@1=0")
     assert found.exit_code == 0 and "h2.change" in found.output, found.output
-    wrong = CliRunner().invoke(main, ["verify", "--architecture", "mlp", *args, "--claim", "h2.change@1=1"])
+    wrong = scalecalc("verify", "--architecture", "mlp", *args, "--claim", "h2.change@1=1")
     assert wrong.exit_code == 1 and "REFUTED" in wrong.output
 
 

@@ -15,10 +15,10 @@ from scaling_algebra.verify.networks.reading import TorchNetwork
 from scaling_algebra.verify.networks.replicas import Draw
 
 
-def spread(gate, lr, n, seeds=32):
+def spread(gate, lr, n, z=0.0, seeds=32, regime="II"):
     """Median over seeds of the rms of M phi, and the share of seeds where one expert has more than half, after two
-    updates of SGD with muP's powers of regime II; chi = 1, base constants 1."""
-    d, seeds = derive("II", "sgd", "mup"), list(range(seeds))
+    updates of SGD with muP's powers; chi = 1, base constants 1, z-loss of weight z."""
+    d, seeds = derive(regime, "sgd", "mup"), list(range(seeds))
     equations = MOE_BLOCK.origin.replace("gate(", f"{gate}(")
     if gate == "softmax":  # it brings the mean itself
         equations = equations.replace("alpha phi", "phi")
@@ -33,7 +33,7 @@ def spread(gate, lr, n, seeds=32):
         group["lr"] = lr * d.scaling.tensors[group["symbol"]].lr.at(dims)
     for _ in range(2):
         optimizer.zero_grad()
-        model().sum().backward()
+        (model() + z * model.signals(model.weights, {})["psi"].logsumexp(1) ** 2).sum().backward()
         optimizer.step()
     phi = model.signals(model.weights, {})["phi"].detach()
     phi = phi / phi.sum(1, keepdim=True)
@@ -46,11 +46,13 @@ def test_the_rate_decides_whether_a_softmax_collapses(n):
     """MSSP paper, App. A and J.1 (the same exponents under a softmax), and what that assumes: bounded logits.
 
     At a small rate the median stays near its start and few seeds collapse; at ten times that rate all do, and the rms
-    of M phi is sqrt(M), its largest value, so that no exponent of muP is left. A sigmoid is flat at both (control).
+    of M phi is sqrt(M), its largest value, so that no exponent of muP is left. A sigmoid is flat at both (control). In
+    between a z-loss keeps the logits bounded if its weight is large enough.
     """
     small, large = spread("softmax", 0.03, n), spread("softmax", 0.3, n)
     assert small[0] < 2 and small[1] < 0.2
     assert large[0] == pytest.approx(n**0.5, rel=1e-3) and large[1] > 0.9
+    assert spread("softmax", 0.1, n, 0.001)[1] > 0.5 > 0.2 > spread("softmax", 0.1, n, 0.1)[1]
     for lr in (0.03, 0.3):
         assert spread("sigmoid", lr, n)[0] < 1.2 and spread("sigmoid", lr, n)[1] == 0
 

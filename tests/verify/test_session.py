@@ -8,11 +8,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 torch = pytest.importorskip("torch")
 
-from scaling_algebra.cli import main
 from scaling_algebra.errors import UsageError
 from scaling_algebra.solver import derivation
 from scaling_algebra.spec.configuration import Configuration
@@ -29,21 +27,12 @@ from scaling_algebra.verify.measuring.sizes import elements
 from scaling_algebra.verify.measuring.store import Store, read_plan, write_plan
 from scaling_algebra.verify.networks.scales import CONSTANTS
 
+from ..shared import scalecalc
+
 SIZES = (8, 12, 18, 27)
 ASKED = Configuration.of("III", "sgd", "mup")
-VERIFY = [
-    "verify",
-    "--regime",
-    "III",
-    "--optimizer",
-    "sgd",
-    "--parameterization",
-    "mup",
-    "--steps",
-    "1",
-    "--device",
-    "cpu",
-]
+VERIFY = ["verify", "--regime", "III", "--optimizer", "sgd", "--parameterization", "mup"]
+VERIFY += ["--steps", "1", "--device", "cpu"]
 OTHERS = (("optimizer", "adam"), ("parameterization", "mssp"))
 SMALL = [*VERIFY, "--sizes", "8,12,18,27", "--seeds", "16"]
 TRAIN = runs.train_network
@@ -54,7 +43,7 @@ def small(**options):
 
 
 def invoke(*arguments):
-    return CliRunner().invoke(main, [str(a) for a in arguments])
+    return scalecalc(*[str(a) for a in arguments])
 
 
 def closing(found):
@@ -228,13 +217,6 @@ def test_pieces_of_another_recipe_are_not_mixed_in(tmp_path, monkeypatch):
     assert not run.report(Store(tmp_path)).incomplete
 
 
-@pytest.mark.parametrize("content", ['{"runs": [1]}', '{"runs": [{"steps": 2}]}', '{"runs": 1}', "[", "{}"])
-def test_a_damaged_plan_is_one_clear_line(content, tmp_path):
-    (tmp_path / "plan.json").write_text(content)
-    found = invoke("verify", "--merge", tmp_path)
-    assert found.exit_code == 2 and len(found.stderr.splitlines()) == 1 and "plan.json" in found.stderr, found.output
-
-
 def test_a_folder_of_another_run_is_left_alone(tmp_path):
     write_plan(tmp_path, {"runs": [small().as_json()]})
     write_plan(tmp_path, {"runs": [small().as_json()]})
@@ -333,20 +315,4 @@ def test_every_campaign_can_be_run(name):
 def test_a_wrong_campaign_is_one_clear_line(text, says, tmp_path):
     (tmp_path / "mine.toml").write_text(text)
     found = invoke("verify", "--campaign", tmp_path / "mine.toml")
-    assert found.exit_code == 2 and says in found.stderr and len(found.stderr.splitlines()) == 1, found.output
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["--campaign", "quick", "--regime", "III"], "leave out --regime"),
-        (["--regime", "III", "--sizes", "8,12,18", "--claim", "<dW2@1, dW2@1>@1=0"], "not of tensors"),
-        (["--campaign", "transformer", "--budget", "5s"], "for a transformer"),
-        (["--resume", "x", "-o", "y"], "leave out --output"),
-        (["--regime", "III", "--budget", "5s", "--seeds", "4"], "leave out"),
-        (["--regime", "III", "--sizes", "8,12,18", "--max-memory", "1KiB"], "more than --max-memory"),
-    ],
-)
-def test_wrong_use_is_one_clear_line(arguments, says):
-    found = invoke("verify", *arguments)
     assert found.exit_code == 2 and says in found.stderr and len(found.stderr.splitlines()) == 1, found.output

@@ -7,12 +7,10 @@ from functools import partial
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
-from scaling_algebra.cli import main
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.verify.networks.base_shapes import recipe
@@ -21,6 +19,8 @@ from scaling_algebra.verify.studies.presentation import study
 from scaling_algebra.verify.studies.sweep import Course, better, rate, sweep, tune
 from scaling_algebra.verify.studies.tasks import TASKS
 from scaling_algebra.verify.studies.transfer import transfer
+
+from ..shared import scalecalc
 
 GRID = tuple(np.arange(-9.0, -2.0))
 YES, NO, OPEN = "TRANSFERS", "DRIFTS", "INCONCLUSIVE"
@@ -199,6 +199,16 @@ def test_diverged_runs_count_as_having_learned_nothing():
     (found,) = sweep(course(8, 2), [(small_recipe("sgd"), 8, (-2.0, 20.0, 30.0))])
     assert np.isfinite(found.losses).all() and (found.losses[1:] >= found.losses[0]).all()
     assert found.losses[-1] == pytest.approx(np.log(10))  # zero readout: uniform over ten classes at the start
+    study = swept("mup", grid=(-6.0, 30.0, 66.0), extend=0)
+    assert study.diverged == "mup at N = 8 from 30 on, mup at N = 12 from 30 on, mup at N = 16 from 30 on"
+
+
+@pytest.mark.parametrize("swept", ["init", "epsilon", "alpha"])
+def test_another_constant_is_swept_at_a_fixed_rate(swept):
+    """A factor of 1 is the network of a sweep of the rate; one of 2^30 is another."""
+    rates = sweep(course(6, 2), [(small_recipe(), 8, (-6.0, -5.0))])[0]
+    other = sweep(replace(course(6, 2), swept=swept, lr=2.0**-5), [(small_recipe(), 8, (0.0, 30.0))])[0]
+    assert (other.losses[0] == rates.losses[1]).all() and (other.losses[1] != rates.losses[1]).all()
 
 
 def test_tuning_never_ends_above_its_start_and_repeats():
@@ -214,8 +224,7 @@ def test_a_gain_within_its_error_is_none():
     assert not better(base + np.array([-0.5, 0.5, -0.6, 0.5]), base)
 
 
-def run(*args):
-    return CliRunner().invoke(main, ["study", "transfer", *args])
+run = partial(scalecalc, "study", "transfer")
 
 
 def swept(*names, steps=3, grid=(-7.0, -6.0, -5.0), extend=4, trials=0, data="digits", **settings):
@@ -260,24 +269,6 @@ def test_tuned_multipliers_are_kept():
     assert tuned["trials"] == 4 and tuned["loss"] <= tuned["untuned"] and tuned["multipliers"]["init"] > 0
 
 
-@pytest.mark.parametrize(
-    ("args", "words"),
-    [
-        (["--regime", "I", "--optimizer", "muon"], "muon cannot be trained: its step is of whole tensors"),
-        (["--ray", "N=0,N_e=1,M=1"], "N does not grow"),
-        (["--regime", "I", "--grid=-4,-10"], "three rates or more"),
-        (["--regime", "I", "--base", "D=3"], "no axis of the base size"),
-        (["--regime", "I", "--base", "K=9"], "larger base size"),
-        (["--regime", "I", "--data", "text", "--widths", "24,32,48"], "multiple of the head dimension"),
-        (["--regime", "I", "--parameterization", "mssp", "--base", "K=2"], "top-K cannot choose 2 of 4"),
-    ],
-)
-def test_wrong_usage_is_one_line_and_exit_2(args, words):
-    found = run(*args)
-    assert found.exit_code == 2 and words in found.output, found.output
-    assert len(found.output.strip().splitlines()) == 1
-
-
 def test_widths_may_be_values_of_another_axis():
     ray, base = "N=0,N_e=0,M=1,K=1", {"N": 8, "N_e": 8, "M": 4, "K": 4}
     configuration = Configuration.of(None, "adam", "mup", ray=ray)
@@ -285,5 +276,3 @@ def test_widths_may_be_values_of_another_axis():
     assert shapes.dims(16) == {"N": 8, "N_e": 8, "M": 16, "K": 16}
     with pytest.raises(UsageError, match="N does not grow"):
         recipe(configuration, base, True, along="M")
-    result = run("--ray", ray, "--along", "M")
-    assert result.exit_code == 2 and "no default widths" in result.output

@@ -1,7 +1,4 @@
-"""The numbers of a recipe on a live module: groups of an optimizer, initial values, exports, checks by training.
-
-Read next: ``planning.py`` (roles and numbers), ``exports.py`` (formats of trainers), ``checking.py`` (training).
-"""
+"""The numbers of a recipe on a live module: groups of an optimizer, initial values, exports, checks by training."""
 
 from . import presentation as presentation  # registers documents
 from .planning import plan

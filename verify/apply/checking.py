@@ -5,7 +5,6 @@ the certified exponents, by the names of its parameters and modules. Epsilons ar
 the base, and scale as derived. Of a plan's numbers the readout starts at zero: the first step moves the output alone,
 and after the second all tensors have moved along a coherent gradient. One std and one learning
 rate for all is trained beside it and must be refuted.
-Read next: ``verify/tracing/measuring.py`` (what is measured), ``planning.py`` (the numbers).
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from scaling_algebra.verify.tracing.measuring import OUTPUT, Watch, of_role, rol
 from scaling_algebra.verify.tracing.models import Inputs, built, called, exactly, usual
 from scaling_algebra.verify.tracing.recording import output_of
 
-from .planning import planned
+from .planning import folded, planned
 from .plans import Plan
 
 OFF = 0.1
@@ -66,6 +65,7 @@ def check_model(
     lr: float = 1e-2,
     parameterization: str = "mup",
     rules: Mapping[str, Mapping[str, Power]] | None = None,
+    fold: bool = False,
 ) -> Report:
     """Trains a model at several sizes, with the numbers of its plan or with its own, and judges how its signals change.
 
@@ -78,6 +78,7 @@ def check_model(
         seeds: replicas at every size. lr: of every parameter at the base, where ``build`` brings no optimizer.
         rules: powers to train with instead of the derived ones, by parameter (as the plan names it) and ``init_std`` or
             ``lr``; what is predicted stays, so that a rule that differs is refuted where it matters.
+        fold: as for ``plan``: what the model lacks is in the numbers that train it.
 
     Raises:
         UsageError: a model that cannot be read, sizes off one ray, or a multiplier that the model lacks.
@@ -107,7 +108,7 @@ def check_model(
     m = Measurement(ray, steps, watched=(OUTPUT,))
     grows = max(sizes[0], key=lambda axis: sizes[-1][axis] / sizes[0][axis])
     m.sizes, m.dims = [s[grows] / sizes[0][grows] for s in sizes], [dict(s) for s in sizes]
-    names = _measure(m, build, reading, inputs, _changed(numbers, rules or {}), zero, how, lr, seeds)
+    names = _measure(m, build, reading, inputs, _changed(numbers, rules or {}), zero, how, lr, seeds, fold)
     m.environment = {
         "optimizer": "adamw",
         "device": "cpu",
@@ -116,7 +117,8 @@ def check_model(
         "wall_seconds": time.monotonic() - start,
         "read": reading.lines,
     }
-    return judge(m, _predicted(numbers.derivations[0], zero, names, steps))
+    moved = {x: power.on(ray) for x, power in (folded(numbers, reading) if fold else {}).items()}
+    return judge(m, _predicted(numbers.derivations[0], zero, names, steps, moved))
 
 
 def culprit(report: Report) -> ReportRow | None:
@@ -134,6 +136,7 @@ def _measure(
     how: Kind,
     lr: float,
     seeds: int,
+    fold: bool,
 ) -> Mapping[str, Sequence[str]]:
     """Trains the model at the dimensions of a measurement and puts in what it did; quantities by name.
 
@@ -146,7 +149,7 @@ def _measure(
         model, mine, optimizer = built(build, size, seed)
         if [x.shape for x in _flat(mine)] != [x.shape for x in _flat(inputs)]:
             raise UsageError(f"the input grows at {dict(size)}; return one of the same shape at every size")
-        p = planned(model, reading, numbers.at(size))
+        p = planned(model, reading, numbers.at(size), model, fold and how != "own")
         if how == "one":
             optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
         elif how == "plan":
@@ -156,8 +159,8 @@ def _measure(
             name, factor = next(iter(left.items()))
             at = reading.factors[name][0] or "model"
             raise UsageError(
-                f"at {dict(size)} {at} must multiply by {factor:g} ({name} of scalecalc list --model); do it there, or "
-                "choose sizes for which it need not"
+                f"at {dict(size)} {at} must multiply by {factor:g} ({name} of scalecalc list --model); do it there, "
+                "give fold=True, or choose sizes for which it need not"
             )
         watch = Watch(model, inputs, reading)
         names.update(watch.names)
@@ -196,7 +199,7 @@ def _gradients(
     model: nn.Module, own: Any, inputs: Inputs, reading: Traced, numbers: Recipe, zero: Sequence[str], steps: int
 ) -> dict[str, float]:
     """Epsilon at the base: the largest root-mean-square of the gradient of every parameter on the way, by role."""
-    p, sizes = planned(model, reading, numbers.at(numbers.way.base)), dict[str, float]()
+    p, sizes = planned(model, reading, numbers.at(numbers.way.base), model), dict[str, float]()
     for _ in _steps(model, own or _set(p, zero, 0), inputs, steps, _epsilons(p)):
         for e in p.entries:
             if e.tensor.grad is not None:
@@ -231,12 +234,12 @@ def _steps(
 
 
 def _predicted(
-    d: Derivation, zero: Sequence[str], names: Mapping[str, Sequence[str]], steps: int
+    d: Derivation, zero: Sequence[str], names: Mapping[str, Sequence[str]], steps: int, moved: Mapping[str, Fraction]
 ) -> dict[str, Sequence[Cell]]:
     """Exponents by name where they are certified; of several quantities those that they have in common.
 
     Args:
-        zero: tensors that start at zero instead.
+        zero: tensors that start at zero instead. moved: exponents of what is folded into signals.
     """
     tensors = {role: replace(t, init_std=None) if role in zero else t for role, t in d.scaling.tensors.items()}
     point = replace(d.scaling, tensors=tensors).point(d.ray)
@@ -244,7 +247,8 @@ def _predicted(
 
     def cell(quantity: str, t: int) -> Cell:
         decided = look.quick(quantity, t).decided and (answer := look(quantity, t)).decided
-        return answer.exponent if decided else ...
+        exponent = answer.exponent if decided else ...
+        return exponent + moved.get(quantity.split(".")[0], 0) if isinstance(exponent, Fraction) else exponent
 
     def row(quantity: str) -> list[Cell]:
         return [cell(quantity, t) for t in range(1 if quantity.endswith(".init") else steps + 1)]

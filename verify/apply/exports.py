@@ -17,15 +17,12 @@ from pathlib import Path
 import jinja2
 
 from scaling_algebra.errors import UsageError, named, unknown_name
-from scaling_algebra.recipes.recipe import VECTORS
 from scaling_algebra.spec.optimizers import Optimizer
 
 from .modules import Entry
 
 WHAT = ("lr", "eps", "wd", "init", "multiplier")
 """What a plan says; every format carries some of it."""
-ONES = ("gain", "final_gain")
-"""Roles that start at one; the other vectors start at zero."""
 ADJUSTED = ("original", "match_rms_adamw")
 """Factors of a matrix's shape that ``torch.optim.Muon`` has."""
 EMBEDDED = ("embed_tokens", "lm_head")
@@ -34,10 +31,10 @@ EMBEDDED = ("embed_tokens", "lm_head")
 
 @dataclass(frozen=True)
 class ParameterGroup:
-    """Parameters of one role with the same numbers, and what trains them.
+    """Parameters with the same numbers, and what trains them.
 
     Attributes:
-        others: names of all other parameters. tied: all experts start alike.
+        others: names of all other parameters. experts: one for each. tied: all of them start alike.
 
     Raises:
         UsageError: of every number: nothing was tuned at the base.
@@ -47,11 +44,8 @@ class ParameterGroup:
     optimizer: Optimizer
     entries: Sequence[Entry]
     others: Sequence[str]
+    experts: bool
     tied: bool
-
-    @property
-    def role(self) -> str:
-        return self.entries[0].role
 
     @property
     def names(self) -> list[str]:
@@ -62,19 +56,17 @@ class ParameterGroup:
         number = self.entries[0].settings[what].target
         if number is None:
             option = {"init_std": "std"}.get(what, what)
-            raise UsageError(f"{self.role} has no {what} at the base; give plan(..., {option}=NUMBER)")
+            raise UsageError(f"{self.name} has no {what} at the base; give plan(..., {option}=NUMBER)")
         return number
 
     @property
     def std(self) -> float:
-        """The standard deviation of the initial values around 0, or around 1 for a gain."""
+        """The standard deviation of the initial values, or 0."""
         return 0.0 if self.fill is not None else self.value("init_std")
 
     @property
     def fill(self) -> float | None:
         """The value that every entry starts with, if they start alike."""
-        if self.role in VECTORS:
-            return 1.0 if self.role in ONES else 0.0
         return self.entries[0].fill
 
     @property
@@ -96,7 +88,7 @@ class ParameterGroup:
     def start(self) -> tuple[str, float]:
         """The initial values for a format that draws them."""
         if self.tied:
-            raise UsageError(f"{self.role} starts alike for all experts, which this format cannot say; use plan.init_")
+            raise UsageError(f"{self.name} starts alike for all experts, which this format cannot say; use plan.init_")
         return ("normal", self.std) if self.std else ("fill", self.fill or 0.0)
 
     def torch_name(self, muon: bool = False) -> str:
@@ -147,7 +139,7 @@ def export(form: str, about: str, groups: Groups, multiplied: bool, dropping: Se
         )
     template = TRAINERS.get_template(f"{form.lower()}.j2")
     embedded = [x for x in groups if any(part in name for name in x.names for part in EMBEDDED)]
-    vectors = [x for x in groups if x.role in VECTORS]
+    vectors = [x for x in groups if x.fill is not None]
     text = template.render(form=form.lower(), groups=groups, match=chosen.patterns, embedded=embedded, vectors=vectors)
     return f"# {about}\n{text if chosen.module else text.rstrip()}"
 
@@ -178,7 +170,7 @@ def _row(group: ParameterGroup, form: str) -> dict[str, object]:
     named = {"name": group.name, "pattern": expressions(group)[0], **group.numbers}
     if form == "hf":
         return {**named, "init": group.start}
-    return {**named, "moe": True} if group.role.startswith("expert") else named
+    return {**named, "moe": True} if group.experts else named
 
 
 def expressions(group: ParameterGroup) -> list[str]:

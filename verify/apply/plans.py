@@ -1,7 +1,4 @@
-"""Initial values, groups and exports of every parameter of a live ``nn.Module``: ``Plan``.
-
-Read next: ``planning.py`` (makes one), ``presentation.py`` (the coverage report), ``exports.py``.
-"""
+"""Initial values, groups and exports of every parameter of a live ``nn.Module``: ``Plan``."""
 
 from __future__ import annotations
 
@@ -19,29 +16,26 @@ from scaling_algebra.recipes.recipe import Recipe
 from scaling_algebra.spec.optimizers import Optimizer
 
 from .exports import ParameterGroup, export
-from .gates import Gate
 from .modules import Entry, tensors
 
 
 @dataclass(frozen=True, repr=False)
 class Plan(Rendered):
-    """Every parameter of a model with its role and its numbers, to set on the model.
+    """Every parameter of a model with its numbers, to set on the model.
 
     Attributes:
-        model: the module. recipe: where the numbers come from. family: of the configuration; empty where there is none.
+        model: the module. recipe: where the numbers come from.
         entries: the parameters, tied ones once. aliases: names of tied ones by the name that stays.
         buffers: names; never the optimizer's. multipliers: what is left for the model's code to multiply, by name.
-        gate: what weighs the experts. warnings: what the model does not tell, a line each.
+        warnings: what the reading holds or leaves out, a line each.
     """
 
     model: nn.Module
     recipe: Recipe
-    family: str
     entries: tuple[Entry, ...]
     aliases: Mapping[str, str]
     buffers: tuple[str, ...]
     multipliers: Mapping[str, float]
-    gate: Gate
     warnings: tuple[str, ...]
 
     def __getitem__(self, name: str) -> Entry:
@@ -66,7 +60,8 @@ class Plan(Rendered):
 
     def _group(self, name: str, entries: list[Entry]) -> ParameterGroup:
         role, others = entries[0].role, [e.name for e in self.entries if e.frozen or e.group != name]
-        return ParameterGroup(name, trainer(self.recipe, role), entries, others, role in self.recipe.tied)
+        experts = bool(self.recipe.derivations[0].network.tensors[role].experts)
+        return ParameterGroup(name, trainer(self.recipe, role), entries, others, experts, role in self.recipe.tied)
 
     @property
     def optimizers(self) -> dict[str, list[str]]:
@@ -77,7 +72,8 @@ class Plan(Rendered):
         return groups
 
     def init_(self, model: nn.Module | None = None, generator: torch.Generator | None = None) -> nn.Module:
-        """Draws every trained parameter anew: normal with the std of its group at the target; gains 1, biases 0.
+        """Draws every trained parameter anew: normal with the std of its group at the target. Vectors
+        that start alike (gains, biases) keep that start.
 
         Args:
             model: the one of the plan, or one with the same names (sharded, compiled, or a copy).
@@ -92,7 +88,7 @@ class Plan(Rendered):
             for entry, p in self._parameters(model):
                 std = stds[entry.group]
                 if std == 0:
-                    p.fill_(self.groups[entry.group].fill or 0.0)
+                    p.fill_(entry.fill or 0.0)
                 elif not self.groups[entry.group].tied:
                     p.normal_(0.0, std, **drawn)
                 elif p.dim() == 3:

@@ -1,42 +1,49 @@
-"""What a plan says of every parameter: the coverage report. Read next: ``documents`` (how that is printed)."""
+"""A plan as a document: its groups with their numbers, and what is left to do.
+
+Read next: ``documents`` (how that is printed).
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 from scaling_algebra.documents import document_of
-from scaling_algebra.documents.blocks import Block, Code, Document, Grid, Heading, Lines, Piece, literal
-from scaling_algebra.recipes.presentation import number
+from scaling_algebra.documents.blocks import Block, Document, Grid, Heading, Lines, Piece, literal
 from scaling_algebra.recipes.settings import Setting
 from scaling_algebra.spec.optimizers import SHAPES
 
 from .plans import Plan
 
 _WHAT = ("init_std", "lr", "eps", "decay")
+WIDE, LISTED = 46, 6
+"""Letters of a name that are printed, its last ones; and names in a line."""
 
 
 @document_of.register(Plan)
-def coverage(p: Plan) -> Document:
-    """Every parameter with role, rule and numbers (factors where nothing was tuned), then what the model must do."""
+def plan(p: Plan) -> Document:
+    """Every group with its numbers (factors where nothing was tuned), then what the model must do."""
     rows: list[tuple[Piece | None, ...]] = []
-    for e in p.entries:
-        shape = " x ".join(map(str, e.shape)) + (f" ({e.layout})" if e.layout else "")
-        values = [_value(e.settings.get(what)) for what in _WHAT]
-        rows.append((e.name, "frozen" if e.frozen else e.group, literal(shape), Code(e.rule), *values))
-    header = ("parameter", "role", "shape", "rule", "init std", "lr", "eps", "weight decay")
-    blocks: list[Block] = [Heading(literal(p.about)), Grid.of(header, rows)]
-    lines = [literal(f"{alias} is {stays}: one tensor, one group") for alias, stays in p.aliases.items()]
+    for name, group in p.groups.items():
+        first = group.entries[0]
+        values = [_value(first.settings.get(what)) for what in _WHAT]
+        values[0] = f"{first.fill:.4g} (all)" if first.fill is not None else values[0]
+        rows.append((literal(_short(name)), str(len(group.entries)), *values))
+    header = ("group", "of", "init std", "lr", "eps", "decay")
+    used = [k for k in range(len(header)) if k < 2 or any(row[k] for row in rows)]
+    grid = Grid.of([header[k] for k in used], [tuple(row[k] for k in used) for row in rows])
+    blocks: list[Block] = [Heading(literal(p.about)), grid]
+    lines = [literal(f"{_short(alias)} is {_short(stays)}: one tensor") for alias, stays in p.aliases.items()]
+    if frozen := [e.name for e in p.entries if e.frozen]:
+        lines.append(literal(f"frozen, in no group: {_listed(frozen)}"))
     if p.buffers:
-        lines.append(literal(f"buffers, never the optimizer's: {', '.join(p.buffers)}"))
+        lines.append(literal(f"buffers, never the optimizer's: {_listed(p.buffers)}"))
     for name, groups in p.optimizers.items():
         rule, factor = p.groups[groups[0]].optimizer, ""
         if rule.normalises == "matrix":
             factor = f", which multiplies a rate by {SHAPES[rule.shape].about}"
         if factor or len(p.optimizers) > 1:
-            lines.append(literal(f"{name} trains {', '.join(groups)}{factor}"))
-    if p.gate.brings:
-        lines.append(literal(p.gate.about))
-    lines += [f"multiply {name} by {number(x)} in the model" for name, x in p.multipliers.items() if x != 1]
+            lines.append(literal(f"{name} trains {_listed(groups)}{factor}"))
+    lines += [f"multiply {name} by {x:.6g} in the model, or fold=True" for name, x in p.multipliers.items() if x != 1]
     if lines:
         blocks.append(Lines.of(*lines, listed=True))
     if p.warnings:
@@ -47,21 +54,14 @@ def coverage(p: Plan) -> Document:
 def as_json(p: Plan) -> dict[str, Any]:
     """The JSON contract of a plan."""
     return {
-        "family": p.family or None,
-        "gate": p.gate.brings or None,
-        "gate_scale": p.gate.scale,
-        "gate_measured": p.gate.measured,
-        "shared_experts": p.gate.shared,
         "parameters": [
             {
                 "name": e.name,
-                "role": e.role or None,
                 "group": e.group or None,
                 "optimizer": p.groups[e.group].optimizer.name if e.group in p.groups else None,
-                "rule": e.rule,
                 "shape": list(e.shape),
-                "layout": e.layout,
                 "frozen": e.frozen,
+                "fill": e.fill,
                 **{what: s.as_json() for what, s in e.settings.items()},
             }
             for e in p.entries
@@ -74,7 +74,16 @@ def as_json(p: Plan) -> dict[str, Any]:
     }
 
 
+def _short(name: str) -> str:
+    return name if len(name) <= WIDE else f"...{name[3 - WIDE :]}"
+
+
+def _listed(names: Any) -> str:
+    names = list(names)
+    return ", ".join(map(_short, names[:LISTED])) + (f" and {len(names) - LISTED} more" if names[LISTED:] else "")
+
+
 def _value(setting: Setting | None) -> str:
     if setting is None:
         return ""
-    return number(setting.target) if setting.target is not None else f"x {number(setting.factor)}"
+    return f"{setting.target:.4g}" if setting.target is not None else f"x {setting.factor:.4g}"

@@ -5,7 +5,6 @@ largest model), ``work`` (weight entries trained at every size, all seeds togeth
 power of two; more suit a large GPU), and tables ``[[run]]`` whose lists ``regimes`` or ``rays``, ``optimizers``,
 ``parameterizations`` and ``architectures`` are combined; a run may override the top level, and say ``epsilon`` or
 ``readout_init``.
-Read next: ``cells.py`` (a run as a grid of cells), ``session.py`` (does all runs).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What may stand in a campaign and in a stored plan: every key with its type, its range, and how it is written.
-
-Read next: ``plans.py`` (what the keys mean).
-"""
+"""What may stand in a campaign and in a stored plan: every key with its type, its range, and how it is written."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Does all runs of a plan on some hardware, with progress.
-
-Read next: ``plans.py`` (what a run is), ``cells.py`` (how it is cut), ``budget.py`` (how long it takes).
-"""
+"""Does all runs of a plan on some hardware, with progress."""
 
 from __future__ import annotations
 

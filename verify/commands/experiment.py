@@ -15,14 +15,17 @@ from scaling_algebra.errors import UsageError, named
 
 from .shared import POOL, RESUME, again, integers, kept, pool, progress
 
+STUDIES = {
+    "transfer": ("Sweeps of the learning rate.", "scaling_algebra.verify.commands.transfer"),
+    "limit": ("The limit of infinite width.", "scaling_algebra.verify.commands.limit"),
+}
+"""Studies with options of their own."""
+
 
 @click.command(
     "study",
     cls=Verb,
-    forms={
-        "transfer": ("Sweeps of the learning rate.", "scaling_algebra.verify.commands.transfer"),
-        "limit": ("The limit of infinite width.", "scaling_algebra.verify.commands.limit"),
-    },
+    forms=STUDIES,
     epilog=examples(
         "scalecalc study --list",
         "scalecalc study routers --only softmax --seeds 64 -o routers.md",
@@ -61,7 +64,11 @@ def command(
     from scaling_algebra.verify.studies.presentation import listed, shown
     from scaling_algebra.verify.studies.runner import EXPERIMENTS, perform, planned, worst
 
-    chosen = [named("experiment", name, EXPERIMENTS) for name in dict.fromkeys(names or EXPERIMENTS)]
+    if other := next((name for name in names if name in STUDIES), ""):
+        raise UsageError(f"{other} is a study of its own; write scalecalc study {other}, the name first")
+    for name in names:
+        named("study", name, {**EXPERIMENTS, **STUDIES})
+    chosen = [named("study", name, EXPERIMENTS) for name in dict.fromkeys(names or EXPERIMENTS)]
     if only is not None:
         matching = [tuple(t for t in e.trials if only.lower() in t.title.lower()) for e in chosen]
         chosen = [replace(e, trials=trials) for e, trials in zip(chosen, matching, strict=True) if trials]

@@ -6,10 +6,9 @@ import click
 
 from scaling_algebra import limits
 from scaling_algebra.commands.options import Answer, Count, Name, configured, examples, printed
-from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.configuration import Configuration
 
-from .shared import DEVICE, defaulted, integers, progress, reals, resumable
+from .shared import DEVICE, defaulted, integers, positive, progress, resumable
 
 SAMPLES = 64
 """Most inputs."""
@@ -55,9 +54,7 @@ def command(
     three Gaussian vectors at most. Exit codes: 0 computed, and what was trained comes nearer as n^(-1/2); 1 it does
     not; 2 wrong usage; 3 undecided from some update on.
     """
-    (rate,) = reals("lr", lr) if "," not in lr else (0.0,)
-    if not 0 < rate <= limits.SIZE:
-        raise UsageError(f"the learning rate is {lr!r}; give one positive number, e.g. 0.1")
+    rate = positive("learning rate", lr)
     values = None if sizes is None else integers("sizes", sizes)
 
     import numpy  # noqa: F401  torch warns where it is missing

@@ -117,6 +117,18 @@ def reals(label: str, text: str) -> list[float]:
     return _numbers(label, text, limits.real)
 
 
+def positive(label: str, text: str) -> float:
+    """One number above zero.
+
+    Raises:
+        UsageError: anything else.
+    """
+    (value,) = reals(label, text) if "," not in text else (0.0,)
+    if not 0 < value <= limits.SIZE:
+        raise UsageError(f"the {label} is {text!r}; give one positive number, e.g. 0.1")
+    return value
+
+
 def _numbers(label: str, text: str, kind: Callable[[str], Number]) -> list[Number]:
     try:
         if text.count(",") < limits.RATES:

@@ -15,9 +15,9 @@ from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS, READOUTS
 from scaling_algebra.verify.networks.scales import AXES, Dims
-from scaling_algebra.verify.studies.tasks import TASKS, numbers
+from scaling_algebra.verify.studies.tasks import SWEPT, TASKS, numbers
 
-from .shared import POOL, RESUME, defaulted, integers, kept, pool, progress, reals, resumable
+from .shared import POOL, RESUME, defaulted, integers, kept, pool, positive, progress, reals, resumable
 
 
 @click.command(
@@ -56,7 +56,16 @@ from .shared import POOL, RESUME, defaulted, integers, kept, pool, progress, rea
 @click.option(
     "--base", metavar="SIZES", help="Size at which all parameterizations are alike, e.g. N=32,N_e=32,M=4,K=4."
 )
-@click.option("--grid", metavar="FIRST,LAST[,SPACING]", help="log2 of the learning rates, e.g. --grid=-10,-4.")
+@defaulted(
+    "--sweep",
+    "swept",
+    type=Name("constant", SWEPT),
+    default="lr",
+    metavar="NAME",
+    help="The constant that --grid is of: lr; or every init std, every epsilon, alpha of the sum over experts.",
+)
+@click.option("--lr", metavar="NUMBER", help="Learning rate where another constant is swept.")
+@click.option("--grid", metavar="FIRST,LAST[,SPACING]", help="log2 of what is swept, e.g. --grid=-10,-4.")
 @defaulted(
     "--extend", default=4, type=Count(0, limits.RATES), help="Rates to add per width while its optimum is on the edge."
 )
@@ -87,6 +96,15 @@ def command(**given: Any) -> tuple[Answer, int]:
     if given["widths"] is None and given["along"] != "N":
         raise UsageError(f"--along {given['along']} has no default widths; give --widths, e.g. 4,8,16")
     widths = _increasing("widths", integers("widths", given["widths"])) if given["widths"] is not None else task.widths
+    swept, lr = given["swept"], 2.0 ** (sum(task.grid[:2]) / 2)
+    if swept != "lr" and given["tune"]:
+        raise UsageError(f"--tune searches the rate, and --sweep {swept} holds it; leave one out")
+    if swept == "epsilon" and any(x.optimizer.regime is None for x in configurations):
+        raise UsageError(f"{given['optimizer']} has no epsilon; leave out --sweep epsilon")
+    if given["lr"] is not None:
+        if swept == "lr":
+            raise UsageError("--lr is the rate of a sweep of another constant; give --sweep init, epsilon or alpha")
+        lr = positive("learning rate", given["lr"])
     grid, base = _grid(given["grid"]), {**task.base, **_base(given["base"])}
 
     import numpy  # noqa: F401  torch warns where it is missing
@@ -105,7 +123,7 @@ def command(**given: Any) -> tuple[Answer, int]:
             check_memory(workers.free, each, widths[-1], given["seeds"])
             data.build(each, each.dims(widths[0]), [0], "cpu")
         with resumable(given["resume"]), progress() as watch:
-            course = Course(task, data, steps, seeds, given["compiled"], workers, watch, store)
+            course = Course(task, data, steps, seeds, given["compiled"], swept, lr, workers, watch, store)
             result = transfer(course, recipes, widths, grid, given["extend"], given["tune"])
     document = study(result)
     record = {"command": "scalecalc " + " ".join(sys.argv[1:]), **document.record}

@@ -3,7 +3,6 @@
 All parts of a signal are sums of the same columns: what initial tensors and their updates make of initial signals and
 their changes. A column may stay a product of smaller tensors; the products of columns with each other give the sizes of
 all their sums. With many narrow experts such signals would outweigh the weights.
-Read next: ``parts.py`` (columns forward), ``gradients.py`` (columns backward).
 """
 
 from __future__ import annotations

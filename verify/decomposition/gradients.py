@@ -2,7 +2,6 @@
 
 All parts of a gradient that anybody asks for come back together, as columns of one product with each tensor; every
 function is linearised where it is. A gradient that only the sum over experts passes on stays a product.
-Read next: ``moments.py`` (asks for gradients).
 """
 
 from __future__ import annotations

@@ -4,7 +4,6 @@
 follow from W_t = W_0 + dW by contraction, gradients and their parts from the chain rule; the same gradients train the
 network. With decoupled weight decay W_0 means the decayed initial value, so that dW is the part driven by gradients and
 every split is an identity.
-Read next: ``parts.py`` and ``gradients.py`` (one moment), ``measuring/training.py`` (reads a run at every step).
 """
 
 from __future__ import annotations

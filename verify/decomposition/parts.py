@@ -2,7 +2,6 @@
 
 Of a product, initial tensors and their updates act on the initial signals, on their changes, and on present signals
 with changed gates. All of these are columns of one product with each tensor, and every part is a sum of columns.
-Read next: ``gradients.py`` (the way back), ``moments.py`` (a run of moments).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Training at finite width beside the limit: the same data, rates and tensors that do not grow.
-
-Read next: ``presentation.py`` (the tables).
-"""
+"""Training at finite width beside the limit: the same data, rates and tensors that do not grow."""
 
 from __future__ import annotations
 

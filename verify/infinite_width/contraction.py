@@ -1,7 +1,4 @@
-"""Products of numbers, vectors and random variables with letters, and how large they are.
-
-Read next: ``program.py`` (the network that is computed with them).
-"""
+"""Products of numbers, vectors and random variables with letters, and how large they are."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A question about a limit, and how far the answer goes. Needs no torch.
-
-Read next: ``program.py`` (the limit), ``comparison.py`` (trains networks beside it).
-"""
+"""A question about a limit, and how far the answer goes. Needs no torch."""
 
 from __future__ import annotations
 

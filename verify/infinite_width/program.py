@@ -2,7 +2,6 @@
 
 Every axis that grows is as large as n. A quantity is ``n^power`` times numbers, with a bound on the power of what is
 left out: a signal has a limit where its power is 0 and the bound is below it.
-Read next: ``contraction.py`` (products), ``vectors.py`` (random variables), ``comparison.py`` (trains beside it).
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 Entries of one vector are alike and independent in the limit, so a vector is one random variable, and an inner product
 over n is an expectation. Combinations of Gaussians are exact; a function of combinations is integrated by quadrature,
 where at most three Gaussians enter.
-Read next: ``program.py`` (computes a network with them).
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 The engine reads a function as a polynomial, whose powers are sizes of n. A gate with an argument of 20 has no slope,
 and one whose argument moves by 3 moves by its whole range, so that what it passes on and what is behind it do not scale
 as at larger sizes or with smaller constants. Such a row can agree, but it refutes nothing.
-Read next: ``verdicts.py`` (asks before it calls a row REFUTED).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Claims a user wants measured, such as ``h3.A2.2@2=-1/2``.
-
-Read next: ``verdicts.py`` (judges them).
-"""
+"""Claims a user wants measured, such as ``h3.A2.2@2=-1/2``."""
 
 from __future__ import annotations
 

@@ -4,7 +4,6 @@ A quantity is measured as one root-mean-square per seed at every size; its expon
 seeds) against log2(n). The interval is a bootstrap over seeds (95 %, or more where the data are looked at repeatedly),
 widened until it covers the slope of the larger half of the sizes: a law that still bends at the sizes measured gets a
 wide interval, not a confident wrong number.
-Read next: ``verdicts.py`` (applies this to every quantity and step).
 """
 
 from __future__ import annotations

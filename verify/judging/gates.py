@@ -1,7 +1,4 @@
-"""Checks that make a pass mean something; a failed one makes the whole run INCONCLUSIVE.
-
-Read next: ``report.py`` (prints them and turns them into an exit code).
-"""
+"""Checks that make a pass mean something; a failed one makes the whole run INCONCLUSIVE."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The measurement of a run: numbers by quantity, step, size and seed.
-
-Read next: ``measuring/runs.py`` (measures), ``fit.py`` (makes exponents of the numbers), ``verdicts.py`` (judges).
-"""
+"""The measurement of a run: numbers by quantity, step, size and seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A report as a document. Read next: ``documents`` (how that is printed)."""
+"""A report as a document."""
 
 from __future__ import annotations
 

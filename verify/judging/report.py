@@ -7,8 +7,6 @@ The rule, for the rows judged (the claims if there are any, else all predictions
 - 1: any row is REFUTED; a row that is predicted to be exactly zero and measured to be anything else is.
 - 3: of the rows that are not predicted to be exactly zero fewer than ``REQUIRED`` agree, or none is left to judge.
 - 0: otherwise. Zeros hold by construction of the network, so that they cannot make up for rows that stay open.
-
-Read next: ``verdicts.py`` (judges), ``gates.py`` (what voids a run), ``presentation.py`` (what a report says).
 """
 
 from __future__ import annotations

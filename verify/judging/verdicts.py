@@ -1,7 +1,4 @@
-"""Compares a measurement with predicted exponents and with claims.
-
-Read next: ``fit.py`` and ``mixtures.py`` (the verdict of one row), ``gates.py`` (what voids a run), ``report.py``.
-"""
+"""Compares a measurement with predicted exponents and with claims."""
 
 from __future__ import annotations
 

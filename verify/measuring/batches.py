@@ -1,7 +1,6 @@
 """Batches that networks learn from: handwritten digits, what a random network says, or the next byte of Python sources.
 
 Batches depend on seed and step only, so they are the same at every size, learning rate and parameterization.
-Read next: ``coordinates.py`` and ``studies/sweep.py`` (train on them).
 """
 
 from __future__ import annotations
@@ -17,8 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from scaling_algebra.errors import missing
-from scaling_algebra.verify.networks.base_shapes import BaseShapes, Scaled
-from scaling_algebra.verify.networks.mlp import MLPMoE
+from scaling_algebra.verify.networks.base_shapes import BaseShapes, MLPMoE, Scaled
 from scaling_algebra.verify.networks.scales import Dims
 from scaling_algebra.verify.networks.transformer import Transformer
 

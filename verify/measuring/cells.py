@@ -1,7 +1,4 @@
-"""A run as a grid of independent cells: what to train, cut into pieces that may be done in any order.
-
-Read next: ``runs.py`` (does a cell), ``store.py`` (keeps what cells measured).
-"""
+"""A run as a grid of independent cells: what to train, cut into pieces that may be done in any order."""
 
 from __future__ import annotations
 

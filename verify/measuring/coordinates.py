@@ -7,8 +7,6 @@ Source: MSSP paper, App. Q.2.
 
 Names are those of the MoE block with the layer in brackets: ``h2[1].effective`` is dW2_i x in MoE layer 1 (from 0);
 ``h1[k]`` is the residual stream that layer k reads, before its norm.
-
-Read next: ``transformer.py`` (the network), ``predictions.py`` (the exponents its parts must have).
 """
 
 from __future__ import annotations

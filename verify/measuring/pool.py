@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import torch
@@ -142,10 +143,9 @@ class Cluster(Here):
             yield from self._spread(self._client.result(), waiting)
 
     def _spread(self, client: Any, waiting: deque[Work]) -> Iterator[tuple[Work, Any]]:
-        from distributed import as_completed
-
-        there, ended = Hardware(self.hardware.kind, self.hardware.most), as_completed(loop=client.loop)
+        there = Hardware(self.hardware.kind, self.hardware.most)
         running: dict[Any, Work] = {}
+        ended: SimpleQueue[Any] = SimpleQueue()
         what = {"resources": {there.kind: 1}, "retries": TRIES - 1, "pure": False}
         looked, seen, ready = -1.0, time.monotonic(), None
         try:
@@ -160,17 +160,16 @@ class Cluster(Here):
                         done, *work, key=f"{task.name}-{uuid.uuid4().hex}", priority=task.cost, **what
                     )
                     running[future] = task
-                    ended.add(future)
+                    future.add_done_callback(ended.put)
                 if ready:  # the workers are busy meanwhile
                     yield ready
                     ready = None
-                elif ended.has_ready():
-                    future = next(ended)
+                    continue
+                with suppress(Empty):
+                    future = ended.get(timeout=EVERY)
                     ready = running[future], self._result(future, running.pop(future))
-                elif now - seen > PATIENCE:
+                if now - seen > PATIENCE:
                     raise UsageError(f"no worker for {PATIENCE:.0f} s; start some and go on from what is kept")
-                else:
-                    time.sleep(0.002)
         finally:
             with suppress(Exception):
                 client.cancel(list(running))

@@ -15,8 +15,6 @@ below the gradients, so that one step of every tensor has the size of its learni
 
 With K < M growing apart every expert sees a shrinking share K/M of the batch, while the derivation averages over many
 tokens (``sparse_routing``): at a fixed batch the updates of experts and router then shrink, too.
-
-Read next: ``campaigns/plans.py`` (asks for them).
 """
 
 from __future__ import annotations

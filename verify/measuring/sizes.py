@@ -1,7 +1,4 @@
-"""The sizes and the number of seeds of a run: pure arithmetic on dimensions.
-
-Read next: ``runs.py`` (runs the plan).
-"""
+"""The sizes and the number of seeds of a run: pure arithmetic on dimensions."""
 
 from __future__ import annotations
 

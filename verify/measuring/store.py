@@ -3,7 +3,6 @@
 A folder holds ``plan.json`` (what was asked) and ``measured.sqlite``: cells of runs, and pieces (losses, findings)
 under all that they depend on. A transaction is done or not: a killed process costs only what it had not finished.
 Every row carries a checksum: what was damaged counts as not there. One process writes into a folder.
-Read next: ``cells.py`` (what a cell is), ``runs.py`` (fills a store), ``studies/sweep.py`` (keeps pieces).
 """
 
 from __future__ import annotations
@@ -214,7 +213,6 @@ def write_plan(folder: Path, plan: dict[str, Any], again: bool = False) -> None:
     """
     path = folder / PLAN
     files.make_folder(folder, "choose another -o DIR")
-    files.sweep(folder)
     if not again and path.exists() and read_plan(folder)["runs"] != json.loads(json.dumps(plan["runs"])):
         raise UsageError(f"{folder} holds another run; continue it with --resume {folder}, or give another -o DIR")
     files.write(path, json.dumps({"format": FORMAT, **plan}, indent=1) + "\n", INSTEAD)

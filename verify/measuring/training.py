@@ -1,7 +1,4 @@
-"""Trains any network with real optimizer steps and records every named quantity at every step.
-
-Read next: ``decomposition/moments.py`` (what is recorded), ``runs.py`` (calls this for every cell of a run).
-"""
+"""Trains any network with real optimizer steps and records every named quantity at every step."""
 
 from __future__ import annotations
 

@@ -4,7 +4,6 @@ At the base size every parameterization has the same natural init stds (fan_in^-
 each is multiplied by its derived power of (size / base size), axis by axis. What was tuned at the base size, the
 ``Multipliers``, is then meant for all sizes. Source: base shapes as in Yang et al. (2022); MSSP paper, App. B and P.
 Every parameter has a leading replica dimension (one replica per seed), as in ``replicas.py``.
-Read next: ``mlp.py`` and ``transformer.py`` (the networks), ``sweep.py`` (trains them).
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class Multipliers:
     """Constants tuned at the base size; they change no exponent (MSSP paper, App. Q.6).
 
     Attributes:
-        init: of every init std.
+        init: of every init std. epsilon: of every epsilon.
         aggregation: of the sum over experts.
         lr: of the learning rate, by role; 1 where it names none.
     """
@@ -43,6 +42,7 @@ class Multipliers:
     init: float = 1.0
     aggregation: float = 1.0
     lr: Mapping[str, float] = field(default_factory=dict)
+    epsilon: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -208,13 +208,35 @@ class Scaled(nn.Module):
             role = self.roles[name]
             scale, rule = self.recipe.scaling.tensors[role], trained.of(role)
             rate = lr * self.recipe.multipliers.lr.get(role, 1.0) * self.recipe.factor(scale.lr or Power(), self.sizes)
-            eps = EPS * self.recipe.factor(scale.eps or Power(), self.sizes)
+            eps = EPS * self.recipe.multipliers.epsilon * self.recipe.factor(scale.eps or Power(), self.sizes)
             groups.append(group(rule, parameter, rate, eps, decay * lr))
         return assembled(groups, **options)
 
     def count(self) -> int:
         """Parameters of one replica."""
         return sum(p[0].numel() for p in self.parameters())
+
+
+class MLPMoE(Scaled):
+    """x -> gelu(W1 x) -> MoE -> W4 (MSSP paper, App. P.1), no normalisation and no residual connection.
+
+    Args:
+        inputs, classes: sizes of data and logits, the same at every size.
+    """
+
+    def __init__(
+        self, recipe: BaseShapes, dims: Dims, seeds: Sequence[int], device: str, *, inputs: int, classes: int
+    ) -> None:
+        super().__init__(recipe, dims, seeds, device)
+        self.draw("input", "input", (dims["N"], inputs), inputs)
+        self.draw_moe()
+        self.draw("readout", "readout", (classes, dims["N"]), recipe.base["N"])
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits (S,B,classes) of inputs (S,B,inputs), and the auxiliary loss (S,), which is zero here."""
+        layer = self.moe(F.gelu(x @ self.weights["input"].mT))
+        logits = layer.h3 @ self.weights["readout"].mT
+        return logits, logits.new_zeros(len(logits))
 
 
 def chosen(psi: Tensor, active: int) -> Tensor:

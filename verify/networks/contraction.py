@@ -2,7 +2,6 @@
 
 A product of many tensors is a tree of products of two, each one batched matrix product. Every tensor has a replica
 dimension before its letters.
-Read next: ``reading.py`` (computes a network by contractions).
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Any network of the language as a torch module.
 
 Signals follow from the equations by contraction; no letter, role or name has a meaning of its own.
-Read next: ``replicas.py`` (draws and trains it), ``decomposition/moments.py`` (splits what it computes into parts).
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 Every parameter has a leading replica dimension; the optimizers are entrywise and the loss is a sum over replicas, so
 each replica trains exactly as it would alone.
-Read next: ``reading.py`` (the networks).
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 Constants are the same at every size, so they change no exponent. Pieces of a run that were trained with other ones are
 not mixed (``cells.Setup.recipe``).
-Read next: ``replicas.py`` and ``base_shapes.py`` (draw networks with them).
 """
 
 from __future__ import annotations

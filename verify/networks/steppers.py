@@ -1,7 +1,4 @@
-"""The torch class behind an optimizer: that of ``torch.optim``, or one of these, which torch lacks.
-
-Read next: ``replicas.py`` and ``base_shapes.py`` (make one with a group per tensor).
-"""
+"""The torch class behind an optimizer: that of ``torch.optim``, or one of these, which torch lacks."""
 
 from __future__ import annotations
 

@@ -9,8 +9,6 @@ Assumptions, beyond the paper's:
 - Every attention matrix maps width to width and has the role ``hidden``: the powers the tool derives for the dense MLP.
 - An embedding is looked up, so its natural std is 1, as if its fan-in were 1.
 - No gradient clipping: a global norm would mix the scales of all tensors.
-
-Read next: ``base_shapes.py`` (the MoE layer and all scaling), ``coordinates.py`` (its refined coordinate check).
 """
 
 from __future__ import annotations

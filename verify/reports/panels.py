@@ -1,7 +1,4 @@
-"""Small pictures with many curves, as SVG: a report has dozens, so that each takes a millisecond.
-
-Read next: ``plots.py`` (what is drawn).
-"""
+"""Small pictures with many curves, as SVG: a report has dozens, so that each takes a millisecond."""
 
 from __future__ import annotations
 

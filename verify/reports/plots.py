@@ -1,7 +1,6 @@
 """Pictures of a report: slopes with the predicted lines, exponents over time, predicted against measured.
 
 ``python -m scaling_algebra.verify.reports.plots EVIDENCE.json PICTURE.png`` draws the last from kept evidence.
-Read next: ``output.py`` (puts them into files).
 """
 
 from __future__ import annotations

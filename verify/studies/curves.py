@@ -5,7 +5,6 @@ learning rate. Losses are compared as factors, in log2, each at its own best lea
 seeds see equal batches. Errors are bootstrapped over seeds. Two things prove nothing and make a verdict INCONCLUSIVE:
 an optimum on the edge of its grid, and a comparison whose negative control (a parameterization that is defined, not
 derived) does not drift.
-Read next: ``sweep.py`` (trains), ``transfer.py`` (reports).
 """
 
 from __future__ import annotations

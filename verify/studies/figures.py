@@ -50,7 +50,7 @@ def _rates(studies: Sequence[Record], titles: Sequence[str]) -> Figure:
                 axes.errorbar(w["grid"], losses.mean(axis=1), error, **style)
                 axes.plot(w["log2_lr"], w["loss"], "v", color=colour, ms=4)
             axes.set_title(f"{title}, {name}")
-            axes.set_xlabel("log2 learning rate")
+            axes.set_xlabel("log2 learning rate" if study.get("swept", "lr") == "lr" else f"log2 {study['swept']}")
             axes.grid(lw=0.3)
         row[0].set_ylabel("loss, nats")
         row[0].legend(fontsize=7)

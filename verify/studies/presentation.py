@@ -61,7 +61,7 @@ def _row(f: Finding) -> tuple[Piece, ...]:
 def study(r: Study) -> Document:
     """Optima by width, tuned multipliers, drifts, improvements and comparisons with verdicts, and one closing line."""
     optima = [(s.recipe.name, *_optimum(c)) for s in r.series for c in s.curves]
-    header = ("", "N", "N_e", "M", "K", "parameters", "log2 lr", "interval", "loss", "held out")
+    header = ("", "N", "N_e", "M", "K", "parameters", f"log2 {r.course.swept}", "interval", "loss", "held out")
     blocks: list[Block] = [Heading(r.title), Grid.of(header, optima)]
     if tuned := [f"{s.recipe.name} {_tuned(s.tuned)}" for s in r.series if s.tuned]:
         blocks.append(Lines.of(*tuned))
@@ -71,13 +71,16 @@ def study(r: Study) -> Document:
     if r.comparisons:
         rows = [(f"{one} over {other}", str(change.used[0]), *_factor(change)) for one, other, change in r.comparisons]
         blocks.append(Grid.of(("", r.along, "loss", *end), rows))
+    what = "learning rate" if r.course.swept == "lr" else r.course.swept
     e, used = r.environment, r.series[0].improvement.used
     lines = [
-        f"drift: change of log2 of the best learning rate per doubling of {r.along}",
+        f"drift: change of log2 of the best {what} per doubling of {r.along}",
         f"scale: factor of the best loss per doubling of {r.along}, over {r.along} = {', '.join(map(str, used))}",
         f"{e['optimizer']} on {e['device']}, torch {e['torch']}, {e['dtype']}, {e['wall_seconds']:.1f} s, "
         f"{r.course.steps} steps, {len(r.course.seeds)} seeds{', compiled' if r.course.compiled else ''}",
     ]
+    if r.diverged:
+        lines.append(f"diverged (log2 {r.course.swept}): {r.diverged}")
     if any(s.derived for s in r.series):
         outcomes = {True: "drifts, so a drift would be seen", False: "does not drift, so this run CANNOT SEE a drift"}
         controls = [s for s in r.series if not s.derived]

@@ -1,7 +1,6 @@
 """Every experiment by name, and what running one gives: a table of claims, counts and an exit code.
 
 Adding an experiment: a file in ``claims/`` whose trials name a laboratory of ``LABORATORIES``.
-Read next: ``findings.py`` (claims and verdicts), ``presentation.py`` (what is printed).
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 Without tuned multipliers an effective update can be negligible at every size one can train (MSSP paper, App. Q.6). The
 search is a random one, then steps in one coordinate at a time; it is small: App. Q.7 shows cases where one of this kind
 stops short of the optimum.
-Read next: ``curves.py`` (where the loss is smallest, and how that drifts), ``tasks.py`` (what is trained).
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from scaling_algebra.verify.networks.base_shapes import BaseShapes, Multipliers
 from scaling_algebra.verify.networks.scales import Dims
 
 from .curves import LossCurve
-from .tasks import TASKS, Task
+from .tasks import SWEPT, TASKS, Task
 
 LATE = 0.25
 """Share of the steps, the last ones, over which the loss is averaged."""
@@ -48,6 +47,7 @@ class Course:
     Attributes:
         steps: number of updates.
         seeds: one replica for each.
+        swept: the constant that a grid is of, one of ``SWEPT``; but for ``lr`` all learn at the rate ``lr``.
         compiled: train what ``torch.compile`` makes of the network.
         pool: who trains.
         watch: told how many networks are trained, of how many, and which was the last.
@@ -59,9 +59,19 @@ class Course:
     steps: int
     seeds: Sequence[int]
     compiled: bool = False
+    swept: str = "lr"
+    lr: float = 1.0
     pool: Here = field(default_factory=lambda: Here(Hardware()))
     watch: Callable[[int, int, str], None] = lambda total, done, message: None
     store: Store = field(default_factory=Store)
+
+    def at(self, recipe: BaseShapes, width: int, log2: float) -> Asked:
+        """What a point of a grid trains: log2 of the swept constant, over its own value where that is no rate."""
+        if self.swept == "lr":
+            return recipe, recipe.dims(width), 2.0**log2
+        name, known = SWEPT[self.swept], recipe.multipliers
+        tuned = replace(known, **{name: getattr(known, name) * 2.0**log2})
+        return replace(recipe, multipliers=tuned), recipe.dims(width), self.lr
 
 
 Asked = tuple[BaseShapes, Dims, float]
@@ -69,11 +79,11 @@ Asked = tuple[BaseShapes, Dims, float]
 
 
 def sweep(course: Course, asked: Sequence[tuple[BaseShapes, int, Sequence[float]]], extend: int = 0) -> list[LossCurve]:
-    """Trains recipes at a width each and every learning rate of a grid, then, while an optimum may lie on the edge of
-    its grid, at up to ``extend`` more.
+    """Trains recipes at a width each and every point of a grid, then, while an optimum may lie on the edge of its grid,
+    at up to ``extend`` more.
 
     Args:
-        asked: recipe, width, and grid: log2 of the learning rates, increasing, at least two.
+        asked: recipe, width, and grid: log2 of the learning rates or of ``course.swept``, increasing, at least two.
 
     Raises:
         UsageError: a network cannot be compiled here.
@@ -82,7 +92,7 @@ def sweep(course: Course, asked: Sequence[tuple[BaseShapes, int, Sequence[float]
     pending, found = [list(grid) for _, _, grid in asked], []
     while any(pending):
         todo = [(k, x) for k, rates in enumerate(pending) for x in rates]
-        trained = losses(course, [(asked[k][0], asked[k][0].dims(asked[k][1]), 2.0**x) for k, x in todo])
+        trained = losses(course, [course.at(*asked[k][:2], x) for k, x in todo])
         for (k, x), pair in zip(todo, trained, strict=True):
             curves[k][x] = pair
         found = [
@@ -113,7 +123,7 @@ def losses(course: Course, asked: Sequence[Asked]) -> list[tuple[Array, Array]]:
     settings = tuple(f"{name}={x}" for name, x in course.data.settings.items())
     how = course.task, settings, course.data.digest, course.steps, tuple(course.seeds), course.compiled
     todo = {
-        f"{recipe.name}, N={dims['N']}, lr 2^{math.log2(lr):g}, {k}": k
+        f"{recipe.name}, {recipe.along}={dims[recipe.along]}, lr 2^{math.log2(lr):g}, {k}": k
         for k, (recipe, dims, lr) in enumerate(asked)
         if found[k] is None
     }

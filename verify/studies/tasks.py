@@ -1,7 +1,6 @@
 """The tasks of ``scalecalc study transfer``, by name: data, network and schedule. Needs no torch.
 
 Adding a task: one more table in ``tasks.toml``.
-Read next: ``measuring/batches.py`` (the data), ``sweep.py`` (trains on them).
 """
 
 from __future__ import annotations
@@ -96,3 +95,5 @@ TASKS = {
     for name, entry in tomllib.loads(files(__package__).joinpath("tasks.toml").read_text("utf-8")).items()
 }
 """Every task, by name."""
+SWEPT = {"lr": "", "init": "init", "epsilon": "epsilon", "alpha": "aggregation"}
+"""Constants of a sweep, and their multipliers: the rate, every init std, every epsilon, the sum over experts."""

@@ -1,7 +1,4 @@
-"""Does the best learning rate of a small MoE network stay the best of a large one? Sweeps, side by side.
-
-Read next: ``curves.py`` (what the sweeps prove), ``sweep.py`` (trains), ``presentation.py`` (documents).
-"""
+"""Does the best learning rate of a small MoE network stay the best of a large one? Sweeps, side by side."""
 
 from __future__ import annotations
 
@@ -12,6 +9,7 @@ from functools import cached_property
 from itertools import combinations, islice
 from typing import Any
 
+import numpy as np
 import torch
 
 from scaling_algebra.errors import UsageError
@@ -86,12 +84,24 @@ class Study:
         configuration = self.series[0].recipe.configuration
         epsilon = "" if configuration.optimizer.regime is None else f", epsilon {configuration.optimizer.regime}"
         readout = "" if configuration.readout_init == "zero" else f", readout {configuration.readout_init}"
-        return f"{self.course.task.title}; {configuration.optimizer.name}, {configuration.ray}{epsilon}{readout}"
+        rate = "" if self.course.swept == "lr" else f", learning rate {self.course.lr:g}"
+        return f"{self.course.task.title}; {configuration.optimizer.name}, {configuration.ray}{epsilon}{readout}{rate}"
 
     @property
     def along(self) -> str:
         """The axis whose values are the widths."""
         return self.series[0].recipe.along
+
+    @property
+    def diverged(self) -> str:
+        """Where training ended in no number; empty where none did."""
+        lowest = {
+            f"{s.recipe.name} at {self.along} = {c.width}": min(ends)
+            for s in self.series
+            for c in s.curves
+            if (ends := [x for x, held in zip(c.log2_lr, c.held, strict=True) if not np.isfinite(held).all()])
+        }
+        return ", ".join(f"{where} from {x:g} on" for where, x in lowest.items())
 
     @property
     def verdict(self) -> Settled:
@@ -116,6 +126,7 @@ class Study:
             "settings": dict(self.course.data.settings),
             "seeds": len(self.course.seeds),
             "steps": self.course.steps,
+            "swept": self.course.swept,
             "along": self.along,
             "tune": self.tune,
             "extend": self.extend,
@@ -142,13 +153,14 @@ def transfer(
     """Tunes (if asked) and sweeps every parameterization, and judges where its optimum goes.
 
     Args:
-        widths: values of N. grid: log2 learning rates, None for the task's own, around the tuned rate if there is one.
+        widths: values of N. grid: log2 of what is swept; None for the task's own rates, around the tuned rate if there
+            is one, and from -4 to 4 of other constants.
         extend: how many more rates may be tried per width while the optimum lies on the edge.
         trials: of the search for multipliers at the base size; 0 for none.
     """
     started, series, asked = time.perf_counter(), [], []
     for recipe in recipes:
-        first, last, spacing = course.task.grid
+        first, last, spacing = course.task.grid if course.swept == "lr" else (-4.0, 4.0, 1.0)
         count, tuned = round((last - first) / spacing), None
         if trials:
             middle = first + count // 2 * spacing

@@ -1,7 +1,4 @@
-"""The equations of a torch module: it is run at small sizes, its calls are read, executed, and written as a network.
-
-Read next: ``models.py``.
-"""
+"""The equations of a torch module: it is run at small sizes, its calls are read, executed, and written as a network."""
 
 from .graph import Unreadable
 from .models import Traced, traced

@@ -1,7 +1,4 @@
-"""What the option ``--model`` of the command line means. Loaded by name, so that the engine imports no torch.
-
-Read next: ``sources.py`` (names of models), ``models.py`` (reads them).
-"""
+"""What the option ``--model`` of the command line means. Loaded by name, so that the engine imports no torch."""
 
 from __future__ import annotations
 

@@ -10,14 +10,18 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from .graph import IndexClass, Source, TracedNode, Unreadable, View, join, rebuilt, walk
+from .graph import IndexClass, Source, TracedNode, Unreadable, Vector, View, join, rebuilt, times, walk
 
 NUMBER = re.compile(r"(?<![A-Za-z_\[\d])\d+(?!\])")
 """A number in a parameter's name; the numbers of parts, in brackets, are no places in a loop."""
 
 
-def bare(output: View) -> tuple[View, list[tuple[str, str]]]:
-    """The graph without nodes of the size of their source; and what is left out, as (module, note)."""
+def bare(output: View, loops: bool = False) -> tuple[View, list[tuple[str, str]]]:
+    """The graph without nodes of the size of their source; and what is left out, as (module, note).
+
+    Args:
+        loops: factors that are one number stay; they may change with the length of a loop.
+    """
     notes: dict[tuple[str, str], None] = {}
 
     def below(node: TracedNode, labels: tuple[int, ...]) -> Source:
@@ -35,6 +39,9 @@ def bare(output: View) -> tuple[View, list[tuple[str, str]]]:
     def change(node: TracedNode) -> TracedNode:
         if node.note:
             notes[node.where, node.note] = None
+        if node.kind == "same" and node.name == "factor":
+            labels = dict(enumerate(node.indices))
+            return node.but(kind="contract", out=tuple(labels), labels=labels, exact=None)
         if node.kind == "same":
             if node.name == "centred":
                 raise Unreadable(
@@ -49,8 +56,13 @@ def bare(output: View) -> tuple[View, list[tuple[str, str]]]:
             if len(sources) == 1:
                 labels = dict(enumerate(node.indices))
                 return node.but(kind="contract", sources=sources, out=tuple(labels), labels=labels, exact=None)
-        if node.kind == "contract" and len(set(node.factor)) == 1:
+        if node.kind == "contract" and node.factor and (set(node.factor) == {1.0} or (not loops and _one(node.factor))):
             node = node.but(factor=())
+        if node.kind == "contract" and len(sources) == 1 and set(sources[0][1]) == set(node.out):
+            inner, mine = sources[0]
+            if inner.kind == "contract":  # a factor alone belongs to what makes its source
+                out = tuple(inner.out[mine.index(x)] for x in node.out)
+                return inner.but(out=out, indices=node.indices, factor=times(node.factor, inner.factor), call=node.call)
         used = {x for _, labels in sources for x in labels}
         labels = {x: index for x, index in node.labels.items() if x in used}
         return node.but(sources=sources, labels=labels) if node.kind == "contract" else node.but(sources=sources)
@@ -63,12 +75,17 @@ def bare(output: View) -> tuple[View, list[tuple[str, str]]]:
     ]
 
 
+def _one(factor: Vector) -> bool:
+    return max(factor) - min(factor) <= 1e-9 * abs(factor[0])
+
+
 class Folder:
     """Folds loops. depth: terms of a residual stream, which read the stream as it came in (the library's own law)."""
 
     def __init__(self, builds: int, depth: bool) -> None:
         self.builds, self.depth = builds, depth
         self.kinds: dict[Any, int] = {}
+        self.memo: dict[int, Any] = {}
         self.made: dict[int, TracedNode] = {}
         self.uses: dict[int, int] = {}
         self.parameters: dict[str, TracedNode] = {}
@@ -116,7 +133,8 @@ class Folder:
         terms: list[Source] = []
         for t, labels in node.sources:
             now = tuple(places[x] for x in labels)
-            if t.kind == "add" and len(t.indices) == len(node.indices) and (self.depth or self.uses.get(t.number) == 1):
+            whole = t.kind == "add" and t.name != "blend" and len(t.indices) == len(node.indices)
+            if whole and (self.depth or self.uses.get(t.number) == 1) and not any(c.weight for c in t.children):
                 prefixes.append(t)
                 terms += self.flat(t, now, prefixes)
             else:
@@ -135,28 +153,29 @@ class Folder:
         return self.made[node.number]
 
     def sum(self, node: TracedNode) -> TracedNode:
+        if node.name == "blend" and (stacked := self.stacked(node)) is not None:
+            return stacked
         prefixes: list[TracedNode] = []
         whole = tuple(range(len(node.indices)))
         terms = self.flat(node, whole, prefixes)
         deep = self.depth and bool(prefixes)
-        stream = frozenset(p.number for p in prefixes) | {terms[0][0].number} if deep else frozenset[int]()
-        memo: dict[int, Any] = {}
+        reads = [{n.number for n in walk(t)} for t, _ in terms] if deep else []
+        start = next((k for k, (t, _) in enumerate(terms) if deep and all(t.number in r for r in reads)), 0)
+        stream = frozenset(p.number for p in prefixes) | {terms[start][0].number} if deep else frozenset[int]()
+        memo: dict[int, Any] = {} if stream else self.memo
         groups: dict[Any, list[tuple[int, tuple[int, ...]]]] = {}
         for k, (t, labels) in enumerate(terms):
-            if not (deep and k == 0):
+            if not (deep and k == start):
                 kind, numbers = self.key(t, stream, memo)
                 groups.setdefault((kind, labels), []).append((k, numbers))
         folds = []
         for (_, labels), members in groups.items():
+            if len(members) < 2:
+                continue
             columns = list(zip(*(numbers for _, numbers in members), strict=True))
             varying = frozenset(j for j, column in enumerate(columns) if len(set(column)) > 1)
             values = [columns[j] for j in varying]
-            if (
-                len(members) > 1
-                and values
-                and all(v == values[0] for v in values)
-                and len(set(values[0])) == len(members)
-            ):
+            if values and all(v == values[0] for v in values) and len(set(values[0])) == len(members):
                 folds.append((members, varying, labels))
         if not folds:
             sources = tuple((self.new(t), labels) for t, labels in node.sources)
@@ -171,7 +190,7 @@ class Folder:
                     join(self.layers, letter)
                 self.layers = letter.root()
             first = terms[members[0][0]][0]
-            lift = _Lift(self, letter, stream, terms[0][0] if deep else None, memo)
+            lift = _Lift(self, letter, stream, terms[start][0] if deep else None, memo)
             kept.append((lift.total(first, varying), labels))
             word = "layers" if deep else "terms"
             self.notes.append((first.where, f"{len(members)} {word} that differ by a number are one letter"))
@@ -179,6 +198,29 @@ class Folder:
         if len(made) == 1 and made[0][1] == whole:
             return made[0][0].but(call=node.call)
         return node.but(sources=made)
+
+    def stacked(self, node: TracedNode) -> TracedNode | None:
+        """Terms beside each other that differ by their place: one term, with the axis as its letter."""
+        places = len(node.indices) - 1
+        size, memo = node.indices[places].root().sizes[0], self.memo
+        keys = [(self.key(t, frozenset(), memo), labels) for t, labels in node.sources]
+        (kind, _), labels = keys[0]
+        if len(keys) != size or any((k, m) != (kind, labels) for (k, _), m in keys) or places in labels:
+            return None
+        columns = list(zip(*(numbers for (_, numbers), _ in keys), strict=True))
+        varying = frozenset(j for j, column in enumerate(columns) if len(set(column)) > 1)
+        if not varying or any([*columns[j]] != [*range(columns[j][0], columns[j][0] + size)] for j in varying):
+            return None
+        letter = IndexClass((size,) * self.builds)
+        join(node.indices[places], letter)
+        made, slots, fold = _Lift(self, letter, frozenset(), None, memo).up(node.source, varying)
+        assert fold is not None
+        made = self.new(made)
+        out = (*(slots[labels.index(k)] for k in range(places)), fold)
+        self.notes.append((node.where, f"{size} tensors that differ by a number are one letter"))
+        slot = tuple(range(len(made.indices)))
+        indices, of = [made.indices[x] for x in out], dict(enumerate(made.indices))
+        return TracedNode("contract", indices, node.where, ((made, slot),), out, of)
 
 
 class _Lift:

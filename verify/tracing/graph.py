@@ -79,6 +79,11 @@ def total_of(f: Entrywise, g: Entrywise) -> Entrywise:
     return lambda x: f(x) + g(x)
 
 
+def times(a: Vector, b: Vector) -> Vector:
+    """Factors multiplied; an empty one is 1."""
+    return tuple(x * y for x, y in zip(a, b, strict=True)) if a and b else a or b
+
+
 Source = tuple["TracedNode", tuple[int, ...]]
 """A node that is read, and the label of each of its slots."""
 
@@ -167,7 +172,10 @@ class TracedNode:
         if self.kind == "pick":
             return sources[0].select(self.slot, self.at[0])
         if self.kind == "cat":
-            return torch.cat(sources, self.slot)
+            laid = [sum_of([(v, labels)], self.indices) for v, (_, labels) in zip(sources, self.sources, strict=True)]
+            wide = torch.broadcast_shapes(*(v.select(self.slot, 0).shape for v in laid))
+            shapes = [(*wide[: self.slot], v.shape[self.slot], *wide[self.slot :]) for v in laid]
+            return torch.cat([v.expand(shape) for v, shape in zip(laid, shapes, strict=True)], self.slot)
         assert self.value is not None, self.kind
         return torch.as_tensor(self.value)
 

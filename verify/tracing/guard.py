@@ -1,7 +1,4 @@
-"""The guard: a reading is executed with the module's own weights, and must give its output.
-
-Read next: ``reading.py`` (what is guarded).
-"""
+"""The guard: a reading is executed with the module's own weights, and must give its output."""
 
 from __future__ import annotations
 

@@ -192,7 +192,7 @@ class Watch:
             return {k: value(v) for k, v in x.items()} if isinstance(x, dict) else x
 
         arguments, keywords = value(call.arguments), value(call.keywords)
-        if call.name.endswith("_") and not call.name.startswith("__"):
+        if call.name.endswith("_"):  # may write in place
             arguments = [x.clone() if isinstance(x, Tensor) else x for x in arguments]
         with torch.no_grad(), exactly():
             out = call.function(*arguments, **keywords)

@@ -5,6 +5,7 @@ Read next: ``recording.py``, ``reading.py``, ``guard.py``, ``folding.py``, ``wri
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from scaling_algebra.errors import foreign, shown
+from scaling_algebra.errors import UsageError, foreign, shown
 from scaling_algebra.spec.networks.files import from_toml
 from scaling_algebra.spec.networks.language import Network
 
@@ -166,7 +167,8 @@ def traced(build: Build, base: Mapping[str, int] | None = None, name: str = "tra
     """The equations of the module that ``build(sizes)`` returns.
 
     The module runs once at the base and once with every axis doubled that ``build`` asks for, in float64 on the CPU.
-    K, the number of active experts, is that of all experts, so that every expert runs; it stays an axis of the ray.
+    K, the number of active experts, is that of all experts, so that every expert runs; it stays an axis of the ray. Of
+    experts and layers there are two at least, so that they are seen to be a loop.
 
     Args:
         base: sizes at which it is read; what is left out has a small default.
@@ -176,11 +178,11 @@ def traced(build: Build, base: Mapping[str, int] | None = None, name: str = "tra
             do not give the module's output.
     """
     asked = Asked(base or {})
-    first = _recorded(build, _tell(build, asked))
-    start = {axis: n for axis, n in asked.items()}
-    if "K" in start and "M" in start and start["K"] != start["M"]:
+    _tell(build, asked)
+    start = {axis: max(n, 2) if axis in COUNTS else n for axis, n in asked.items()}
+    if "K" in start and "M" in start:
         start["K"] = start["M"]
-        first = _recorded(build, start)
+    first = _recorded(build, start)
     builds, runs, loops = [start], [first], []
     for axis in start:
         if axis == "K":
@@ -193,19 +195,33 @@ def traced(build: Build, base: Mapping[str, int] | None = None, name: str = "tra
             loops.append(axis)
         else:
             raise _differ(first, run, axis)
-    output, notes, error = _read(runs, "L" in start)
-    order = list(walk(output.node))
+    reader, output = _read(runs)
+    error = guard(reader, output)
+    longer = []
     for axis in loops:
-        more = [_doubled(b, axis) for b in builds]
-        others = [_recorded(build, b) for b in more]
+        others = [_recorded(build, _doubled(b, axis)) for b in builds]
         for other in others:
             if other.names != others[0].names:
                 raise _differ(others[0], other, axis)
-        _extend(order, list(walk(_read(others, "L" in start)[0].node)), axis)
+        longer.append(_read(others))
+        _marked(reader, longer[-1][0])
+    output, notes = _folded(reader, output, "L" in start, bool(loops))
+    order = list(walk(output.node))
+    for axis, (again, made) in zip(loops, longer, strict=True):
+        _marked(again, reader)
+        _extend(order, list(walk(_folded(again, made, "L" in start, True)[0].node)), axis)
+    output = bare(output)[0]
     writer = Writer(output, [*builds, *(_doubled(start, axis) for axis in loops)], name)
     text = writer.text()
     calls = {writer.signals[n.number]: n.call for _, _, n in writer.lines if n is not None and n.call is not None}
-    network = from_toml(text, name)
+    try:
+        network = from_toml(text, name)
+    except UsageError as said:
+        at = re.search(r"equation (\d+)", str(said))
+        node = writer.lines[int(at[1]) - 1][2] if at else None
+        where = (node.where if node else "") or "model"
+        why = str(said).removeprefix(f"{name}: ")
+        raise Unreadable(f"{where}: no network says what this computes ({why})") from None
     return Traced(text, network, writer.factors, writer.gauge, [*writer.notes, *notes], calls, error, start)
 
 
@@ -220,25 +236,50 @@ def usual(build: Build) -> dict[str, int]:
     return dict(_tell(build, Asked()))
 
 
-def _read(runs: Sequence[Recording], deep: bool) -> tuple[View, list[tuple[str, str]], float]:
-    """The guarded and folded graph, what it leaves out, and the error of its execution."""
+def _read(runs: Sequence[Recording]) -> tuple[Reader, View]:
+    """The reader, and the graph of the output."""
     splits: dict[Any, Any] = {}
     for _ in range(_SPLITS):
         reader = Reader(runs, splits, apply)
         try:
-            output = reader.read()
-            break
+            return reader, reader.read()
         except Restart:
             continue
-    else:
-        raise Unreadable("model: dimensions are taken apart without end")
-    error = guard(reader, output)
-    output, notes = bare(output)
+    raise Unreadable("model: dimensions are taken apart without end")
+
+
+def _folded(reader: Reader, output: View, deep: bool, loops: bool) -> tuple[View, list[tuple[str, str]]]:
+    """The folded graph, and what it leaves out. loops: numbers may grow with the length of one."""
+    output, notes = bare(output, loops)
     for depth in (False, True)[: 1 + deep]:
-        folder = Folder(len(runs), depth)
+        folder = Folder(reader.builds, depth)
         output = View(folder.run(output.node), output.dims)
         notes += folder.notes
-    return View(settled(output.node), output.dims), notes, error
+    return View(settled(output.node), output.dims), notes
+
+
+def _marked(reader: Reader, other: Reader) -> None:
+    """Marks the numbers of a reading that are others where a loop is longer, so that they stay in the graph.
+
+    Raises:
+        Unreadable: not each of them has another in its place.
+    """
+    found: list[dict[str, list[tuple[float, TracedNode | None]]]] = []
+    for each in (reader, other):
+        found.append({})
+        for where, number, node in each.scales:
+            found[-1].setdefault(re.sub(r"\d+", "*", where), []).append((float(f"{number:.9g}"), node))
+    for where, mine in found[0].items():
+        numbers, others = ([x for x, _ in side] for side in (mine, found[1].get(where, [])))
+        if len(numbers) != len(others):
+            numbers, others = (list(dict.fromkeys(side)) for side in (numbers, others))
+        pairs = dict(zip(numbers, others, strict=False))
+        marked = {x for x, node in found[1].get(where, []) if node is not None and node.name == "factor"}
+        for number, node in mine:
+            if (pairs.get(number) != number or number in marked) and node is not None:
+                node.name = "factor"
+            if len(numbers) != len(others) or (pairs[number] != number and node is None):
+                raise Unreadable(f"{where or 'model'}: the factor {number:g} changes along a loop, or with its length")
 
 
 def _extend(order: list[TracedNode], other: list[TracedNode], axis: str) -> None:

@@ -27,14 +27,20 @@ from .graph import (
     join,
     product_of,
     then,
+    times,
     total_of,
     whole_of,
 )
 from .recording import Recording, Ref, TorchCall, refs
 
-GATES = ("softmax", "sigmoid", "topk_softmax", "topk_sigmoid", "topk")
+GATES = {"softmax": "softmax", "softmax_topk": "topk_softmax", "topk_softmax": "topk_softmax"} | {
+    name: f"normed_{name}" for name in ("sigmoid", "topk_sigmoid", "topk")
+}
+"""Functions of gates, and what they are when they are divided by their sum."""
 TINY = 1e-3
 """A constant that is added and is below this guards a division."""
+WRITES = ("copy_", "__getitem__", "__setitem__")
+"""Calls that write parts of a new tensor."""
 _WHOLE = slice(None)
 Splits = dict[tuple[Any, ...], tuple[Sizes, Sizes]]
 Operand = tuple[View, Sequence[Any]]
@@ -81,9 +87,11 @@ class Reader:
         self.pieces: dict[int, list[tuple[int, int, int, View]]] = {}
         self.bases: dict[int, tuple[int, int, int, int]] = {}
         self.repaired: set[int] = set()
+        self.holes: set[int] = set()
         self.read_calls: list[tuple[TorchCall, Ref, View]] = []
         self.one_hot: dict[int, TracedNode] = {}
         self.call: TorchCall | None = None
+        self.scales: list[tuple[str, float, TracedNode | None]] = []
 
     # leaves -----------------------------------------------------------------------------------------------------
 
@@ -164,10 +172,15 @@ class Reader:
 
     def _step(self, calls: Sequence[TorchCall]) -> None:
         call = calls[0]
-        if call.stale - self.repaired:  # the values of now are not known
+        here = set(_numbers(call))
+        target = {next(refs(call.arguments)).number} if here and call.name in WRITES else set[int]()
+        if (call.stale - self.repaired) - (target & self.pieces.keys()):  # the values of now are not known
             raise self.fail("reads what was written in place through a view; write whole tensors, or torch.cat")
+        if here & (self.pieces.keys() | self.holes) - target:
+            raise self.fail("reads a tensor of which parts alone are written; torch.cat its parts")
         args = list(self._bound([c.arguments for c in calls]))
         keywords = self._bound([c.keywords for c in calls])
+        args += [keywords.pop(key) for k, key in enumerate(("input", "other")) if key in keywords and len(args) == k]
         results = list(refs(call.result))
         shapes = [[run.shapes[r.number] for run in self.runs] for r in results]
         values = [[run.tensors[r.number] for run in self.runs] for r in results]
@@ -176,16 +189,27 @@ class Reader:
         bound = Bound(call.name, call, args, keywords, shapes, values, live)
         if call.name == "__getitem__" and not live:
             self._remember(call, results)
-        if not live and call.name != "__setitem__":
+        if call.name == "__getitem__" and target & self.pieces.keys():
+            self.holes |= {r.number for r in results}
+        if not live:
             for r, v in zip(results, values, strict=True):
                 self.views[r.number] = self.constant(v)
             return
         made = self.apply(self, bound)
+        self._kept(call, results, made)
         for k, (r, view) in enumerate(zip(results, made if isinstance(made, list) else [made], strict=False)):
             if view.node.call is None:
                 view.node.call = (*call.key, k)
             self.views[r.number] = view
             self.read_calls.append((call, r, view))
+
+    def _kept(self, call: TorchCall, results: Sequence[Ref], made: Any) -> None:
+        """A sum is no smaller than rounding leaves of its terms: signs are in no equation."""
+        if isinstance(made, View) and made.node.kind == "add":
+            size = [float(x.abs().max()) for x in map(self.runs[0].tensors.get, _numbers(call)) if x is not None]
+            got = float(self.runs[0].tensors[results[0].number].abs().max())
+            if size and min(size) > 0 and got <= 1e-9 * max(size):
+                raise self.fail("a sum that cancels, and the equations have no signs")
 
     def _remember(self, call: TorchCall, results: Sequence[Ref]) -> None:
         """A slice of a constant, which may be written into."""
@@ -265,6 +289,8 @@ class Reader:
     def contract(self, operands: Sequence[Operand], out: Sequence[Any], factor: Vector = ()) -> View:
         """An einsum on dimensions. factor: at every build, what multiplies it."""
         labels, classes, owned, factors = self._labelled(operands)
+        if any(v.node.kind == "const" and not all(bool((c == 1).all()) for c in v.node.value) for v, _ in operands):
+            raise self.fail("a product with a constant matrix, or with a second input; make it a parameter, or data")
         for key in labels:
             for label in labels[key]:
                 if key not in out and label not in owned:  # a sum of what is constant along it
@@ -287,7 +313,7 @@ class Reader:
             before, after = factors[:k], factors[k + 1 :]
             scaled = len(factors) == 1 and set(mine) == set(out)
             if node.kind == "same" and node.name == "scale" and (scaled or (len(factors) > 1 and node.weight)):
-                return self.product([*before, (node.source, mine), *after], out, classes, _times(factor, node.factor))
+                return self.product([*before, (node.source, mine), *after], out, classes, times(factor, node.factor))
             if node.kind == "add" and node.weight and len(factors) > 1:
                 terms = []
                 for term, labels in node.sources:
@@ -304,7 +330,7 @@ class Reader:
                         names[x] = max([*classes, *names.values()]) + 1
                         classes[names[x]] = node.labels[x]
                 inner = [(g, tuple(names[x] for x in labels)) for g, labels in node.sources]
-                return self.product([*before, *inner, *after], out, classes, _times(factor, node.factor))
+                return self.product([*before, *inner, *after], out, classes, times(factor, node.factor))
             if node.kind == "cat":
                 return self._distributed(factors, k, out, classes, factor)
         labels = {x: classes[x] for x in dict.fromkeys([*out, *(x for _, mine in factors for x in mine)])}
@@ -318,16 +344,17 @@ class Reader:
         label = mine[node.slot]
         if label in out:
             raise self.fail("a concatenation along an axis that grows is multiplied; multiply its parts")
-        sizes = [part.indices[node.slot].root().sizes for part in node.children]
-        terms = []
-        for j, part in enumerate(node.children):
-            now, known = [], {**classes, label: part.indices[node.slot]}
+        along = [part.indices[own.index(node.slot)] for part, own in node.sources]
+        sizes, terms = [index.root().sizes for index in along], []
+        for j, (part, own) in enumerate(node.sources):
+            now, known = [], {**classes, label: along[j]}
             for g, labels in factors[:k] + factors[k + 1 :]:
                 if label in labels:
                     g = self.part(g, labels.index(label), j, sizes)
                     self.align([[known[label]], [g.indices[labels.index(label)]]])
                 now.append((g, labels))
-            terms.append((self.product([*now[:k], (part, mine), *now[k:]], out, known, factor), tuple(range(len(out)))))
+            now.insert(k, (part, tuple(mine[x] for x in own)))
+            terms.append((self.product(now, out, known, factor), tuple(range(len(out)))))
         return TracedNode("add", [classes[x] for x in out], self.where, tuple(terms))
 
     def broadcast(self, views: Sequence[View]) -> tuple[int, list[Operand]]:
@@ -367,7 +394,7 @@ class Reader:
 
     def scaled(self, x: View, by: View | Vector) -> View:
         """A signal times constants: a number that changes with size is a factor, others leave the size as it is."""
-        values = by.node.value if isinstance(by, View) else [torch.tensor(float(v), dtype=torch.float64) for v in by]
+        values = [v.double() for v in by.node.value] if isinstance(by, View) else _tensors(by)
         most = tuple(float(v.abs().max()) if v.numel() else 0.0 for v in values)
         if not any(most):
             shape = torch.broadcast_shapes(
@@ -382,14 +409,22 @@ class Reader:
                 keys = range(len(x.dims))
                 return self.contract([(x, keys)], keys, number)
             if number[0] == 1:
+                self.scales.append((self.where, 1.0, None))
                 return x
             out = self.same(x, lambda v: v * number[0], entry=lambda u: u * number[0])
             out.node.name, out.node.factor = "scale", number
+            self.scales.append((self.where, abs(number[0]), out.node))
             return out
+        self.scales.append((self.where, first, None))
         if not alike:
             keys = range(len(x.dims))
             x = self.contract([(x, keys)], keys, most)
             c = c / most[0]
+        peaks = [m / float(v.double().square().mean().sqrt()) for m, v in zip(most, values, strict=True)]
+        if max(peaks) > 1.2 * min(peaks):
+            raise self.fail(
+                "multiplies by a constant whose large entries become rarer with size; no equation says this"
+            )
         note = "" if bool((c == 1).all()) else "a constant factor is left out (rotary angles, masks)"
         return self.same(self.spread(x, by), lambda v: v * c.to(v.dtype), note)
 
@@ -431,7 +466,7 @@ class Reader:
 
     def shifted(self, x: View, by: View | Vector, what: str = "add") -> View:
         """A signal with a constant added: a mask is left out with a note; any other constant stays in the graph."""
-        values = by.node.value if isinstance(by, View) else [torch.tensor(float(v), dtype=torch.float64) for v in by]
+        values = by.node.value if isinstance(by, View) else _tensors(by)
         c = values[0]
         if not c.numel() or float(c.abs().max()) == 0:
             return x
@@ -459,9 +494,13 @@ class Reader:
             if not (summed and value.kind == "func" and value.name in GATES):
                 return None
             gone = tuple(k for k, label in enumerate(source.sources[0][1]) if label not in source.out)
-            total = self.same(x, lambda v: v, "gates that are divided by their sum are read as the gates")
-            total.node.exact = lambda v: v / v.sum(gone, keepdim=True)
-            return total
+            gates = value.exact
+            assert gates is not None
+
+            def normed(v: Tensor) -> Tensor:
+                return (y := gates(v)) / y.sum(gone, keepdim=True)
+
+            return self.function(GATES[value.name], View(value.source, x.dims), normed, value.over, False)
         if (
             source.kind != "contract"
             or len(source.sources) != 2
@@ -543,6 +582,7 @@ class Reader:
             made = node.but(sources=tuple(sources), labels=labels, indices=indices, entry=(), call=None)
         elif (
             node.kind in ("add", "func", "same", "shift")
+            and not self._beside(node, slot, sizes)
             and slot not in node.over
             and not (node.kind in ("same", "shift") and not node.entry)
         ):
@@ -555,8 +595,12 @@ class Reader:
                 made.exact = known if root is node.source else None
                 if made.exact is None:
                     raise self.fail("a slice along an axis that grows, of a product with constants; slice before")
-        elif node.kind == "cat" and node.slot == slot and len(node.sources) == len(sizes):
-            made = node.children[k]
+        elif self._beside(node, slot, sizes):
+            made, places = node.sources[k]
+            out = tuple(range(len(node.indices)))
+            if places != out:
+                of = dict(zip(places, made.indices, strict=True))
+                made = TracedNode("contract", [of[x] for x in out], self.where, ((made, places),), out, of)
         elif node.kind == "pick":
             inner = slot + (slot >= node.slot)
             source = self.part(node.source, inner, k, sizes)
@@ -570,6 +614,13 @@ class Reader:
             node.cache[mark] = made
         return made
 
+    def _beside(self, node: TracedNode, slot: int, sizes: Sequence[Sizes]) -> bool:
+        """Are the parts of a slot what was put beside each other?"""
+        whole = set(range(len(node.indices)))
+        apart = node.kind == "cat" and node.slot == slot
+        apart = apart or (node.name == "blend" and not node.note and slot == len(whole) - 1)
+        return apart and len(node.sources) == len(sizes) and all(set(labels) == whole for _, labels in node.sources)
+
     def narrowed(
         self, x: View, d: int, start: Sizes, stop: Sizes, sizes: Sequence[Sizes] | None = None, k: int = 0
     ) -> View:
@@ -578,6 +629,8 @@ class Reader:
         new = tuple(b - a for a, b in zip(start, stop, strict=True))
         if new == whole or not entries:
             return x
+        if 0 in new:
+            raise self.fail("an empty slice")
         if len(entries) > 1:  # along the first of several
             inner = tuple(prod(c) for c in zip(*(x.index(e).sizes for e in entries[1:]), strict=True))
             if all(a % i == 0 and n % i == 0 for a, n, i in zip(start, new, inner, strict=True)):
@@ -689,8 +742,12 @@ class Reader:
         return View(x.node, dims)
 
 
-def _times(a: Vector, b: Vector) -> Vector:
-    return tuple(x * y for x, y in zip(a, b, strict=True)) if a and b else a or b
+def _numbers(call: TorchCall) -> list[int]:
+    return [r.number for r in refs((call.arguments, call.keywords))]
+
+
+def _tensors(numbers: Vector) -> list[Tensor]:
+    return [torch.tensor(float(v), dtype=torch.float64) for v in numbers]
 
 
 def _without(indices: list[IndexClass], slot: int) -> list[IndexClass]:

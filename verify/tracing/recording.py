@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from string import ascii_letters
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +28,9 @@ ASKS = {"__bool__", "item", "tolist", "__float__", "__int__", "__index__"}
 """Calls that make numbers of python of a tensor."""
 MAKERS = ("zeros", "ones", "empty", "full", "rand", "arange")
 """Beginnings of names whose result depends on no argument's values."""
+
+
+Leaf = TypeVar("Leaf")
 
 
 @dataclass(frozen=True)
@@ -101,7 +105,7 @@ class Recorder(TorchFunctionMode):
     def ref(self, x: Tensor, made: bool = False) -> Ref:
         """The number of a tensor. made: it is a result, whose values are those of now."""
         fresh = id(x) not in self.ids
-        if fresh:
+        if fresh or (made and self._stale(x)):  # what was written in place is another tensor
             self.ids[id(x)] = len(self.kept)
             self.kept.append(x)
         number = self.ids[id(x)]
@@ -129,26 +133,20 @@ class Recorder(TorchFunctionMode):
         if name in COMPOSITES:
             with _Inside(self):
                 return func(*args, **keywords)
-        if name == "einsum":
-            args = self._paired(func, args)
+        if name == "einsum" and isinstance(args[0], str):
+            args = self._paired(func, *_spelled(*args))
         if name in ASKS and self.strict and self.ids.get(id(args[0]), -1) in self.moved:
             todo = "the reading holds at these values alone; compute without it, or build with K = M (every expert)"
             raise self.fail(name, f"a branch on what is computed; {todo}")
         if isinstance(keywords.get("out"), Tensor):
             raise self.fail(name, "writes into out=; return the result instead")
-        stale = frozenset(self.ids[id(x)] for x in _tensors((args, keywords)) if self._stale(x))
+        stale = frozenset(self.ids[id(x)] for x in leaves((args, keywords), Tensor) if self._stale(x))
         result = func(*args, **keywords)
         self.note(name, func, args, keywords, result, stale)
         return result
 
-    def _paired(self, func: Any, args: Any) -> Any:
+    def _paired(self, func: Any, terms: list[str], out: str, operands: list[Tensor]) -> Any:
         """An einsum of two operands, the last of its products of two: those first that sum what no other has."""
-        equation, *rest = args
-        operands = list(rest[0] if len(rest) == 1 and isinstance(rest[0], list | tuple) else rest)
-        if not isinstance(equation, str) or "." in equation or "->" not in equation:
-            return args
-        left, _, out = equation.replace(" ", "").partition("->")
-        terms = left.split(",")
 
         def pair() -> tuple[int, int, set[str]] | None:
             for b in reversed(range(len(terms))):
@@ -178,14 +176,12 @@ class Recorder(TorchFunctionMode):
     ) -> None:
         """One call that was made."""
         arguments, named = self.tree(args), self.tree(keywords)
-        if not _has_tensor(result) and name != "__setitem__":
+        if next(leaves(result, Tensor), None) is None and name != "__setitem__":
             return
-        out = self.tree(result, True)
-        if name == "__setitem__":
-            self.ref(args[0], True)
+        out = self.tree(args[0] if name == "__setitem__" else result, True)
         moved = any(r.number in self.moved for r in refs((arguments, named)))
         if moved and not name.removeprefix("new_").startswith(MAKERS):
-            outs = list(refs(out)) or [arguments[0]]
+            outs = list(refs(out))
             if name == "topk" and tuple(result[0].shape) == tuple(args[0].shape):
                 outs = outs[:1]  # all are chosen: only their order depends on values
             self.moved |= {r.number for r in outs}
@@ -195,29 +191,34 @@ class Recorder(TorchFunctionMode):
         self.run.calls.append(TorchCall(name, func, arguments, named, out, module, key, stale))
 
 
+def _spelled(equation: str, *rest: Any) -> tuple[list[str], str, list[Tensor]]:
+    """The letters of every operand of an einsum, those of its result, and the operands; no ellipsis is left."""
+    operands = list(rest[0] if len(rest) == 1 and isinstance(rest[0], list | tuple) else rest)
+    left, arrow, out = equation.replace(" ", "").partition("->")
+    terms, free = left.split(","), [x for x in ascii_letters if x not in equation]
+    most = max(x.dim() - len(t.replace("...", "")) for t, x in zip(terms, operands, strict=True))
+    if not arrow:
+        out = "..." * ("." in left) + "".join(x for x in sorted({*left} - {*",."}) if left.count(x) == 1)
+    dots = "".join(free[:most])
+    terms = [
+        t.replace("...", dots[most - x.dim() + len(t) - 3 :]) if "." in t else t
+        for t, x in zip(terms, operands, strict=True)
+    ]
+    return terms, out.replace("...", dots), operands
+
+
+def leaves(tree: Any, kind: type[Leaf]) -> Iterator[Leaf]:
+    """What is of this kind in arguments or in a result, in order."""
+    if isinstance(tree, kind):
+        yield tree
+    elif isinstance(tree, list | tuple | dict):
+        for x in tree.values() if isinstance(tree, dict) else tree:
+            yield from leaves(x, kind)
+
+
 def refs(tree: Any) -> Iterator[Ref]:
     """The tensors of arguments or of a result, in order."""
-    if isinstance(tree, Ref):
-        yield tree
-    elif isinstance(tree, list | tuple):
-        for x in tree:
-            yield from refs(x)
-    elif isinstance(tree, dict):
-        yield from refs(list(tree.values()))
-
-
-def _tensors(tree: Any) -> Iterator[Tensor]:
-    if isinstance(tree, Tensor):
-        yield tree
-    elif isinstance(tree, list | tuple):
-        for x in tree:
-            yield from _tensors(x)
-    elif isinstance(tree, dict):
-        yield from _tensors(list(tree.values()))
-
-
-def _has_tensor(x: Any) -> bool:
-    return next(_tensors(x), None) is not None
+    return leaves(tree, Ref)
 
 
 def record(model: nn.Module, inputs: tuple[Any, ...], keywords: Mapping[str, Any], strict: bool = True) -> Recording:

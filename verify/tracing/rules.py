@@ -8,17 +8,23 @@ sums and slices), ``docs/extending.md`` (how to add a row).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from scaling_algebra.errors import UsageError
+
 from .entries import NAMES, classified
-from .graph import IndexClass, Sizes, TracedNode, View, whole_of
+from .graph import IndexClass, Restart, Sizes, TracedNode, View, whole_of
 from .reading import Bound, Number, Reader
+from .recording import refs
 
 Rule = Callable[[Reader, Bound], Any]
+PLACES = ("places",)
+"""Among the splits: the places of patches are one axis, which a class token is put before."""
 RULES: dict[str, Rule] = {}
 ALIASES = {
     "radd": "add", "rmul": "mul", "truediv": "div", "rtruediv": "rdiv", "true_divide": "div", "iadd": "add",
@@ -36,7 +42,7 @@ ENTRYWISE = {
 """Functions of one tensor, entry by entry; those that the language lacks are told apart by their values."""
 SAME = {
     "to", "float", "type_as", "contiguous", "clone", "detach", "dropout", "double", "half", "bfloat16", "type", "cpu",
-    "alias", "requires_grad", "lift_fresh", "native_dropout", "get_data", "to_copy", "pos",
+    "alias", "requires_grad", "long", "int", "lift_fresh", "native_dropout", "get_data", "to_copy", "pos",
 }  # fmt: skip
 COUNTS = {
     "nonzero", "ne", "eq", "gt", "lt", "any", "argsort", "sort", "cumsum", "bincount", "ge", "le", "isin", "all", "sum",
@@ -73,13 +79,23 @@ def apply(reader: Reader, call: Bound) -> Any:
     if name.startswith(("zeros", "ones", "empty", "full", "rand", "new_")):
         return [reader.constant(v) for v in call.values]
     if name in COUNTS and all(v.node.kind == "choice" for v in call.live):
+        x = call.live[0]
+        if name == "eq" and isinstance(number := call.args[1], Number):
+            return View(x.node.but(at=tuple(map(int, number))), x.dims)
+        if name == "nonzero" and len(call.values) > 1:
+            return _tokens_of(reader, call)
         return [reader.constant(v) for v in call.values]
     if name in ENTRYWISE and call.args[0].node.kind != "const":
         return _entrywise(reader, call, name)
     if name not in RULES:
         todo = "add one (docs/extending.md), or give the equations of this model with --network"
         raise reader.fail(f"no rule for this call; {todo}")
-    return RULES[name](reader, call)
+    try:
+        return RULES[name](reader, call)
+    except UsageError:
+        raise
+    except (AssertionError, AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise reader.fail(f"called in a way that its rule does not read ({type(error).__name__}: {error})") from error
 
 
 def _entrywise(reader: Reader, call: Bound, name: str) -> View:
@@ -101,7 +117,7 @@ def _entrywise(reader: Reader, call: Bound, name: str) -> View:
 
 @rule("linear")
 def linear(reader: Reader, call: Bound) -> View:
-    x, w, bias = call.args[0], call.args[1], call.whole("bias", 2)
+    x, w, bias = call.args[0], call.whole("weight", 1), call.whole("bias", 2)
     lead = list(range(len(x.dims) - 1))
     out = reader.contract([(w, ["o", "i"]), (x, [*lead, "i"])], [*lead, "o"])
     return out if bias is None else reader.add([out, bias])
@@ -136,17 +152,15 @@ def addmm(reader: Reader, call: Bound) -> View:
 def einsum(reader: Reader, call: Bound) -> View:
     equation, rest = call.args[0], call.args[1:]
     operands = rest[0] if len(rest) == 1 and isinstance(rest[0], list | tuple) else rest
-    left, _, out = equation.replace(" ", "").partition("->")
-    if "." in left or "->" not in equation:
-        raise reader.fail(f"an einsum {equation!r}; write every letter, and ->")
+    left, _, out = equation.partition("->")
     return reader.contract(list(zip(operands, map(list, left.split(",")), strict=True)), list(out))
 
 
 @rule("conv1d", "conv2d")
 def convolution(reader: Reader, call: Bound) -> View:
     """Of the input: its patches, (places, channels, kernel), are the data, and the kernel a matrix on them."""
-    x, w, bias = call.args[0], call.args[1], call.whole("bias", 2)
-    if x.node.kind != "data" or call.get("groups", 6, 1) != 1 or x.dims[0]:
+    x, w, bias = call.args[0], call.whole("weight", 1), call.whole("bias", 2)
+    if x.node.kind != "data" or call.get("groups", 6, 1) != 1:
         raise reader.fail("a convolution that is not of the input; only patches of it are read")
     spatial, outs = len(w.dims) - 2, call.shapes[0][0][2:]
 
@@ -161,17 +175,17 @@ def convolution(reader: Reader, call: Bound) -> View:
     kernel = (*[1] * (2 - spatial), *(w.sizes(2 + k, 1)[0] for k in range(spatial)))
     dilation, padding, stride = each("dilation", 5, 1), each("padding", 4, 0), each("stride", 3, 1)
     flat = image if spatial == 2 else image[:, :, None]
-    cut = F.unfold(flat, kernel, dilation=dilation, padding=padding, stride=stride)[0].T
-    sizes = [*outs, image.shape[1], *kernel[2 - spatial :]]
-    names = ["place"] * spatial + ["patch"] * (1 + spatial)
+    cut = F.unfold(flat, kernel, dilation=dilation, padding=padding, stride=stride).transpose(1, 2)
+    places = [prod(outs)] + [1] * (spatial - 1) if PLACES in reader.splits else [*outs]
+    sizes = [len(image), *places, image.shape[1], *kernel[2 - spatial :]]
+    names = ["batch"] + ["place"] * spatial + ["patch"] * (1 + spatial)
     real = [k for k, n in enumerate(sizes) if n > 1]
     indices = [IndexClass((sizes[k],) * reader.builds, ("data", names[k], k)) for k in real]
     node = TracedNode("data", indices, name="data", value=cut.reshape([sizes[k] for k in real]))
     dims: list[tuple[int | IndexClass, ...]] = [(real.index(k),) if k in real else () for k in range(len(sizes))]
-    places, inner = list(range(spatial)), [f"k{k}" for k in range(1 + spatial)]
-    out = reader.contract([(w, ["o", *inner]), (View(node, dims), [*places, *inner])], ["o", *places])
-    out = out if bias is None else reader.add([out, View(bias.node, [bias.dims[0], *[()] * spatial])])
-    return View(out.node, [(), *out.dims])
+    lead, inner = ["b", *range(spatial)], [f"k{k}" for k in range(1 + spatial)]
+    out = reader.contract([(w, ["o", *inner]), (View(node, dims), [*lead, *inner])], ["b", "o", *lead[1:]])
+    return out if bias is None else reader.add([out, View(bias.node, [bias.dims[0], *[()] * spatial])])
 
 
 # sums -----------------------------------------------------------------------------------------------------------
@@ -256,9 +270,23 @@ def total(reader: Reader, call: Bound) -> View:
 def multiply(reader: Reader, call: Bound) -> View:
     a, b = call.args[0], call.args[1]
     if isinstance(a, View) and isinstance(b, View):
-        return reader.multiply(a, b)
+        a, b = (b, a) if a.node.kind == "choice" else (a, b)
+        return _where_chosen(reader, a, b) if b.node.kind == "choice" else reader.multiply(a, b)
     x, c = (a, b) if isinstance(a, View) else (b, a)
     return reader.scaled(x, c)
+
+
+def _where_chosen(reader: Reader, x: View, choice: View) -> View:
+    """Values of the chosen times where one expert is, or where each is: the value of the expert, or of each."""
+    n = len(choice.dims)
+    d = next(k for k, dim in enumerate(choice.dims) if choice.node.slot in dim)
+    mine = [()] * (n - len(x.dims)) + x.dims
+    if choice.node.at:
+        y = reader.pick(View(x.node, mine), d, choice.node.at)
+        return View(y.node, [*y.dims[:d], (), *y.dims[d:]])
+    if isinstance(choice.dims[-1][0], int) or mine[-1] or d == n - 1:
+        raise reader.fail("a product with the numbers of what is chosen")
+    return View(x.node, [*mine[:d], (), *mine[d + 1 : -1], mine[d]])
 
 
 @rule("neg")
@@ -324,21 +352,39 @@ def _softmax(reader: Reader, x: View, d: int) -> View:
         x = View(x.node.source, x.dims)
     f = x.node
     if f.kind == "func" and f.name == "topk":
-        (slot,) = f.over
-        made = reader.function(
-            "topk_softmax", View(f.source, x.dims), lambda v: _selected(v, slot, f.at[0], "softmax"), f.over, False
-        )
-        made.node.at = f.at
-        return made
+        return _selection(reader, "topk_softmax", View(f.source, x.dims), f.over, f.at[0])
     return _along(reader, "softmax", x, d, lambda v, k: v.softmax(k))
 
 
-def _selected(v: Tensor, slot: int, k: int, value: str = "") -> Tensor:
-    """The k largest along a slot, the others 0; softmax: normalised over those, or over all if it came before."""
-    mask = torch.zeros_like(v).scatter(slot, v.topk(k, slot).indices, 1.0)
-    if value == "softmax":
-        return v.masked_fill(mask == 0, float("-inf")).softmax(slot)
-    return (v.sigmoid() if value == "sigmoid" else v.softmax(slot) if value == "softmax all" else v) * mask
+def _selection(reader: Reader, name: str, x: View, over: tuple[int, ...], k: int) -> View:
+    """The k largest along a slot, the others zero.
+
+    Args:
+        name: ``topk``; ``topk_softmax``, normalised over the chosen; ``softmax_topk``, over all; ``topk_sigmoid``.
+    """
+    (slot,) = over
+
+    def exact(v: Tensor) -> Tensor:
+        mask = torch.zeros_like(v).scatter(slot, v.topk(k, slot).indices, 1.0)
+        if name == "topk_softmax":
+            return v.masked_fill(mask == 0, float("-inf")).softmax(slot)
+        return (v.sigmoid() if name == "topk_sigmoid" else v.softmax(slot) if name == "softmax_topk" else v) * mask
+
+    made = reader.function(name, x, exact, over, False)
+    made.node.at = (k,)
+    return made
+
+
+FEW = "a top-K that leaves experts out (let build take K, which is read with K = M)"
+SELECTED = {"softmax": "softmax_topk", "sigmoid": "topk_sigmoid"}
+"""Functions over all experts, and what the largest of them are."""
+
+
+def _largest(reader: Reader, x: View, over: tuple[int, ...], k: int) -> View:
+    """The largest of scores, perhaps behind a function of all of them."""
+    f = x.node
+    known = f.kind == "func" and f.name in SELECTED and f.over in ((), over)
+    return _selection(reader, SELECTED[f.name] if known else "topk", View(f.source if known else f, x.dims), over, k)
 
 
 @rule("topk")
@@ -351,18 +397,13 @@ def topk(reader: Reader, call: Bound) -> list[View]:
     if len(over) > 1:
         raise reader.fail("a top-K along several axes")
     (slot,), most = over, k[0]
-    if k != x.sizes(d, reader.builds) and not x.index(slot).fixed:
-        raise reader.fail("a top-K that leaves experts out; let build take K, which is traced with K = M")
-    value, base = "topk", View(source, x.dims)
-    if (
-        source.kind == "func"
-        and source.name in ("softmax", "sigmoid")
-        and (source.name == "sigmoid" or source.over == over)
-    ):
-        value, base = f"topk_{source.name}", View(source.source, x.dims)
-    kinds = {"topk": "", "topk_softmax": "softmax all", "topk_sigmoid": "sigmoid"}
-    chosen = reader.function(value, base, lambda v: _selected(v, slot, most, kinds[value]), over, False)
-    chosen.node.at = (most,)
+    if k != x.sizes(d, reader.builds):  # refused where it is used; groups of experts are chosen by it
+        indices = [IndexClass((most,) * reader.builds) if j == slot else i for j, i in enumerate(source.indices)]
+        slots = tuple(range(len(indices)))
+        few = TracedNode("func", indices, reader.where, ((source, slots),), name=FEW, over=over)
+        few.exact = lambda v: v.topk(most, slot).values
+        return [View(few, x.dims)] * 2
+    chosen = _largest(reader, x, over, most)
     places = TracedNode(
         "choice", source.indices, reader.where, ((source, tuple(range(len(source.indices)))),), slot=slot
     )
@@ -631,39 +672,40 @@ def _indexed(reader: Reader, call: Bound, x: View, keys: list[Any]) -> View:
 
 
 @rule("setitem")
-def setitem(reader: Reader, call: Bound) -> list[View]:
+def setitem(reader: Reader, call: Bound) -> View:
     """A part of a new tensor, or all that a constant index names."""
     base, value = call.args[0], call.args[2]
-    ref = call.call.arguments[0]
     keys = [_number(k) for k in _keys(call.args[1], len(base.dims), reader.builds)]
     if not isinstance(value, View):
         raise reader.fail("writes numbers into a signal")
     if len(keys) == 1 and isinstance(keys[0], View) and keys[0].node.kind == "const":
         at = keys[0].node.value[0]
         if sorted(at.flatten().tolist()) == list(range(base.sizes(0, 1)[0])):
-            reader.views[ref.number] = value
-            return []
+            return value
     cut = [(d, k) for d, k in enumerate(keys) if isinstance(k, list) and k[0] != slice(None)]
     if base.node.kind == "const" and len(cut) == 1 and all(isinstance(k, list) for k in keys):
         d, k = cut[0]
-        start, stop, step = k[0].indices(reader.runs[0].shapes[ref.number][d])
+        start, stop, step = k[0].indices(call.shapes[0][0][d])
         if step == 1:
-            _written(reader, ref.number, d, start, stop, value)
-            return []
+            (made,) = refs(call.call.result)
+            reader.pieces[made.number] = reader.pieces.pop(call.call.arguments[0].number, [])
+            return _written(reader, made.number, d, start, stop, value) or base
     raise reader.fail("writes into a part of a tensor; torch.cat its parts")
 
 
-def _written(reader: Reader, base: int, dim: int, start: int, stop: int, view: View) -> None:
+def _written(reader: Reader, base: int, dim: int, start: int, stop: int, view: View) -> View | None:
     """A part of a new tensor is written; all parts together are a concatenation."""
     done = reader.pieces.setdefault(base, [])
     done.append((start, stop, dim, view))
     done.sort(key=lambda piece: piece[:2])
     size = reader.runs[0].shapes[base][dim]
-    if [a for a, *_ in done] == [0, *(b for _, b, *_ in done[:-1])] and done[-1][1] == size:
-        shapes = [run.shapes[base] for run in reader.runs]
-        reader.views[base] = concatenated(reader, [v for *_, v in done], dim, shapes)
-        reader.repaired.add(base)
-        del reader.pieces[base]
+    if [a for a, *_ in done] != [0, *(b for _, b, *_ in done[:-1])] or done[-1][1] != size:
+        return None
+    shapes = [run.shapes[base] for run in reader.runs]
+    reader.views[base] = concatenated(reader, [v for *_, v in done], dim, shapes)
+    reader.repaired.add(base)
+    del reader.pieces[base]
+    return reader.views[base]
 
 
 @rule("copy")
@@ -672,8 +714,7 @@ def copy(reader: Reader, call: Bound) -> View:
     if target in reader.bases:
         base, dim, start, stop = reader.bases[target]
         _written(reader, base, dim, start, stop, value)
-        return value
-    if call.args[0].node.kind != "const":
+    elif call.args[0].node.kind != "const":
         raise reader.fail("writes into a signal; make a new one")
     return value
 
@@ -690,11 +731,17 @@ def stack(reader: Reader, call: Bound) -> View:
     """Of tensors of one kind along a new Theta(1) axis: all parts of one whole are the whole."""
     parts, d = call.args[0], int(call.get("dim", 1, 0)) % len(call.shapes[0][0])
     wide = [View(p.node, [*p.dims[:d], (), *p.dims[d:]]) for p in parts]
-    return concatenated(reader, wide, d, call.shapes[0])
+    return concatenated(reader, wide, d, call.shapes[0], d)
 
 
-def concatenated(reader: Reader, parts: Sequence[View], d: int, shapes: Sequence[Sequence[int]]) -> View:
-    """Along an axis that grows: kept apart until a product sums over it. Along a Theta(1) axis: a sum."""
+def concatenated(
+    reader: Reader, parts: Sequence[View], d: int, shapes: Sequence[Sequence[int]], new: int | None = None
+) -> View:
+    """Along an axis that grows: kept apart until a product sums over it. Along a Theta(1) axis: a sum.
+
+    Args:
+        new: the dimension that a stack makes; behind that of the parts of one whole, it interleaves them.
+    """
     live = [p for p in parts if p.node.kind != "const"]
     wholes = [whole_of(p.node) for p in parts]
     first = wholes[0]
@@ -709,10 +756,19 @@ def concatenated(reader: Reader, parts: Sequence[View], d: int, shapes: Sequence
         mixed = TracedNode(
             "same", list(node.indices), reader.where, ((node, slots), *((p.node, slots) for p in parts)), name="mixed"
         )
-        mixed.exact = lambda whole, *v: torch.cat(v, slot)
+        between = new is not None and slot in parts[0].dims[new - 1]
+        mixed.exact = lambda whole, *v: (
+            torch.stack(v, slot + 1).flatten(slot, slot + 1) if between else torch.cat(v, slot)
+        )
         return View(mixed, parts[0].dims)
     sizes = tuple(shape[d] for shape in shapes)
-    if len(set(sizes)) == 1 and all(not p.dims[d] or all(p.index(e).fixed for e in p.dims[d]) for p in live):
+    wide = (p.index(e) for p in live for k, dim in enumerate(p.dims) if k != d for e in dim if not isinstance(e, int))
+    apart = not all(index.fixed for index in wide)
+    if (
+        not apart
+        and len(set(sizes)) == 1
+        and all(not p.dims[d] or all(p.index(e).fixed for e in p.dims[d]) for p in live)
+    ):
         return _blend(reader, parts, d, sizes)
     if any(len(p.dims[d]) != 1 or not isinstance(p.dims[d][0], int) for p in parts) or len(live) < len(parts):
         raise reader.fail("a concatenation with what repeats, or with constants")
@@ -733,6 +789,9 @@ def _blend(reader: Reader, parts: Sequence[View], d: int, sizes: Sizes) -> View:
     for node, mine in terms:
         kept = tuple(own[x] if x >= 0 else len(order) for x in mine)
         if kept.count(len(order)) > 1:
+            if node.kind != "param" and PLACES not in reader.splits:
+                reader.splits[PLACES] = ((), ())
+                raise Restart
             raise reader.fail("a concatenation along several axes")
         sources.append((node, kept))
     dims: list[tuple[int | IndexClass, ...]] = [
@@ -756,34 +815,25 @@ def _blend(reader: Reader, parts: Sequence[View], d: int, sizes: Sizes) -> View:
 
 
 def _kept_apart(reader: Reader, parts: Sequence[View], d: int, sizes: Sizes) -> View:
-    first, nodes = parts[0], [parts[0].node]
-    slot = first.dims[d][0]
+    """Parts beside each other; one may repeat along an axis that another has."""
+    first = max(parts, key=lambda p: len(p.node.indices))
+    slot, sources = first.dims[d][0], []
     assert isinstance(slot, int)
-    for p in parts[1:]:
-        order = [-1] * len(first.node.indices)
+    for p in parts:
+        labels = [-1] * len(p.node.indices)
         for a, b in zip(first.dims, p.dims, strict=True):
-            if len(a) != len(b) or any(isinstance(x, int) != isinstance(y, int) for x, y in zip(a, b, strict=True)):
+            if len(a) != len(b):
                 raise reader.fail("a concatenation of unlike axes")
             for x, y in zip(a, b, strict=True):
-                if isinstance(x, int):
-                    order[x] = y  # type: ignore[assignment]
-        if len(p.node.indices) != len(order):
-            raise reader.fail("a concatenation of unlike axes")
-        for x, y in enumerate(order):
-            if x != slot:
-                reader.align([[first.node.indices[x]], [p.node.indices[y]]])
-        indices = [p.node.indices[y] for y in order]
-        out = tuple(order)
-        alike = out == tuple(range(len(order)))
-        labels = dict(enumerate(p.node.indices))
-        nodes.append(
-            p.node
-            if alike
-            else TracedNode("contract", indices, reader.where, ((p.node, tuple(range(len(order)))),), out, labels)
-        )
+                if isinstance(y, int):
+                    if not isinstance(x, int):
+                        raise reader.fail("a concatenation of unlike axes")
+                    labels[y] = x
+                if x != slot:
+                    reader.align([[first.index(x)], [p.index(y)]])
+        sources.append((p.node, tuple(labels)))
     indices = [IndexClass(sizes) if k == slot else x for k, x in enumerate(first.node.indices)]
-    slots = tuple(range(len(indices)))
-    return View(TracedNode("cat", indices, reader.where, tuple((x, slots) for x in nodes), slot=slot), first.dims)
+    return View(TracedNode("cat", indices, reader.where, tuple(sources), slot=slot), first.dims)
 
 
 # choices ------------------------------------------------------------------------------------------------------------
@@ -872,13 +922,7 @@ def gather(reader: Reader, call: Bound) -> View:
     k = x.sizes(d % len(x.dims), reader.builds)[0]
     if call.shapes[0][0][d] != k:
         raise reader.fail("a gather of some experts; let build take K, which is traced with K = M")
-    source = x.node
-    name = f"topk_{source.name}" if source.kind == "func" and source.name in ("softmax", "sigmoid") else "topk"
-    base = source.source if name != "topk" else source
-    kinds = {"topk": "", "topk_softmax": "softmax all", "topk_sigmoid": "sigmoid"}
-    made = reader.function(name, View(base, x.dims), lambda v: _selected(v, over[0], k, kinds[name]), over, False)
-    made.node.at = (k,)
-    return made
+    return _largest(reader, x, over, k)
 
 
 @rule("scatter", "scatter_add")
@@ -888,9 +932,11 @@ def scatter(reader: Reader, call: Bound) -> View:
     if base.node.kind == "const" and choice.node.kind == "choice":
         if not isinstance(source, View) or source.node.kind == "const":
             return reader.constant(call.values[0])
-        if not any(float(v.abs().max()) for v in base.node.value):
+        if all(bool((v < -1e3).all()) for v in base.node.value):
             return View(source.node, source.dims)
-    raise reader.fail("a scatter that is not of chosen values into zeros")
+        if not any(float(v.abs().max()) for v in base.node.value):
+            return reader.same(source, lambda v: v)  # the others are there, too
+    raise reader.fail("a scatter that is not of chosen values into zeros, or -inf")
 
 
 @rule("index_add")

@@ -7,7 +7,6 @@ and no hub is asked. Read next: ``models.py``.
 from __future__ import annotations
 
 import importlib
-import json
 import sys
 from collections.abc import Callable, Mapping
 from importlib.util import module_from_spec, spec_from_file_location
@@ -18,9 +17,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from scaling_algebra import files
 from scaling_algebra.errors import UsageError, foreign, missing, shown
-from scaling_algebra.recipes.files import size_names
+from scaling_algebra.recipes.files import read_config, size_names
 from scaling_algebra.recipes.sizes import read_sizes
 
 from .graph import Unreadable
@@ -48,7 +46,6 @@ FIXED: Mapping[str, Any] = {
 }  # fmt: skip
 """Everything else that is a size, or a list of layers: small, and alike for all layers."""
 DROPPED = (
-    "layer_types",
     "architectures",
     "transformers_version",
     "torch_dtype",
@@ -76,25 +73,28 @@ def build_of(text: str, deep: bool = False) -> tuple[Callable[..., Any], Mapping
 
 
 def _configured(path: Path, deep: bool) -> Callable[[Mapping[str, int]], tuple[nn.Module, dict[str, Any]]]:
+    return small_of(read_config(path), str(path), deep)
+
+
+def small_of(
+    record: Mapping[str, Any], path: str, deep: bool
+) -> Callable[[Mapping[str, int]], tuple[nn.Module, dict[str, Any]]]:
+    """Small models of a configuration, and their input. ``path``: for errors; ``deep``: as for ``build_of``."""
     try:
         from transformers import AutoConfig, AutoModelForCausalLM
     except ModuleNotFoundError:
         raise missing("--model hf:", "transformers", "models") from None
-    try:
-        record = json.loads(files.read_text(path, "give a config.json"))
-    except ValueError as error:
-        raise UsageError(f"{path} is no JSON file: {error}; give a config.json") from None
-    family = record.get("model_type") if isinstance(record, dict) else None
-    if not isinstance(family, str):
-        raise UsageError(f"{path} has no model_type; give the config.json of a model")
+    family = record["model_type"]
     named = size_names(family, record)
+    most = next((record[k] for k in named["L"] if k in record), 0)
     try:
         known = AutoConfig.for_model(family).to_dict()
     except ValueError:
         raise UsageError(f"transformers knows no family {family} (model_type of {path}); give FILE.py:build") from None
 
     def build(sizes: Mapping[str, int]) -> tuple[nn.Module, dict[str, Any]]:
-        n, options = sizes["N"], {k: v for k, v in record.items() if k not in (*DROPPED, "model_type")}
+        n, depth = sizes["N"], sizes["L"] if deep else 1
+        options = {k: _alike(v, most, depth) for k, v in record.items() if k not in (*DROPPED, "model_type")}
         options |= {k: v for k, v in FIXED.items() if k in known or k in record}
         options |= {
             k: max(1, int(n * times)) for k, times in WIDE.items() if (record.get(k) or known.get(k)) is not None
@@ -104,7 +104,7 @@ def _configured(path: Path, deep: bool) -> Callable[[Mapping[str, int]], tuple[n
         shared = record.get(next((k for k in HEADS if k in record), ""), 1) // (record.get(KEYS[0]) or 10**9) or 1
         options |= dict.fromkeys((k for k in KEYS if k in known), heads // 2 if shared > 1 else heads)
         options |= {"tie_word_embeddings": record.get("tie_word_embeddings", known.get("tie_word_embeddings", True))}
-        options |= dict.fromkeys(named["N"], n) | dict.fromkeys(named["L"], sizes["L"] if deep else 1)
+        options |= dict.fromkeys(named["N"], n) | dict.fromkeys(named["L"], depth)
         if "M" in named:
             options |= dict.fromkeys(named["N_e"], sizes["N_e"]) | dict.fromkeys(named["M"], sizes["M"])
             options |= dict.fromkeys(named["K"], sizes["K"])
@@ -120,6 +120,15 @@ def _configured(path: Path, deep: bool) -> Callable[[Mapping[str, int]], tuple[n
         return model, {"input_ids": ids, "use_cache": False}
 
     return build
+
+
+def _alike(value: Any, most: int, depth: int) -> Any:
+    """A list with an entry for every layer, for so many: all as most are, with attention where some have it."""
+    if isinstance(value, dict) and value and all(str(k).isdecimal() for k in value):
+        return {}
+    if not (isinstance(value, list) and len(value) == most > 1):
+        return value
+    return [max(value, key=lambda x: (x == "full_attention", value.count(x)))] * depth
 
 
 def function_of(text: str) -> tuple[Callable[..., Any], Mapping[str, Any]]:

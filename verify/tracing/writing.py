@@ -31,7 +31,11 @@ LETTERS = {
     "R": "PQR",
 }
 """Letters of every axis, in the order in which they are taken; more come from other alphabets."""
-GATES = ("softmax", "topk_softmax", "topk_sigmoid", "topk")
+GATES = {
+    "softmax": "M", "softmax_topk": "M", "topk_softmax": "K", "topk_sigmoid": "", "topk": "", "normed_sigmoid": "M",
+    "normed_topk_sigmoid": "K", "normed_topk": "K",
+}  # fmt: skip
+"""Functions of gates, and the axis by whose size the values of each are smaller than 1."""
 HELD = "{} over experts is held at its mean and slope (assumption B2)"
 Powers = Mapping[str, Fraction]
 
@@ -95,7 +99,7 @@ class Writer:
             if axis and axis not in AXES:
                 axis = ""  # a name of the user's own: it stays Theta(1) in the equations
             if not axis:
-                axis = "E" if not inputs else "S" if index in self.tokens else "D"
+                axis = "S" if index in self.tokens else "D" if inputs else "E"
             self.axis_of[index] = axis
         return self.axis_of[index]
 
@@ -109,9 +113,17 @@ class Writer:
         self.data = max(datas, key=lambda n: len(n.indices))
         hot = any(leaf == ("data", "vocabulary") for x in self.data.indices for leaf in x.root().leaves)
         sequence = self.data.indices[:-1] if hot or len(self.data.indices) > 1 else []
-        marked = [x for x in self.data.indices if any(leaf[1] == "place" for leaf in x.root().leaves)]
+        marked = [x for x in self.data.indices if any(leaf[1] in ("batch", "place") for leaf in x.root().leaves)]
         self.tokens = {x.root() for x in marked or sequence}
-        loose = {x.root() for x in self.data.indices if self.axis(x) == "S"}
+        beside: set[IndexClass] = set()
+        for node in self.nodes:
+            if node.name == "blend":  # tokens beside tokens are tokens
+                last = len(node.indices) - 1
+                places = {c.indices[m.index(last)].root() for c, m in node.sources if last in m}
+                if places & self.tokens:
+                    self.tokens.add(node.indices[-1].root())
+                    beside |= places
+        loose = {x.root() for x in self.data.indices if self.axis(x) == "S"} - beside
         for node in self.nodes:
             mixed = [node.indices[k] for k in node.over]
             if node.kind == "contract":
@@ -189,9 +201,28 @@ class Writer:
         return symbol
 
     def ref(self, node: TracedNode, letters: Iterable[str]) -> str:
+        if node.kind == "cat" or (node.weight and node.kind not in ("param", "func")):
+            what = "a concatenation that no product sums" if node.kind == "cat" else "what is made of weights alone"
+            raise Unreadable(f"{node.where or 'model'}: {what} is in no equation; use its parts, or a parameter")
         name = self.symbol(node.name) if node.kind == "param" else "data" if node.kind == "data" else self.signal(node)
+        return self._named(name, letters)
+
+    def _named(self, name: str, letters: Iterable[str]) -> str:
         inside = ",".join(x for x in letters if x)
         return f"{name}[{inside}]" if inside else name
+
+    def acting(self, node: TracedNode, letters: Sequence[str]) -> str:
+        """A parameter that acts on nothing (a gain that is a number, what a function takes), as it acts on the data."""
+        if any(map(self.grows, self.data.indices)) or sum(map(self.grows, node.indices)) > 1:
+            raise Unreadable(
+                f"{node.name}: a gain beside data that grow, or a function of a matrix; no equation says it"
+            )
+        if node.number not in self.signals:
+            self.signals[node.number] = self._fresh(f"{self.symbol(node.name).lower()}_gain")
+            data = [*self.letters(range(len(self.data.indices)), dict(enumerate(self.data.indices))).values()]
+            right = f"{self.ref(node, [*letters, *data])} {self.ref(self.data, data)}"
+            self.lines.append((self._named(self.signals[node.number], letters), right, None))
+        return self._named(self.signals[node.number], letters)
 
     # statements -------------------------------------------------------------------------------------------------
 
@@ -221,8 +252,8 @@ class Writer:
         """Gates stand left of tensors, tensors left of what they act on."""
         labels = list(dict.fromkeys([*node.out, *(x for _, mine in node.sources for x in mine)]))
         letters = self.letters(labels, node.labels)
-        tensors = [s for s in node.sources if s[0].kind == "param"]
-        signals = [s for s in node.sources if s[0].kind != "param"]
+        tensors = [s for s in node.sources if s[0].kind == "param" and any(letters[x] for x in s[1])]
+        signals = [s for s in node.sources if s not in tensors]
         if not signals:
             raise Unreadable(f"{node.where or 'model'}: a product of weights alone")
         private = {
@@ -243,7 +274,12 @@ class Writer:
             at = (acts or [k for k, (_, m) in enumerate(rest) if set(m) & have] or [0])[0]
             chain.insert(0, rest.pop(at))
             have |= set(chain[0][1])
-        text = [self.ref(c, [letters[x] for x in mine]) for c, mine in [*gates, *chain, *core]]
+        text = [
+            (self.ref if any(s is t for t in tensors) or s[0].kind != "param" else self.acting)(
+                s[0], [letters[x] for x in s[1]]
+            )
+            for s in [*gates, *chain, *core]
+        ]
         gated = any(self.grows(node.labels[x]) for _, mine in gates for x in mine if x not in node.out)
         summed = [
             x
@@ -325,8 +361,8 @@ class Writer:
         over = letters[(grow or along)[0]] if along else ""
         if name in GATES and any(self.axis(node.indices[k]) == "M" for k in node.over):
             self.notes.append((node.where, HELD.format(name)))
-            kept = "K" if name == "topk_softmax" and "K" in self.base else "M"
-            self.held[node.number] = {} if "sigmoid" in name or name == "topk" else {kept: Fraction(-1)}
+            axis = GATES[name] if GATES[name] != "K" or "K" in self.base else "M"
+            self.held[node.number] = {axis: Fraction(-1)} if axis else {}
             name, over = "gate", ""
         elif name in GATES and "topk" in name:
             raise Unreadable(f"{node.where or 'model'}: a top-K along an axis that is not M; build(sizes) must take M")
@@ -335,10 +371,11 @@ class Writer:
                 f"{node.where or 'model'}: {name} is no function of the equations; give them with --network"
             )
         several = sum(map(bool, letters.values())) > 1
+        refer = self.acting if source.kind == "param" else self.ref
         self._line(
             node,
             letters.values(),
-            f"{name}({self.ref(source, letters.values())}{f'; {over}' if over and several else ''})",
+            f"{name}({refer(source, [*letters.values()])}{f'; {over}' if over and several else ''})",
         )
 
     def _output(self) -> None:

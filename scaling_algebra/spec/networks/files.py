@@ -8,7 +8,7 @@
     \"\"\"
 
 ``title`` (one line for reports), ``roles`` (names of tensors in reports), ``frozen`` (a list of tensors that are not
-trained) and ``name`` (that of the file) may be left out. Read next: ``grammar.py`` (how equations are written).
+trained) and ``name`` (that of the file) may be left out.
 """
 
 from __future__ import annotations

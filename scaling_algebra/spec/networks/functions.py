@@ -29,6 +29,7 @@ class FunctionKind:
         selects: top-K along ``over``: a random mask with a Theta(1) fraction of ones multiplies the value. It is drawn
             anew when the argument moved by at least its spread, and is constant in the backward pass (routers paper,
             App. F).
+        spared: heavy tails of its argument, by the assumption ``bounded-logits``.
     """
 
     name: str
@@ -43,6 +44,7 @@ class FunctionKind:
     signed: bool = False
     selects: bool = False
     centres: bool = False
+    spared: bool = False
 
     @property
     def gaps(self) -> bool:
@@ -68,6 +70,14 @@ FUNCTIONS: dict[str, FunctionKind] = {
         ),
         FunctionKind("sigmoid", "sigmoid", "sigmoid, entrywise", powers=_ODD | {0}, **_GATE),
         FunctionKind("softmax", "softmax", "softmax along a letter", positive=True, **_SOFTMAX),
+        FunctionKind(
+            "bounded_softmax",
+            "softmax",
+            "softmax of logits that stay bounded (a small rate, a z-loss)",
+            positive=True,
+            spared=True,
+            **_SOFTMAX,
+        ),
         FunctionKind("topk_sigmoid", "sigmoid", f"sigmoid {_TOP}", powers=_ODD | {0}, bounded=True, selects=True),
         FunctionKind("topk_softmax", "softmax", f"softmax {_TOP}", selects=True, **_SOFTMAX),
         FunctionKind("tanh", "tanh", "tanh, entrywise", powers=_ODD, bounded=True, rising=True, signed=True),

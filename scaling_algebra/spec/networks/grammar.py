@@ -10,8 +10,7 @@ What stands side by side is multiplied, and letters missing on the left are summ
 those are summed that stand in several factors. A name that an equation above makes is a signal, and ``data`` is the
 input; any other name is a tensor if it has letters, and a multiplier if it has none. A tensor acts on what stands on
 its right; what stands on its left multiplies the result. Such a part of a larger expression becomes a signal of its
-own, named after the one it helps to compute. Read next: ``parsing.py`` (one line), ``language.py`` (what comes out),
-``printing.py`` (writes it back).
+own, named after the one it helps to compute.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Attention, and whole layers of language models, as equations.
-
-Read next: ``library.py`` (every network that ships, and the axes of the letters).
-"""
+"""Attention, and whole layers of language models, as equations."""
 
 from __future__ import annotations
 

@@ -291,13 +291,23 @@ def _stacked(blocks: int) -> NetworkText:
     return NetworkText(title, f"{equations}f = W4[b] {source}[b]", {**roles, "W4": "readout"})
 
 
+_APART = LAYERS | {
+    "moe-softmax": NetworkText(
+        "minimal MoE block whose gate is a softmax of bounded logits (MSSP paper, App. A and J.1)",
+        _MOE.replace("gate(", "bounded_softmax(").replace("alpha phi", "phi"),
+        ROLES,
+    )
+}
+"""Whole layers, and what rests on an assumption of its own."""
+
+
 class _Library(Mapping[str, Network]):
-    """Networks by name, read when first asked for. Whole layers, ``stack3`` and so on are there without being gone
-    through."""
+    """Networks by name, read when first asked for. Those of ``_APART``, ``stack3`` and so on are there without being
+    gone through."""
 
     def __getitem__(self, name: str) -> Network:
         stack = re.fullmatch(r"stack([1-9]\d?)", name)
-        text = _stacked(int(stack[1])) if stack else (_SHIPPED | LAYERS)[name]
+        text = _stacked(int(stack[1])) if stack else (_SHIPPED | _APART)[name]
         return _read(name, text.title, text.equations, tuple(text.roles.items()))
 
     def __iter__(self) -> Iterator[str]:
@@ -307,7 +317,7 @@ class _Library(Mapping[str, Network]):
         return len(_SHIPPED) + 1
 
     def __contains__(self, name: object) -> bool:
-        shipped = name in _SHIPPED or name in LAYERS
+        shipped = name in _SHIPPED or name in _APART
         return shipped or (isinstance(name, str) and re.fullmatch(r"stack[1-9]\d?", name) is not None)
 
 
@@ -321,7 +331,7 @@ ARCHITECTURES = _Library()
 TITLES = {
     **{name: text.title for name, text in _SHIPPED.items()},
     "stack2": _stacked(2).title,
-    **{name: text.title for name, text in LAYERS.items()},
+    **{name: text.title for name, text in _APART.items()},
 }
 """Titles of the networks that are listed."""
 MOE_BLOCK = ARCHITECTURES["moe"]

@@ -3,7 +3,7 @@
 Law: a product is unchanged where its tensor is divided by the factor that its multipliers are multiplied with. Factors
 that leave every product unchanged are the gauge freedom; a multiplier that takes up freedom is a gauge and stays 1,
 in the order in which multipliers appear. What is given takes up freedom first: then another member of the class is
-derived. Source: abc-symmetry, Yang and Hu (2021), Tensor Programs IV, Sec. 3. Read next: ``language.py``.
+derived. Source: abc-symmetry, Yang and Hu (2021), Tensor Programs IV, Sec. 3.
 """
 
 from __future__ import annotations

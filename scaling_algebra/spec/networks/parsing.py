@@ -1,7 +1,4 @@
-"""One equation as a tree: names, functions and sums of products, as they are written; no name means anything yet.
-
-Read next: ``grammar.py`` (what the names mean).
-"""
+"""One equation as a tree: names, functions and sums of products, as they are written; no name means anything yet."""
 
 from __future__ import annotations
 

@@ -20,12 +20,6 @@ def as_text(network: Network) -> str:
     return "\n".join(f"{left:<{width}} = {right}" for left, right in sides)
 
 
-def as_latex(network: Network) -> str:
-    """The equations as an ``align*`` environment, every sum with the letters it runs over."""
-    rows = [rf"  {left} &= {right}" for left, right in latex_sides(network)]
-    return "\n".join([r"\begin{align*}", " \\\\\n".join(rows), r"\end{align*}"])
-
-
 def latex_sides(network: Network) -> list[tuple[str, str]]:
     """Left and right side of every equation, as LaTeX."""
     return [(_latex(Factor(s.out, network.signals[s.out])), _latex_right(network, s)) for s in network.statements]

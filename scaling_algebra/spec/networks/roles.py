@@ -1,7 +1,7 @@
 """Relations of the signals and tensors of a network: experts, gates, gradients, pathways.
 
 Everything that is named by what it does is found here from the equations: no letter, signal or role has a meaning of
-its own. Read next: ``scaling_algebra/dynamics/quantities.py`` (names of quantities), ``spec/desiderata.py`` (demands).
+its own.
 """
 
 from __future__ import annotations

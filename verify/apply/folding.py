@@ -1,0 +1,74 @@
+"""Forward multipliers put into tensors: W = m w has the numbers of w, moved by powers of m; nothing else changes.
+
+Law: the gradient of W is that of w over m. A normalised step of W is m times that of w where its rate is m times, its
+epsilon and decay 1 / m of that of w; a step along the gradient where its rate is m^2 of it (``spec/gauges.py``).
+Read next: ``planning.py`` (which multipliers are folded).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from scaling_algebra.errors import UsageError
+from scaling_algebra.recipes.settings import Setting
+from scaling_algebra.spec.networks.language import Network, Product, Sum
+from scaling_algebra.spec.optimizers import Optimizer
+from scaling_algebra.spec.powers import Power
+
+Settings = Mapping[str, Setting]
+
+
+@dataclass(frozen=True)
+class Ends:
+    """Tensors that take a factor: all products whose sum is one signal; and the signals that have the factor then."""
+
+    roles: tuple[str, ...] = ()
+    signals: tuple[str, ...] = ()
+
+
+def scaled(settings: Settings, power: Power, factor: float, rule: Optimizer) -> dict[str, Setting]:
+    """The settings of m w, of those of w; ``factor`` is m at the target over that at the base."""
+    signs = {"init_std": 1, "lr": rule.factors, "eps": -1, "decay": -rule.factors}
+
+    def moved(s: Setting, sign: int) -> Setting:
+        if s.rule is None:
+            return s
+        before = None if s.before is None else s.before * power**sign
+        return replace(s, rule=s.rule * power**sign, factor=s.factor * factor**sign, before=before)
+
+    return {what: moved(s, signs[what]) for what, s in settings.items()}
+
+
+def ends(network: Network, multiplier: str) -> Ends:
+    """The tensors that a multiplier is folded into.
+
+    Raises:
+        UsageError: a function, a second use or a frozen tensor lies between.
+    """
+    at = [s for s in network.statements if isinstance(s, Product) and multiplier in s.multipliers]
+    found = _made(network, at[0]) if len(at) == 1 else None
+    if found is None:
+        raise UsageError(f"{multiplier} (scalecalc list --model) ends in no matrix of its own; leave out fold")
+    return found
+
+
+def _made(network: Network, s: Product) -> Ends | None:
+    """Of a product the tensor, or one of its factors."""
+    if s.tensor is not None and len(network.uses(s.tensor.name)) == 1 and s.tensor.name not in network.frozen:
+        return Ends((s.tensor.name,))
+    return next((found for x in s.factors if (found := _signal(network, x.name)) is not None), None)
+
+
+def _signal(network: Network, signal: str) -> Ends | None:
+    s = network.producer(signal)
+    if len(network.consumers(signal)) != 1:
+        return None
+    if isinstance(s, Product):
+        found = _made(network, s)
+        return None if found is None else Ends(found.roles, (*found.signals, signal))
+    parts = [_signal(network, x.name) for x in s.terms] if isinstance(s, Sum) else [None]
+    known = [x for x in parts if x is not None]
+    if len(known) < len(parts):
+        return None
+    return Ends(tuple(r for x in known for r in x.roles), (*(y for x in known for y in x.signals), signal))
