@@ -1,13 +1,14 @@
 """Reads and derives every causal language model with experts that transformers has, each in a fresh process.
 
 Run: ``python benchmarks/families.py run [FAMILY...]`` (an hour; needs transformers; goes on where it stopped), then
-``... tell``, which prints the table of docs/guide/check.md. Families with the same equations are derived once.
+``... tell``, which prints a table. Families with the same equations are derived once.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +19,28 @@ EVIDENCE = Path(__file__).parents[1] / "verify" / "evidence" / "families.json"
 SECONDS = 60
 """CPU seconds of a reading, and of a derivation."""
 READ = """
-import json, sys, tempfile
+import json, signal, sys, tempfile
 from pathlib import Path
 from transformers import AutoConfig
 from scaling_algebra.errors import UsageError
 from scaling_algebra.verify.tracing import traced
 from scaling_algebra.verify.tracing.sources import build_of
-with tempfile.TemporaryDirectory() as folder:
-    path = Path(folder, "config.json")
-    path.write_text(json.dumps(AutoConfig.for_model(sys.argv[1]).to_dict(), default=str))
-    try:
-        model = traced(*build_of(f"hf:{path}"))
-        print(json.dumps({"read": model.error, "network": model.text}))
-    except UsageError as error:
-        print(json.dumps({"refused": str(error).replace(f"{path}: ", "")}))
+def late(*_): raise UsageError(f"after {sys.argv[1]} s")
+signal.signal(signal.SIGALRM, late)
+for family in sys.argv[2:]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "config.json")
+        path.write_text(json.dumps(AutoConfig.for_model(family).to_dict(), default=str))
+        signal.alarm(int(sys.argv[1]))
+        try:
+            model = traced(*build_of(f"hf:{path}"))
+            row = {"read": model.error, "network": model.text}
+        except UsageError as error:
+            row = {"refused": str(error).replace(f"{path}: ", "")}
+        except Exception as error:
+            row = {"refused": f"{type(error).__name__}: {error}"}
+        signal.alarm(0)
+    print(json.dumps({"family": family, **row}), flush=True)
 """
 DERIVE = """
 import json, sys
@@ -68,27 +77,22 @@ def kept() -> dict[str, dict[str, Any]]:
     return json.loads(EVIDENCE.read_text()) if EVIDENCE.exists() else {}
 
 
-def keep(done: dict[str, dict[str, Any]], *changed: str) -> None:
+def keep(done: dict[str, dict[str, Any]]) -> None:
     EVIDENCE.write_text(json.dumps(done, indent=1, sort_keys=True) + "\n")
-    for family in changed:
-        click.echo(f"{family}: {json.dumps({k: v for k, v in done[family].items() if k != 'network'})[:200]}")
 
 
-def answer(code: str, argument: str, kind: str) -> dict[str, Any]:
-    """The row that a process prints, or how it ended."""
-    spent = fresh(code, argument, limit=SECONDS)
-    lines = [line for line in spent.out.splitlines() if line.startswith("{")]
-    if lines:
-        return json.loads(lines[-1])
-    late = spent.cpu >= SECONDS - 5
-    return {kind: f"after {SECONDS} s" if late else spent.err.strip().splitlines()[-1][:200]}
+def rows(code: str, *arguments: str, limit: int = 0) -> list[dict[str, Any]]:
+    """What a process prints, as records."""
+    return [json.loads(line) for line in fresh(code, *arguments, limit=limit).out.splitlines() if line.startswith("{")]
 
 
 def nameless(network: str) -> str:
-    """The equations with names in the order in which they come."""
+    """A digest of the equations, with names in the order in which they come."""
     names: dict[str, str] = {}
-    equations = network.partition('"""')[2]
-    return re.sub(r"\w{2,}(?=\[|\s+=)", lambda m: names.setdefault(m[0], f"n{len(names)}"), equations)
+    equations = re.sub(
+        r"\w{2,}(?=\[|\s+=)", lambda m: names.setdefault(m[0], f"n{len(names)}"), network.partition('"""')[2]
+    )
+    return sha256(equations.encode()).hexdigest()[:12]
 
 
 @click.group()
@@ -101,33 +105,46 @@ def main() -> None:
 def run(names: tuple[str, ...]) -> None:
     """Those that are named again, or all that were not read or derived yet."""
     done = {k: v for k, v in kept().items() if k not in names}
-    for family in names or [f for f in families() if f not in done]:
-        done[family] = answer(READ, family, "refused")
-        keep(done, family)
-    alike: dict[str, list[str]] = {}
+    told = {"refused", "derived", "not derived"}
+    asked = names or [f for f in families() if not told & done.get(f, {}).keys()]
+    networks: dict[str, list[str]] = {}
+    for row in rows(READ, str(SECONDS), *asked) if asked else []:
+        family, network = row.pop("family"), row.pop("network", "")
+        done[family] = row | ({"equations": nameless(network)} if network else {})
+        networks.setdefault(nameless(network), []).append(network)
+    keep(done)
+    for key, group in list(alike(done).items()):
+        known = next((done[f] for f in group if told & done[f].keys()), None)
+        if known is None and key not in networks:
+            continue
+        found = known or next(
+            iter(rows(DERIVE, networks[key][0], limit=SECONDS)), {"not derived": f"after {SECONDS} s"}
+        )
+        done |= {family: done[family] | {k: v for k, v in found.items() if k != "read"} for family in group}
+        keep(done)
+
+
+def alike(done: dict[str, dict[str, Any]]) -> dict[str, list[str]]:
+    """Families by their equations."""
+    groups: dict[str, list[str]] = {}
     for family, row in done.items():
-        if "network" in row:
-            alike.setdefault(nameless(row["network"]), []).append(family)
-    for group in alike.values():
-        known = next((f for f in group if len(done[f]) > 2), None)
-        row = done[known] if known else answer(DERIVE, done[group[0]]["network"], "not derived")
-        for family in group:
-            done[family] |= {k: v for k, v in row.items() if k not in ("read", "network")}
-        keep(done, *group)
+        if "equations" in row:
+            groups.setdefault(row["equations"], []).append(family)
+    return groups
 
 
 @main.command()
 def tell() -> None:
-    """The table of the docs: how many, which, why."""
+    """How many, which, why."""
     rows: dict[str, list[str]] = {}
     for family, row in sorted(kept().items()):
-        if "derived" in row:
-            how = "read and derived"
-        elif "read" in row:
-            how = f"read; not derived: {row.get('not derived', 'not tried')}"
+        if "refused" in row:
+            how = "refused: " + re.sub(r"^model\.\S*: ", "", row["refused"]).partition("; ")[0].partition(" (")[0]
         else:
-            how = "refused: " + re.sub(r"^\S*?(\w*[a-z]\w*): (?=\w+: )", "", row["refused"]).partition(";")[0]
-        rows.setdefault(re.sub(r"\(.*", "", how), []).append(family)
+            how = (
+                "read and derived" if "derived" in row else f"read; not derived: {row.get('not derived', 'not tried')}"
+            )
+        rows.setdefault(how[:160], []).append(family)
     for how, found in sorted(rows.items(), key=lambda row: -len(row[1])):
         click.echo(f"| {how} | {len(found)} | {', '.join(found)} |")
 

@@ -128,9 +128,9 @@ def size_names(family: str, record: Mapping[str, Any]) -> dict[str, list[str]]:
     """Names of the sizes of a family by axis, as a configuration has them; of a family that is not listed those of
     others that it has."""
     every = _families()
-    known = every.get(family) or next(
-        (t for t in every.values() if "M" in t and all(any(n in record for n in t[a]) for a in ("M", "N_e", "K"))), {}
-    )
+    alike = (t for t in every.values() if "M" in t and all(any(n in record for n in t[a]) for a in ("M", "N_e", "K")))
+    experts = {"moe_intermediate_size"} & record.keys()  # where it is, intermediate_size is of dense layers
+    known = every.get(family) or max(alike, key=lambda t: experts <= {*t["N_e"]}, default={})
     return {
         axis: [n for n in names if n in record] or list(names[:1])
         for axis, names in {**every["default"], **known}.items()

@@ -3,6 +3,8 @@
 import functools
 import itertools
 import json
+import re
+from pathlib import Path
 
 import pytest
 
@@ -18,7 +20,8 @@ from scaling_algebra.verify.apply import plan
 from scaling_algebra.verify.tracing import Traced, Unreadable, traced
 from scaling_algebra.verify.tracing import guard as guarding
 from scaling_algebra.verify.tracing.entries import classified
-from scaling_algebra.verify.tracing.rules import RULES, plain
+from scaling_algebra.verify.tracing.measuring import Watch
+from scaling_algebra.verify.tracing.table import RULES, plain
 
 
 def powers(model: Traced, ray: str, **where: str) -> dict[str, tuple[str, str]]:
@@ -171,24 +174,37 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_what_a_loop_over_experts_itself_multiplies_by(way):
-    """All experts run where a model is read (K = M): what K and M each do is read off the calls."""
-    between, own = WAYS[way]
-
+def with_experts(between, sparse):
     def build(sizes):
         model = of(between)(sizes)
         n, n_e = sizes["N"], sizes["N_e"]
-        model.m, model.k = sizes["M"], sizes["K"] if "K" in own or way[:7] == "largest" else sizes["M"]
+        model.m, model.k = sizes["M"], sizes["K"] if sparse else sizes["M"]
         model.router = nn.Linear(n, model.m, bias=False)
         model.experts = nn.ModuleList(
             nn.Sequential(nn.Linear(n, n_e), nn.ReLU(), nn.Linear(n_e, n)) for _ in range(model.m)
         )
         return model
 
-    model = traced(build)
+    return build
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_a_loop_over_experts_itself_multiplies_by(way):
+    """All experts run where a model is read (K = M): what K and M each do is read off the calls."""
+    between, own = WAYS[way]
+    model = traced(with_experts(between, sparse="K" in own or way[:7] == "largest"))
     assert model.error < 1e-12 and model.network.axes["i"] == "M"
     assert {axis: power for _, powers in model.factors.values() for axis, power in powers.items()} == own
+
+
+def test_tokens_that_change_experts_while_a_model_trains_are_told():
+    build = with_experts(WAYS["largest of all"][0], sparse=True)
+    model = build({"N": 8, "N_e": 8, "M": 4, "K": 1}).double()
+    watch = Watch(model, ((torch.randn(9, 5, dtype=torch.float64),), {}), traced(build))
+    with torch.no_grad():
+        model.router.weight.neg_()
+    with pytest.raises(UsageError, match=r"where: calls change while the model trains; .* K = M"):
+        watch()
 
 
 def test_layers_with_experts_are_two_letters():
@@ -353,6 +369,10 @@ def test_ways_to_write_a_product(how):
     assert {HIDDEN} == {v for k, v in powers(model, "N=1").items() if k[0] == "w"}
 
 
+def test_a_stop_of_the_gradient_is_told():
+    assert traced(of(lambda m, h: h + m.w(h).detach())).lines == ["model: a stop of the gradient is left out"]
+
+
 def test_a_gain_that_is_a_number():
     model = traced(of(lambda m, h: h + m.gain * torch.tanh(m.w(h)), gain=lambda n: nn.Parameter(torch.ones(()))))
     answer = powers(model, "N=1")
@@ -496,3 +516,13 @@ def test_what_the_output_does_not_depend_on_has_no_numbers():
     build = of(lambda m, h: m.w(h), spare=lambda n: nn.Linear(n, n))
     with pytest.raises(UsageError, match=r"the output does not depend on spare.weight, spare.bias; freeze"):
         plan(build, "N=16", "N=64")
+
+
+def test_the_table_of_families_is_what_was_read():
+    """`benchmarks/families.py run` writes the evidence."""
+    root = Path(__file__).parents[2]
+    known = json.loads((root / "verify/evidence/families.json").read_text())
+    table = re.findall(r"^\| (.*) \| (\d+) \| (.*) \|$", (root / "docs/guide/check.md").read_text(), re.M)
+    shown = {family: how.startswith("read") for how, _, names in table for family in names.split(", ")}
+    assert shown == {family: "read" in row for family, row in known.items()}
+    assert all(len(names.split(", ")) == int(count) for _, count, names in table)

@@ -49,6 +49,10 @@ def bare(output: View, loops: bool = False) -> tuple[View, list[tuple[str, str]]
                 )
             return node
         sources = tuple(below(*source) for source in node.sources)
+        if node.kind == "pick" and (places := sources[0][1]) != (out := tuple(range(len(places)))):
+            of = dict(zip(places, sources[0][0].indices, strict=True))
+            turned = TracedNode("contract", [of[x] for x in out], node.where, (sources[0],), out, of)
+            sources = ((turned, out),)
         if node.kind == "add":
             sources = tuple(dict.fromkeys(sources))
             if len(sources) == 1 and sources[0][1] == tuple(range(len(node.indices))):

@@ -7,8 +7,9 @@ signals of then and now. Read next: ``models.py`` (the reading), ``verify/apply/
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -144,10 +145,11 @@ class Watch:
             UsageError: the module makes other calls than before training.
         """
         now, first = self._record(), self.first
-        if now.names != first.names:
-            at = next((a for a, b in zip(first.calls, now.calls, strict=False) if a.name != b.name), first.calls[-1])
-            where = f"{at.module or 'model'}: {at.name}"
-            raise UsageError(f"{where}: the calls change while the model trains; run every expert on every token")
+        for a, b in zip_longest(first.calls, now.calls):
+            if not a or not b or a.name != b.name or [*_shapes(first, a)] != [*_shapes(now, b)]:
+                at = a or first.calls[-1]
+                todo = "run every expert on every token, or check with K = M"
+                raise UsageError(f"{at.module or 'model'}: {at.name}: calls change while the model trains; {todo}")
         sizes: dict[str, list[float]] = {}
         for name, calls in self.products.items():
             for k, (call, number) in enumerate(calls):
@@ -218,6 +220,10 @@ class Watch:
         with torch.no_grad(), exactly():
             made: Tensor = call.function(*value(call.arguments), **value(call.keywords))
         return made
+
+
+def _shapes(run: Recording, call: TorchCall) -> Iterator[tuple[int, ...]]:
+    return (run.shapes[r.number] for r in refs(call.result))
 
 
 def _square(x: Tensor) -> float:

@@ -15,15 +15,17 @@ import torch
 from torch import Tensor, nn
 
 from scaling_algebra.errors import UsageError, foreign, shown
+from scaling_algebra.spec.axes import AXES
 from scaling_algebra.spec.networks.files import from_toml
 from scaling_algebra.spec.networks.language import Network
 
+from . import rules  # noqa: F401 - fills the table
 from .folding import Folder, bare, settled
 from .graph import IndexClass, Restart, TracedNode, Unreadable, View, walk
 from .guard import guard
 from .reading import Reader
 from .recording import Recording, record
-from .rules import apply
+from .table import apply
 from .writing import Powers, Writer
 
 DEFAULTS = {"N": 32, "N_e": 24, "M": 4, "K": 4, "L": 2}
@@ -222,6 +224,8 @@ def traced(build: Build, base: Mapping[str, int] | None = None, name: str = "tra
         where = (node.where if node else "") or "model"
         why = str(said).removeprefix(f"{name}: ")
         raise Unreadable(f"{where}: no network says what this computes ({why})") from None
+    if lost := [x for x in start if x in AXES and x != "K" and x not in network.axes.values()]:
+        raise Unreadable(f"model: build takes {', '.join(lost)}, and nothing that the output depends on grows with it")
     return Traced(text, network, writer.factors, writer.gauge, [*writer.notes, *notes], calls, error, start)
 
 

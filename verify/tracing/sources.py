@@ -26,7 +26,7 @@ from .graph import Unreadable
 BESIDE = "SCALING"
 """A dict in the file of a function, with sizes and options."""
 HUGGING_FACE = "hf:"
-HEAD = 8
+HEAD = 16
 """Dimension of a head; the number of heads grows."""
 WIDE: Mapping[str, float] = {
     "intermediate_size": 2, "ffn_dim": 2, "n_inner": 2, "q_lora_rank": 0.5, "kv_lora_rank": 0.5, "ffn_hidden_size": 2,
@@ -42,7 +42,8 @@ FIXED: Mapping[str, Any] = {
     "max_position_embeddings": 64, "n_positions": 64, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 0,
     "pad_token_id": None, "bos_token_id": None, "eos_token_id": None,
     "mlp_only_layers": [], "decoder_sparse_step": 1, "attention_dropout": 0.0,
-    "num_nextn_predict_layers": 0, "moe_layer_freq": 1, "interleave_moe_layer_step": 1,
+    "num_nextn_predict_layers": 0, "moe_layer_freq": 1, "interleave_moe_layer_step": 1, "num_dense_layers": 0,
+    "num_expert_group": 1, "moe_layer_start_index": 0,
 }  # fmt: skip
 """Everything else that is a size, or a list of layers: small, and alike for all layers."""
 DROPPED = (

@@ -372,10 +372,11 @@ class Writer:
             )
         several = sum(map(bool, letters.values())) > 1
         refer = self.acting if source.kind == "param" else self.ref
+        inner = refer(source, [letters[x] for x in node.sources[0][1]])
         self._line(
             node,
             letters.values(),
-            f"{name}({refer(source, [*letters.values()])}{f'; {over}' if over and several else ''})",
+            f"{name}({inner}{f'; {over}' if over and several else ''})",
         )
 
     def _output(self) -> None:

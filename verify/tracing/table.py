@@ -1,0 +1,112 @@
+"""A torch call as equations: one table, a row for each call. A row added is a call supported.
+
+A rule gets the reader and the call, its tensors as views, and returns the views of its results. Names of functions,
+methods and aten are one: ``__radd__``, ``add_`` and ``aten::add`` are ``add``. Read next: ``rules.py``, ``layout.py``,
+``routing.py`` (the rows), ``docs/extending.md`` (how to add one).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from scaling_algebra.errors import UsageError
+
+from .entries import NAMES, classified
+from .graph import View
+from .reading import Bound, Number, Reader
+
+Rule = Callable[[Reader, Bound], Any]
+RULES: dict[str, Rule] = {}
+ALIASES = {
+    "radd": "add", "rmul": "mul", "truediv": "div", "rtruediv": "rdiv", "true_divide": "div", "iadd": "add",
+    "imul": "mul", "isub": "sub", "itruediv": "div", "idiv": "div", "multiply": "mul", "divide": "div",
+    "subtract": "sub", "rmatmul": "matmul", "concat": "cat", "concatenate": "cat", "swapaxes": "transpose",
+    "unsafe_view": "view", "safe_softmax": "softmax", "special_softmax": "softmax", "imatmul": "matmul",
+    "clip": "clamp", "greater": "gt", "special_expit": "sigmoid", "expit": "sigmoid", "amax": "max",
+    "take_along_dim": "gather",
+}  # fmt: skip
+ENTRYWISE = {
+    "tanh", "relu", "silu", "gelu", "sigmoid", "exp", "sqrt", "rsqrt", "reciprocal", "softplus", "erf", "log", "elu",
+    "leaky_relu", "relu6", "hardtanh", "mish", "log1p", "sin", "cos", "selu", "celu", "softsign", "hardswish",
+    "logsigmoid",
+}  # fmt: skip
+"""Functions of one tensor, entry by entry; those that the language lacks are told apart by their values."""
+SAME = {
+    "to", "float", "type_as", "contiguous", "clone", "detach", "dropout", "double", "half", "bfloat16", "type", "cpu",
+    "alias", "requires_grad", "long", "int", "lift_fresh", "native_dropout", "get_data", "to_copy", "pos",
+}  # fmt: skip
+COUNTS = {
+    "nonzero", "ne", "eq", "gt", "lt", "any", "argsort", "sort", "cumsum", "bincount", "ge", "le", "isin", "all", "sum",
+    "floor_divide", "histc", "sub", "add", "max", "min", "remainder", "mul",
+}  # fmt: skip
+"""Calls whose result, made of chosen experts' numbers, is the same whatever the values: all are chosen."""
+
+
+def rule(*names: str) -> Callable[[Rule], Rule]:
+    """One row of the table, under these names."""
+
+    def add(function: Rule) -> Rule:
+        RULES.update(dict.fromkeys(names, function))
+        return function
+
+    return add
+
+
+def plain(name: str) -> str:
+    """The name of a call in the table."""
+    name = name.strip("_") if name.startswith("__") or name.startswith("_") else name.rstrip("_")
+    return "scaled_dot_product_attention" if name.startswith("scaled_dot_product") else ALIASES.get(name, name)
+
+
+def apply(reader: Reader, call: Bound) -> Any:
+    """The views of a call's results.
+
+    Raises:
+        Unreadable: no rule, or one that does not hold here.
+    """
+    name = plain(call.name)
+    if not any(v.numel() for values in call.values for v in values):
+        return [reader.constant(v) for v in call.values]
+    if name == "detach" and (x := call.args[0]).node.kind != "choice":
+        return reader.same(x, lambda v: v, "a stop of the gradient is left out", lambda u: u)
+    if name in SAME:
+        return call.args[0]
+    if name.startswith(("zeros", "ones", "empty", "full", "rand", "new_")):
+        return [reader.constant(v) for v in call.values]
+    if name in COUNTS and all(v.node.kind == "choice" for v in call.live):
+        x = call.live[0]
+        if name == "eq" and isinstance(number := call.args[1], Number):
+            return View(x.node.but(at=tuple(map(int, number))), x.dims)
+        if name == "nonzero" and len(call.values) > 1:
+            return RULES[name](reader, call)
+        return [reader.constant(v) for v in call.values]
+    if name in ENTRYWISE and call.args[0].node.kind != "const":
+        return _entrywise(reader, call, name)
+    if name not in RULES:
+        todo = "add one (docs/extending.md), or give the equations of this model with --network"
+        raise reader.fail(f"no rule for this call; {todo}")
+    try:
+        return RULES[name](reader, call)
+    except UsageError:
+        raise
+    except (AssertionError, AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise reader.fail(f"called in a way that its rule does not read ({type(error).__name__}: {error})") from error
+
+
+def _entrywise(reader: Reader, call: Bound, name: str) -> View:
+    rest = [a[0] if isinstance(a, Number) else a for a in call.args[1:]]
+    words = {k: v[0] if isinstance(v, Number) else v for k, v in call.keywords.items() if k != "input"}
+    raw = call.call.function
+
+    def exact(v: Tensor) -> Tensor:
+        if not callable(raw) or "inplace" in words:
+            return getattr(torch, name, getattr(F, name, None))(v)  # type: ignore[misc]
+        return raw(v.clone(), *rest, **words)
+
+    known = name if name in NAMES else classified(exact) or name
+    return reader.function(known, call.args[0], exact)
