@@ -1,4 +1,4 @@
-"""Reads and derives every causal language model with experts that transformers has, each in a fresh process.
+"""Reads every causal language model with experts that transformers has, and derives it in a fresh process.
 
 Run: ``python benchmarks/families.py run [FAMILY...]`` (an hour; needs transformers; goes on where it stopped), then
 ``... tell``, which prints a table. Families with the same equations are derived once.

@@ -52,7 +52,7 @@ def derived(name: str, where: str, rule: str, seconds: int) -> dict[str, Any]:
     record = {"network": name, "where": where, "optimizer": rule, "seconds": round(done.cpu, 1)}
     if done.status == 0:
         return {**record, "verdict": "found", "answer": answer(done.out)}
-    why = done.err.strip().rpartition("\n")[2].partition("): ")[2].partition("; derive --")[0]
+    why = re.split("; (?:derive )?--", done.err.strip().rpartition("\n")[2].partition("): ")[2])[0]
     verdicts = {1: "none exists", 3: "UNDECIDED", -signal.SIGXCPU: f"no answer within {seconds} s"}
     if done.status not in verdicts:
         raise click.ClickException(f"{' '.join(command_line)}: exit code {done.status}\n{done.err}")

@@ -80,6 +80,7 @@ CODES = {True: 0, False: 1, None: 3}
 )
 @SMTLIB
 @STRICT
+@click.option("--effort", is_flag=True, help="Search on where a demand is undecided: minutes instead of seconds.")
 @click.option("--table-only", "alone", is_flag=True, help="The table, and nothing else.")
 @printed()
 def command(
@@ -204,8 +205,9 @@ def missing(error: NotFound) -> tuple[int, Document]:
 
     verdict, line = settled(error)
     c, decided = error.configuration, verdict is Uniqueness.IMPOSSIBLE
-    hint = f"; derive --without {EACH} names functions that stand in the way"
-    click.echo(f"scalecalc: {line}{'' if decided or not functions(c.network) else hint}", err=True)
+    hint = f"; derive --without {EACH} names functions that stand in the way" if functions(c.network) else ""
+    hint += "; --effort searches on" if error.undecided and not c.effort else ""
+    click.echo(f"scalecalc: {line}{'' if decided else hint}", err=True)
     return (1 if decided else 3), _record(c, False if decided else None, verdict.upper(), line)
 
 

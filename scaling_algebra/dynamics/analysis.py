@@ -51,6 +51,7 @@ class Analysis:
         routed: K counts as less than M whatever the ray says, in the same sense.
         raised: the polynomials that stand for functions are two degrees higher.
         whole: the run that this is a part of (``parts.py``), whose algebras are shared and whose bounds hold here, too.
+        ladder: the rungs that a question may climb, by default all.
     """
 
     def __init__(
@@ -64,9 +65,11 @@ class Analysis:
         routed: bool = False,
         raised: bool = False,
         whole: Analysis | None = None,
+        ladder: Sequence[Rung] = (),
     ) -> None:
         self.ray, self.point, self.optimizer, self.network = ray, point, optimizer, network
         self.growing, self.routed, self.raised, self._whole = growing, routed, raised, whole
+        self._ladder = ladder
         own = whole.table if whole is not None else quantities(network) | with_decay(network, optimizer)
         self.table: Mapping[str, Quantity] = own
         shared = whole._algebras if whole is not None else algebras
@@ -85,7 +88,7 @@ class Analysis:
     def __call__(self, name: str, t: int) -> Answer:
         """The exponent of a quantity after t updates."""
         if (name, t) not in self._answers:
-            answer = self._agreed(name, t, self._climb(name, t, LADDER[:1] if self._whole else LADDER))
+            answer = self._agreed(name, t, self._climb(name, t, LADDER[:1] if self._whole else self._ladder or LADDER))
             notes = answer.assumes
             if not answer.decided:
                 high, why = self.upper(name) if t else None, answer.why or min(notes - ASSUMPTIONS.keys(), default="")
@@ -104,7 +107,7 @@ class Analysis:
         if answer.size == self._higher.upper(name):
             return answer
         higher = self._higher.witness(name, t)
-        if (higher is None or not higher.decided) and t and self._signed:
+        if t and self.network.live and self._stepped(signs=True) and (higher is None or not higher.decided):
             return replace(answer, decided=False, why=_CUBES)
         if higher is not None and higher.size is not None and higher.size > answer.size:
             return replace(answer, decided=False, why=f"{_RAISED} n^({higher.size}) instead of n^({answer.size})")
@@ -113,20 +116,24 @@ class Analysis:
     @cached_property
     def _curved(self) -> bool:
         """Polynomials stand for functions, or for steps that products of three signals may see more of than a line."""
-        stepped = self.network.degree > 2 and any(x.normalises == "entry" for x in self.optimizer.rules)
-        return stepped or any(f.stands_for for f in self.network.functions)
+        return self._stepped() or any(f.stands_for for f in self.network.functions)
 
-    @property
-    def _signed(self) -> bool:
-        """Products of three signals may see the cubic part of a sign, of which functions leave upper bounds alone."""
-        return bool(self.network.live) and self.network.degree > 2 and any(x.signs for x in self.optimizer.rules)
+    def _stepped(self, signs: bool = False) -> bool:
+        """Products of three signals, at an index that grows, may see more of a step than what is linear.
+
+        Args:
+            signs: of one that takes signs.
+        """
+        run, rules = self._run(LADDER[0]), self.optimizer.of
+        trained = ((rules(role), x.letters) for role, x in self.network.tensors.items())
+        entries = (x for rule, x in trained if (rule.signs if signs else rule.normalises == "entry"))
+        return any(len(run.odd_powers(letters)) > 1 for letters in entries)
 
     @cached_property
     def _higher(self) -> Analysis:
         """The same run with the polynomials that stand for functions two degrees higher."""
-        return Analysis(
-            self.ray, self.point, self.optimizer, self.network, self._algebras, self.growing, self.routed, raised=True
-        )
+        asked = self.ray, self.point, self.optimizer, self.network, self._algebras, self.growing, self.routed
+        return Analysis(*asked, raised=True, ladder=self._ladder)
 
     def _climb(self, name: str, t: int, rungs: Sequence[Rung]) -> Answer:
         shown = self.witness(name, t) if t else None
@@ -278,6 +285,13 @@ class Analysis:
         cheaper = copy(self)
         cheaper._quick, cheaper._bounds = (replace(LADDER[0], gap=gap, work=work),), {}
         return cheaper
+
+    def closely(self, ladder: Sequence[Rung]) -> Analysis:
+        """The run on other rungs; what its answers assume counts here, too."""
+        asked = self.ray, self.point, self.optimizer, self.network, self._algebras, self.growing, self.routed
+        run = Analysis(*asked, ladder=ladder)
+        run._notes = self._notes
+        return run
 
     def all(self, steps: int, names: Iterable[str] | None = None) -> dict[str, tuple[Answer, ...]]:
         """Every quantity at t = 0 .. steps."""

@@ -22,6 +22,8 @@ LADDER = (
 )
 """Climbed until an answer is certified, the cheap rungs first. The work of every product and of every question is
 limited, and counted as if nothing had been asked before, so that an answer depends on the question alone."""
+CLOSELY = (*LADDER[:4], LADDER[5])
+"""Rungs that a question may climb where an answer depends on it; the others cost most of the time of a search."""
 WITNESSES = (
     Rung(Fraction(0), most=12, leaves=6, work=500, total=10_000),
     Rung(Fraction(0), most=8, leaves=8, work=4_000, total=40_000),
@@ -35,7 +37,7 @@ PARTS = (
 polynomials of degree one. The second decides what the first found as large as its bound."""
 SIMPLEST = replace(LADDER[0], work=500, total=2_000)
 QUICK = (LADDER[0], LADDER[2])
-"""Rungs that a lower bound may climb."""
+"""Rungs that a lower bound may climb, and every question at points on the way to an answer."""
 
 
 class UnknownSize(UsageError):

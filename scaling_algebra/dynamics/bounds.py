@@ -20,7 +20,6 @@ from itertools import product
 from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import EntrySize, Scalar, Signal
 from scaling_algebra.spec.networks.language import Factor, Function, Mode, Product, Statement
-from scaling_algebra.spec.optimizers import Optimizer
 
 from .functions import mean, unbounded
 from .norms import normed
@@ -293,8 +292,8 @@ class BoundRun(Trajectory):
             return self._stepped(role, 1, tuple(rates))
         return [] if all(map(vanishes, self.factors(role, 1))) else [self._normalised(role, tuple(rates))]
 
-    def _sums(self, rule: Optimizer, step: int) -> bool:
-        return super()._sums(rule, 0)
+    def _curved(self, role: str, step: int, scalars: tuple[Scalar, ...]) -> int | None:
+        return self._divided(role, step, scalars)
 
     def _gradient_size(self, role: str, step: int) -> EntrySize:
         return EntrySize(self.gradient_bound(role))

@@ -187,11 +187,12 @@ class TrainingRun:
         more = 2 if degrees == "raised" else 0
         return powers | {q for p in powers if p > 1 for q in range(p, max(p, self.network.degree) + more + 1, 2)}
 
-    @property
-    def odd_powers(self) -> range:
-        """Powers of the gradient in a step that is an odd function of it, entry by entry."""
-        most = 1 if self.context.degrees == "lowest" else self.network.degree
-        return range(1, most + (3 if self.context.degrees == "raised" else 1), 2)
+    def odd_powers(self, letters: str) -> range:
+        """Powers of a signal in an odd function of it, entry by entry: as many as products see at an index that grows.
+        At others nothing averages out, and what is linear is as large."""
+        most = max((self.network.degrees[x] for x in letters if self.grows(x)), default=1)
+        more = self.context.degrees == "raised" and (most > 2 or not self.network.live)
+        return range(1, 2 if self.context.degrees == "lowest" else most + (3 if more else 1), 2)
 
     def grows(self, letter: str) -> bool:
         """Does what an index runs over grow?"""

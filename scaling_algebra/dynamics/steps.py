@@ -218,6 +218,7 @@ def odd(tr: TrainingRun, s: Signal, share: int) -> Signal:
 
     Law: such a step is an odd function of the gradient, x + x^3 + ... with generic coefficients. Powers above the first
     are seen by products of as many signals; k k l, of a sum of two, by a multiple of l, which is in the first one.
+    What of them is not kept is no larger than the gradient, since |f(x)| <= C |x|.
 
     Args:
         share: packed size of the gradient over what it is divided by: where that is larger, the step is linear.
@@ -226,9 +227,12 @@ def odd(tr: TrainingRun, s: Signal, share: int) -> Signal:
     if size is None or not s.letters or len(s.terms) < 3:
         return s
     parts, power = [s], s
-    for _ in range(len(tr.odd_powers) - 1):
+    for _ in tr.odd_powers(s.letters)[1:]:
         power = tr.algebra.contract(tr.algebra.contract(s, power, s.letters), s, s.letters)
         power = tr.algebra.scaled(power, Scalar("a square over that of what the step divides by", 2 * (share - size)))
+        most = size + 2 * share
+        tail, loss = (None if x is None else min(x, most, key=tr.algebra.value) for x in (power.tail, power.loss))
+        power = power.but(tail=tail, loss=loss)
         parts.append(power)
     return tr.algebra.add(parts) if len(parts) > 1 else s
 

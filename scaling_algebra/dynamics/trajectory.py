@@ -16,7 +16,6 @@ from itertools import zip_longest
 from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import EntrySize, Scalar, Signal
 from scaling_algebra.spec.networks.language import Function, Product
-from scaling_algebra.spec.optimizers import Optimizer
 
 from .norms import over
 from .rules import rule
@@ -223,13 +222,13 @@ class Trajectory(TrainingRun):
             gradients = signs(self, role, step, gradients)
         if rule.normalises == "matrix":
             shares = apart(self, role, gradients)
+        curved = self._curved(role, step, scalars) if rule.normalises == "entry" else None
         increments = []
         for use, factors, share in zip_longest(uses, gradients, shares):
             if vanishes(factors):
                 continue
-            if rule.normalises == "entry" and self._sums(rule, step):
-                divided = self._divided(role, step, scalars)
-                factors = tuple(odd(self, x, divided) for x in factors)
+            if curved is not None:
+                factors = tuple(odd(self, x, curved) for x in factors)
             if rule.normalises == "entry" and self.network.norms:
                 names = (f"df/d{use.out}", *(x.name for x in use.factors))
                 factors = tuple(map(self._signed, factors, names))
@@ -237,16 +236,18 @@ class Trajectory(TrainingRun):
             increments.append(Increment(step, multiples, factors[0], factors[1:]))
         return increments
 
-    def _sums(self, rule: Optimizer, step: int) -> bool:
-        """Powers of a step above the first are counted: those of the first step, which later ones hold. Where there are
-        functions they are only looked for, of a sign."""
-        if self.network.live:
-            return rule.signs and self.context.degrees == "raised"
-        return not step and len(self.odd_powers) > 1
+    def _curved(self, role: str, step: int, scalars: tuple[Scalar, ...]) -> int | None:
+        """Packed size of a gradient over what it is divided by, where powers of the step above the first count: those
+        of the steps before hold them where they are as large. None where they do not."""
+        own = self._divided(role, step, scalars)
+        before = [(k, self.scalars(role, k)) for k in range(step)]
+        value = self.algebra.value
+        return None if any(x and value(self._divided(role, k, x)) >= value(own) for k, x in before) else own
 
     def _divided(self, role: str, step: int, scalars: tuple[Scalar, ...]) -> int:
-        """Packed size of a gradient over what it is divided by."""
-        size = self._gradient_size(role, step).packed
+        """Packed size of a gradient over what it is divided by, which is epsilon where the gradient is smaller."""
+        own = self.raw_gradient_size(role, step)
+        size = own.packed if own.certain else self._gradient_size(role, step).packed
         return 0 if size is None else min(0, self.algebra.pack(self.algebra.value(size + scalars[-1].size), {}, {}))
 
     def _signed(self, s: Signal, name: str) -> Signal:

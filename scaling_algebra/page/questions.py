@@ -96,7 +96,7 @@ def copied(question: Question, form: str) -> str:
 def _configuration(question: Question) -> Configuration:
     where: dict[str, Any] = {key: question[key] for key in ("epsilon", "readout_init") if question.get(key)}
     where |= {"ray": question.get("ray") or None} | _network(question)
-    named_ = {key: question[key] for key in ("optimizer", "parameterization") if question.get(key)}
+    named_: dict[str, Any] = {key: question[key] for key in ("optimizer", "parameterization") if question.get(key)}
     return Configuration.of(question.get("regime") or None, **named_, **where)
 
 

@@ -197,11 +197,14 @@ def prove(
 
 
 def settled(missing: NotFound) -> tuple[Uniqueness, str]:
-    """Is it proved that there is none of what a search did not find? The verdict, and one line that says so."""
+    """Is it proved that there is none of what a search did not find? The verdict, and one line that says so. A proof is
+    tried where a demand is known to fail, or with effort."""
     asked = missing.configuration
     if missing.everywhere:
         return Uniqueness.IMPOSSIBLE, missing.line("proved: at no powers")
     reason = provable(asked.network, asked.ray, asked.optimizer)
+    if missing.undecided and not asked.effort:
+        reason = reason or "a proof is tried with --effort, or --prove"
     if not reason:
         proof = prove(asked if asked.given else asked.but(readout_init=asked.parameterization.readout_init))
         if proof.outcome.verdict is Uniqueness.IMPOSSIBLE:

@@ -6,7 +6,7 @@ Read next: ``newton.py`` (moves the point until none fails), ``scaling_algebra/s
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -69,9 +69,11 @@ class NotFound(Infeasible):
         configuration: what was asked. failure: the demand that fails without any intervention.
     """
 
-    def __init__(self, configuration: Configuration, failure: str, everywhere: bool = False) -> None:
+    def __init__(
+        self, configuration: Configuration, failure: str, undecided: bool = False, everywhere: bool = False
+    ) -> None:
         self.configuration, self.failure = configuration, failure
-        super().__init__(self.line("searched, not proved"), everywhere=everywhere)
+        super().__init__(self.line("searched, not proved"), undecided, everywhere=everywhere)
 
     def line(self, how: str) -> str:
         """One line: what is missing, how that is known, and the demand that fails without any intervention."""
@@ -110,10 +112,18 @@ def concerns(demand: Demand, optimizer: Trained) -> bool:
     return demand.kind != "scale" or optimizer.of(demand.fixes.removeprefix("d.")).epsilon
 
 
-def check(demands: Iterable[Demand], look: Analysis, certified: bool) -> None:
-    """Lower bounds are quick and mostly enough to reject; certificates decide."""
+def check(demands: Iterable[Demand], look: Analysis, closely: Callable[[], Analysis] | None = None) -> None:
+    """Lower bounds are quick and mostly enough to reject; certificates decide.
+
+    Args:
+        closely: the run that does more work, for certificates; without it none are asked.
+    """
+    closer: Analysis | None = None
     for demand in demands:
-        failure = violation(demand, look, certified)
+        failure = violation(demand, look, certified=closely is not None)
+        if closely and failure and failure.undecided:
+            closer = closer or closely()
+            failure = violation(demand, closer)
         if failure:
             raise Infeasible(failure, demand=demand)
 
@@ -248,19 +258,27 @@ def largest(look: Analysis, demand: Demand, meeting: bool = True) -> Fixing | No
     if shown is not None:
         return shown
     best: tuple[Fraction, Fixing] | None = None
-    unknown: Failure | None = None
     for t in range(1 if demand.kind == "scale" else 0, demand.horizon + 1):
         for name in demand.quantities:
             answer = look.lower(name, t)
-            if answer.unknown:
-                unknown = unknown or Failure(f"{demand.name}: {name} at t={t} is undecided", undecided=True)
-            elif answer.size is not None and answer.form is not None and (best is None or answer.size > best[0]):
+            if answer.size is not None and answer.form is not None and (best is None or answer.size > best[0]):
                 best = answer.size, Fixing(demand, name, t, _scaled(demand, answer.form))
         if demand.kind == "theta" and best is not None and best[0] > 0:
             break
-    if best is None and unknown:
-        raise Infeasible(unknown)
+    if best is None and (failure := unknown([demand], look)):
+        raise Infeasible(failure)
     return None if best is None else best[1]
+
+
+def unknown(demands: Iterable[Demand], look: Analysis) -> Failure | None:
+    """The first of some demands on a quantity of which nothing is known at some step, so that another form of it may
+    lead."""
+    for demand in demands:
+        for t in range(1 if demand.kind == "scale" else 0, demand.horizon + 1):
+            for name in demand.quantities:
+                if look.lower(name, t).unknown:
+                    return Failure(f"{demand.name}: {name} at t={t} is undecided", undecided=True)
+    return None
 
 
 def _meeting(look: Analysis, demand: Demand) -> Fixing | None:

@@ -321,7 +321,7 @@ def solved(asked: Configuration) -> Solution:
     """
     outcome = searched(asked)
     if isinstance(outcome, NotFound):
-        raise NotFound(asked, outcome.failure, outcome.everywhere)
+        raise NotFound(asked, outcome.failure, outcome.undecided, outcome.everywhere)
     return outcome
 
 
@@ -330,16 +330,16 @@ def searched(asked: Configuration) -> Solution | NotFound:
     """The outcome of a search, kept."""
     rule = asked.parameterization
     try:
-        solver = _solver(asked.network, asked.ray, asked.optimizer)
+        solver = _solver(asked.network, asked.ray, asked.optimizer, asked.effort)
         return solver.solve(rule, rule.base_structure(asked.readout_init), asked.given)
     except Infeasible as failure:
-        return NotFound(asked, str(failure), failure.everywhere)
+        return NotFound(asked, str(failure), failure.undecided, failure.everywhere)
 
 
 @lru_cache(maxsize=16)
-def _solver(network: Network, ray: Ray, optimizer: Trained) -> Solver:
+def _solver(network: Network, ray: Ray, optimizer: Trained, effort: bool) -> Solver:
     """Shared by the parameterizations of one network, ray and optimizer."""
-    return Solver(network, ray, optimizer)
+    return Solver(network, ray, optimizer, effort=effort)
 
 
 def _reasons(network: Network, solution: Solution) -> dict[tuple[str, str], str]:

@@ -12,11 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, partial
 
 from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.signals import Rung
 from scaling_algebra.dynamics.analysis import Analysis
+from scaling_algebra.dynamics.answers import CLOSELY, QUICK
 from scaling_algebra.dynamics.run import unknowns
 from scaling_algebra.errors import UsageError
 from scaling_algebra.linear.linear import Row, solve_linear
@@ -42,6 +43,7 @@ from .demands import (
     look_ahead,
     met,
     unfaithful,
+    unknown,
     violation,
 )
 from .layerwise import gradient_power, layerwise, terms_behind
@@ -79,12 +81,18 @@ class Solver:
 
     Args:
         algebras: to share products of kernels with other solvers on the ray.
+        effort: go on behind a demand that is undecided, and climb every rung for each question.
     """
 
     def __init__(
-        self, network: Network, ray: Ray, optimizer: Trained, algebras: dict[Rung, Algebra] | None = None
+        self,
+        network: Network,
+        ray: Ray,
+        optimizer: Trained,
+        algebras: dict[Rung, Algebra] | None = None,
+        effort: bool = False,
     ) -> None:
-        self.network, self.ray, self.optimizer = network, ray, optimizer
+        self.network, self.ray, self.optimizer, self.effort = network, ray, optimizer, effort
         self._algebras: dict[Rung, Algebra] = {} if algebras is None else algebras
         self._last: Analysis | None = None
         self._solved: dict[tuple[str, Structure], list[dict[str, Fraction]]] = {}
@@ -110,6 +118,7 @@ class Solver:
         rejected: list[tuple[Structure, str]] = []
         start: dict[str, Fraction] | None = None
         best: Solution | None = None
+        undecided = False
         near = self._derived(parameterization, base) if given else []
         everywhere = True
         for structure in given.allowed(options):
@@ -122,7 +131,8 @@ class Solver:
                     unmet = self._unmet(demands, look) if given else self.met(demands, look)
                 except Infeasible as problem:
                     failure, sure = str(problem), problem.everywhere
-                    if sure:
+                    undecided |= problem.undecided and not rejected
+                    if sure or (undecided and not self.effort and not given):
                         break
                     continue
                 scaling = self.scaling(look, forms, structure, given)
@@ -136,7 +146,7 @@ class Solver:
             everywhere = everywhere and sure
         if best is not None:
             return best
-        raise Infeasible(rejected[0][1], everywhere=everywhere)
+        raise Infeasible(rejected[0][1], undecided, everywhere=everywhere)
 
     def iterate(
         self,
@@ -212,12 +222,12 @@ class Solver:
             Infeasible: a demand does not hold.
         """
         demands = [d for d in demands if not met(d, look)]
-        check(demands, look, certified=False)
+        check(demands, look)
         ahead = self._fresh(look.point).limited(_AHEAD)
         for demand in demands:
             if failure := look_ahead(demand, ahead):
                 raise Infeasible(failure)
-        check(demands, look, certified=True)
+        check(demands, look, partial(look.closely, () if self.effort else CLOSELY))
         return ()
 
     def _unmet(self, demands: Iterable[Demand], look: Analysis) -> tuple[tuple[Demand, str], ...]:
@@ -252,7 +262,11 @@ class Solver:
         wanted = [d for d in demands if d.fixes and d.fixes not in fixed]
         wanted = [d for d in wanted if concerns(d, self.optimizer)]
         names, values, stuck = [d.fixes for d in wanted], {**start, **held}, False
+        seen = list[object]()
         for _ in range(_ROUNDS):
+            if (values, stuck, steady) in seen:  # from here on the same points again
+                break
+            seen.append((values, stuck, steady))
             try:
                 look = self._look(structure.point(self.network, values))
                 look.lower(self.network.statements[0].out, 0)
@@ -280,7 +294,7 @@ class Solver:
             keep: list[Row] = [({name: 1}, values[name]) for name in names]  # for directions the forms leave open
             moved = {**values, **(solve_linear([rows[k] for *_, k in ranked] + keep, names) or {})}
             values, stuck, steady = moved, moved == values, False
-        raise Infeasible(NO_COMMON)
+        raise Infeasible(unknown(wanted, look) or NO_COMMON)
 
     def _asleep(self, look: Analysis, structure: Structure, last: int) -> bool:
         """What is exactly zero at an update stays so.
@@ -303,7 +317,7 @@ class Solver:
         """The solver with gradient descent for every rule that has an epsilon; this one where none has."""
         if not self.epsilons:
             return self
-        return Solver(self.network, self.ray, self.optimizer.with_descent, self._algebras)
+        return Solver(self.network, self.ray, self.optimizer.with_descent, self._algebras, self.effort)
 
     @cached_property
     def epsilons(self) -> list[str]:
@@ -377,7 +391,8 @@ class Solver:
         return self._last
 
     def _fresh(self, point: Point) -> Analysis:
-        return Analysis(self.ray, point, self.optimizer, self.network, self._algebras)
+        ladder = () if self.effort else QUICK
+        return Analysis(self.ray, point, self.optimizer, self.network, self._algebras, ladder=ladder)
 
     def lazy(self) -> dict[str, Fraction]:
         """Variance-preserving inits and vanishing learning rates: every form starts at first order in the updates."""
@@ -488,9 +503,9 @@ class Search:
         self.looks.append(look)
         values = {**start, **look.point.values}
         self.end = self.end or {**values, **{f"c.{x}": values[f"c.{x}"] + values[f"d.{x}"] for x in solver.epsilons}}
-        check([d for d in demands if d in self.failed], look, certified=False)
+        check([d for d in demands if d in self.failed], look)
         if look.point.values == structure.point(solver.network, counted).values or not self.failed:
-            check([d for d in demands if d.kind != "balanced"], look, certified=False)
+            check([d for d in demands if d.kind != "balanced"], look)
         return solver.faithful(values, look, demands[0].horizon)
 
 

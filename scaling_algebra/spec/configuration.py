@@ -35,6 +35,7 @@ class Where(TypedDict, total=False):
         epsilon: regime of the optimizer's epsilon, ``derived`` (as by default) or ``negligible``.
         given: exponents that are held, ``{"router.init": "N^-1/2", "readout.init": 0, "aggregation": "M^-1"}``; the
             rest is derived.
+        effort: the search goes on behind the first demand that is undecided, and takes all the work it may.
     """
 
     ray: Ray | Mapping[str, Any] | str | None
@@ -43,6 +44,7 @@ class Where(TypedDict, total=False):
     network: Network | str
     epsilon: str | None
     given: Given | GivenInput | None
+    effort: bool
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,7 @@ class Configuration:
         parameterization: how its tensors are set.
         readout_init: how the readout starts.
         given: exponents that are held.
+        effort: how far the search for them goes.
 
     Examples:
         >>> print(Configuration.of("III", "sgd"))
@@ -72,6 +75,7 @@ class Configuration:
     parameterization: Parameterization
     readout_init: ReadoutInit
     given: Given = NOTHING
+    effort: bool = False
 
     def __post_init__(self) -> None:
         if lacks := self.ray.lacks(self.network.axes.values()):
@@ -127,7 +131,8 @@ class Configuration:
             if readout is not None and chosen != starts:
                 raise UsageError(f"readout init {chosen} contradicts {given}; leave it out")
             chosen = starts
-        return cls(given.within(network), the_ray(regime, where.get("ray")), stepper, rule, chosen, given)
+        asked = given.within(network), the_ray(regime, where.get("ray")), stepper, rule, chosen, given
+        return cls(*asked, effort=bool(where.get("effort")))
 
     def but(self, **changes: Any) -> Self:
         """The same question with something changed: ``asked.but(parameterization="mup", ray=ray)``.

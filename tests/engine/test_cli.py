@@ -5,6 +5,7 @@ import importlib
 import importlib.util
 import json
 import pkgutil
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -82,7 +83,8 @@ def test_whatever_is_raised_is_one_line(raised, code, words, monkeypatch):
 
 
 def test_what_was_searched_and_not_proved_is_undecided():
-    """Optimizers that divide by unknown sizes are beyond proofs: exit code 3, in text and in JSON."""
+    """Optimizers that divide by unknown sizes are beyond proofs: exit code 3, in text and in JSON. A search ends at the
+    first demand that is undecided, without a proof."""
     asked = ("--ray", "N=1,N_e=0,M=1/2", "--optimizer", "signsgd", "--parameterization", "mssp")
     result = run("derive", *asked)
     assert result.exit_code == 3 and result.stdout == "" and result.stderr.count("\n") == 1
@@ -91,6 +93,9 @@ def test_what_was_searched_and_not_proved_is_undecided():
     record = json.loads(data.stdout)
     assert data.exit_code == 3 and record["verdict"] == "UNDECIDED" and record["unique"] is None
     assert run("signals", *asked).exit_code == 3
+    early = run("derive", "--architecture", "stack2", "--regime", "III", "--optimizer", "sgd")
+    said = r"a proof is tried with --effort, or --prove\): mu-\d: \S+ at t=\d is undecided; --effort searches on$"
+    assert early.exit_code == 3 and re.search(said, early.stderr.strip())
 
 
 def test_what_is_proved_not_to_exist_is_exit_1():

@@ -49,6 +49,11 @@ SETTLED = {
     254: "h7.cross@2 comes to its n^0 from below: n^.18, then n^.07 at n = 4096 to 16384, and norms bound it by n^0",
     410: "gW3@1 and gW4@1 hold what they are at t=0, n^(-5/2), which agrees there; beside it is n^(-3) from dW5, 12"
     " times as large at these sizes, since the learning rate that was drawn for W5 is large",
+    817: "g3@1 and g4@1 hold g8 h1 h2 h4, which comes to n^(-1/2) (g8@1: n^-.42), beside g5, n^(-3/2), larger at these"
+    " sizes; what W1, W2 and W3 learn from them is at t = 2",
+    836: "h4.effective@1 is n^(-1/2) log^2 n (slope -.22 at n = 1024): the smaller use of V has the sign where the"
+    " product W4 h1 h2 of the larger one is near zero",
+    825: "gV@0 is .72 n^-1 beside n^(-1/2): of .0238, .0124 at the last sizes that leaves .0075, .0050",
     273: "h11.change@1 is a sum: h10.change is 15 at all sizes, h9.change comes to n^(1/2), 1.2 at n = 512",
 }
 """What sizes that every case can have refute, and larger ones do not."""

@@ -190,6 +190,21 @@ class EquationWriter:
         self.output()
         return tuple(self.lines)
 
+    def branched(self) -> tuple[Line, ...]:
+        """One tensor that acts on the sum and on the product of the same signals, perhaps behind functions: a step
+        meets there what it has beside its linear part."""
+        parts = [self.at(self.product("a", [("data", "x")], tensor="ax")) for _ in range(self.rng.randrange(2, 5))]
+        for kind in ("sum", "product"):
+            self.sometimes(self.line("a", kind, parts))
+            self.sometimes(self.line("b", "product", [("V", "ba"), self.at(self.unread[-1])]))
+        self.output()
+        return tuple(self.lines)
+
+    def sometimes(self, u: str) -> None:
+        """A function of a signal, or not."""
+        if self.rng.random() < 0.4:
+            self.line(self.signals[u], self.rng.choice(ENTRYWISE), [self.at(u)])
+
     def line(self, letters: str, kind: str, reads: list[Read], **more: object) -> str:
         out = f"h{len(self.lines) + 1}"
         self.lines.append(Line(out, letters, kind, tuple(reads), **more))  # type: ignore[arg-type]
@@ -310,6 +325,8 @@ _RATES = ("1 1 0", "1 1 0", "1 1 1", "1 0 1", "1 3/2 0", "1 1/2 1/2", "1 1/2 1",
 RAYS = tuple(dict(zip(("N", "N_e", "M"), map(Fraction, x.split()), strict=True)) for x in _RATES)
 ROUTED = 400
 """The cases from this number on have K < M."""
+BRANCHED = 800
+"""The cases from this number on have products and sums of the same signals."""
 ROUTES = tuple(
     dict(zip(("N", "N_e", "M", "K"), map(Fraction, x.split()), strict=True))
     for x in ("1 1 1 1/2", "1 1 1 0", "1 0 1 1/2", "1 1/2 1 1/2")
@@ -318,9 +335,9 @@ ROUTES = tuple(
 
 def random_case(seed: int) -> TrainingCase:
     """The case of a number: small networks first."""
-    rng, routed = random.Random(seed), seed >= ROUTED
+    rng, routed = random.Random(seed), ROUTED <= seed < BRANCHED
     size = (seed % 3) + rng.randrange(2) if routed else 1 + (seed % 4) + rng.randrange(2)
-    lines = EquationWriter(rng, size).drawn(routed)
+    lines = EquationWriter(rng, size).drawn(routed) if seed < BRANCHED else EquationWriter(rng, size).branched()
     rays = ROUTES if routed else RAYS
     rates = rays[0] if seed % 2 else rng.choice(rays)
     return TrainingCase(f"random-{seed}", lines, rates, rng.choice(OPTIMIZERS), constants=seed)

@@ -19,17 +19,9 @@ from .entries import NAMES
 from .graph import IndexClass, TracedNode, Unreadable, View, walk
 
 LETTERS = {
-    "N": "abcd",
-    "N_e": "kmno",
-    "M": "ijpq",
-    "K": "u",
-    "L": "lh",
-    "S": "stvw",
-    "D": "xyz",
-    "E": "efgr",
-    "C": "ABCD",
+    "N": "abcd", "N_e": "kmno", "M": "ijpq", "K": "u", "L": "lh", "S": "stvw", "D": "xyz", "E": "efgr", "C": "ABCD",
     "R": "PQR",
-}
+}  # fmt: skip
 """Letters of every axis, in the order in which they are taken; more come from other alphabets."""
 GATES = {
     "softmax": "M", "softmax_topk": "M", "topk_softmax": "K", "topk_sigmoid": "", "topk": "", "normed_sigmoid": "M",

@@ -319,27 +319,32 @@ class Network:
             s for s in self.live if s.over and (s.kind.kind == "softmax" or s.kind.selects or self.axes[s.over] == "M")
         )
 
-    @cached_property
+    @property
     def degree(self) -> int:
         """Most signals that a product holds at one index, those that they are products of counted, too. A function
         counts as what it reads, and what a tensor makes as one."""
+        return max(self.degrees.values())
+
+    @cached_property
+    def degrees(self) -> Mapping[str, int]:
+        """The degree at the index of every letter. Letters that a signal or a tensor has one for another are one."""
         degrees: dict[str, dict[str, int]] = {}
-        most = 1
+        most, alike = dict.fromkeys(self.letters, 1), {x: {x} for x in self.letters}
         for s in self.statements:
-            counts = [
-                {
-                    c: degrees.get(x.name, {}).get(mine, 1)
-                    for mine, c in zip(self.signals[x.name], x.letters, strict=True)
-                }
-                for x in s.inputs
-            ]
+            counts = []
+            for x in s.inputs:
+                pairs = list(zip(self.signals[x.name], x.letters, strict=True))
+                counts.append({c: degrees.get(x.name, {}).get(mine, 1) for mine, c in pairs})
+                _join(alike, pairs)
             letters = {c for x in counts for c in x}
             joined = sum if isinstance(s, Product) else max
             held = {c: joined(x.get(c, 0) for x in counts) for c in letters}
-            most = max(most, *held.values(), 1)
+            most |= {c: max(most[c], number) for c, number in held.items()}
             new = s.tensor.letters if isinstance(s, Product) and s.tensor else ""
+            if isinstance(s, Product) and s.tensor:
+                _join(alike, zip(self.tensors[s.tensor.name].letters, new, strict=True))
             degrees[s.out] = {c: 1 if c in new else held.get(c, 1) for c in self.signals[s.out]}
-        return most
+        return {c: max(most[x] for x in same) for c, same in alike.items()}
 
     def balanced(self, statement: Product, k: int) -> str:
         """Letters along which the gradient at a gate has no constant part that is larger than the rest.
@@ -482,3 +487,10 @@ class Network:
 SPARE = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ" + "".join(map(chr, range(0x0400, 0x0500)))
 """Letters for indices that meet twice: those that networks are written with first."""
 _SPARES = 4
+
+
+def _join(alike: dict[str, set[str]], pairs: Iterable[tuple[str, str]]) -> None:
+    """Letters of one index are one class."""
+    for x, y in pairs:
+        alike[x] |= alike[y]
+        alike |= dict.fromkeys(alike[x], alike[x])
