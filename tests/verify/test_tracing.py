@@ -124,6 +124,7 @@ def test_experts_in_four_ways_have_one_answer(how):
     assert multipliers(model, ray) == {"alpha": "M^-1"}
     assert "alpha is derived; the module itself multiplies by M^-1 there" in " ".join(model.lines)
     assert any("held at its mean and slope (assumption B2)" in line for line in model.lines)
+    assert "add" not in {name for _, name, _, _ in model.calls.values()}  # with more experts it is a part of the sum
 
 
 def chosen(m, h, scores):

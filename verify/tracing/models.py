@@ -6,6 +6,7 @@ Read next: ``recording.py``, ``reading.py``, ``guard.py``, ``folding.py``, ``wri
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -50,7 +51,8 @@ class Traced:
         factors: of every multiplier the module's path, and the powers that the module itself multiplies by there.
         gauge: the same by parameter, beside which it stands.
         notes: what is held or left out, as (path, note). calls: of every signal, the torch call that makes it, as
-            ``TracedNode.call``.
+            ``TracedNode.call``; none of calls of which a module makes more with more experts or layers, because the
+            last of few is in the middle of many.
         error: relative difference of the executed equations from the module. base: the first sizes.
     """
 
@@ -215,7 +217,11 @@ def traced(build: Build, base: Mapping[str, int] | None = None, name: str = "tra
     output = bare(output)[0]
     writer = Writer(output, [*builds, *(_doubled(start, axis) for axis in loops)], name)
     text = writer.text()
-    calls = {writer.signals[n.number]: n.call for _, _, n in writer.lines if n is not None and n.call is not None}
+    made = {writer.signals[n.number]: n.call for _, _, n in writer.lines if n is not None and n.call is not None}
+    counts = [
+        Counter((c.module, c.name) for c in run.calls) for run in (first, *(again.runs[0] for again, _ in longer))
+    ]
+    calls = {s: c for s, c in made.items() if len({count[c[:2]] for count in counts}) == 1}
     try:
         network = from_toml(text, name)
     except UsageError as said:
