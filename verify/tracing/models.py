@@ -217,11 +217,11 @@ def traced(build: Build, base: Mapping[str, int] | None = None, name: str = "tra
     output = bare(output)[0]
     writer = Writer(output, [*builds, *(_doubled(start, axis) for axis in loops)], name)
     text = writer.text()
-    made = {writer.signals[n.number]: n.call for _, _, n in writer.lines if n is not None and n.call is not None}
+    by_signal = {writer.signals[n.number]: n.call for _, _, n in writer.lines if n is not None and n.call is not None}
     counts = [
         Counter((c.module, c.name) for c in run.calls) for run in (first, *(again.runs[0] for again, _ in longer))
     ]
-    calls = {s: c for s, c in made.items() if len({count[c[:2]] for count in counts}) == 1}
+    calls = {s: c for s, c in by_signal.items() if len({count[c[:2]] for count in counts}) == 1}
     try:
         network = from_toml(text, name)
     except UsageError as said:
