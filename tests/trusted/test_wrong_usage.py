@@ -162,9 +162,7 @@ verify --regime I --optimizer sgd --epsilon derived | sgd has no epsilon
 verify --regime I --device tpu --sizes 8,12,16 | no device named
 verify --regime I --optimizer adafactor --sizes 8,12,16 | adafactor cannot be trained
 verify --campaign quick --regime III | leave out --regime
-verify --campaign transformer --budget 5s | for a transformer
 verify --resume x -o y | leave out --output
-verify --regime III --budget 5s --seeds 4 | leave out
 verify --regime III --sizes 8,12,18 --max-memory 1KiB | more than --max-memory
 RUN --workers 2 --scheduler x:1 | leave out --workers
 RUN --shard 3/2 | write for example 2/8
