@@ -76,12 +76,13 @@ def unknown_name(kind: str, name: str | Sequence[str], choices: Iterable[str]) -
     """``no optimizer named 'adm'; did you mean 'adam'? known: adam, adamw, sgd, signsgd``; of several names all."""
     names, wrong = list(islice(choices, NEARBY)), [name] if isinstance(name, str) else list(name)
     lowered = {n.lower(): n for n in names}
+    more = f" and {len(wrong) - NAMED} more" if len(wrong) > NAMED else ""
     wrong = [x if len(x) <= QUOTED else _cut(x, QUOTED) for x in wrong[:NAMED]]
     near = [difflib.get_close_matches(ROMAN.get(x, x).lower(), lowered, n=1, cutoff=0.4) for x in wrong]
     meant = dict.fromkeys(lowered[found] for (found,) in filter(None, near))
     hint = f"; did you mean {', '.join(map(repr, meant))}?" if meant else "."
     listed = ", ".join(names) if len(names) <= 40 else "see scalecalc list"
-    return UsageError(f"no {kind} named {', '.join(map(repr, wrong))}{hint} known: {listed or 'none'}")
+    return UsageError(f"no {kind} named {', '.join(map(repr, wrong))}{more}{hint} known: {listed or 'none'}")
 
 
 def check_names(kind: str, names: Iterable[str], choices: Collection[str]) -> None:

@@ -178,7 +178,8 @@ class Optimizer(_Rules):
             value = getattr(self, x.name)
             if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
                 raise UsageError(f"{x.name} of the optimizer {self.name} is {shown(value)}; give a {kind.__name__}")
-        named(f"normaliser of {self.name}", self.normalises, {"": "", "entry": "", "matrix": ""})
+        if self.normalises:
+            named(f"normaliser of {self.name}", self.normalises, {"entry": "", "matrix": ""})
         named("factor of a shape", self.shape, SHAPES)
 
     def __hash__(self) -> int:

@@ -50,7 +50,7 @@ EACH --gauge table8 | --without each is a search of its own
 EACH --without phi | --without each is a search of its own
 signals --regime II --steps -1 | give 0 or more
 prove --regime III | scalecalc derive --prove
-plan mine.py:build | from scaling_algebra.verify.apply import plan
+plan mine.py:build | from scaling_algebra import plan
 rays --parameterization sp | no parameterization named 'sp'
 rays --plane N,K | give two of
 rays --plane M | give two axes
