@@ -208,11 +208,9 @@ def traced(build: Build, base: Mapping[str, int] | None = None, name: str = "tra
             if other.names != others[0].names:
                 raise _differ(others[0], other, axis)
         longer.append(_read(others))
-        _marked(reader, longer[-1][0])
     output, notes = _folded(reader, output, "L" in start, bool(loops))
     order = list(walk(output.node))
     for axis, (again, made) in zip(loops, longer, strict=True):
-        _marked(again, reader)
         _extend(order, list(walk(_folded(again, made, "L" in start, True)[0].node)), axis)
     output = bare(output)[0]
     writer = Writer(output, [*builds, *(_doubled(start, axis) for axis in loops)], name)
@@ -266,30 +264,6 @@ def _folded(reader: Reader, output: View, deep: bool, loops: bool) -> tuple[View
         output = View(folder.run(output.node), output.dims)
         notes += folder.notes
     return View(settled(output.node), output.dims), notes
-
-
-def _marked(reader: Reader, other: Reader) -> None:
-    """Marks the numbers of a reading that are others where a loop is longer, so that they stay in the graph.
-
-    Raises:
-        Unreadable: not each of them has another in its place.
-    """
-    found: list[dict[str, list[tuple[float, TracedNode | None]]]] = []
-    for each in (reader, other):
-        found.append({})
-        for where, number, node in each.scales:
-            found[-1].setdefault(re.sub(r"\d+", "*", where), []).append((float(f"{number:.9g}"), node))
-    for where, mine in found[0].items():
-        numbers, others = ([x for x, _ in side] for side in (mine, found[1].get(where, [])))
-        if len(numbers) != len(others):
-            numbers, others = (list(dict.fromkeys(side)) for side in (numbers, others))
-        pairs = dict(zip(numbers, others, strict=False))
-        marked = {x for x, node in found[1].get(where, []) if node is not None and node.name == "factor"}
-        for number, node in mine:
-            if (pairs.get(number) != number or number in marked) and node is not None:
-                node.name = "factor"
-            if len(numbers) != len(others) or (pairs[number] != number and node is None):
-                raise Unreadable(f"{where or 'model'}: the factor {number:g} changes along a loop, or with its length")
 
 
 def _extend(order: list[TracedNode], other: list[TracedNode], axis: str) -> None:

@@ -195,7 +195,7 @@ class Writer:
     def ref(self, node: TracedNode, letters: Iterable[str]) -> str:
         if node.kind == "cat" or (node.weight and node.kind not in ("param", "func")):
             what = "a concatenation that no product sums" if node.kind == "cat" else "what is made of weights alone"
-            raise Unreadable(f"{node.where or 'model'}: {what} is in no equation; use its parts, or a parameter")
+            raise node.fail(f"{what} is in no equation; use its parts, or a parameter")
         name = self.symbol(node.name) if node.kind == "param" else "data" if node.kind == "data" else self.signal(node)
         return self._named(name, letters)
 
@@ -223,10 +223,10 @@ class Writer:
             return
         if node.kind == "shift":
             why = "equations have no constants; give this model's equations with --network"
-            raise Unreadable(f"{node.where or 'model'}: the constant {node.name} is added to a signal; {why}")
+            raise node.fail(f"the constant {node.name} is added to a signal; {why}")
         write = {"contract": self._product, "add": self._sum, "func": self._function, "pick": self._pick}
         if node.kind not in write:
-            raise Unreadable(f"{node.where or 'model'}: {node.kind}: no equation says this")
+            raise node.fail(f"{node.kind}: no equation says this")
         write[node.kind](node)
 
     def _line(self, node: TracedNode, letters: Iterable[str], right: str) -> None:
@@ -235,7 +235,7 @@ class Writer:
     def _pick(self, node: TracedNode) -> None:
         source = node.source
         if self.grows(source.indices[node.slot]):
-            raise Unreadable(f"{node.where or 'model'}: one entry of the axis {self.axis(source.indices[node.slot])}")
+            raise node.fail(f"one entry of the axis {self.axis(source.indices[node.slot])}")
         letters = self.letters(range(len(source.indices)), dict(enumerate(source.indices)))
         left = [letters[k] for k in letters if k != node.slot]
         self._line(node, left, self.ref(source, letters.values()))
@@ -247,7 +247,7 @@ class Writer:
         tensors = [s for s in node.sources if s[0].kind == "param" and any(letters[x] for x in s[1])]
         signals = [s for s in node.sources if s not in tensors]
         if not signals:
-            raise Unreadable(f"{node.where or 'model'}: a product of weights alone")
+            raise node.fail("a product of weights alone")
         private = {
             x
             for k, (_, mine) in enumerate(tensors)
@@ -283,9 +283,7 @@ class Writer:
         )
         own = dict(self.powers(node.factor) or {}) if node.factor else {}
         if node.factor and self.powers(node.factor) is None:
-            raise Unreadable(
-                f"{node.where or 'model'}: a factor that is {node.factor} at the builds is no power of the sizes"
-            )
+            raise node.fail(f"a factor that is {node.factor} at the builds is no power of the sizes")
         for c, mine in signals:
             for axis, power in self.held.get(c.number, {}).items():
                 if any(x in summed for x in mine):
@@ -306,9 +304,7 @@ class Writer:
             or self.gauge.get(tensors[0][0].name, own) != own
             or len(self.acts[tensors[0][0].name]) > 1
         ):
-            raise Unreadable(
-                f"{node.where or 'model'}: the module multiplies by {_shown(own)}, beside no one tensor; leave it out"
-            )
+            raise node.fail(f"the module multiplies by {_shown(own)}, beside no one tensor; leave it out")
         self.gauge[tensors[0][0].name] = own
 
     def _sum(self, node: TracedNode) -> None:
@@ -318,9 +314,7 @@ class Writer:
             lacks = [k for k in range(len(node.indices)) if k not in labels and letters[k]]
             free = [k for k in lacks if t.weight and not self.grows(node.indices[k])]
             if lacks != free:
-                raise Unreadable(
-                    f"{node.where or 'model'}: a sum in which a term lacks the axis {self.axis(node.indices[lacks[0]])}"
-                )
+                raise node.fail(f"a sum in which a term lacks the axis {self.axis(node.indices[lacks[0]])}")
             terms.append(
                 self._bias(t, [letters[x] for x in labels], letters.values())
                 if t.weight
@@ -331,7 +325,7 @@ class Writer:
     def _bias(self, node: TracedNode, mine: Sequence[str], there: Iterable[str]) -> str:
         """A tensor that is added acts on the data."""
         if node.kind != "param":
-            raise Unreadable(f"{node.where or 'model'}: a sum or product of weights is added to a signal")
+            raise node.fail("a sum or product of weights is added to a signal")
         tokens = [x for x in there if x and self.axes[x] == "S"]
         letters = self.letters(range(len(self.data.indices)), dict(enumerate(self.data.indices)))
         own = [(letters[k], self.axis(x)) for k, x in enumerate(self.data.indices) if letters[k]]
@@ -357,11 +351,9 @@ class Writer:
             self.held[node.number] = {axis: Fraction(-1)} if axis else {}
             name, over = "gate", ""
         elif name in GATES and "topk" in name:
-            raise Unreadable(f"{node.where or 'model'}: a top-K along an axis that is not M; build(sizes) must take M")
+            raise node.fail("a top-K along an axis that is not M; build(sizes) must take M")
         if name not in FUNCTIONS or (node.over and name in NAMES):
-            raise Unreadable(
-                f"{node.where or 'model'}: {name} is no function of the equations; give them with --network"
-            )
+            raise node.fail(f"{name} is no function of the equations; give them with --network")
         several = sum(map(bool, letters.values())) > 1
         refer = self.acting if source.kind == "param" else self.ref
         inner = refer(source, [letters[x] for x in node.sources[0][1]])
