@@ -6,15 +6,25 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from .graph import IndexClass, Source, TracedNode, Unreadable, Vector, View, join, pushed, rebuilt, times, walk, without
-
-NUMBER = re.compile(r"(?<![A-Za-z_\[\d])\d+(?!\])")
-"""A number in a parameter's name; the numbers of parts, in brackets, are no places in a loop."""
+from .graph import (
+    NUMBER,
+    IndexClass,
+    Source,
+    TracedNode,
+    Unreadable,
+    Vector,
+    View,
+    join,
+    pushed,
+    rebuilt,
+    times,
+    walk,
+    without,
+)
 
 
 def bare(output: View, loops: bool = False) -> tuple[View, list[tuple[str, str]]]:

@@ -8,6 +8,7 @@ can be held against the module (``guard.py``). Read next: ``reading.py`` (makes 
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -23,7 +24,9 @@ Sizes = tuple[int, ...]
 Vector = tuple[float, ...]
 """A number at every build."""
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-_NUMBER = itertools.count()
+NUMBER = re.compile(r"(?<![A-Za-z_\[\d])\d+(?!\])")
+"""A number in a parameter's name; the numbers of parts, in brackets, are no places in a loop."""
+_COUNT = itertools.count()
 
 
 class Unreadable(UsageError):
@@ -127,7 +130,7 @@ class TracedNode:
     part: tuple[TracedNode, int, int, int] | None = None
     call: tuple[str, str, int, int] | None = None
     base: str = ""
-    number: int = field(default_factory=lambda: next(_NUMBER))
+    number: int = field(default_factory=lambda: next(_COUNT))
     cache: dict[Any, TracedNode] = field(default_factory=dict)
     _weight: bool | None = None
 
@@ -170,7 +173,7 @@ class TracedNode:
 
     def but(self, **changes: Any) -> TracedNode:
         """The same with something changed, as another node."""
-        fresh = {"number": next(_NUMBER), "cache": {}, "_weight": None}
+        fresh = {"number": next(_COUNT), "cache": {}, "_weight": None}
         return replace(self, **{**fresh, **changes})
 
     def evaluate(self, values: dict[int, Tensor]) -> Tensor:

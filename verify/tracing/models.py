@@ -22,7 +22,7 @@ from scaling_algebra.spec.networks.language import Network
 
 from . import rules  # noqa: F401 - fills the table
 from .folding import Folder, bare, settled
-from .graph import IndexClass, Restart, TracedNode, Unreadable, View, walk
+from .graph import IndexClass, Restart, TracedNode, Unreadable, View, refused, walk
 from .guard import guard
 from .reading import Reader
 from .recording import Recording, record
@@ -208,6 +208,9 @@ def traced(build: Build, base: Mapping[str, int] | None = None, name: str = "tra
             if other.names != others[0].names:
                 raise _differ(others[0], other, axis)
         longer.append(_read(others))
+        if changed := longer[-1][0].left_out ^ reader.left_out:
+            where, number = min(changed)
+            raise refused(where, f"a constant factor of {number:g} changes along a loop, or with its length")
     output, notes = _folded(reader, output, "L" in start, bool(loops))
     order = list(walk(output.node))
     for axis, (again, made) in zip(loops, longer, strict=True):

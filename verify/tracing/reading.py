@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from .entries import classified
-from .graph import Dims, Entrywise, IndexClass, TracedNode, Vector, View, both, then, times, whole_of
+from .graph import NUMBER, Dims, Entrywise, IndexClass, TracedNode, Vector, View, both, then, times, whole_of
 from .indices import Indices, Splits
 from .recording import Recording, Ref, TorchCall, leaves, refs
 
@@ -38,6 +38,7 @@ class Reader(Indices):
 
     Attributes:
         call: that is read. name: of it in the table. shapes, values: of its results, by result, then by build.
+        left_out: the largest entries of constants, and where they multiply.
     """
 
     def __init__(self, runs: Sequence[Recording], splits: Splits, apply: Callable[[Reader, list[Any], Any], Any]):
@@ -46,6 +47,7 @@ class Reader(Indices):
         self.views: dict[int, View] = {}
         self.read_calls: list[tuple[TorchCall, Ref, View]] = []
         self.one_hot: dict[int, TracedNode] = {}
+        self.left_out: set[tuple[str, float]] = set()
         self.name = ""
         self.shapes: list[list[tuple[int, ...]]] = []
         self.values: list[list[Tensor]] = []
@@ -112,7 +114,8 @@ class Reader(Indices):
         keywords = self._bound([c.keywords for c in calls])
         args += [keywords.pop(key) for k, key in enumerate(("input", "other")) if key in keywords and len(args) == k]
         results, views = list(refs(call.result)), list(leaves((args, keywords), View))
-        if call.name != "__setitem__" and any(v.node.kind == "pieces" for v in views):
+        read = views[1:] if call.name in ("__setitem__", "__getitem__") else views
+        if any(v.node.kind == "pieces" for v in read):
             raise self.fail("reads a tensor of which parts alone are written; torch.cat its parts")
         self.shapes = [[run.shapes[r.number] for run in self.runs] for r in results]
         self.values = [[run.tensors[r.number] for run in self.runs] for r in results]
@@ -320,9 +323,8 @@ class Reader(Indices):
                 "multiplies by a constant whose large entries become rarer with size; no equation says this"
             )
         note = "" if bool((c == 1).all()) else "a constant factor is left out (rotary angles, masks)"
-        out = self.same(self.spread(x, by), lambda v: v * c.to(v.dtype), note)
-        out.node.name, out.node.factor = "constants", self.same_everywhere(first)
-        return out
+        self.left_out.add((NUMBER.sub("*", self.where), round(first, 9)))
+        return self.same(self.spread(x, by), lambda v: v * c.to(v.dtype), note)
 
     # functions and sums -----------------------------------------------------------------------------------------
 

@@ -100,6 +100,7 @@ class Recorder(TorchFunctionMode):
         self.kept: list[Tensor] = []
         self.versions: dict[int, int] = {}
         self.moved: set[int] = set()
+        self.slices: dict[int, Any] = {}
         self.counts: Counter[tuple[str, str]] = Counter()
 
     def ref(self, x: Tensor, made: bool = False) -> Ref:
@@ -142,6 +143,10 @@ class Recorder(TorchFunctionMode):
             raise self.fail(name, "writes into out=; return the result instead")
         stale = frozenset(self.ids[id(x)] for x in leaves((args, keywords), Tensor) if self._stale(x))
         result = func(*args, **keywords)
+        if name == "__getitem__":
+            self.slices[id(result)] = args
+        if name == "copy_" and id(args[0]) in self.slices:  # base[key].copy_(x) is base[key] = x
+            name, func, args = "__setitem__", Tensor.__setitem__, (*self.slices[id(args[0])], args[1])
         self.note(name, func, args, keywords, result, stale)
         return result
 
