@@ -52,7 +52,7 @@ def bare(output: View, loops: bool = False) -> tuple[View, list[tuple[str, str]]
             notes[node.where, node.note] = None
         if node.kind == "same" and node.name == "centred":
             raise node.fail("max: a signal less its largest entry; softmax does so itself")
-        if node.kind == "same" and not (loops and node.factor):
+        if node.kind == "same" and not (loops and node.factor and abs(node.factor[0]) != 1):
             return node
         sources = tuple(below(*source) for source in node.sources)
         if node.kind == "same":  # a number that may change with the length of a loop
