@@ -2,7 +2,7 @@
 
 A torch dimension is an ordered list of index classes. Classes are joined where indices are contracted or added; the
 sizes of a class over all builds say its axis. Every node computes its exact value from its sources, so that a reading
-can be held against the module (``guard.py``). Read next: ``reading.py`` (makes the graph), ``rules.py`` (calls).
+can be held against the module (``models.py``). Read next: ``reading.py`` (makes the graph), ``rules.py`` (calls).
 """
 
 from __future__ import annotations
@@ -129,7 +129,6 @@ class TracedNode:
     note: str = ""
     part: tuple[TracedNode, int, int, int] | None = None
     call: tuple[str, str, int, int] | None = None
-    base: str = ""
     number: int = field(default_factory=lambda: next(_COUNT))
     cache: dict[Any, TracedNode] = field(default_factory=dict)
     _weight: bool | None = None
@@ -195,11 +194,6 @@ class TracedNode:
             return sum_of([(v, labels) for v, (_, labels) in zip(sources, self.sources, strict=True)], self.indices)
         if self.kind == "pick":
             return sources[0].select(self.slot, self.at[0])
-        if self.kind == "cat":
-            laid = [sum_of([(v, labels)], self.indices) for v, (_, labels) in zip(sources, self.sources, strict=True)]
-            wide = torch.broadcast_shapes(*(v.select(self.slot, 0).shape for v in laid))
-            shapes = [(*wide[: self.slot], v.shape[self.slot], *wide[self.slot :]) for v in laid]
-            return torch.cat([v.expand(shape) for v, shape in zip(laid, shapes, strict=True)], self.slot)
         if self.value is None or self.kind == "pieces":
             raise self.fail(f"reads {self.kind}, which is no signal")
         return torch.as_tensor(self.value)

@@ -47,7 +47,7 @@ class Indices:
     def leaf_view(self, kind: str, name: str, number: int) -> View:
         indices: list[IndexClass] = []
         dims: Dims = []
-        for d, sizes in enumerate(zip(*(run.shapes[number] for run in self.runs), strict=True)):
+        for d, sizes in enumerate(zip(*(run.tensors[number].shape for run in self.runs), strict=True)):
             found = self.leaf((kind, name, d), sizes)
             dims.append(tuple(range(len(indices), len(indices) + len(found))))
             indices += found
@@ -132,11 +132,9 @@ class Indices:
 
     def _beside(self, node: TracedNode, slot: int, sizes: Sequence[Sizes]) -> bool:
         """Are the parts of a slot what was put beside each other?"""
-        apart = node.kind == "cat" and node.slot == slot
-        apart = apart or (node.name == "blend" and not node.note and slot == node.slots[-1])
-        return (
-            apart and len(node.sources) == len(sizes) and all({*labels} == {*node.slots} for _, labels in node.sources)
-        )
+        apart = (node.kind == "cat" or (node.name == "blend" and not node.note)) and node.slot == slot
+        whole = {*node.slots}
+        return apart and len(node.sources) == len(sizes) and all({*labels} == whole for _, labels in node.sources)
 
     def narrowed(
         self, x: View, d: int, start: Sizes, stop: Sizes, sizes: Sequence[Sizes] | None = None, k: int = 0

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .graph import Dims, IndexClass, Restart, Sizes, TracedNode, View, whole_of
+from .graph import Dims, IndexClass, Restart, TracedNode, View, whole_of
 from .reading import Number, Reader
 from .table import rule
 
@@ -226,52 +226,33 @@ def stack(reader: Reader, parts: Sequence[View], dim: int = 0) -> View:
 def concatenated(
     reader: Reader, parts: Sequence[View], d: int, shapes: Sequence[Sequence[int]], new: int | None = None
 ) -> View:
-    """Along an axis that grows: kept apart until a product sums over it. Along a Theta(1) axis: a sum.
+    """Along an axis that grows: kept apart until a product sums over it. Along a Theta(1) axis: a sum, to leading
+    order; constants among the parts are left out.
 
     Args:
         new: the dimension that a stack makes; behind that of the parts of one whole, it interleaves them.
     """
-    live = [p for p in parts if p.node.kind != "const"]
     first, *more = {whole_of(p.node) for p in parts}
     if first is not None and not more and len(parts) == first[2] and all(p.dims == parts[0].dims for p in parts):
         return _mixed(reader, parts, *first[:2], between=new is not None and first[1] in parts[0].dims[new - 1])
-    sizes = tuple(shape[d] for shape in shapes)
-    wide = (p.index(e) for p in live for k, dim in enumerate(p.dims) if k != d for e in dim if not isinstance(e, int))
-    if (
-        all(index.fixed for index in wide)
-        and len(set(sizes)) == 1
-        and all(not p.dims[d] or all(p.index(e).fixed for e in p.dims[d]) for p in live)
-    ):
-        return _blend(reader, parts, d, sizes)
-    if any(len(p.dims[d]) != 1 or not isinstance(p.dims[d][0], int) for p in parts) or len(live) < len(parts):
+    live, sizes = [p for p in parts if p.node.kind != "const"], tuple(shape[d] for shape in shapes)
+    wide = [p.index(e) for p in live for k, dim in enumerate(p.dims) for e in dim if k == d or not isinstance(e, int)]
+    fixed = len(set(sizes)) == 1 and all(index.fixed for index in wide)
+    if not fixed and any(len(p.dims[d]) != 1 or not isinstance(p.dims[d][0], int) for p in parts):
         raise reader.fail("a concatenation with what repeats, or with constants")
-    return _kept_apart(reader, parts, d, sizes)
-
-
-def _mixed(reader: Reader, parts: Sequence[View], whole: TracedNode, slot: int, between: bool) -> View:
-    """All parts of one whole, in any order: of its size."""
-    mixed = whole.behind("same", reader.where, name="mixed")
-    mixed.sources += tuple((p.node, whole.slots) for p in parts)
-    mixed.exact = lambda whole, *v: torch.stack(v, slot + 1).flatten(slot, slot + 1) if between else torch.cat(v, slot)
-    return View(mixed, parts[0].dims)
-
-
-def _blend(reader: Reader, parts: Sequence[View], d: int, sizes: Sizes) -> View:
-    """Along a Theta(1) axis: a sum, to leading order; constants among the parts are left out."""
-    live = [p for p in parts if p.node.kind != "const"]
     n = len(parts[0].dims)
     _, classes, terms, order, dims = reader.labelled([(p.with_dim(d, ()), range(n)) for p in live], range(n))
     last, sources = len(order), []
     for node, mine in terms:
-        kept = tuple(order.index(x) if x >= 0 else last for x in mine)
-        if kept.count(last) > 1:
+        labels = tuple(order.index(x) if x >= 0 else last for x in mine)
+        if labels.count(last) > 1:
             if node.kind != "param" and PLACES not in reader.splits:
                 reader.splits[PLACES] = ((), ())
                 raise Restart
             raise reader.fail("a concatenation along several axes")
-        sources.append((node, kept))
-    indices = [*(classes[x] for x in order), IndexClass(sizes)]
-    node = TracedNode("add", indices, reader.where, tuple(sources), name="blend")
+        sources.append((node, labels))
+    kind, indices = ("add" if fixed else "cat"), [*(classes[x] for x in order), IndexClass(sizes)]
+    node = TracedNode(kind, indices, reader.where, tuple(sources), name="blend" if fixed else "", slot=last)
     view = View(node, dims).with_dim(d, (last,))
 
     def exact(*values: Tensor) -> Tensor:
@@ -287,23 +268,9 @@ def _blend(reader: Reader, parts: Sequence[View], d: int, sizes: Sizes) -> View:
     return view
 
 
-def _kept_apart(reader: Reader, parts: Sequence[View], d: int, sizes: Sizes) -> View:
-    """Parts beside each other; one may repeat along an axis that another has."""
-    first = max(parts, key=lambda p: len(p.node.indices))
-    slot, sources = first.dims[d][0], []
-    assert isinstance(slot, int)
-    for p in parts:
-        labels = [-1] * len(p.node.indices)
-        for a, b in zip(first.dims, p.dims, strict=True):
-            if len(a) != len(b):
-                raise reader.fail("a concatenation of unlike axes")
-            for x, y in zip(a, b, strict=True):
-                if isinstance(y, int):
-                    if not isinstance(x, int):
-                        raise reader.fail("a concatenation of unlike axes")
-                    labels[y] = x
-                if x != slot:
-                    reader.align([[first.index(x)], [p.index(y)]])
-        sources.append((p.node, tuple(labels)))
-    indices = [IndexClass(sizes) if k == slot else x for k, x in enumerate(first.node.indices)]
-    return View(TracedNode("cat", indices, reader.where, tuple(sources), slot=slot), first.dims)
+def _mixed(reader: Reader, parts: Sequence[View], whole: TracedNode, slot: int, between: bool) -> View:
+    """All parts of one whole, in any order: of its size."""
+    mixed = whole.behind("same", reader.where, name="mixed")
+    mixed.sources += tuple((p.node, whole.slots) for p in parts)
+    mixed.exact = lambda whole, *v: torch.stack(v, slot + 1).flatten(slot, slot + 1) if between else torch.cat(v, slot)
+    return View(mixed, parts[0].dims)

@@ -23,7 +23,6 @@ from scaling_algebra.spec.networks.language import Network
 from . import rules  # noqa: F401 - fills the table
 from .folding import Folder, bare, settled
 from .graph import IndexClass, Restart, TracedNode, Unreadable, View, refused, walk
-from .guard import guard
 from .reading import Reader
 from .recording import Recording, record
 from .table import apply
@@ -37,6 +36,8 @@ TOKENS = 5
 COUNTS = ("M", "L")
 """Axes whose number of calls may grow with them."""
 _SPLITS = 200
+TOLERANCE = 1e-5
+"""Relative difference of the outputs, in float64 (a module may compute in float32 inside)."""
 
 Inputs = tuple[tuple[Any, ...], dict[str, Any]]
 Build = Callable[[dict[str, int]], Any]
@@ -182,7 +183,7 @@ def traced(build: Build, base: Mapping[str, int] | None = None, name: str = "tra
             do not give the module's output.
     """
     asked = Asked(base or {})
-    _tell(build, asked)
+    called(build, asked)
     start = {axis: max(n, 2) if axis in COUNTS else n for axis, n in asked.items()}
     if "K" in start and "M" in start:
         start["K"] = start["M"]
@@ -236,15 +237,10 @@ def traced(build: Build, base: Mapping[str, int] | None = None, name: str = "tra
     return Traced(text, network, writer.factors, writer.gauge, [*writer.notes, *notes], calls, error, start)
 
 
-def _tell(build: Build, asked: Asked) -> Asked:
-    """The sizes, completed by what ``build`` asks for."""
-    called(build, asked)
-    return asked
-
-
 def usual(build: Build) -> dict[str, int]:
     """Small sizes of every axis that ``build`` asks for."""
-    return dict(_tell(build, Asked()))
+    called(build, asked := Asked())
+    return dict(asked)
 
 
 def _read(runs: Sequence[Recording]) -> tuple[Reader, View]:
@@ -257,6 +253,36 @@ def _read(runs: Sequence[Recording]) -> tuple[Reader, View]:
         except Restart:
             continue
     raise Unreadable("model: dimensions are taken apart without end")
+
+
+def guard(reader: Reader, output: View) -> float:
+    """Executes the equations, before anything is folded; the relative difference from the module's output.
+
+    Raises:
+        Unreadable: they differ. The first call whose tensor differs, in any order of its entries, is named.
+    """
+    run, values = reader.runs[0], dict[int, Tensor]()
+    truth = run.tensors[run.output.number].double()
+    got = output.laid_out(output.node.evaluate(values))
+    apart = _apart(got, truth)
+    if apart <= TOLERANCE:
+        return apart
+    for call, ref, view in reader.read_calls:
+        if view.node.kind in ("const", "choice", "pieces"):
+            continue
+        found = view.laid_out(view.node.evaluate(values)).double().flatten().sort().values
+        true = run.tensors[ref.number].double().flatten().sort().values
+        if found.shape == true.shape and _apart(found, true) > TOLERANCE:
+            why = "the equations give other numbers than this call; its rule does not hold here"
+            raise refused(f"{call.module or 'model'}: {call.name}", why)
+    raise Unreadable(f"the equations give other numbers than the model (relative difference {apart:.1g}); not read")
+
+
+def _apart(found: Tensor, true: Tensor) -> float:
+    if found.shape != true.shape:
+        return float("inf")
+    found, true = (torch.where(torch.isfinite(x), x, torch.zeros_like(x)) for x in (found, true))
+    return float((found - true).abs().max()) / max(float(true.abs().max()), 1e-30)
 
 
 def _folded(reader: Reader, output: View, deep: bool, loops: bool) -> tuple[View, list[tuple[str, str]]]:

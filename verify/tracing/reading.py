@@ -1,7 +1,7 @@
 """Reads recordings of one module at several sizes as one graph: ``Reader``.
 
 The recordings have the same calls at other sizes. Read next: ``indices.py`` (axes and slices), ``rules.py`` (a row for
-each call), ``guard.py`` (is the reading true?).
+each call), ``models.py`` (is the reading true?).
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class Reader(Indices):
         read = views[1:] if call.name in ("__setitem__", "__getitem__") else views
         if any(v.node.kind == "pieces" for v in read):
             raise self.fail("reads a tensor of which parts alone are written; torch.cat its parts")
-        self.shapes = [[run.shapes[r.number] for run in self.runs] for r in results]
+        self.shapes = [[tuple(run.tensors[r.number].shape) for run in self.runs] for r in results]
         self.values = [[run.tensors[r.number] for run in self.runs] for r in results]
         if all(v.node.kind == "const" for v in views):
             self.views |= {r.number: self.constant(v) for r, v in zip(results, self.values, strict=True)}
