@@ -1,6 +1,6 @@
 """``traced``: the network of a module, read from a function that builds it at any size.
 
-Read next: ``recording.py``, ``reading.py``, ``guard.py``, ``folding.py``, ``writing.py``, in that order.
+Read next: ``recording.py``, ``reading.py``, ``folding.py``, ``writing.py``, in that order.
 """
 
 from __future__ import annotations
