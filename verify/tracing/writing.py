@@ -263,26 +263,19 @@ class Writer:
             chain.insert(0, rest.pop(at))
             have |= set(chain[0][1])
         text = [
-            (self.ref if any(s is t for t in tensors) or s[0].kind != "param" else self.acting)(
-                s[0], [letters[x] for x in s[1]]
-            )
+            (self.acting if s[0].kind == "param" and s in signals else self.ref)(s[0], [letters[x] for x in s[1]])
             for s in [*gates, *chain, *core]
         ]
-        gated = any(self.grows(node.labels[x]) for _, mine in gates for x in mine if x not in node.out)
-        summed = [
-            x
-            for x in labels
-            if x not in node.out and node.labels[x].root() not in self.dropped and self.grows(node.labels[x])
-        ]
-        tied = any(
-            f and any(g != f for g in self.acts[c.name]) for c, mine in tensors for f in [self._summed(node, mine)]
-        )
-        own = dict(self.powers(node.factor) or {}) if node.factor else {}
-        if node.factor and self.powers(node.factor) is None:
+        summed = {x for x in labels if x not in node.out and letters[x] and self.grows(node.labels[x])}
+        gated = any(summed & {*mine} for _, mine in gates)
+        tied = any(f and self.acts[c.name] - {f} for c, mine in tensors for f in [self._summed(node, mine)])
+        powers = self.powers(node.factor) if node.factor else {}
+        if powers is None:
             raise node.fail(f"a factor that is {node.factor} at the builds is no power of the sizes")
+        own = dict(powers)
         for c, mine in signals:
             for axis, power in self.held.get(c.number, {}).items():
-                if any(x in summed for x in mine):
+                if summed & {*mine}:
                     own[axis] = own.get(axis, Fraction(0)) + power
         if (summed and (not tensors or gated)) or tied:
             experts = any(self.axis(node.labels[x]) == "M" for x in summed)
