@@ -305,17 +305,21 @@ class Lift:
         return made, [s - (s > gone) for s in kept], None if fold is None else fold - (fold > gone)
 
 
+def wiring(node: TracedNode) -> tuple[Any, ...]:
+    """How a node reads its sources, the labels of a product in the order in which they come."""
+    if node.kind != "contract":
+        return tuple(labels for _, labels in node.sources)
+    names: dict[int, int] = {}
+    read = tuple(tuple(names.setdefault(x, len(names)) for x in labels) for _, labels in node.sources)
+    return *read, tuple(names[x] for x in node.out)
+
+
 def _kind(node: TracedNode) -> tuple[Any, ...]:
     """What two nodes must have in common to be turns of one loop."""
     if not node.sources:
         sizes = tuple(x.root().sizes for x in node.indices)
         return node.kind, NUMBER.sub("*", node.name) if node.kind == "param" else node.number, sizes
-    names: dict[int, int] = {}
-    labels = [mine for _, mine in node.sources]
-    if node.kind == "contract":
-        labels = [tuple(names.setdefault(x, len(names)) for x in mine) for mine in labels]
-    factor = tuple(round(x, 9) for x in node.factor)
-    return node.kind, node.name, node.over, node.slot, factor, tuple(names[x] for x in node.out), tuple(labels)
+    return node.kind, node.name, node.over, node.slot, tuple(round(x, 9) for x in node.factor), wiring(node)
 
 
 def settled(root: TracedNode) -> TracedNode:

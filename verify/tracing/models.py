@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from scaling_algebra.spec.networks.files import from_toml
 from scaling_algebra.spec.networks.language import Network
 
 from . import rules  # noqa: F401 - fills the table
-from .folding import Folder, bare, settled
+from .folding import Folder, bare, settled, wiring
 from .graph import IndexClass, Restart, TracedNode, Unreadable, View, refused, walk
 from .reading import Reader
 from .recording import Recording, record
@@ -302,17 +303,18 @@ def _extend(order: list[TracedNode], other: list[TracedNode], axis: str) -> None
         Unreadable: the graphs are not equal, node by node.
     """
 
-    def kind(n: TracedNode) -> Any:
-        return n.kind, n.name, len(n.indices), n.over, [labels for _, labels in n.sources if n.kind != "contract"]
+    def kinds(nodes: list[TracedNode]) -> list[Any]:
+        at = {n.number: k for k, n in enumerate(nodes)}
+        return [(n.kind, n.name, len(n.indices), n.over, wiring(n), [at[c.number] for c in n.children]) for n in nodes]
 
-    if list(map(kind, order)) != list(map(kind, other)):
-        at = next((k for k, (a, b) in enumerate(zip(order, other, strict=False)) if kind(a) != kind(b)), len(order) - 1)
-        where = order[at].where or "model"
-        raise Unreadable(f"{where}: a loop whose length grows with {axis} does not fold: its turns are not alike")
+    pairs = enumerate(zip_longest(kinds(order), kinds(other)))
+    if (at := next((k for k, (a, b) in pairs if a != b), None)) is not None:
+        why = f"a loop whose length grows with {axis} does not fold: its turns are not alike"
+        raise refused(order[min(at, len(order) - 1)].where, why)
     seen: dict[IndexClass, int] = {}
     for a, b in zip(order, other, strict=True):
-        pairs = [*zip(a.indices, b.indices, strict=True), *zip(a.labels.values(), b.labels.values(), strict=False)]
-        seen |= {x.root(): y.root().sizes[0] for x, y in pairs}
+        mine, its = ([*n.indices, *(n.labels[x] for _, m in n.sources for x in m if n.labels)] for n in (a, b))
+        seen |= {x.root(): y.root().sizes[0] for x, y in zip(mine, its, strict=True)}
     builds = len(next(iter(seen)).sizes)
     for index, size in seen.items():
         index.sizes = (*index.sizes, size)
@@ -324,10 +326,8 @@ def _extend(order: list[TracedNode], other: list[TracedNode], axis: str) -> None
 def _differ(first: Recording, other: Recording, axis: str) -> Unreadable:
     pairs = zip(first.calls, other.calls, strict=False)
     call = next((a for a, b in pairs if (a.name, a.module) != (b.name, b.module)), first.calls[-1])
-    where = f"{call.module or 'model'}: {call.name}"
-    return Unreadable(
-        f"{where}: the calls with {axis} doubled are others; only loops over experts (M) and layers (L) fold"
-    )
+    why = f"the calls with {axis} doubled are others; only loops over experts (M) and layers (L) fold"
+    return refused(f"{call.module or 'model'}: {call.name}", why)
 
 
 def _shown(powers: Powers) -> str:
