@@ -152,7 +152,7 @@ MUTANTS = [
         ("minima.py", "equal = {k: rows[k] * Monomial(1 / x)", "equal = {k: rows[k]"),
         ("systems.py", '"<" if strict and row.strict else "<="', '"<="'),
         ("balance.py", "target = Monomial(above)", "target = Monomial(target.coefficient)"),
-        ("law.py", "put = {parameter(name): x for name, x in solution.items()}", "put = dict[Expr, Expr]()"),
+        ("law.py", "values = {**law.at, **asked}", "values = {**asked, **law.at}"),
     ),
     *_room(
         "recipes",

@@ -38,10 +38,6 @@ class Condition:
         direction = sign(self.ratio[self.alone]) if self.alone else None
         return None if direction is None else ("<=" if direction > 0 else ">=", self.ratio.solved(self.alone))
 
-    def holds(self, logs: Mapping[str, float]) -> bool:
-        """At logarithms of the quantities."""
-        return self.ratio.log_at(logs) <= 1e-12
-
     def __str__(self) -> str:
         if not self.alone:
             above = sympy.fraction(sympy.together(-self.ratio.powers[0][1]))
@@ -98,8 +94,8 @@ def minima(
     Args:
         bounds: relations ``sum <= 1``. dependent: quantities that follow from those that are free.
     """
-    rows = [*terms, *(m for bound in bounds for m in bound.ratios)]
-    group = [None] * len(terms) + [k for k, bound in enumerate(bounds) for _ in bound.ratios]
+    rows = [*terms, *(m for bound in bounds for m in bound.terms)]
+    group = [None] * len(terms) + [k for k, bound in enumerate(bounds) for _ in bound.terms]
     seen = set()
     for chosen, weights in sorted(circuits(rows, free), key=lambda c: -len(c[0])):
         whole = _total(weights, chosen, group, None)
@@ -120,7 +116,7 @@ def minima(
         conditions = [x for x in dict.fromkeys(answers) if isinstance(x, Condition)]
         where = None if False in answers else _projected(conditions, growing)
         if where is None or GrowthSystem(
-            (Relation(str(c), (c.ratio,), True) for c in where), growing[0], growing[1:]
+            (Relation((c.ratio,), str(c), True) for c in where), growing[0], growing[1:]
         ).core(True):
             continue
         if (key := (frozenset(where), minimum.powers)) in seen:

@@ -67,7 +67,7 @@ class GrowthSystem:
     """
 
     def __init__(self, rows: Iterable[Relation], unit: str, positive: Iterable[str] | None = None) -> None:
-        self._unit, self._rows = unit, [(row, m, form(m, unit)) for row in rows for m in row.ratios]
+        self._unit, self._rows = unit, [(row, m, form(m, unit)) for row in rows for m in row.terms]
         names = (name for *_, x in self._rows for product in x for name in product.split(TIMES) if name)
         self.unknowns = tuple(dict.fromkeys(names))
         held = () if positive is None else dict.fromkeys((*positive, *self.unknowns))
@@ -146,8 +146,6 @@ def linear(m: Monomial, unit: str, where: str) -> None:
     for name, e in m.powers:
         if name != unit and not e.is_Rational:
             raise UsageError(f"{where}: {name} has the exponent {e}; only {unit} may have one with a name in it")
-    if both := m.parameters & m.quantities:
-        raise UsageError(f"{where}: {min(both)} is a quantity and stands in an exponent; give one another name")
     e = sympy.expand(m[unit])
     if e.free_symbols and not (e.is_polynomial() and sympy.Poly(e).total_degree() == 1):
         names = ", ".join(sorted(map(str, e.free_symbols)))
