@@ -151,6 +151,8 @@ MUTANTS = [
         ("minima.py", "if not shares or -1 in signs.values():", "if not shares:"),
         ("minima.py", "equal = {k: rows[k] * Monomial(1 / x)", "equal = {k: rows[k]"),
         ("systems.py", '"<" if strict and row.strict else "<="', '"<="'),
+        ("systems.py", "dict.fromkeys((*positive, *parameters))", "dict.fromkeys((*positive, *self.unknowns))"),
+        ("minima.py", "if open_ := [powers[c] for c, side in signed.items() if side is None]:", "if open_ := []:"),
         ("balance.py", "target = Monomial(above)", "target = Monomial(target.coefficient)"),
         ("law.py", "values = {**law.at, **asked}", "values = {**asked, **law.at}"),
     ),

@@ -70,7 +70,8 @@ class GrowthSystem:
         self._unit, self._rows = unit, [(row, m, form(m, unit)) for row in rows for m in row.terms]
         names = (name for *_, x in self._rows for product in x for name in product.split(TIMES) if name)
         self.unknowns = tuple(dict.fromkeys(names))
-        held = () if positive is None else dict.fromkeys((*positive, *self.unknowns))
+        parameters = (name for row, *_ in self._rows for name in sorted(row.parameters))
+        held = () if positive is None else dict.fromkeys((*positive, *parameters))
         self._facts = [_clause(_GIVEN, {name: Fraction(1)}, ">") for name in held]
 
     def core(

@@ -94,6 +94,27 @@ def test_cells_of_parameters():
         law("N**(a - b) + N/n", ["N"], ["n"], at={"a": 2, "b": 1})
 
 
+def test_a_sign_that_parameters_decide_makes_two_cells():
+    """With p > q both terms in x vanish at x = 0, so that n^-p is the minimum; with p < q only where they are below."""
+    b = balance("n**(-p) + x**(p - q)*n + x/n", ["x"], ["n"])
+    for at, power in (((3, 1), -3), ((1, 3), Fraction(-1, 3)), ((1, 9), Fraction(-7, 9)), (("1/4", "1/2"), None)):
+        put = dict(zip("pq", map(exponent, map(str, at)), strict=True))
+        inside = [
+            c for c in b.cells if all(holds(replace(w, ratio=w.ratio.substituted(put)), {"n": 1}) for w in c.where)
+        ]
+        found = {Fraction(str(c.minimum.substituted(put)["n"])) for c in inside}
+        assert found == ({power} if power is not None else found) and len(found) == 1
+
+
+def test_what_is_minimised_over_may_vanish():
+    """A bound that makes a learning rate fall is no contradiction; one that nothing can meet is."""
+    free, capped = balance("1/(lr*S) + lr", ["lr"], ["S", "N"], ["lr*N <= 1"]).cells
+    assert (where(free), where(capped)) == (["N <= S^(1/2)"], ["N >= S^(1/2)"])
+    assert (str(capped.optimum["lr"]), str(capped.minimum)) == ("1/N", "N/S")
+    with pytest.raises(Infeasible):
+        balance("1/(lr*S) + lr", ["lr"], ["S", "N"], ["lr*N <= 1", "lr >= N"])
+
+
 def test_a_bound_caps_the_optimum():
     free, capped = balance("k**-p + k/n", ["k"], ["n", "M"], ["k <= M"]).cells
     assert where(free) == ["M >= n^(1/(p + 1))"] and free.binding == ()
