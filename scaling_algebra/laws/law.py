@@ -274,7 +274,7 @@ def _assumptions(name: str, data: dict[str, Any]) -> Law:
     for k, d in enumerate(law.define):
         if d.name == law.grows or d.is_.quantities & {later.name for later in law.define[k:]}:
             raise UsageError(f"define {k + 1}: {d.name} needs what is defined at or after it, or is what grows")
-    names = [x.name for x in (*assume, *law.define)]
+    names = [*(a.name for a in assume), *(d.name for d in law.define)]
     if twice := {n for n in names if names.count(n) > 1}:
         raise UsageError(f"the name {min(twice)!r} is there twice; give each assumption and definition one of its own")
     return replace(law, assume=assume)

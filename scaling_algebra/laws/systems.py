@@ -155,9 +155,9 @@ def linear(m: Monomial, unit: str, where: str) -> None:
 
 @lru_cache(maxsize=2**12)
 def form(m: Monomial, unit: str) -> Form:
-    """The logarithm of a monomial, without its constant, times a positive number where parameters divide."""
+    """The logarithm of a monomial, without its constant, times a positive function of parameters where they divide."""
     total = sympy.Add(*(e * (1 if name == unit else parameter(name)) for name, e in m.powers))
-    whole = _numerator(total)
+    whole = sympy.expand(total) if total.is_polynomial() else _numerator(total)
     symbols = sorted(whole.free_symbols, key=str)
     terms = sympy.Poly(whole, *symbols).terms() if symbols else [((), whole)]
     return {TIMES.join(str(s) for s, n in zip(symbols, powers, strict=True) for _ in range(n)): Fraction(str(x))

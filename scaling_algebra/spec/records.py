@@ -24,8 +24,8 @@ def plain(value: object) -> Any:
         return value
     if isinstance(value, Power):
         return {axis: str(e) for axis, e in value.terms}
-    if callable(getattr(type(value), "record", None)):
-        return plain(value.record())
+    if callable(record := getattr(value, "record", None)):
+        return plain(record())
     if isinstance(value, Mapping):
         return {key: plain(x) for key, x in value.items()}
     if type(value).__str__ is not object.__str__:

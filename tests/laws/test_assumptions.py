@@ -89,6 +89,14 @@ def test_defined_quantities():
     assert all(render(x.document(), form) for x in (f, cluster(sigma_0="d**(-1/2)")) for form in FORMATS)
 
 
+def test_the_window_of_a_product_counts_what_is_given_once(tmp_path):
+    """w = x y^2 with x = d^(1/2) and 1 <= y <= d: from d^(1/2) to d^(5/2)."""
+    text = 'assume = ["1 <= y", "y <= d", "x <= d"]\ndefine = [{ name = "w", is = "x*y**2" }]\n'
+    (tmp_path / "own.toml").write_text(text)
+    found = law(str(tmp_path / "own.toml"), at={"x": "d**(1/2)"}).defined["w"][1]
+    assert (found.low.value, found.high.value) == (Fraction(1, 2), Fraction(5, 2))
+
+
 def test_windows_against_scipy():
     """Random systems: ends of scipy's linear programming, and their contradictions."""
     optimize = pytest.importorskip("scipy.optimize")
