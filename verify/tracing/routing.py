@@ -174,17 +174,20 @@ def one_hot(reader: Reader, x: View, *_: Any, **__: Any) -> View:
     return View(x.node, [*x.dims, (IndexClass([s[-1] for s in reader.shapes[0]]),)])
 
 
-@rule("gather", "take_along_dim")
-def gather(reader: Reader, x: View, *given: Any, **words: Any) -> View:
+@rule("gather")
+def gather(reader: Reader, x: View, dim: int, index: View, **_: Any) -> View:
     """Scores of the chosen experts, in the order of the experts."""
-    given = (*given, *words.values())
-    (choice,), (dim,) = ([g for g in given if type(g) is kind] for kind in (View, int))
     over, k = slots_along(reader, x, dim), x.sizes(dim, reader.builds)
-    if choice.node.kind != "choice":
+    if index.node.kind != "choice":
         raise reader.fail("a gather that is not by chosen experts")
-    if choice.sizes(dim, reader.builds) != k or len(over) > 1 or reader.shapes[0][0][dim] != k[0]:
+    if index.sizes(dim, reader.builds) != k or len(over) > 1 or reader.shapes[0][0][dim] != k[0]:
         raise reader.fail("a gather of some experts; let build take K, which is traced with K = M")
     return _largest(reader, x, over, k[0])
+
+
+@rule("take_along_dim")
+def take_along_dim(reader: Reader, x: View, indices: View, dim: int = -1) -> View:
+    return gather(reader, x, dim, indices)
 
 
 @rule("scatter", "scatter_add")
