@@ -7,7 +7,9 @@ function is linearised where it is.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
 from itertools import product
+from operator import add
 
 import torch
 from torch import Tensor
@@ -139,13 +141,14 @@ class Gradients:
         if use not in self._at_use:
             s, k = use
             above = self.at(s.out)
+            keys: Mapping[Key, tuple[int, ...]] = above.keys
             if isinstance(s, Product):
                 entries, keys = self._through_product(s, k, above)
             elif isinstance(s, Sum):
                 order = [above.letters.index(x) for x in s.inputs[k].letters]
-                entries, keys = above.entries.permute(0, 1, *(2 + x for x in order)), above.keys
+                entries = above.entries.permute(0, 1, *(2 + x for x in order))
             else:
-                entries, keys = self._through_function(s, k, above), above.keys
+                entries = self._through_function(s, k, above)
             self._at_use[use] = Columns(self.network.signals[signal], entries, keys)
         return self._at_use[use]
 
@@ -202,11 +205,9 @@ class Gradients:
         terms = self.network.terms(s, without=k)
         if not s.tensor and not any(modes):  # factors are written out to their tensors where parts of these are wanted
             terms = (Term((), (), tuple(x for j, x in enumerate(s.factors) if j != k), s.multipliers),)
-        parts = [
-            sum(self._part(term, (COLUMN + above.letters, entries), dict(key), s.inputs[k].letters) for term in terms)
-            for key in modes
-        ]
-        return (torch.cat(parts, 1) if len(parts) > 1 else parts[0]), keys
+        through, letters = (COLUMN + above.letters, entries), s.inputs[k].letters
+        parts = [reduce(add, (self._part(t, through, dict(key), letters) for t in terms)) for key in modes]
+        return torch.cat(parts, 1), keys
 
     def _part(self, term: Term, above: Labelled, modes: Modes, letters: str) -> Tensor:
         """The gradient through one product with these parts of its tensors, (S, columns, *letters)."""

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scaling_algebra.documents import Document, render
 from scaling_algebra.documents.blocks import Block, Grid, Heading, Lines
@@ -25,7 +25,9 @@ from scaling_algebra.verify.judging.fit import Verdict
 from scaling_algebra.verify.judging.report import SPENT, Report, ReportRow, Tally
 
 from . import plots
-from .plots import Figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Judged = Sequence[tuple[Job, Report]]
 """Runs with what they show."""

@@ -28,7 +28,7 @@ with headless():
 COLOURS = {Verdict.AGREES: "#2a7a3b", Verdict.REFUTED: "#b3261e", Verdict.INCONCLUSIVE: "#b58900"}
 STYLE: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "scalecalc", "legend.frameon": False}
 STYLE |= {"text.parse_math": False}
-PANELS, ACROSS = 12, 3
+PANELS, ACROSS = 6, 3
 """Most panels of a picture, and how many stand side by side."""
 
 Point = tuple[float, float, float, float, str]
@@ -58,7 +58,8 @@ def slopes(report: Report) -> Figure | None:
     rows = -(-min(len(families), PANELS) // ACROSS)
     x = np.log2(report.sizes)
     with matplotlib.rc_context({**STYLE, "font.size": 8}):
-        figure = Figure(figsize=(4 * ACROSS, 2.8 * rows), layout="constrained")
+        figure = Figure(figsize=(4 * ACROSS, 2.8 * rows))
+        figure.subplots_adjust(0.04, 0.2 / rows, 0.99, 1 - 0.1 / rows, hspace=0.45, wspace=0.15)
         for k, (name, shown) in enumerate(islice(families.items(), PANELS), 1):
             axes = figure.add_subplot(rows, ACROSS, k)
             axes.set_title(name)
