@@ -1,14 +1,15 @@
-"""The signal tables of App. J of the MSSP paper: which quantities, in which order, and the paper's symbol of each; and
-the same as formulas, on every ray of a cell.
+"""The signal tables of App. J of the MSSP paper: its quantities in its order, and the paper's symbol of each.
 
-Sizes and mechanisms come from the engine; nothing printed is read.
+Sizes and mechanisms come from the engine; of what is printed only the configuration and the order are read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from functools import cache, partial
+from functools import cache
 from itertools import product
 
 from scaling_algebra.counting.signals import Signal
@@ -20,6 +21,7 @@ from scaling_algebra.explanations.monomials import monomial
 from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.spec.axes import REGIMES, Ray
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
+from scaling_algebra.tables.published.reading import FOLDER
 
 STEPS = (0, 1, 2)
 UNDECIDED = "undecided"
@@ -121,65 +123,19 @@ SYMBOLS: Mapping[str, str] = {
 WHOLES = ("g1.expert", "g1.router")
 """Quantities that are no part of the row above although their name has a dot."""
 
-FORWARD, AGGREGATION, BACKWARD = "Forward", "Forward, aggregation", "Backward"
-EXPERT, ROUTER, TOTAL, UPDATES = "Backward, expert pathway", "Backward, router pathway", "Backward, total", "Updates"
-LAYERS = (
-    "h1 h1.init h1.effective psi phi h2 h2.init h2.propagating h2.effective h2.cross "
-    "h3i h3i.init h3i.propagating h3i.effective h3i.cross"
-)
-GRADIENTS = (
-    "g3 g3.init g3.update g3i g3i.init g3i.update g2 g2.init-init g2.init-update g2.update-init g2.update-update gphi"
-)
-PIECES = " ".join(f"g1.expert.{letter}.{k}" for letter in PATHWAY for k in (1, 2))
-TENSORS = "dW1 dQ dW2 dW3 dW4"
-
-ROWS: Mapping[str, Mapping[str, str]] = {
-    "j32": {
-        FORWARD: LAYERS,
-        AGGREGATION: "h3 h3.A1 h3.A2.1 h3.A2.2 h3.A3 h3.D f",
-        BACKWARD: " ".join([GRADIENTS, *(f"gphi.{a}-{b}" for a, b in GRID)]),
-        EXPERT: f"g1.expert {PIECES}",
-        ROUTER: " ".join(["g1.router", *(f"g1.router.{q}.{a}-{b}" for q in ("Q0", "dQ") for a, b in GRID)]),
-        TOTAL: "g1",
-        UPDATES: TENSORS,
-    },
-    "j34": {
-        FORWARD: "h1 h1.change h1.effective psi psi.change psi.effective psi.propagating phi phi.change "
-        "h2 h2.change h2.effective h2.propagating h3i h3i.change h3i.effective h3i.propagating h3 f",
-        AGGREGATION: "h3.A1 h3.A2.1 h3.A2.2 h3.A3 h3.D h3",
-        BACKWARD: "g3.init g3.update g3 g3i g2.init-init g2.init-update g2.update-init g2.update-update g2 "
-        "gphi.init-init gphi.init-update gphi.update-init gphi.update-update gphi",
-        EXPERT: f"{PIECES} g1.expert",
-        ROUTER: "g1.router g1.router.Q0.init-update g1.router.Q0.update-update "
-        "g1.router.dQ.init-update g1.router.dQ.update-update",
-        TOTAL: "g1",
-        UPDATES: TENSORS,
-    },
-    "j43": {
-        FORWARD: LAYERS,
-        AGGREGATION: "h3 h3.A1 h3.A2.1 h3.A2.2 h3.A3 h3.D f f.init f.propagating f.effective f.cross",
-        BACKWARD: f"{GRADIENTS} gphi.*-init gphi.*-update",
-        EXPERT: f"g1.expert {PIECES}",
-        ROUTER: "g1.router g1.router.Q0 g1.router.dQ",
-        UPDATES: TENSORS,
-    },
-    "j45": {
-        FORWARD: LAYERS,
-        AGGREGATION: "h3 h3.A1 h3.A3 h3.propagating h3.D f f.effective f.cross",
-        BACKWARD: "g3 g3i g2 g2.init-update g2.update-update gphi",
-        EXPERT: "g1.expert g1.expert.A4.2 g1.expert.A5.2 g1.expert.A6.2 g1.expert.E.2",
-        ROUTER: "g1.router g1.router.Q0 g1.router.dQ",
-        UPDATES: TENSORS,
-    },
+UPDATES = ("dW1", "dQ", "dW2", "dW3", "dW4")
+"""Added to the printed quantities."""
+PARTS = {
+    r"(h3|f)(\..*)?": "Forward, aggregation",
+    r"g1\.expert.*": "Backward, expert pathway",
+    r"g1\.router.*": "Backward, router pathway",
+    "g1": "Backward, total",
+    "g.*": "Backward",
+    "d.*": "Updates",
+    ".*": "Forward",
 }
-"""Quantities of each table in the printed order, by section; the updates are added."""
-SETTINGS = {
-    "j32": ("J.3.2", "II", "mup", "maximal"),
-    "j34": ("J.3.4", "II", "mssp", "zero"),
-    "j43": ("J.4.3", "III", "mup", "maximal"),
-    "j45": ("J.4.5", "III", "mssp", "zero"),
-}
-"""Section, regime, parameterization and readout init of each table; the optimizer is SGD."""
+"""Section of a quantity: that of the first pattern that fits."""
+NAMES = ("j32", "j34", "j43", "j45")
 WHERE = r"$v_t = [\dot\phi_{i,t} \langle h_t^{3,i}, W_t^4 \rangle]_i$; $\Delta_t$ is the change since $t = 0$."
 NOTES = {"j45": ("The paper calls $A_3$ of this table $A_2$ and $A_2$ of this table $A_3$.",)}
 
@@ -187,15 +143,16 @@ NOTES = {"j45": ("The paper calls $A_3$ of this table $A_2$ and $A_2$ of this ta
 @cache
 def signal_table(name: str) -> Grid:
     """Size of every quantity at t = 0, 1, 2 and the mechanism behind it: App. J.3.2, J.3.4, J.4.3 or J.4.5."""
-    section, regime, parameterization, readout = SETTINGS[name]
+    printed = tomllib.loads((FOLDER / f"mssp_{name}.toml").read_text("utf-8"))
+    regime, parameterization, readout = (printed["table"][k] for k in ("regime", "parameterization", "readout_init"))
     d = derive(regime, "sgd", parameterization, readout_init=readout)
     look = d.analysis()
-    rows = _rows(name, partial(_cells, look))
+    rows = tuple(_row(what, _cells(look, what)) for what in (*(row["quantity"] for row in printed["row"]), *UPDATES))
     steps = tuple(Label(f"t={t}", f"$t = {t}$") for t in STEPS)
     goal = PARAMETERIZATIONS[parameterization].title.replace("muP", r"$\mu$P")
     return Grid(
         name,
-        f"Signal table of App. {section} of the MSSP paper",
+        f"Signal table of {printed['table']['section']} of the MSSP paper",
         f"Entry sizes after $t$ updates of SGD under {goal}, readout init {readout}, on the ray of regime {regime} "
         f"({growth(REGIMES[regime])}), in the minimal MoE block. Derived by exact power counting from the "
         f"parameterization that the desiderata of {goal} give; every exponent is certified.",
@@ -217,13 +174,9 @@ def growth(ray: Ray) -> str:
     return ", ".join(rf"${', '.join(axes)} \asymp {powers[rate]}$" for rate, axes in rates.items())
 
 
-def _rows(name: str, cells: Callable[[str], tuple[Cell, ...]]) -> tuple[Row, ...]:
-    """The rows of a table, each with what its quantity is a part of."""
-    return tuple(
-        Row(Label(part), Label(what, SYMBOLS[what]), cells(what), "." in what and what not in WHOLES)
-        for part, names in ROWS[name].items()
-        for what in names.split()
-    )
+def _row(what: str, cells: tuple[Cell, ...]) -> Row:
+    part = next(part for pattern, part in PARTS.items() if re.fullmatch(pattern, what))
+    return Row(Label(part), Label(what, SYMBOLS[what]), cells, "." in what and what not in WHOLES)
 
 
 def _cells(look: Analysis, what: str) -> tuple[Cell, ...]:

@@ -252,14 +252,13 @@ def transfer1():
 
 
 def signal_table(name):
-    """The rows and sizes of the paper, up to listed errata; a mechanism behind every size, and none behind a zero."""
+    """The sizes of the paper, up to listed errata; a mechanism behind every size, and none behind a zero."""
     data = json.loads(shown(name, "json"))
     for row in data["rows"]:
         last, mechanism = row["cells"]["t=2"], row["cells"]["mechanism"]
         assert (mechanism is None) == (last == "zero" or row["part"] == "Updates"), row
     reference = load(f"mssp_{name}")
     rows = [row for row in data["rows"] if row["part"] != "Updates"]
-    assert [row["quantity"] for row in rows] == [row["quantity"] for row in reference["row"]]
     head = reference["table"]
     listed = {
         (c["quantity"], c["step"]) for e in load("errata")["erratum"] for c in e["cell"] if c["table"] == head["id"]

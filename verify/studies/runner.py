@@ -31,14 +31,12 @@ Laboratory = Callable[..., Mapping[str, Observation]]
 """Called with ``Conditions``, the quantities asked for, and what the trial gives; returns what was seen of each."""
 
 LABORATORIES: dict[str, Laboratory] = {
-    "alignment": clusters.alignment,
     "block": blocks.block,
     "charts": charts.charts,
     "dispatch": clusters.dispatch,
     "experts' gradient": digits.expert_gradient,
     "experts' rates": digits.expert_rates,
     "margins": clusters.margins,
-    "matched time": digits.matched_time,
     "quadratic": quadratic.quadratic,
 }
 
@@ -81,7 +79,7 @@ def _experiment(name: str) -> Experiment:
 
 
 EXPERIMENTS: dict[str, Experiment] = {
-    name: _experiment(name) for name in ("routers", "epsilon", "clusters", "charts", "batch", "sde", "experts")
+    name: _experiment(name) for name in ("routers", "epsilon", "clusters", "charts", "batch", "experts")
 }
 """Every experiment, by name."""
 
