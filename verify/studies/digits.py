@@ -1,14 +1,18 @@
-"""Mixtures on digits under Adam: what one expert of many sees and wants.
+"""Mixtures on digits under Adam: where training ends when the batch grows, and what one expert of many sees and wants.
 
-``horizon`` takes an expert's examples for a random share K/M of the batch: its gradient's mean falls as K/M, its noise
+Matched time: every run sees the same number of examples. With lr, eps and betas as ``horizon`` says (Malladi et al.,
+2205.10287), steps times lr^2 is the same for every batch, and so must be the loss and the distance from the initial
+weights. Batches are so small that noise rules the gradient.
+One expert of M: ``horizon`` takes an expert's examples for a random share K/M of the batch: its gradient's mean falls as K/M, its noise
 as (K/M)^(1/2). Where a router chooses, examples of one expert are alike, and that changes.
-Read next: ``recipes/horizon.py`` (the rules), ``claims/experts.toml``.
+Read next: ``recipes/horizon.py`` (the rules), ``claims/sde.toml``, ``claims/experts.toml``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -18,17 +22,53 @@ from torch.nn import functional as F
 
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.verify.judging.fit import Array
-from scaling_algebra.verify.measuring.batches import cross_entropy, descend, digits
-from scaling_algebra.verify.networks.base_shapes import balance, chosen, recipe
+from scaling_algebra.verify.measuring.batches import Data, cross_entropy, descend, digits
+from scaling_algebra.verify.networks.base_shapes import Scaled, balance, chosen, recipe
 
 from .findings import Conditions, Observation
+from .quadratic import rule_of
 
+BATCHES, EXAMPLES = (1, 2, 4, 8), 4096
+"""Batches, and examples of a run."""
+BASE = {"lr": 2.0**-11, "eps": 0.01, "one_minus_beta1": 0.04, "one_minus_beta2": 0.001}
+"""At batch 1; eps is of the size of gradients."""
 EXPERTS, BATCH, SAMPLES = (2, 4, 8, 16), 32, 64
 """Numbers of experts, examples of a batch, and batches from which mean and noise of a gradient are taken."""
 FIRST = 100
 """Seed of the first replica of experts: what is claimed was found on others."""
 BALANCING = 0.1
 """Weight of the load-balancing loss."""
+
+
+def _network(data: Data, dims: dict[str, int], seeds: range, device: str) -> Scaled:
+    return data.build(recipe(Configuration.of("I", "adam", "mup"), dims, False), dims, seeds, device)
+
+
+def matched_time(
+    how: Conditions, names: Sequence[str], *, instead: Mapping[str, str] | None = None
+) -> dict[str, Observation]:
+    """Loss and distance against the batch, under the rule that holds the equation, or with other powers."""
+    rule, losses, distances = rule_of(("sde",), "B", instead or {}), [], []
+    for batch in BATCHES:
+        lr, eps, beta1, beta2 = (x * rule[name].at({"B": batch}) for name, x in BASE.items())
+        data, replicas = digits(batch), range(how.seeds)
+        model = _network(data, {"N": 32, "N_e": 32, "M": 4, "K": 4}, replicas, how.device)
+        start = [p.detach().clone() for p in model.parameters()]
+        adam: Any = torch.optim.Adam(model.parameters(), lr=lr, betas=(1 - beta1, 1 - beta2), eps=eps, fused=True)
+
+        def loss(step: int | None, data: Data = data, model: Scaled = model) -> tuple[Tensor, float]:
+            x, y = data.batches(range(how.seeds), step, how.device)
+            return cross_entropy(model(x)[0], y), 0.0
+
+        for _ in descend(adam, loss, EXAMPLES // batch):
+            pass
+        moved = torch.cat([(p - w).flatten(1) for p, w in zip(model.parameters(), start, strict=True)], 1)
+        for kept, values in ((losses, loss(None)[0]), (distances, moved.pow(2).mean(1).sqrt())):
+            kept.append(values.detach().cpu().numpy().astype(np.float64))
+    return {
+        "held-out loss": Observation(losses, BATCHES, "B", spacing=Fraction(1, 4)),
+        "distance from the start": Observation(distances, BATCHES, "B", spacing=Fraction(1, 8)),
+    }
 
 
 @dataclass(frozen=True)
@@ -58,8 +98,7 @@ class Mixture:
         self.data, self.device, self.count, self.random = digits(BATCH), how.device, count, rates.random
         self.seeds = range(FIRST, FIRST + how.seeds)
         dims = {"N": 32, "N_e": 16, "M": count, "K": 1}
-        shapes = recipe(Configuration.of("I", "adam", "mup"), dims, False)
-        self.model = self.data.build(shapes, dims, self.seeds, how.device)
+        self.model = _network(self.data, dims, self.seeds, how.device)
         self.draw = torch.Generator().manual_seed(count)
         factors = {"expert_in": rates.experts, "expert_out": rates.experts, "router": rates.router}
         weights = self.model.weights.items()

@@ -37,6 +37,7 @@ LABORATORIES: dict[str, Laboratory] = {
     "experts' gradient": digits.expert_gradient,
     "experts' rates": digits.expert_rates,
     "margins": clusters.margins,
+    "matched time": digits.matched_time,
     "quadratic": quadratic.quadratic,
 }
 
@@ -79,7 +80,7 @@ def _experiment(name: str) -> Experiment:
 
 
 EXPERIMENTS: dict[str, Experiment] = {
-    name: _experiment(name) for name in ("routers", "epsilon", "clusters", "charts", "batch", "experts")
+    name: _experiment(name) for name in ("routers", "epsilon", "clusters", "charts", "batch", "sde", "experts")
 }
 """Every experiment, by name."""
 

@@ -18,7 +18,7 @@ from scaling_algebra.verify.judging.regions import Settled
 from scaling_algebra.verify.networks.base_shapes import BaseShapes
 from scaling_algebra.verify.networks.steppers import class_name
 
-from .curves import Change, LossCurve, compare, drift, growth, improvement, overall
+from .curves import Change, LossCurve, compare, drift, improvement, overall
 from .sweep import Course, sweep
 
 EXIT = {Settled.TRANSFERS: 0, Settled.DRIFTS: 1, Settled.INCONCLUSIVE: 3}
@@ -45,7 +45,6 @@ class Swept:
         return self.recipe.configuration.parameterization.derived
 
     def as_json(self) -> dict[str, Any]:
-        whole = number(growth(self.curves).value)
         return {
             "base": dict(self.recipe.base),
             "widths": [
@@ -63,7 +62,7 @@ class Swept:
                 for c in self.curves
             ],
             "drift": _record("slope", self.drift, used=self.drift.used),
-            "improvement": _record("slope", self.improvement, whole=whole, used=self.improvement.used),
+            "improvement": _record("slope", self.improvement, used=self.improvement.used),
         }
 
 
