@@ -3,8 +3,8 @@
 Matched time: every run sees the same number of examples. With lr, eps and betas as ``horizon`` says (Malladi et al.,
 2205.10287), steps times lr^2 is the same for every batch, and so must be the loss and the distance from the initial
 weights. Batches are so small that noise rules the gradient.
-One expert of M: ``horizon`` takes an expert's examples for a random share K/M of the batch: its gradient's mean falls as K/M, its noise
-as (K/M)^(1/2). Where a router chooses, examples of one expert are alike, and that changes.
+One expert of M: ``horizon`` takes its examples for a random share K/M of the batch, so that the mean of its gradient
+falls as K/M and the noise as (K/M)^(1/2). Where a router chooses, examples of one expert are alike, and that changes.
 Read next: ``recipes/horizon.py`` (the rules), ``claims/sde.toml``, ``claims/experts.toml``.
 """
 
