@@ -48,7 +48,7 @@ def matched_time(
     how: Conditions, names: Sequence[str], *, instead: Mapping[str, str] | None = None
 ) -> dict[str, Observation]:
     """Loss and distance against the batch, under the rule that holds the equation, or with other powers."""
-    rule, losses, distances = rule_of(("sde",), "B", instead or {}), [], []
+    rule, losses, distances = rule_of(("sde",), "B", instead or {}), list[Array](), list[Array]()
     for batch in BATCHES:
         lr, eps, beta1, beta2 = (x * rule[name].at({"B": batch}) for name, x in BASE.items())
         data, replicas = digits(batch), range(how.seeds)
