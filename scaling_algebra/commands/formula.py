@@ -31,9 +31,6 @@ SYMPY = "sympy"
 @click.option(
     "--structure", default="", metavar="TEXT", help="Interventions: 'tied expert_in', 'zero router, tied expert_out'."
 )
-@click.option(
-    "--sparse", is_flag=True, help="K, the active experts, as an axis of its own (K <= M); else it grows as M."
-)
 @click.option("--fixed", multiple=True, metavar="AXIS", help="An axis that does not grow, e.g. M (may be repeated).")
 @click.option("--where", is_flag=True, help="Also say on which rays each monomial is the largest.")
 @printed({SYMPY: ""})

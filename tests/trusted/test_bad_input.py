@@ -230,7 +230,6 @@ def test_what_grows_with_its_square_is_bounded(tmp_path):
 def test_no_text_is_run_as_code(code):
     for call in (
         lambda: law("N**-p + N/n", ["N"], ["n"], at={"p": code}),
-        lambda: formula("h1@1", "sgd").at(N=code),
         lambda: law("chinchilla", at={"alpha": code}),
         lambda: inverted(law("moe-transformer", at={"d": 32}), "alpha_N", code),
         lambda: Monomial.of({"N": code}),

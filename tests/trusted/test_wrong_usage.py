@@ -73,9 +73,7 @@ FORMULA h3@1 --structure , | cannot read '' in the structure
 FORMULA h3@1 --structure 'zero inptu' | did you mean 'input'?
 FORMULA hn@1 --architecture moe-rmsnorm | rmsnorm of h3 depends on the size of its argument
 FORMULA h3@1 --fixed Q | no axis of moe named 'Q'
-FORMULA h3@1 --fixed M --sparse | leave out sparse
 FORMULA h2@1 --architecture mlp --fixed N | nothing of mlp grows
-FORMULA h2@1 --architecture mlp --sparse | no experts of which K are active
 FORMULA h2@1 --optimizer adafactor | relative to the size of the tensor
 FORMULA h2.update.normalised@1 | a quotient of maxima is none
 law moe | no law named 'moe'
