@@ -30,6 +30,7 @@ from scaling_algebra.verify.measuring.runs import described, train_cell
 from scaling_algebra.verify.measuring.sizes import elements
 from scaling_algebra.verify.measuring.store import Store, read_plan, write_plan
 
+HERE = Path(__file__).parent
 SIZES = (8, 12, 18, 27, 40)
 ASKED = ("I", "II", "III")
 """Regimes of the runs that are stored and planned, SGD and muP, in cells of one replica."""
@@ -104,7 +105,7 @@ def main(figures: Sequence[str], stored: int, in_plan: int) -> None:
         commands = {
             "report": command("verify", "--merge", str(full)),
             "resume": command("verify", "--device", "cpu", "--resume", str(full)),
-            "plan": f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import load; print(load.plan({str(empty)!r}))",
+            "plan": f"import sys; sys.path[:0] = [{str(HERE)!r}]; import load; print(load.plan({str(empty)!r}))",
         }
         for figure in figures or commands:
             spent = fresh(commands[figure])
