@@ -1,5 +1,5 @@
-"""Pages and pictures of the site that do not lie in docs: the glossary, which the program prints, and pictures beside what
-makes them, by the links that GitHub follows."""
+"""Pages and pictures of the site that do not lie in docs: the glossary, which the program prints, and pictures beside
+what makes them, by the links that GitHub follows."""
 
 import re
 from pathlib import Path

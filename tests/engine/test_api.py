@@ -16,7 +16,7 @@ from scaling_algebra.cli import main
 from scaling_algebra.commands.options import configured
 from scaling_algebra.spec.networks.files import as_toml
 from scaling_algebra.spec.networks.grammar import network
-from scaling_algebra.spec.networks.library import ARCHITECTURES, AXES, MOE_BLOCK, architecture
+from scaling_algebra.spec.networks.library import AXES, MOE_BLOCK, architecture
 
 ASKED = ("regime", "optimizer", "parameterization")
 MINE = network("mine", "h1[a] = W1[a,x] data[x]\nh2[k] = W2[k,a] h1[a]\nf = W3[k] h2[k]", AXES, title="a title")
@@ -140,7 +140,6 @@ def test_json_says_the_whole_question(asked):
 def test_a_network_is_given_as_itself_or_by_name():
     assert Configuration.of("I", network="mlp") == Configuration.of("I", architecture="mlp")
     assert Configuration.of("I").but(network=MINE) == Configuration.of("I", network=MINE)
-    assert Configuration.of("I", network=replace(ARCHITECTURES["moe"], origin="other")) == Configuration.of("I")
 
 
 def test_options(file):

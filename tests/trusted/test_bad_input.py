@@ -26,7 +26,7 @@ from sympy.parsing import sympy_parser
 pytest.importorskip("torch")
 
 import scaling_algebra
-from scaling_algebra import Power, Ray, UsageError, derive, formula, horizon, law
+from scaling_algebra import Power, Ray, UsageError, derive, horizon, law
 from scaling_algebra.cli import VERBS, main
 from scaling_algebra.errors import unknown_name
 from scaling_algebra.laws.law import inverted
@@ -156,7 +156,6 @@ def public():
         "Ray.parse": (Ray.parse, {"text": "N=1"}),
         "Power.parse": (Power.parse, {"text": "N"}),
         "factors": (horizon().factors, {"batch": (1, 2)}),
-        "at": (formula("h1@1", "sgd").at, {"N": 2}),
         "plan": (plan, {"model": None, "base": "N=64,L=2", "target": "N=128,L=2"}),
     }
     return {name: (getattr(scaling_algebra, name), usual) for name, usual in calls.items()} | more

@@ -16,10 +16,11 @@ from scaling_algebra.errors import named
 from .grammar import network
 from .language import Network
 
-_SHIPPED = tomllib.loads((files(__package__) / "library.toml").read_text("utf-8"))
-AXES: Mapping[str, str] = _SHIPPED.pop("axes")
-"""Axes of the letters of every shipped network."""
-TITLES: Mapping[str, str] = {name: text["title"] for name, text in _SHIPPED.items()}
+TEXTS = tomllib.loads((files(__package__) / "library.toml").read_text("utf-8"))
+"""Title, roles and equations of every network, by name."""
+AXES: Mapping[str, str] = TEXTS.pop("axes")
+"""Axes of their letters."""
+TITLES: Mapping[str, str] = {name: text["title"] for name, text in TEXTS.items()}
 """Title of every network, by name."""
 
 
@@ -30,18 +31,18 @@ class _Library(Mapping[str, Network]):
         return _read(name)
 
     def __iter__(self) -> Iterator[str]:
-        return (name for name, text in _SHIPPED.items() if "apart" not in text)
+        return (name for name, text in TEXTS.items() if "apart" not in text)
 
     def __len__(self) -> int:
         return len(list(iter(self)))
 
     def __contains__(self, name: object) -> bool:
-        return name in _SHIPPED
+        return name in TEXTS
 
 
 @cache
 def _read(name: str) -> Network:
-    text = _SHIPPED[name]
+    text = TEXTS[name]
     return network(name, text["equations"], AXES, text["roles"], text["title"])
 
 
