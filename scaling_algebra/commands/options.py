@@ -178,22 +178,6 @@ def examples(*lines: str) -> str:
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 
-def pairs(option: str, texts: Iterable[str], example: str, default: str = "") -> dict[str, str]:
-    """``NAME=VALUE`` by name; without ``=`` the default, where there is one.
-
-    Raises:
-        UsageError: a name without a value, or twice.
-    """
-    values: dict[str, str] = {}
-    for text in texts:
-        name, equals, value = (x.strip() for x in text.partition("="))
-        value = value if equals else default
-        if not (name and value) or name in values:
-            raise UsageError(f"cannot read {option} {text!r}; give each name once with its value, as {example}")
-        values[name] = value
-    return values
-
-
 def options(*decorators: Callable[[Command], Command]) -> Callable[[Command], Command]:
     """Several options as one decorator, in the order of the help text."""
 

@@ -116,7 +116,7 @@ LARGE N=9999,N_e=9999,M=999,K=8 | the base is larger than the target
 LARGE N=8,M=4 | the base leaves it out
 LARGE N=1024,N_e=0,M=64 | N_e of the base is 0
 LARGE N=1024,N_e=8,M=4,K=8 | only M experts can be active
-LARGE N=1024,N=2 | N twice
+LARGE N=1024,N=2 | each name once
 LARGE N=4² | not an integer
 LARGE N=4,2q=4 | no axis in the base
 LARGE nowhere.toml | cannot read nowhere.toml
