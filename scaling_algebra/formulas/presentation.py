@@ -13,14 +13,13 @@ from .notation import maximum, monomial
 
 
 @document_of.register(Formula)
-def formula(f: Formula, where: bool = False) -> Document:
-    """The formula; ``where``: also the rays on which each of its monomials leads."""
+def formula(f: Formula) -> Document:
+    """The formula, and the rays on which each of its monomials leads among those with its parameters."""
     name = f"{f.quantity}@{f.step}"
     head = Text(f"{name} = {f.text()}", f"{literal(name)} $= {tex(f.text())}$")
     blocks: list[Block] = [Heading(literal(f.about), 2), Lines.of((head,))]
     if f.terms:
-        columns = ("monomial", "mechanisms", "leads where") if where else ("monomial", "mechanisms")
-        blocks.append(Grid.of(columns, [_row(f, t, where) for t in f.terms]))
+        blocks.append(Grid.of(("monomial", "mechanisms", "leads where"), [_row(f, t) for t in f.terms]))
     notes: list[Piece] = [*map(literal, _divisors(f)), *map(literal, _notes(f))]
     blocks.append(Lines.of(*notes, listed=True))
     return Document(tuple(blocks), record(f))
@@ -86,7 +85,6 @@ def _notes(f: Formula) -> list[str]:
     return notes
 
 
-def _row(f: Formula, t: FormulaTerm, where: bool) -> list[Piece | None]:
+def _row(f: Formula, t: FormulaTerm) -> list[Piece | None]:
     letters = ", ".join(dict.fromkeys(m.letter for m in t.mechanisms)) or ("outer product" if f.outer else "-")
-    place = [literal(", ".join(f.leads(t)) or "everywhere")] if where else []
-    return [in_formulas(monomial(t.form)), literal(letters), *place]
+    return [in_formulas(monomial(t.form)), literal(letters), literal(", ".join(f.leads(t)) or "everywhere")]

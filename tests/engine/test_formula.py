@@ -139,7 +139,7 @@ def test_the_command():
     def run(*arguments):
         return scalecalc("explain", "--formula", *arguments)
 
-    text = run("h3.A2.2@1", "--optimizer", "sgd", "--where").output
+    text = run("h3.A2.2@1", "--optimizer", "sgd").output
     assert "Theta(" in text and "N_e M >= N" in text and "complete" in text
     data = json.loads(run("psi.effective@1", "--format", "json").output)
     assert data["complete"] and data["divisors"] == {"v_router_0": ["gQ@0"]}
