@@ -45,7 +45,7 @@ def watched(verb: str, after: float = AFTER) -> Iterator[None]:
         return
     line = _Line(verb, terminal)
     streams = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = _Behind(sys.stdout, line), _Behind(terminal, line)  # type: ignore[assignment]
+    sys.stdout, sys.stderr = _Behind(sys.stdout, line), _Behind(terminal, line)
     timer = threading.Timer(after, line.show)
     timer.daemon = True
     timer.start()
