@@ -20,8 +20,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def pairs(what: str, texts: Iterable[str], example: str, default: str = "") -> dict[str, str]:
-    """``NAME=VALUE`` by name; without ``=`` the default, where there is one.
+def pairs(what: str, texts: Iterable[str], example: str) -> dict[str, str]:
+    """``NAME=VALUE`` by name.
 
     Args:
         what: the option or argument that has them.
@@ -31,8 +31,7 @@ def pairs(what: str, texts: Iterable[str], example: str, default: str = "") -> d
     """
     values: dict[str, str] = {}
     for text in texts:
-        name, equals, value = (x.strip() for x in text.partition("="))
-        value = value if equals else default
+        name, _, value = (x.strip() for x in text.partition("="))
         if not (name and value) or name in values:
             raise UsageError(f"cannot read {what} {text!r}; give each name once with its value, as {example}")
         values[name] = value

@@ -38,10 +38,6 @@ class Condition:
         direction = sign(self.ratio[self.alone]) if self.alone else None
         return None if direction is None else ("<=" if direction > 0 else ">=", self.ratio.solved(self.alone))
 
-    def holds(self, logs: Mapping[str, float]) -> bool:
-        """At logarithms of the quantities."""
-        return self.ratio.log_at(logs) <= 1e-12
-
     def __str__(self) -> str:
         if not self.alone:
             above = sympy.fraction(sympy.together(-self.ratio.powers[0][1]))
@@ -98,8 +94,8 @@ def minima(
     Args:
         bounds: relations ``sum <= 1``. dependent: quantities that follow from those that are free.
     """
-    rows = [*terms, *(m for bound in bounds for m in bound.ratios)]
-    group = [None] * len(terms) + [k for k, bound in enumerate(bounds) for _ in bound.ratios]
+    rows = [*terms, *(m for bound in bounds for m in bound.terms)]
+    group = [None] * len(terms) + [k for k, bound in enumerate(bounds) for _ in bound.terms]
     seen = set()
     for chosen, weights in sorted(circuits(rows, free), key=lambda c: -len(c[0])):
         whole = _total(weights, chosen, group, None)
@@ -118,24 +114,22 @@ def minima(
         answers = [_decided(Monomial.of({growing[0]: -shares[k]}), growing) for k in chosen if not signs[k]]
         answers += [_decided(m, growing) for m in ratios]
         conditions = [x for x in dict.fromkeys(answers) if isinstance(x, Condition)]
-        where = None if False in answers else _projected(conditions, growing)
-        if where is None or GrowthSystem(
-            (Relation(str(c), (c.ratio,), True) for c in where), growing[0], growing[1:]
-        ).core(True):
-            continue
-        if (key := (frozenset(where), minimum.powers)) in seen:
-            continue
-        seen.add(key)
-        yield Minimum(
-            tuple(terms[k] for k in active),
-            tuple(shares[k] for k in active),
-            tuple(dict.fromkeys(bounds[x].text for x in (group[k] for k in chosen) if x is not None)),
-            minimum,
-            optimum | {name: m.substituted(optimum) for name, m in dependent.items()},
-            all(m.powers for m in ratios),
-            tuple(c for c in conditions if not c.ratio.quantities <= set(growing)),
-            tuple(where),
-        )
+        for where in () if False in answers else _projected(conditions, growing):
+            strict = (Relation((c.ratio,), str(c), True) for c in where)
+            key = frozenset(where), minimum.powers
+            if key in seen or GrowthSystem(strict, growing[0], growing[1:]).core(True):
+                continue
+            seen.add(key)
+            yield Minimum(
+                tuple(terms[k] for k in active),
+                tuple(shares[k] for k in active),
+                tuple(dict.fromkeys(bounds[x].text for x in (group[k] for k in chosen) if x is not None)),
+                minimum,
+                optimum | {name: m.substituted(optimum) for name, m in dependent.items()},
+                all(m.powers for m in ratios),
+                tuple(c for c in conditions if not c.ratio.quantities <= set(growing)),
+                tuple(where),
+            )
 
 
 def solved(ones: Sequence[Monomial], free: Sequence[str]) -> dict[str, Monomial]:
@@ -174,16 +168,26 @@ def _decided(ratio: Monomial, growing: Sequence[str]) -> Condition | bool:
     return Condition(ratio.power, next(iter([*signed, *powers])))
 
 
-def _projected(conditions: Iterable[Condition], growing: Sequence[str]) -> list[Condition] | None:
-    """The conditions' projection on growing quantities and parameters (Fourier-Motzkin); None if they cannot hold."""
-    left = list(conditions)
+def _projected(
+    conditions: Iterable[Condition], growing: Sequence[str], signs: Mapping[Expr, int] | None = None
+) -> Iterator[list[Condition]]:
+    """The conditions' projection on growing quantities and parameters (Fourier-Motzkin), unless they cannot hold.
+
+    Args:
+        signs: of exponents that parameters decide; each that is met is taken to be positive, and to be negative.
+    """
+    left, known = list(dict.fromkeys(conditions)), dict(signs or {})
     for name in sorted({n for c in left for n in c.ratio.quantities} - {*growing}):
-        on = [c.ratio ** (1 / c.ratio[name]) for c in left if c.ratio[name] != 0]
-        signs = [sign(c.ratio[name]) for c in left if c.ratio[name] != 0]
-        above = [m for m, s in zip(on, signs, strict=True) if s == 1]
-        below = [m for m, s in zip(on, signs, strict=True) if s == -1]
-        pairs = [_decided(a / b, growing) for a in above for b in below]
+        powers = {c: c.ratio[name] for c in left if c.ratio[name] != 0}
+        signed = {c: known.get(e) or sign(e) for c, e in powers.items()}
+        if open_ := [powers[c] for c, side in signed.items() if side is None]:
+            for side in (1, -1):
+                taken = Condition(Monomial.of({growing[0]: -side * open_[0]}))
+                yield from _projected([*left, taken], growing, {**known, open_[0]: side})
+            return
+        on = {c: c.ratio ** (1 / e) for c, e in powers.items()}
+        pairs = [_decided(on[a] / on[b], growing) for a in on for b in on if signed[a] == 1 and signed[b] == -1]
         if False in pairs:
-            return None
-        left = [c for c in left if c.ratio[name] == 0] + [c for c in pairs if isinstance(c, Condition)]
-    return list(dict.fromkeys(left))
+            return
+        left = [c for c in left if c not in on] + [c for c in pairs if isinstance(c, Condition)]
+    yield list(dict.fromkeys(left))

@@ -30,7 +30,7 @@ def table_laws2() -> Grid:
     """Exponents of the risk by corpus, exact."""
     rows = []
     for corpus, beta, d in CORPORA:
-        exponents = answer(read_law("moe-transformer"), values={"beta": beta, "d": d}).exponents
+        exponents = answer(read_law("moe-transformer"), at={"beta": beta, "d": d}).exponents
         cells = tuple(Cell((Fraction(str(exponents[name])),)) for name in EXPONENTS)
         rows.append(Row(Label(corpus), Label(f"beta {beta}, d {d}", rf"$\beta = {beta}$, $d = {d}$"), cells))
     return Grid(

@@ -40,7 +40,7 @@ class CommandCase:
 Kind = Callable[[Maker], str]
 SIZED: Kind = lambda maker: maker.draw.choice([maker.base(), maker.read()])  # noqa: E731
 VALUES: dict[str, Kind] = {
-    **dict.fromkeys(("NAME", "NAMES", "NAME,NAME", "TEXT", "AXIS", "AXES", "NAME=VALUE", "OPTION=CHOICE"), Maker.text),
+    **dict.fromkeys(("NAME", "NAMES", "NAME,NAME", "TEXT", "AXIS", "AXES", "NAME=VALUE"), Maker.text),
     **dict.fromkeys(
         ("FILE.toml", "[FILE.toml]", "CONFIG.json", "NAME|FILE.toml", "SUM|NAME|FILE.toml", "FITS.csv"), Maker.read
     ),
@@ -49,7 +49,7 @@ VALUES: dict[str, Kind] = {
     **{"RATES": Maker.ray, "NAME=POWER": Maker.given, "SIZES": Maker.base, "SIZES|FILE.toml": SIZED},
     **{"[ROLE=]NUMBER": Maker.tuned, "FROM:TO": Maker.change, "QUANTITY[@t]": Maker.what, "WHAT": Maker.what},
     **{"SUM": Maker.sum, "MONOMIAL": Maker.sum, "RELATION": Maker.related, "VALUES": Maker.values, "B,T": Maker.text},
-    **{"Q=LAW": Maker.growth, "Q=X,...": Maker.before, "NAME=X,...": Maker.before, "N,N,...": Maker.sizes},
+    **{"Q=X,...": Maker.before, "NAME=X,...": Maker.before, "N,N,...": Maker.sizes},
     **{"TIME": Maker.amount, "SIZE": Maker.amount, "SHARE": Maker.share, "QUANTITY[@t]=EXPONENT": Maker.claim},
     **{"FIRST,LAST[,SPACING]": Maker.grid, "NAME|FILE": Maker.campaign, "DIR...": Maker.stored},
     **dict.fromkeys(("[FILE.py:NAME]", "FILE.py:NAME", "PATTERN=ROLE", "[NAME]", "[NAME]..."), Maker.text),
@@ -62,9 +62,7 @@ OWN: dict[tuple[str, str], Kind] = {
     ("law", "minimise"): Maker.names,
     ("law", "grows"): Maker.names,
     ("law", "fixed"): Maker.names,
-    ("law", "rates"): Maker.values,
     ("law", "invert"): Maker.values,
-    ("law", "choose"): Maker.values,
     ("page", "output"): Maker.unpaged,
     ("study transfer", "settings"): Maker.setting,
     ("study limit", "lr"): Maker.amount,

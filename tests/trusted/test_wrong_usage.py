@@ -79,25 +79,22 @@ FORMULA h2.update.normalised@1 | a quotient of maxima is none
 law moe | no law named 'moe'
 law nope.toml | cannot read nope.toml
 law N**-1 --min N --in 2 | no name
-law chinchilla --choose rate=fast | chinchilla has no option rate
-MOE --choose rate=fast --choose rate=slow | cannot read --choose 'rate=slow'
-MOE --at x=1 | no parameter of this law
+MOE --at x=1 | no parameter or quantity of this law
 MOE --invert x | cannot read
 MOE --invert x=1 | no exponent named
 MOE --min N | a law has no minimise
 MOE --reach eps | one axis
-MOE --check n=1 | about one minimum
 SUM --invert x=1 | is about a law
 SUM --axis data | a sum has no axis
 SUM --at p=-1 | positive
 SUM --at p | cannot read
-CLUSTER --at K=1 | assumptions has no at
-CLUSTER --set K=d --set K=d | each name once
-CLUSTER --set Q=d | no quantity to set named 'Q'
-CLUSTER --set K=Q | no quantity named 'Q'
-CLUSTER --set K=M --set M=d | in what is given itself
-CLUSTER --set 'K=d**(k*k)' | not linear
-CLUSTER --set K=d**9**9 | an exponent is too large
+CLUSTER --axis x | assumptions has no axis
+CLUSTER --at K=d,K=d | each name once
+CLUSTER --at Q=d | no quantity to set named 'Q'
+CLUSTER --at K=Q | no quantity named 'Q'
+CLUSTER --at K=M,M=d | in what is given itself
+CLUSTER --at 'K=d**(k*k)' | not linear
+CLUSTER --at K=d**9**9 | an exponent is too large
 CLUSTER --drop nope | no assumption named 'nope'
 recipe --hold all,none | all holds every invariant
 recipe --batch 1:1 --hold timescale --optimizer adam | no invariant of adam named 'timescale'

@@ -195,10 +195,6 @@ class Maker:
         wrong = ["lr", "lr=", "=1", "lr=x", "lr=0", "lr=-1", "lr=inf", "beta1=1", "beta2=2", "x=1", "lr=1,lr=1", ","]
         return self.one(*wrong, "lr=" + "9" * 5000, "lr=1;eps=1", "lr=²")
 
-    def growth(self) -> str:
-        wrong = ["K", "=", "K=", "=d", "Q=d", "d=K", "K=K", "K=Q", "K=d**(k*k)", "K=d+M", "K=-d", "K=d**(1/0)"]
-        return self.one(*wrong, "K=d**" + "9" * 5000, "K=" + "(" * 5000, *(f"K={x}" for x in CODE))
-
     # files -------------------------------------------------------------------------------------------------------
 
     def file(self, content: bytes | str, ending: str = ".toml") -> str:

@@ -31,7 +31,7 @@ class Language(nn.Module):
 
     def __init__(self, n):
         super().__init__()
-        self.tok, self.norm, self.final = nn.Embedding(32, n), nn.RMSNorm(n), nn.RMSNorm(n)
+        self.tok, self.norm, self.final = nn.Embedding(32, n), nn.RMSNorm(n), nn.LayerNorm(n)
         self.qkv, self.o = nn.Linear(n, 3 * n, bias=False), nn.Linear(n, n, bias=False)
         self.up, self.down, self.head = nn.Linear(n, 2 * n), nn.Linear(2 * n, n), nn.Linear(n, 32, bias=False)
         self.heads = n // 8
