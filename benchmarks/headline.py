@@ -95,15 +95,12 @@ def main() -> None:
 
 @main.command()
 @click.option("-o", "folder", type=click.Path(path_type=Path), required=True)
-@click.option("--deadline/--no-deadline", default=False, help="Begin no run after the plan's deadline.")
-def run(folder: Path, deadline: bool) -> None:
+def run(folder: Path) -> None:
     """Trains every run of the plan, in its order; those whose file is there are not run again."""
     plan = planned()
     for one in plan["run"]:
         out = folder / f"{one['name']}.json"
-        if deadline and datetime.now(UTC) > datetime.fromisoformat(plan["deadline"]):
-            click.echo(f"not run: {one['name']}")
-        elif not out.exists():
+        if not out.exists():
             options = arguments(plan, one)
             click.echo(f"{datetime.now(UTC):%H:%M:%S} scalecalc {shlex.join(options)}")
             try:
