@@ -74,7 +74,6 @@ class StoredRun(Struct, forbid_unknown_fields=True):
     dtype: str = "float64"
     products: list[str] = []
     together: _Together = 1
-    network: dict[str, Any] | UnsetType = UNSET
 
 
 class CampaignPlan(Struct):
