@@ -390,7 +390,8 @@ Trained = Optimizer | Optimizers
 
 def optimizer(name: str) -> Optimizer:
     """The optimizer called ``name``; one of matrices in a reading: ``muon:original``, ``muon:flattened``, and
-    ``muon:per(h)`` where an index with the letter h counts blocks. Or a TOML file with the attributes of one of your own.
+    ``muon:per(h)`` where an index with the letter h counts blocks. Or a TOML file with the attributes
+    of one of your own.
 
     Raises:
         UsageError: no such optimizer, or no such reading of it; a file that has none.
