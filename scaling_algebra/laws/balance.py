@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
@@ -131,7 +132,7 @@ def balance(
     problem = expression(total) if isinstance(total, str) else total
     relations = [relation(c) if isinstance(c, str) else c for c in constraints]
     named = [*minimise, *growing, *fixed]
-    if twice := [name for name in named if named.count(name) > 1]:
+    if twice := [name for name, count in Counter(named).items() if count > 1]:
         raise UsageError(f"{twice[0]} is named twice; a quantity is minimised over, grows, or is fixed")
     if not growing:
         raise UsageError("nothing grows; name the quantity that the minimum is a power of, such as n")
