@@ -31,7 +31,7 @@ class Language(nn.Module):
 
     def __init__(self, n):
         super().__init__()
-        self.tok, self.norm, self.final = nn.Embedding(32, n), nn.RMSNorm(n), nn.RMSNorm(n)
+        self.tok, self.norm, self.final = nn.Embedding(32, n), nn.RMSNorm(n), nn.LayerNorm(n)
         self.qkv, self.o = nn.Linear(n, 3 * n, bias=False), nn.Linear(n, n, bias=False)
         self.up, self.down, self.head = nn.Linear(n, 2 * n), nn.Linear(2 * n, n), nn.Linear(n, 32, bias=False)
         self.heads = n // 8
@@ -227,14 +227,16 @@ def test_a_model_that_cannot_be_loaded_is_one_line(tmp_path, monkeypatch):
 def test_the_plugin_passes_what_scales_and_fails_a_planted_rate(pytester):
     """The model of the guide: alone, and with one rate that does not scale."""
     write_files(ROOT / "docs" / "guide" / "check.md", pytester.path)
-    pytester.makepyfile(test_own="def test_scaling(coordinate_check):\n    coordinate_check('mymodel.py:build')\n")
-    told = pytester.runpytest_subprocess("--scaling-model", "wrong.py:build", "--scaling-model", "none.py:build")
+    names = {"own": "mymodel", "wrong": "wrong", "none": "none"}
+    tests = [f"def test_{x}(coordinate_check):\n    coordinate_check('{file}.py:build')" for x, file in names.items()]
+    pytester.makepyfile(test_own="\n".join(tests))
+    told = pytester.runpytest_subprocess()
     told.assert_outcomes(passed=1, failed=2)
     told.stdout.re_match_lines(
         [
             r".*layer\.down\.update .*REFUTED",
             r".*no file none\.py",
-            r"FAILED wrong\.py::build - Failed: REFUTED: ",
+            r"FAILED test_own\.py::test_wrong - Failed: REFUTED: ",
         ]
     )
 

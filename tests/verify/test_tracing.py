@@ -18,9 +18,9 @@ from scaling_algebra.cli import main
 from scaling_algebra.errors import UsageError
 from scaling_algebra.verify.apply import plan
 from scaling_algebra.verify.tracing import Traced, Unreadable, traced
-from scaling_algebra.verify.tracing import guard as guarding
 from scaling_algebra.verify.tracing.entries import classified
 from scaling_algebra.verify.tracing.measuring import Watch
+from scaling_algebra.verify.tracing.models import TOLERANCE
 from scaling_algebra.verify.tracing.table import RULES, plain
 
 
@@ -436,9 +436,9 @@ def test_the_guard_refuses_a_wrong_rule(monkeypatch):
     """A planted fault: a matrix is read as its transpose, which no shape shows."""
     linear = RULES["linear"]
 
-    def wrong(reader, call):
-        call.args[1].dims.reverse()
-        return linear(reader, call)
+    def wrong(reader, x, weight, *more):
+        weight.dims.reverse()
+        return linear(reader, x, weight, *more)
 
     class Square(nn.Module):
         def __init__(self, n):
@@ -448,7 +448,7 @@ def test_the_guard_refuses_a_wrong_rule(monkeypatch):
         def forward(self, ids):
             return self.w(self.tok(ids))
 
-    assert traced(lambda z: Square(z["N"])).error < guarding.TOLERANCE
+    assert traced(lambda z: Square(z["N"])).error < TOLERANCE
     monkeypatch.setitem(RULES, "linear", wrong)
     with pytest.raises(Unreadable, match="w: linear: the equations give other numbers"):
         traced(lambda z: Square(z["N"]))

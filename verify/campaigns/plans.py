@@ -28,9 +28,7 @@ from scaling_algebra.spec.configuration import (
     DEFAULT_PARAMETERIZATION,
     Configuration,
 )
-from scaling_algebra.spec.networks.grammar import network as read
-from scaling_algebra.spec.networks.language import Network
-from scaling_algebra.spec.networks.library import ARCHITECTURES, MOE_BLOCK, architecture
+from scaling_algebra.spec.networks.library import MOE_BLOCK, architecture
 from scaling_algebra.verify.judging.claims import Claim
 from scaling_algebra.verify.judging.fit import LEVEL, ROUNDING
 from scaling_algebra.verify.judging.logged import decided
@@ -156,27 +154,19 @@ class Job:
         return judge(measured, prediction, claims, required, derived.analysis().powers, derived.network)
 
     def as_json(self) -> dict[str, Any]:
-        """The entry of ``plan.json``; a network that does not ship stands there in full."""
-        entry = {f.name: getattr(self, f.name) for f in fields(self)} | {"configuration": self.configuration.as_json()}
-        network = self.configuration.network
-        return entry if network.name in ARCHITECTURES else entry | {"network": _written(network)}
+        """The entry of ``plan.json``."""
+        return {f.name: getattr(self, f.name) for f in fields(self)} | {"configuration": self.configuration.as_json()}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Job:
         """Raises UsageError if it is not one."""
         check_run(data, "a run in plan.json")
         plain: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
-        entry, equations = data["configuration"], plain.pop("network", None)
-        if equations is not None:
-            entry = entry | {"architecture": DEFAULT_ARCHITECTURE}
         try:
-            configuration = Configuration.from_json(entry)
-            if equations:
-                configuration = configuration.but(network=read(**equations))
-            job = cls(**plain | {"configuration": configuration})
+            job = cls(**plain | {"configuration": Configuration.from_json(data["configuration"])})
         except (TypeError, AttributeError, KeyError) as error:
             raise UsageError(f"a run in plan.json is not one: {error}; start again with another -o DIR") from None
-        plan_sizes(configuration.ray, job.sizes)
+        plan_sizes(job.configuration.ray, job.sizes)
         for label, name, choices in (("testbed", job.testbed, TESTBEDS), ("dtype", job.dtype, DTYPES)):
             if name not in choices:
                 raise UsageError(f"a run in plan.json is not one: {unknown_name(label, name, choices)}")
@@ -295,18 +285,6 @@ def _expand(run: Mapping[str, Any], where: str) -> list[Job]:
         return jobs
     except (UsageError, TypeError) as reason:
         raise UsageError(f"{where}: {reason}") from None
-
-
-def _written(network: Network) -> dict[str, Any]:
-    """A network as the arguments that it is read from."""
-    roles = {tensor.symbol: role for role, tensor in network.tensors.items()}
-    return {
-        "name": network.name,
-        "equations": network.origin,
-        "axes": dict(network.axes),
-        "roles": roles,
-        "title": network.title,
-    }
 
 
 @lru_cache(maxsize=256)

@@ -75,7 +75,6 @@ class StoredRun(Struct, forbid_unknown_fields=True):
     products: list[str] = []
     looks: Annotated[int, Meta(ge=1, le=100)] = 1
     together: _Together = 1
-    network: dict[str, Any] | UnsetType = UNSET
 
 
 class CampaignPlan(Struct):

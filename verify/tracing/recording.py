@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from scaling_algebra.errors import foreign
 
-from .graph import Unreadable
+from .graph import Unreadable, refused
 
 COMPOSITES = {"multi_head_attention_forward"}
 """Functions without a rule: their calls of aten are written down."""
@@ -59,13 +59,12 @@ class Recording:
     """One run.
 
     Attributes:
-        calls: in order. tensors: by number, as they were made. shapes: by number.
+        calls: in order. tensors: by number, as they were made.
         parameters, buffers: names by number. inputs: places by number. output: the logits.
     """
 
     calls: list[TorchCall] = field(default_factory=list)
     tensors: dict[int, Tensor] = field(default_factory=dict)
-    shapes: dict[int, tuple[int, ...]] = field(default_factory=dict)
     parameters: dict[int, str] = field(default_factory=dict)
     inputs: dict[int, int] = field(default_factory=dict)
     output: Ref = Ref(-1)
@@ -100,6 +99,7 @@ class Recorder(TorchFunctionMode):
         self.kept: list[Tensor] = []
         self.versions: dict[int, int] = {}
         self.moved: set[int] = set()
+        self.slices: dict[int, Any] = {}
         self.counts: Counter[tuple[str, str]] = Counter()
 
     def ref(self, x: Tensor, made: bool = False) -> Ref:
@@ -112,19 +112,11 @@ class Recorder(TorchFunctionMode):
         if fresh or made:
             with torch._C.DisableTorchFunction():
                 self.run.tensors[number] = x.detach().clone()
-                self.run.shapes[number], self.versions[number] = tuple(x.shape), x._version
+                self.versions[number] = x._version
         return Ref(number)
 
-    def tree(self, x: Any, made: bool = False) -> Any:
-        if isinstance(x, Tensor):
-            return self.ref(x, made)
-        if isinstance(x, list | tuple):
-            kind = type(x) if type(x) in (list, tuple) else tuple
-            return kind(self.tree(y, made) for y in x)
-        return {k: self.tree(v, made) for k, v in x.items()} if isinstance(x, dict) else x
-
     def fail(self, name: str, what: str) -> Unreadable:
-        return Unreadable(f"{self.path[-1] or 'model'}: {name}: {what}")
+        return refused(f"{self.path[-1] or 'model'}: {name}", what)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         keywords, name = kwargs or {}, getattr(func, "__name__", str(func))
@@ -142,6 +134,10 @@ class Recorder(TorchFunctionMode):
             raise self.fail(name, "writes into out=; return the result instead")
         stale = frozenset(self.ids[id(x)] for x in leaves((args, keywords), Tensor) if self._stale(x))
         result = func(*args, **keywords)
+        if name == "__getitem__":
+            self.slices[id(result)] = args
+        if name == "copy_" and id(args[0]) in self.slices:  # base[key].copy_(x) is base[key] = x
+            name, func, args = "__setitem__", Tensor.__setitem__, (*self.slices[id(args[0])], args[1])
         self.note(name, func, args, keywords, result, stale)
         return result
 
@@ -175,10 +171,10 @@ class Recorder(TorchFunctionMode):
         self, name: str, func: Any, args: Any, keywords: Any, result: Any, stale: frozenset[int] = frozenset()
     ) -> None:
         """One call that was made."""
-        arguments, named = self.tree(args), self.tree(keywords)
+        arguments, named = mapped((args, keywords), Tensor, self.ref)
         if next(leaves(result, Tensor), None) is None and name != "__setitem__":
             return
-        out = self.tree(args[0] if name == "__setitem__" else result, True)
+        out = mapped(args[0] if name == "__setitem__" else result, Tensor, lambda x: self.ref(x, made=True))
         moved = any(r.number in self.moved for r in refs((arguments, named)))
         if moved and not name.removeprefix("new_").startswith(MAKERS):
             outs = list(refs(out))
@@ -214,6 +210,15 @@ def leaves(tree: Any, kind: type[Leaf]) -> Iterator[Leaf]:
     elif isinstance(tree, list | tuple | dict):
         for x in tree.values() if isinstance(tree, dict) else tree:
             yield from leaves(x, kind)
+
+
+def mapped(tree: Any, kind: type[Leaf], f: Callable[[Leaf], Any]) -> Any:
+    """Arguments or a result with what is of this kind replaced."""
+    if isinstance(tree, kind):
+        return f(tree)
+    if isinstance(tree, list | tuple):
+        return (list if type(tree) is list else tuple)(mapped(x, kind, f) for x in tree)
+    return {k: mapped(x, kind, f) for k, x in tree.items()} if isinstance(tree, dict) else tree
 
 
 def refs(tree: Any) -> Iterator[Ref]:
