@@ -100,8 +100,10 @@ class Balance(Rendered):
             blocks += self._cell(cell)
         if self.notes:
             blocks.append(Lines.of(*map(literal, self.notes), listed=True))
-        reached = {"reached": [self.reached(c) for c in self.cells]} if self.reach else {}
-        return Document(tuple(blocks), {f.name: getattr(self, f.name) for f in fields(self)} | reached)
+        record = {f.name: getattr(self, f.name) for f in fields(self)}
+        if self.reach:
+            record["reached"] = [{n: c.shown(m) for n, m in self.reached(c).items()} for c in self.cells]
+        return Document(tuple(blocks), record)
 
     def _cell(self, cell: Minimum) -> list[Block]:
         shares = [(_sized(t), ", share ", term(x)) for t, x in zip(cell.active, cell.shares, strict=True)]

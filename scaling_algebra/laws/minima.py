@@ -10,10 +10,11 @@ Who asks: ``balance.py``, ``recipes/horizon.py``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import reduce
 from itertools import combinations
 from operator import mul
+from typing import Any
 
 import sympy
 
@@ -64,6 +65,15 @@ class Minimum:
     exact: bool
     window: tuple[Condition, ...]
     where: tuple[Condition, ...]
+
+    def record(self) -> dict[str, Any]:
+        """For JSON."""
+        sizes = {"minimum": self.shown(self.minimum), "optimum": {n: self.shown(m) for n, m in self.optimum.items()}}
+        return {f.name: getattr(self, f.name) for f in fields(self)} | sizes
+
+    def shown(self, m: Monomial) -> dict[str, Any]:
+        """A size for JSON: no prefactor where none is known."""
+        return m.record() | ({} if self.exact else {"prefactor": None})
 
 
 def circuits(rows: Sequence[Monomial], names: Sequence[str]) -> Iterator[tuple[tuple[int, ...], list[Expr]]]:

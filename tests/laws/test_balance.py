@@ -68,6 +68,7 @@ def test_prefactors_are_exact():
     assert abs(sympy.N((total.subs(x, best) - data.minimum.expr).subs(at))) < 1e-12
     (tied,) = balance("N**-1 + N/n + n**(-1/2)", ["N"], ["n"]).cells
     assert tied.minimum["n"] == sympy.Rational(-1, 2) and not tied.exact
+    assert tied.record()["minimum"]["prefactor"] is None is not data.record()["minimum"]["prefactor"]
 
 
 def test_cells_of_routing():
