@@ -140,7 +140,6 @@ table b1 --all | give one of them
 table --all --format html | --format goes with one printed table
 table b1 -o /nonexistent/b1.md | cannot write
 table --all -o pyproject.toml | cannot write into
-table g1 --ray N=1,N_e=1,M=1 | --ray goes with the table b1
 audit nofile.toml | scalecalc: cannot read nofile.toml: No such file or directory; give a TOML file
 audit --source msp | no source named
 audit --implementations --source megatron | did you mean 'megatron-lm'
