@@ -171,7 +171,6 @@ TRANSFER --base D=3 | no axis of the base size
 TRANSFER --base K=9 | larger base size
 TRANSFER --data text --widths 24,32,48 | multiple of the head dimension
 TRANSFER --sweep epsilon --optimizer sgd | sgd has no epsilon
-TRANSFER --sweep init --tune 4 | leave one out
 TRANSFER --lr 0.1 | a sweep of another constant
 TRANSFER --parameterization mssp --base K=2 | top-K cannot choose 2 of 4
 study transfer --ray N=0,N_e=1,M=1 | N does not grow
