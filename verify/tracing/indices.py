@@ -104,7 +104,7 @@ class Indices:
         mark = ("part", slot, k, tuple(sizes))
         if mark not in node.cache:
             made = self._part(node, slot, k, sizes)
-            made.part = (node, slot, k, len(sizes))
+            made.part = (node, slot, k, tuple(sizes))
             node.cache[mark] = made
         return node.cache[mark]
 
@@ -194,7 +194,7 @@ class Indices:
         node = x.node.behind("same", self.where, name="entries", exact=lambda v: v.index_select(keep, at))
         node.indices[keep] = IndexClass(self.same_everywhere(len(at)))
         count, rest = divmod(x.index(keep).sizes[0], len(at))
-        node.part = None if rest else (x.node, keep, 0, count)
+        node.part = None if rest else (x.node, keep, 0, (self.same_everywhere(len(at)),) * count)
         return View(node, x.dims)
 
     def stepped(self, x: View, d: int, first: int, step: int) -> View:

@@ -233,7 +233,7 @@ def concatenated(
         new: the dimension that a stack makes; behind that of the parts of one whole, it interleaves them.
     """
     first, *more = {whole_of(p.node) for p in parts}
-    if first is not None and not more and len(parts) == first[2] and all(p.dims == parts[0].dims for p in parts):
+    if first is not None and not more and len(parts) == len(first[2]) and all(p.dims == parts[0].dims for p in parts):
         return _mixed(reader, parts, *first[:2], between=new is not None and first[1] in parts[0].dims[new - 1])
     live, sizes = [p for p in parts if p.node.kind != "const"], tuple(shape[d] for shape in shapes)
     wide = [p.index(e) for p in live for k, dim in enumerate(p.dims) for e in dim if k == d or not isinstance(e, int)]

@@ -50,6 +50,7 @@ class Writer:
         self.factors: dict[str, tuple[str, Powers]] = {}
         self.gauge: dict[str, Powers] = {}
         self.signals: dict[int, str] = {}
+        self.cuts: dict[str, Any] = {}
         self.taken = {"data", "f", *FUNCTIONS}
         self.axis_of: dict[IndexClass, str] = {}
         self.letter_of: dict[IndexClass, str] = {}
@@ -185,7 +186,12 @@ class Writer:
             self.signals[node.number] = self._fresh(re.sub(r"^(?=\d)", "l", stem))
         return self.signals[node.number]
 
-    def symbol(self, name: str) -> str:
+    def symbol(self, node: TracedNode) -> str:
+        name, cuts = node.name, {node.name: ()}
+        if node.part is not None and node.part[0].kind == "param":
+            cuts[name[: name.rindex("[")]] = node.part[1], node.part[3]
+        if any(self.cuts.setdefault(x, cut) != cut for x, cut in cuts.items()):
+            raise refused(name, "is read whole and in parts, or cut in two ways; use a parameter for each part")
         for symbol, known in self.parameters.items():
             if known == name:
                 return symbol
@@ -199,7 +205,7 @@ class Writer:
         if node.kind == "cat" or (node.weight and node.kind not in ("param", "func")):
             what = "a concatenation that no product sums" if node.kind == "cat" else "what is made of weights alone"
             raise node.fail(f"{what} is in no equation; use its parts, or a parameter")
-        name = self.symbol(node.name) if node.kind == "param" else "data" if node.kind == "data" else self.signal(node)
+        name = self.symbol(node) if node.kind == "param" else "data" if node.kind == "data" else self.signal(node)
         return _named(name, letters)
 
     def acting(self, node: TracedNode, letters: Sequence[str]) -> str:
@@ -207,7 +213,7 @@ class Writer:
         if any(map(self.grows, self.data.indices)) or sum(map(self.grows, node.indices)) > 1:
             raise refused(node.name, "a gain beside data that grow, or a function of a matrix; no equation says it")
         if node.number not in self.signals:
-            self.signals[node.number] = self._fresh(f"{self.symbol(node.name).lower()}_gain")
+            self.signals[node.number] = self._fresh(f"{self.symbol(node).lower()}_gain")
             data = self.own(self.data)
             right = f"{self.ref(node, [*letters, *data])} {self.ref(self.data, data)}"
             self.lines.append((_named(self.signals[node.number], letters), right, None))
