@@ -330,8 +330,8 @@ def settled(root: TracedNode) -> TracedNode:
         mark = node.number, slot, k
         if mark not in cache:
             if node.kind == "param":
-                indices, sizes = without(node.indices, slot), node.indices[slot].root().sizes
-                part = node, slot, k, (sizes,)
+                part = node, slot, k, ((1,),) * (k + 1)
+                indices = without(node.indices, slot)
                 cache[mark] = node.but(indices=indices, name=f"{node.name}[{k}]", value=None, part=part)
             elif slot in node.over or node.kind not in ("contract", "add", "func"):
                 raise node.fail("mixes the entries of an axis")

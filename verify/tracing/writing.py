@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
+from itertools import accumulate
 from typing import Any
 
 from scaling_algebra.spec.axes import AXES
@@ -50,7 +51,7 @@ class Writer:
         self.factors: dict[str, tuple[str, Powers]] = {}
         self.gauge: dict[str, Powers] = {}
         self.signals: dict[int, str] = {}
-        self.cuts: dict[str, Any] = {}
+        self.cuts: dict[str, dict[str, tuple[int, int, int]]] = {}
         self.taken = {"data", "f", *FUNCTIONS}
         self.axis_of: dict[IndexClass, str] = {}
         self.letter_of: dict[IndexClass, str] = {}
@@ -187,11 +188,18 @@ class Writer:
         return self.signals[node.number]
 
     def symbol(self, node: TracedNode) -> str:
-        name, cuts = node.name, {node.name: ()}
+        name, spans = node.name, {node.name: (-1, 0, 0)}
         if node.part is not None and node.part[0].kind == "param":
-            cuts[name[: name.rindex("[")]] = node.part[1], node.part[3]
-        if any(self.cuts.setdefault(x, cut) != cut for x, cut in cuts.items()):
-            raise refused(name, "is read whole and in parts, or cut in two ways; use a parameter for each part")
+            _, slot, k, sizes = node.part
+            start, stop = [0, *accumulate(x[0] for x in sizes[: k + 1])][-2:]
+            spans[name[: name.rindex("[")]] = slot, start, stop
+        for whole, span in spans.items():
+            for other, known in self.cuts.setdefault(whole, {}).items():
+                apart = known[0] == span[0] and (known[2] <= span[1] or span[2] <= known[1])
+                if known != span if other == name else not apart:
+                    why = "is read whole and in parts, or cut in two ways; use a parameter for each part"
+                    raise refused(name, why)
+            self.cuts[whole][name] = span
         for symbol, known in self.parameters.items():
             if known == name:
                 return symbol
