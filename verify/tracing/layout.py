@@ -22,50 +22,26 @@ def regroup(reader: Reader, x: View, *_: Any, **__: Any) -> View:
     return reader.regrouped(x, reader.shapes[0])
 
 
-@rule("permute")
-def permute(reader: Reader, x: View, *order: Any) -> View:
-    given = order[0] if isinstance(order[0], list | tuple) else order
-    return View(x.node, [x.dims[d] for d in given])
+@rule("permute", "transpose", "t", "get_T", "get_mT", "adjoint", "movedim")
+def permute(reader: Reader, x: View, *given: Any) -> View:
+    """The order is that in which the call puts dimensions of sizes of their own."""
+    assert reader.call is not None
+    sizes = range(2, 2 + len(x.dims))
+    moved = reader.call.function(torch.empty([*sizes], device="meta"), *given).shape
+    return View(x.node, [x.dims[sizes.index(n)] for n in moved])
 
 
-@rule("transpose", "t", "get_T", "get_mT", "adjoint")
-def transpose(reader: Reader, x: View, a: int = -1, b: int = -2) -> View:
-    order = list(range(len(x.dims)))
-    if len(order) > 1:
-        order[a], order[b] = order[b], order[a]
-    return View(x.node, [x.dims[d] for d in order])
-
-
-@rule("movedim")
-def movedim(reader: Reader, x: View, source: int, destination: int) -> View:
-    order = list(x.dims)
-    order.insert(destination % len(order), order.pop(source))
-    return View(x.node, order)
-
-
-@rule("expand", "expand_as", "repeat", "broadcast_to")
+@rule("expand", "expand_as", "repeat", "broadcast_to", "repeat_interleave")
 def expand(reader: Reader, x: View, *_: Any, **__: Any) -> View:
     """Entries that repeat, along a class that no slot has."""
-    dims: Dims = [()] * (len(reader.shapes[0][0]) - len(x.dims)) + list(x.dims)
-    for d, times in _repeats(reader, View(x.node, dims)):
-        if dims[d]:
-            raise reader.fail("a repeat of an axis")
-        dims[d] = (times,)
+    dims: Dims = [()] * (len(reader.shapes[0][0]) - len(x.dims)) + x.dims
+    for d, sizes in enumerate(zip(*reader.shapes[0], strict=True)):
+        have = View(x.node, dims).sizes(d, reader.builds)
+        if have != sizes:
+            if dims[d] and reader.name != "repeat_interleave":
+                raise reader.fail("a repeat of an axis")
+            dims[d] = (*dims[d], IndexClass([n // m for n, m in zip(sizes, have, strict=True)]))
     return View(x.node, dims)
-
-
-@rule("repeat_interleave")
-def repeat_interleave(reader: Reader, x: View, *_: Any, **__: Any) -> View:
-    dims = list(x.dims)
-    for d, times in _repeats(reader, x):
-        dims[d] = (*dims[d], times)
-    return View(x.node, dims)
-
-
-def _repeats(reader: Reader, x: View) -> list[tuple[int, IndexClass]]:
-    """Of dimensions that are longer in the result how many times."""
-    pairs = [(d, sizes, x.sizes(d, reader.builds)) for d, sizes in enumerate(zip(*reader.shapes[0], strict=True))]
-    return [(d, IndexClass([n // m for n, m in zip(a, b, strict=True)])) for d, a, b in pairs if a != b]
 
 
 @rule("chunk", "split", "tensor_split", "split_with_sizes")

@@ -71,7 +71,10 @@ def apply(reader: Reader, args: list[Any], keywords: Any) -> Any:
         Unreadable: no rule, or one that does not hold here.
     """
     assert reader.call is not None
-    name = reader.name = plain(reader.call.name)
+    name = plain(reader.call.name)
+    if name in ("rsub", "rdiv"):
+        name, args = name[1:], args[::-1]
+    reader.name = name
     x: Any = args[0] if args else None
     live = [v for v in leaves((args, keywords), View) if v.node.kind != "const"]
     if name.startswith((*MAKERS, "new_")) or not any(v.numel() for values in reader.values for v in values):
