@@ -98,7 +98,7 @@ class TracedNode:
     """One tensor of the graph; a slot is one of its indices.
 
     Attributes:
-        kind: ``param``, ``data``, ``const``, ``choice`` (indices of a top-K); ``contract`` (a product, other labels
+        kind: ``param``, ``data``, ``const``; ``contract`` (a product, other labels
             summed), ``add``, ``func``, ``same`` (of the size of its source), ``shift`` (a constant is added), ``pick``
             (one entry along a slot), ``cat``, ``pieces`` (a new tensor of which parts are written).
         indices: of its slots. where: path of the module.

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from .graph import Dims, IndexClass, TracedNode, View
 from .layout import PLACES
 from .reading import Reader
-from .routing import along, softmax, where_chosen
+from .routing import along, softmax
 from .table import rule
 
 # products -------------------------------------------------------------------------------------------------------
@@ -124,9 +124,7 @@ def total(reader: Reader, x: View, dim: Any = None, keepdim: bool = False, dtype
 
 @rule("mul")
 def multiply(reader: Reader, a: Any, b: Any) -> View:
-    x, y = reader.operand(a), reader.operand(b)
-    x, y = (y, x) if x.node.kind == "choice" else (x, y)
-    return where_chosen(reader, x, y) if y.node.kind == "choice" else reader.multiply(x, y)
+    return reader.multiply(reader.operand(a), reader.operand(b))
 
 
 @rule("div")
@@ -215,8 +213,6 @@ def attention(
 
 @rule("clamp")
 def clamp(reader: Reader, x: View, min: Any = None, max: Any = None) -> View:
-    if x.node.kind == "choice":
-        return x
     return reader.same(x, lambda v: v.clamp(min, max), "a clip is left out")
 
 
