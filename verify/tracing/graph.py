@@ -162,13 +162,12 @@ class TracedNode:
     def slots(self) -> tuple[int, ...]:
         return tuple(range(len(self.indices)))
 
-    def turned(self, places: tuple[int, ...], where: str) -> TracedNode:
-        """The node with its slots in another order."""
-        if places == self.slots:
+    def summed(self, out: tuple[int, ...], where: str) -> TracedNode:
+        """These of the node's slots, in this order, and a sum over the others."""
+        if out == self.slots:
             return self
-        of = dict(zip(places, self.indices, strict=True))
-        out = tuple(range(len(places)))
-        return TracedNode("contract", [of[x] for x in out], where, ((self, places),), out, of)
+        of = dict(enumerate(self.indices))
+        return TracedNode("contract", [of[x] for x in out], where, ((self, self.slots),), out, of)
 
     def but(self, **changes: Any) -> TracedNode:
         """The same with something changed, as another node."""

@@ -118,7 +118,8 @@ class Indices:
             value = node.value.narrow(slot, sum(s[0] for s in sizes[:k]), sizes[k][0])
             return node.but(indices=indices, name=f"{node.name}[{k}]", value=value)
         if self._beside(node, slot, sizes):
-            return node.sources[k][0].turned(node.sources[k][1], self.where)
+            made, labels = node.sources[k]
+            return made.summed(tuple(map(labels.index, node.slots)), self.where)
         sized = node.kind in ("same", "shift")
         known = node.kind in ("contract", "add", "func", "pick") or (sized and node.entry)
         if not known or slot in node.over:
