@@ -6,9 +6,10 @@ from typing import Any
 
 import click
 
+from scaling_algebra.arguments import pairs
 from scaling_algebra.errors import UsageError
 
-from .options import Answer, examples, pairs, printed
+from .options import Answer, examples, printed
 
 
 @click.command(

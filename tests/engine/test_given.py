@@ -66,7 +66,7 @@ def test_it_is_a_part_of_the_configuration():
         ({"rotuer.init": "N"}, "did you mean 'router'"),
         ({"router.std": "N"}, "cannot hold 'router.std'; give router.init"),
         ({"router": "N"}, "cannot hold 'router'"),
-        (["router.init"], "write NAME=POWER"),
+        (["router.init"], "each name once"),
         ({"router.eps": 0}, "the epsilon of sgd does not exist"),
         ({"aggregation": 0}, "only an init or a learning rate"),
         ({"router.init": "N^x"}, "cannot read the power 'N^x'"),

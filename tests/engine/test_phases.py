@@ -139,11 +139,9 @@ def test_a_second_formula_on_a_cell_is_said(monkeypatch):
 
 
 def test_no_mup_where_experts_are_few_and_narrow(mup):
-    """M + N_e < N: nothing is found, at one ray it is proved that nothing exists, and the wall is where muP ends."""
-    (empty,) = (c for c in phases("sgd", "mup", prove=True).cells if c.scaling is None)
+    """M + N_e < N: nothing is found, and the wall is where muP ends."""
+    (empty,) = (c for c in mup.cells if c.scaling is None)
     assert empty.name == "A" and "N_e + M <= N" in empty.inequalities
-    assert empty.proved is not None and empty.proved["M"] + empty.proved["N_e"] < empty.proved["N"]
-    assert all(c.proved is None for c in mup.cells if c is not empty)
 
 
 def test_regimes_lie_on_walls(mup):

@@ -99,7 +99,7 @@ VERBS: dict[str, tuple[str, ...]] = {
 """Good arguments of every question."""
 ALONE = {"--campaign", "--resume"}
 """Options that stand for all others."""
-FREE = {("table", "ray"), ("verify", "budget"), ("derive --prove", "output")}
+FREE = {("derive --prove", "output")}
 FREE |= {("derive", "smtlib"), ("study", "names")}
 """What is wrong beside the arguments above for another reason, or not at all."""
 QUICK = ("derive", "explain", "explain --formula", "law", "list", "recipe", "signals")
