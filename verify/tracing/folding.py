@@ -59,8 +59,8 @@ def bare(output: View, loops: bool = False) -> tuple[View, list[tuple[str, str]]
             labels = dict(enumerate(node.indices))
             node = node.but(kind="contract", out=tuple(labels), labels=labels, exact=None)
         if node.kind == "pick":
-            source, labels = sources[0]
-            source = source.summed(tuple(map(labels.index, range(len(labels)))), node.where)
+            source, mine = sources[0]
+            source = source.summed(tuple(map(mine.index, range(len(mine)))), node.where)
             sources = ((source, source.slots),)
         if node.kind == "add":
             sources = tuple(dict.fromkeys(sources))

@@ -58,7 +58,8 @@ def taken(reader: Reader, x: View, *given: Any, **words: Any) -> Any:
     lengths = [[tuple(map(len, ats)) for ats, _ in one] for one in found]
     made = []
     for k, one in enumerate(found):
-        y, dims = x, [() if set(n) == {1} else (IndexClass(n),) for n in zip(*reader.shapes[k], strict=True)]
+        y = x
+        dims: Dims = [() if set(n) == {1} else (IndexClass(n),) for n in zip(*reader.shapes[k], strict=True)]
         for d in reversed(range(len(x.dims))):
             ats, most = one[d][0], x.sizes(d, reader.builds)
             times = tuple(len(at) // n for at, n in zip(ats, most, strict=True))
@@ -89,7 +90,7 @@ def _places(reader: Reader, function: Any = None) -> list[Places]:
     """The places along the dimensions of its first argument that the results of the call have."""
     results: list[Places] = [[] for _ in reader.shapes]
     for build, (run, call) in enumerate(zip(reader.runs, reader.calls, strict=True)):
-        (base, *args), words = mapped((call.arguments, call.keywords), Ref, lambda r, run=run: run.tensors[r.number])
+        (base, *args), words = mapped((call.arguments, call.keywords), Ref, run.tensor)
         grids = torch.meshgrid(*map(torch.arange, base.shape), indexing="ij") if base.dim() else ()
         for d, grid in enumerate(grids):
             out = function(grid, args[0]) if function else call.function(grid, *args, **words)

@@ -69,6 +69,9 @@ class Recording:
     inputs: dict[int, int] = field(default_factory=dict)
     output: Ref = Ref(-1)
 
+    def tensor(self, ref: Ref) -> Tensor:
+        return self.tensors[ref.number]
+
     @property
     def names(self) -> list[tuple[str, str]]:
         """The calls, as they are compared between builds."""

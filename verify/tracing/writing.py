@@ -194,9 +194,9 @@ class Writer:
             start, stop = [0, *accumulate(x[0] for x in sizes[: k + 1])][-2:]
             spans[name[: name.rindex("[")]] = slot, start, stop
         for whole, span in spans.items():
-            for other, known in self.cuts.setdefault(whole, {}).items():
-                apart = known[0] == span[0] and (known[2] <= span[1] or span[2] <= known[1])
-                if known != span if other == name else not apart:
+            for other, there in self.cuts.setdefault(whole, {}).items():
+                apart = there[0] == span[0] and (there[2] <= span[1] or span[2] <= there[1])
+                if there != span if other == name else not apart:
                     why = "is read whole and in parts, or cut in two ways; use a parameter for each part"
                     raise refused(name, why)
             self.cuts[whole][name] = span
