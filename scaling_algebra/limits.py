@@ -19,8 +19,8 @@ LINE = 2_000
 """Characters of a title, or of another text of one line."""
 SIZE = 10**9
 """Largest n, and largest dimension."""
-TIME, MEMORY = 10**8, 10**15
-"""Most seconds and bytes that can be asked for."""
+MEMORY = 10**15
+"""Most bytes that can be asked for."""
 
 _RATIONAL = re.compile(r"[+-]?(?:[0-9]+(?:/[0-9]+|\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9])?")
 _WHOLE = re.compile(r"[+-]?[0-9]+")

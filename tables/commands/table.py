@@ -39,9 +39,8 @@ WRITTEN = ("markdown", "latex")
     metavar="PATH",
     help="Write to this file instead of stdout; with --all or --check a folder instead of tables/emitted.",
 )
-@click.option("--ray", metavar="RATES", help="Table b1 for this ray instead of regimes I to III.")
 @click.option("--check", is_flag=True, help="Write nothing: recompute, and exit with 1 if a written table is stale.")
-def command(name: str | None, every: bool, form: str | None, output: Path | None, ray: str | None, check: bool) -> int:
+def command(name: str | None, every: bool, form: str | None, output: Path | None, check: bool) -> int:
     """Print a published table with every cell derived.
 
     NAME: b1, g1, g2 (Tables B.1, G.1, G.2 of the MSSP paper), j32, j34, j43, j45 (its signal tables, App. J),
@@ -54,14 +53,12 @@ def command(name: str | None, every: bool, form: str | None, output: Path | None
         raise UsageError(f"Missing argument NAME; give a table ({', '.join(TABLES)}) or --all")
     if name is not None and every:
         raise UsageError(f"both the table {name!r} and --all were given; give one of them")
-    if ray is not None and (check or name != "b1"):
-        raise UsageError("--ray goes with the table b1, printed")
     names = tuple(TABLES) if name is None else (name,)
     if not (every or check):
         if output is not None:
             tried(output, form)
         default = "text" if output is None and sys.stdout.isatty() else "markdown"
-        emit(table(names[0], ray=ray).document(), form, output, default)
+        emit(table(names[0]).document(), form, output, default)
         return 0
     if form is not None:
         raise UsageError(

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.documents.blocks import Cell, Grid, Marked, Piece, Size
 from scaling_algebra.documents.notation import plain
-from scaling_algebra.errors import UsageError, named
-from scaling_algebra.spec.axes import Ray
-from scaling_algebra.spec.configuration import the_ray
+from scaling_algebra.errors import named
 from scaling_algebra.spec.powers import Power
 
 from .scaling_tables import table_b1, table_b2, table_g1, table_g2, table_routers, table_transfer1
@@ -60,23 +57,16 @@ class DerivedTable(Rendered):
         return Document((replace(g, title=self.about),), record, f"scalecalc table {g.name}")
 
 
-def table(name: str, *, ray: Ray | Mapping[str, Any] | str | None = None) -> DerivedTable:
+def table(name: str) -> DerivedTable:
     """A published table, derived.
 
     Args:
         name: b1, g1, g2, j32, ...: one of ``TABLES``.
-        ray: of the table b1, instead of regimes I to III.
 
     Raises:
-        UsageError: no such table, or a ray with another table than b1.
-        Infeasible: nothing exists on the ray.
+        UsageError: no such table.
     """
-    layout = named("table", name, TABLES)
-    if ray is None:
-        return DerivedTable(layout())
-    if layout is not table_b1:
-        raise UsageError("--ray goes with the table b1, printed")
-    return DerivedTable(table_b1(the_ray(None, ray)))
+    return DerivedTable(named("table", name, TABLES)())
 
 
 def _record(cell: Cell) -> object:

@@ -278,12 +278,3 @@ PRINTED = {
     **{f"routers{number}": partial(routers, number) for number in "12"},
     **{name: partial(signal_table, name) for name in ("j32", "j34", "j43", "j45")},
 }
-
-
-def test_b1_on_another_ray():
-    """Where there is no MSSP the table says why; where there is no muP it fails."""
-    inside = run("b1", "--ray", "N=1,N_e=1/2,M=3/2")
-    assert inside.exit_code == 0 and "No MSSP: found no MSSP" in inside.output
-    assert r"$N \asymp n$, $N_e \asymp n^{1/2}$, $M, K \asymp n^{3/2}$" in inside.output
-    nothing = run("b1", "--ray", "N=1,N_e=1/4,M=1/4")
-    assert nothing.exit_code == 1 and nothing.stderr.startswith("scalecalc: found no MSSP")

@@ -50,7 +50,7 @@ EACH --gauge table8 | --without each is a search of its own
 EACH --without phi | --without each is a search of its own
 signals --regime II --steps -1 | give 0 or more
 prove --regime III | scalecalc derive --prove
-plan mine.py:build | from scaling_algebra.verify.apply import plan
+plan mine.py:build | from scaling_algebra import plan
 rays --parameterization sp | no parameterization named 'sp'
 rays --plane N,K | give two of
 rays --plane M | give two axes
@@ -140,7 +140,6 @@ table b1 --all | give one of them
 table --all --format html | --format goes with one printed table
 table b1 -o /nonexistent/b1.md | cannot write
 table --all -o pyproject.toml | cannot write into
-table g1 --ray N=1,N_e=1,M=1 | --ray goes with the table b1
 audit nofile.toml | scalecalc: cannot read nofile.toml: No such file or directory; give a TOML file
 audit --source msp | no source named
 audit --implementations --source megatron | did you mean 'megatron-lm'
@@ -157,9 +156,7 @@ verify --regime I --optimizer sgd --epsilon derived | sgd has no epsilon
 verify --regime I --device tpu --sizes 8,12,16 | no device named
 verify --regime I --optimizer adafactor --sizes 8,12,16 | adafactor cannot be trained
 verify --campaign quick --regime III | leave out --regime
-verify --campaign transformer --budget 5s | for a transformer
 verify --resume x -o y | leave out --output
-verify --regime III --budget 5s --seeds 4 | leave out
 verify --regime III --sizes 8,12,18 --max-memory 1KiB | more than --max-memory
 RUN --workers 2 --scheduler x:1 | leave out --workers
 RUN --shard 3/2 | write for example 2/8

@@ -30,7 +30,7 @@ from scaling_algebra.spec.configuration import (
 )
 from scaling_algebra.spec.networks.library import MOE_BLOCK, architecture
 from scaling_algebra.verify.judging.claims import Claim
-from scaling_algebra.verify.judging.fit import LEVEL, ROUNDING
+from scaling_algebra.verify.judging.fit import ROUNDING
 from scaling_algebra.verify.judging.logged import decided
 from scaling_algebra.verify.judging.measurement import Measurement, Prediction
 from scaling_algebra.verify.judging.report import REQUIRED, Report
@@ -73,7 +73,6 @@ class Job:
         sizes, seeds: n, and replicas at every n.
         testbed: what is trained: ``moe``, ``transformer``, or the ``network`` of the configuration.
         products: inner products that are measured as well.
-        looks: how often the data may be looked at; intervals are widened accordingly (``budget.py``).
         together: replicas in a cell (``cells.Setup``).
     """
 
@@ -84,7 +83,6 @@ class Job:
     testbed: str = "moe"
     dtype: str = "float64"
     products: tuple[str, ...] = ()
-    looks: int = 1
     together: int = TOGETHER
 
     @property
@@ -140,7 +138,6 @@ class Job:
         m = collect(self.setup(), store, interrupted)
         predicted_with = TRANSFORMER if self.transformer else self.signals().derivation.network.name
         m.environment["predicted_with"] = predicted_with
-        m.level = LEVEL if self.looks == 1 else 1 - (1 - LEVEL) / self.looks
         return m
 
     def report(
@@ -160,6 +157,7 @@ class Job:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Job:
         """Raises UsageError if it is not one."""
+        data = {key: value for key, value in data.items() if (key, value) != ("looks", 1)}  # as older plans have it
         check_run(data, "a run in plan.json")
         plain: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
         try:

@@ -35,9 +35,6 @@ CELL, TOGETHER = 2**25, 32
 """Most weight entries (some seconds on a CPU core) and replicas trained in one cell, unless a campaign wants more
 replicas: then it may have as many times more entries."""
 
-BLOCK = 8
-"""Replicas in a cell of a run with a time budget, which adds seeds so many at a time."""
-
 CHECKED = 4
 """Replicas at every size whose gradients are compared with autograd's, however replicas are cut into cells."""
 

@@ -122,8 +122,10 @@ class Watch:
     def _outs(self) -> dict[str, tuple[str, ...]]:
         """Of every product by key (the parameter, with a number where it has several) the signals that it makes."""
         network, outs = self.traced.network, dict[str, tuple[str, ...]]()
-        known = self.roles
+        known, numbers = self.roles, {name for name, x in self.model.named_parameters() if x.numel() == 1}
         for name, calls in self.products.items():
+            if name in numbers:  # it multiplies; in the equations it acts on data
+                continue
             uses = [network.uses(role) for role in known[name]]
             if not uses or any(len(u) != len(calls) for u in uses):
                 continue
