@@ -170,9 +170,9 @@ def _measure(
         if left:
             name, factor = next(iter(left.items()))
             at = reading.factors[name][0] or "model"
-            where, ways = ",".join(f"{x}={n}" for x, n in size.items()), "" if fold or how == "own" else ", or fold=True"
+            where = ",".join(f"{axis}={n}" for axis, n in size.items())
             said = f"at {where} {at} must multiply by {factor:g} ({name} of scalecalc list --model)"
-            raise UsageError(f"{said}; do it in its forward pass{ways}")
+            raise UsageError(f"{said}; do it in its forward pass{'' if fold or how == 'own' else ', or fold=True'}")
         watch = Watch(model, inputs, reading)
         names.update(watch.names)
         for t, _ in enumerate(_steps(model, optimizer, inputs, m.steps, _epsilons(p))):
