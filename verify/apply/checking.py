@@ -88,9 +88,9 @@ def check_model(
             that the model lacks.
         Infeasible: no parameterization is found on the ray.
     """
-    for what, given, least in (("seeds", seeds, MIN_SEEDS), ("points", points, MIN_SIZES)):
-        if given < least:
-            raise UsageError(f"{what} is {shown(given)}, which decides nothing; give {least} or more")
+    for what, count, least in (("seeds", seeds, MIN_SEEDS), ("points", points, MIN_SIZES)):
+        if count < least:
+            raise UsageError(f"{what} is {shown(count)}, which decides nothing; give {least} or more")
     start, smallest = time.monotonic(), read_sizes(usual(build) if base is None else base, "base")
     wide = {axis: n * (WIDER if axis in WIDTHS else 1) for axis, n in smallest.items()}
     sizes = between(smallest, wide if target is None else read_sizes(target, "target"), points)
