@@ -395,6 +395,8 @@ REFUSED = {
     "the constant 1 is added to a signal": lambda m, h: 1 + m.w(h),
     "is no function of the equations": lambda m, h: torch.exp(m.w(h)),
     "sizes .* no multiple of one axis": lambda m, h: m.v(h),
+    "the order of what is chosen changes": lambda m, h: m.w(h).topk(m.n, -1).values,
+    "read whole and in parts": lambda m, h: torch.cat([m.w(h)[:, : m.n // 2], h[:, m.n // 2 :]], -1),
 }
 
 

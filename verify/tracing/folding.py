@@ -59,8 +59,9 @@ def bare(output: View, loops: bool = False) -> tuple[View, list[tuple[str, str]]
             labels = dict(enumerate(node.indices))
             node = node.but(kind="contract", out=tuple(labels), labels=labels, exact=None)
         if node.kind == "pick":
-            turned = sources[0][0].turned(sources[0][1], node.where)
-            sources = ((turned, turned.slots),)
+            source, mine = sources[0]
+            source = source.summed(tuple(map(mine.index, range(len(mine)))), node.where)
+            sources = ((source, source.slots),)
         if node.kind == "add":
             sources = tuple(dict.fromkeys(sources))
             if len(sources) == 1 and sources[0][1] == node.slots:
@@ -190,9 +191,7 @@ class Folder:
         join(node.indices[places], lift.letter)
         made = self.new(lift.node)
         self.notes.append((node.where, f"{size} tensors that differ by a number are one letter"))
-        out = (*(lift.slots[labels.index(k)] for k in range(places)), lift.fold)
-        of = dict(enumerate(made.indices))
-        return TracedNode("contract", [of[x] for x in out], node.where, ((made, made.slots),), out, of)
+        return made.summed((*(lift.slots[labels.index(k)] for k in range(places)), lift.fold), node.where)
 
 
 class Lift:
@@ -230,10 +229,7 @@ class Lift:
         if node.kind == "contract" and not any(c.kind == "param" for c in node.children):
             out = tuple(node.out[x] for x in out)
             return node.but(out=out, indices=[node.labels[x] for x in out], call=None)
-        of = dict(enumerate(node.indices))
-        return TracedNode(
-            "contract", [of[x] for x in out], term.where.rpartition(".")[0], ((node, node.slots),), out, of
-        )
+        return node.summed(out, term.where.rpartition(".")[0])
 
     def varies(self, numbers: Iterable[int]) -> bool:
         """Are numbers of the terms those of their turns? Else they are all the same."""
@@ -330,8 +326,9 @@ def settled(root: TracedNode) -> TracedNode:
         mark = node.number, slot, k
         if mark not in cache:
             if node.kind == "param":
+                part = node, slot, k, ((1,),) * (k + 1)
                 indices = without(node.indices, slot)
-                cache[mark] = node.but(indices=indices, name=f"{node.name}[{k}]", value=None)
+                cache[mark] = node.but(indices=indices, name=f"{node.name}[{k}]", value=None, part=part)
             elif slot in node.over or node.kind not in ("contract", "add", "func"):
                 raise node.fail("mixes the entries of an axis")
             else:

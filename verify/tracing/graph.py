@@ -98,7 +98,7 @@ class TracedNode:
     """One tensor of the graph; a slot is one of its indices.
 
     Attributes:
-        kind: ``param``, ``data``, ``const``, ``choice`` (indices of a top-K); ``contract`` (a product, other labels
+        kind: ``param``, ``data``, ``const``; ``contract`` (a product, other labels
             summed), ``add``, ``func``, ``same`` (of the size of its source), ``shift`` (a constant is added), ``pick``
             (one entry along a slot), ``cat``, ``pieces`` (a new tensor of which parts are written).
         indices: of its slots. where: path of the module.
@@ -108,7 +108,7 @@ class TracedNode:
         over: slots a function goes along. slot, at: of a pick or a cat. value: of a leaf, at the first build.
         exact: the value from those of the sources, where the kind does not say it.
         entry: functions of nodes before it, entry by entry, of which this is the value.
-        note: what the equations leave out here. part: whole, slot, number and count, of a part.
+        note: what the equations leave out here. part: of a part the whole, its slot, the number, the sizes of all.
         call: the torch call that made the tensor, as ``TorchCall.key``, and the place among its results.
     """
 
@@ -127,7 +127,7 @@ class TracedNode:
     exact: Callable[..., Tensor] | None = None
     entry: tuple[tuple[TracedNode, Callable[[Tensor], Tensor]], ...] = ()
     note: str = ""
-    part: tuple[TracedNode, int, int, int] | None = None
+    part: tuple[TracedNode, int, int, tuple[Sizes, ...]] | None = None
     call: tuple[str, str, int, int] | None = None
     number: int = field(default_factory=lambda: next(_COUNT))
     cache: dict[Any, TracedNode] = field(default_factory=dict)
@@ -162,13 +162,12 @@ class TracedNode:
     def slots(self) -> tuple[int, ...]:
         return tuple(range(len(self.indices)))
 
-    def turned(self, places: tuple[int, ...], where: str) -> TracedNode:
-        """The node with its slots in another order."""
-        if places == self.slots:
+    def summed(self, out: tuple[int, ...], where: str) -> TracedNode:
+        """These of the node's slots, in this order, and a sum over the others."""
+        if out == self.slots:
             return self
-        of = dict(zip(places, self.indices, strict=True))
-        out = tuple(range(len(places)))
-        return TracedNode("contract", [of[x] for x in out], where, ((self, places),), out, of)
+        of = dict(enumerate(self.indices))
+        return TracedNode("contract", [of[x] for x in out], where, ((self, self.slots),), out, of)
 
     def but(self, **changes: Any) -> TracedNode:
         """The same with something changed, as another node."""
@@ -273,8 +272,9 @@ def pushed(
     return node.but(sources=tuple(sources), indices=indices, **more)
 
 
-def whole_of(node: TracedNode) -> tuple[TracedNode, int, int] | None:
-    """The tensor that a part, through what leaves its size alone or adds parts of it, belongs to."""
+def whole_of(node: TracedNode) -> tuple[TracedNode, int, tuple[Sizes, ...]] | None:
+    """The tensor that a part, through what leaves its size alone or adds parts of it, belongs to; its slot, and the
+    sizes of all parts."""
     if node.part is not None:
         return node.part[0], node.part[1], node.part[3]
     if node.kind == "same" and len(node.indices) == len(node.source.indices):

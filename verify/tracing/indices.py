@@ -104,7 +104,7 @@ class Indices:
         mark = ("part", slot, k, tuple(sizes))
         if mark not in node.cache:
             made = self._part(node, slot, k, sizes)
-            made.part = (node, slot, k, len(sizes))
+            made.part = (node, slot, k, tuple(sizes))
             node.cache[mark] = made
         return node.cache[mark]
 
@@ -118,7 +118,8 @@ class Indices:
             value = node.value.narrow(slot, sum(s[0] for s in sizes[:k]), sizes[k][0])
             return node.but(indices=indices, name=f"{node.name}[{k}]", value=value)
         if self._beside(node, slot, sizes):
-            return node.sources[k][0].turned(node.sources[k][1], self.where)
+            made, labels = node.sources[k]
+            return made.summed(tuple(map(labels.index, node.slots)), self.where)
         sized = node.kind in ("same", "shift")
         known = node.kind in ("contract", "add", "func", "pick") or (sized and node.entry)
         if not known or slot in node.over:
@@ -194,7 +195,7 @@ class Indices:
         node = x.node.behind("same", self.where, name="entries", exact=lambda v: v.index_select(keep, at))
         node.indices[keep] = IndexClass(self.same_everywhere(len(at)))
         count, rest = divmod(x.index(keep).sizes[0], len(at))
-        node.part = None if rest else (x.node, keep, 0, count)
+        node.part = None if rest else (x.node, keep, 0, (self.same_everywhere(len(at)),) * count)
         return View(node, x.dims)
 
     def stepped(self, x: View, d: int, first: int, step: int) -> View:

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from .graph import Dims, IndexClass, Restart, TracedNode, View, whole_of
-from .reading import Number, Reader
+from .reading import Reader
+from .recording import Ref, leaves, mapped
 from .table import rule
 
 PLACES = ("places",)
@@ -22,182 +23,112 @@ def regroup(reader: Reader, x: View, *_: Any, **__: Any) -> View:
     return reader.regrouped(x, reader.shapes[0])
 
 
-@rule("permute")
-def permute(reader: Reader, x: View, *order: Any) -> View:
-    given = order[0] if isinstance(order[0], list | tuple) else order
-    return View(x.node, [x.dims[d] for d in given])
+@rule("permute", "transpose", "t", "get_T", "get_mT", "adjoint", "movedim")
+def permute(reader: Reader, x: View, *given: Any) -> View:
+    """The order is that in which the call puts dimensions of sizes of their own."""
+    assert reader.call is not None
+    sizes = range(2, 2 + len(x.dims))
+    moved = reader.call.function(torch.empty([*sizes], device="meta"), *given).shape
+    return View(x.node, [x.dims[sizes.index(n)] for n in moved])
 
 
-@rule("transpose", "t", "get_T", "get_mT", "adjoint")
-def transpose(reader: Reader, x: View, a: int = -1, b: int = -2) -> View:
-    order = list(range(len(x.dims)))
-    if len(order) > 1:
-        order[a], order[b] = order[b], order[a]
-    return View(x.node, [x.dims[d] for d in order])
-
-
-@rule("movedim")
-def movedim(reader: Reader, x: View, source: int, destination: int) -> View:
-    order = list(x.dims)
-    order.insert(destination % len(order), order.pop(source))
-    return View(x.node, order)
-
-
-@rule("expand", "expand_as", "repeat", "broadcast_to")
+@rule("expand", "expand_as", "repeat", "broadcast_to", "repeat_interleave")
 def expand(reader: Reader, x: View, *_: Any, **__: Any) -> View:
     """Entries that repeat, along a class that no slot has."""
-    dims: Dims = [()] * (len(reader.shapes[0][0]) - len(x.dims)) + list(x.dims)
-    for d, times in _repeats(reader, View(x.node, dims)):
-        if dims[d]:
-            raise reader.fail("a repeat of an axis")
-        dims[d] = (times,)
+    dims: Dims = [()] * (len(reader.shapes[0][0]) - len(x.dims)) + x.dims
+    for d, sizes in enumerate(zip(*reader.shapes[0], strict=True)):
+        have = View(x.node, dims).sizes(d, reader.builds)
+        if have != sizes:
+            if dims[d] and reader.name != "repeat_interleave":
+                raise reader.fail("a repeat of an axis")
+            dims[d] = (*dims[d], IndexClass([n // m for n, m in zip(sizes, have, strict=True)]))
     return View(x.node, dims)
 
 
-@rule("repeat_interleave")
-def repeat_interleave(reader: Reader, x: View, *_: Any, **__: Any) -> View:
-    dims = list(x.dims)
-    for d, times in _repeats(reader, x):
-        dims[d] = (*dims[d], times)
-    return View(x.node, dims)
-
-
-def _repeats(reader: Reader, x: View) -> list[tuple[int, IndexClass]]:
-    """Of dimensions that are longer in the result how many times."""
-    pairs = [(d, sizes, x.sizes(d, reader.builds)) for d, sizes in enumerate(zip(*reader.shapes[0], strict=True))]
-    return [(d, IndexClass([n // m for n, m in zip(a, b, strict=True)])) for d, a, b in pairs if a != b]
-
-
-@rule("chunk", "split", "tensor_split", "split_with_sizes")
-def chunk(reader: Reader, x: View, how: Any = None, dim: int = 0, **_: Any) -> list[View]:
-    d, parts, start = dim % len(x.dims), [], reader.same_everywhere(0)
-    sizes = [tuple(shape[d] for shape in shapes) for shapes in reader.shapes]
-    for k, size in enumerate(sizes):
-        stop = tuple(a + n for a, n in zip(start, size, strict=True))
-        parts.append(reader.narrowed(x, d, start, stop, sizes, k))
-        start = stop
-    return parts
-
-
-@rule("unbind")
-def unbind(reader: Reader, x: View, dim: int = 0) -> list[View]:
-    return [reader.pick(x, dim % len(x.dims), reader.same_everywhere(k)) for k in range(len(reader.shapes))]
-
-
-@rule("select")
-def select(reader: Reader, x: View, dim: int, index: Any) -> View:
-    return reader.pick(x, dim % len(x.dims), reader.vector(index))
-
-
-@rule("narrow")
-def narrow(reader: Reader, x: View, dim: int, start: Any, length: Any) -> View:
-    first = reader.vector(start)
-    return reader.narrowed(x, dim % len(x.dims), first, tuple(map(sum, zip(first, reader.vector(length), strict=True))))
-
-
-@rule("getitem")
-def getitem(reader: Reader, x: View, key: Any) -> View:
-    keys = _keys(reader, key, len(x.dims))
+@rule(
+    "getitem", "chunk", "split", "tensor_split", "split_with_sizes", "unbind", "select", "narrow", "index_select"
+)  # fmt: skip
+def taken(reader: Reader, x: View, *given: Any, **words: Any) -> Any:
+    """Entries along dimensions; which, the same call says of the places of all entries."""
     if x.node.kind == "pieces":  # to be written into
         return x
-    if any(isinstance(k, View) for k in keys):
-        return indexed(reader, x, keys)
-    d = 0
-    for k in keys:
-        if k is None:
-            x = View(x.node, [*x.dims[:d], (), *x.dims[d:]])
-            d += 1
-        elif isinstance(k, int | Number):
-            at = tuple(int(v) % n for v, n in zip(reader.vector(k), x.sizes(d, reader.builds), strict=True))
-            if x.node.kind == "choice":  # of the one-hot numbers of the chosen: those of one expert
-                x = View(x.node.but(at=at), [*x.dims[:d], *x.dims[d + 1 :]])
-            else:
-                x = reader.pick(x, d, at)
-        else:
-            bounds = [s.indices(n) for s, n in zip(k, x.sizes(d, reader.builds), strict=True)]
-            start, stop, step = (tuple(b[j] for b in bounds) for j in range(3))
-            one = set(step) == {1}
-            x = reader.narrowed(x, d, start, stop) if one else reader.stepped(x, d, start[0], step[0])
-            d += 1
-    return x
-
-
-def _keys(reader: Reader, key: Any, n: int) -> list[Any]:
-    """The keys of an index: an ellipsis is written out, a constant whole number is a number."""
-    keys = list(key) if isinstance(key, tuple) and not isinstance(key, Number) else [key]
-    used = sum(k is not None and k is not Ellipsis for k in keys)
-    for at, k in enumerate(keys):
-        if k is Ellipsis:
-            keys[at : at + 1] = [[slice(None)] * reader.builds] * (n - used)
-            break
-    for at, k in enumerate(keys):
-        if isinstance(k, View) and k.node.kind == "const" and not k.dims:
-            v = k.node.value[0]
-            if not v.is_floating_point() and v.dtype is not torch.bool:
-                keys[at] = Number(int(v) for v in k.node.value)
-    return keys
-
-
-def indexed(reader: Reader, x: View, keys: list[Any]) -> View:
-    """By the numbers of chosen experts: their letter stays. By constants along a Theta(1) axis: entries of it."""
-    tensors = [(d, k) for d, k in enumerate(keys) if isinstance(k, View)]
-    places = [(d, k) for d, k in tensors if k.node.kind == "choice"]
-    if len(tensors) == 1 and places:
-        d, choice = places[0]
-        if len(x.dims[d]) != 1 or not isinstance(x.dims[d][0], int):
-            raise reader.fail("an index along several axes")
-        e, slot = x.dims[d][0], choice.node.slot
-        reader.align([[x.index(e)], [choice.node.indices[slot].root()]])
-        return x.with_dim(d, *(tuple(e if q == slot else choice.index(q) for q in dim) for dim in choice.dims))
-    if places:
+    if any(v.node.kind != "const" for v in leaves((given, words), View)):
         raise reader.fail("an index by what is computed")
-    out, d, gone = x, 0, False
-    expert = next((k.node.at for _, k in tensors if k.node.at), None)
-    for k in keys:
-        if k is None:
-            out = View(out.node, [*out.dims[:d], (), *out.dims[d:]])
-        elif isinstance(k, int | Number):
-            out = reader.pick(out, d, reader.vector(k))
-            continue
-        elif isinstance(k, View) and expert is not None and k.node.slot:
-            out = reader.pick(out, d, expert)
-            continue
-        elif isinstance(k, View):
-            if len(k.dims) > 1 or gone:
-                raise reader.fail("an index of several dimensions")
-            if out.dims[d]:
-                at = k.node.value[0]
-                at = at.nonzero()[:, 0] if at.dtype is torch.bool else at
-                if at.dim() == 0:
-                    raise reader.fail("an index that is a tensor")
-                if sorted(at.tolist()) != list(range(out.sizes(d, 1)[0])):
-                    out = reader.entries_of(out, d, at)
-            gone = expert is None
-        d += 1
-    return out
+    found, several = _places(reader), len(reader.shapes) > 1 and len(reader.shapes[0][0]) == len(x.dims)
+    lengths = [[tuple(map(len, ats)) for ats, _ in one] for one in found]
+    made = []
+    for k, one in enumerate(found):
+        y = x
+        dims: Dims = [() if set(n) == {1} else (IndexClass(n),) for n in zip(*reader.shapes[k], strict=True)]
+        for d in reversed(range(len(x.dims))):
+            ats, most = one[d][0], x.sizes(d, reader.builds)
+            times = tuple(len(at) // n for at, n in zip(ats, most, strict=True))
+            start, step = tuple(at[0] for at in ats), ats[0][1] - ats[0][0] if len(ats[0]) > 1 else 1
+            if lengths[k][d] == most and all(sorted(at) == [*range(len(at))] for at in ats):
+                continue
+            if all(at == [*range(n)] * t for at, n, t in zip(ats, most, times, strict=True)):  # again and again
+                y = y.with_dim(d, (IndexClass(times), *y.dims[d]))
+            elif any(at != [*range(at[0], at[-1] + 1, step)] for at in ats):
+                y = reader.entries_of(y, d, torch.tensor(ats[0]))
+            elif step > 1:
+                y = reader.stepped(y, d, start[0], step)
+            else:
+                stop = tuple(at[-1] + 1 for at in ats)
+                y = reader.narrowed(y, d, start, stop, [each[d] for each in lengths] if several else None, k)
+        for (_, o), dim in zip(one, y.dims, strict=True):
+            if o is not None:
+                dims[o] = dim
+        made.append(View(y.node, dims))
+    return made if len(made) > 1 else made[0]
+
+
+Places = list[tuple[list[list[int]], int | None]]
+"""By dimension the places that are taken, at every build, and the dimension of the result along which they lie."""
+
+
+def _places(reader: Reader, function: Any = None) -> list[Places]:
+    """The places along the dimensions of its first argument that the results of the call have."""
+    results: list[Places] = [[] for _ in reader.shapes]
+    for build, (run, call) in enumerate(zip(reader.runs, reader.calls, strict=True)):
+        (base, *args), words = mapped((call.arguments, call.keywords), Ref, run.tensor)
+        grids = torch.meshgrid(*map(torch.arange, base.shape), indexing="ij") if base.dim() else ()
+        for d, grid in enumerate(grids):
+            out = function(grid, args[0]) if function else call.function(grid, *args, **words)
+            for result, places in zip(results, out if isinstance(out, list | tuple) else [out], strict=True):
+                along = [o for o, n in enumerate(places.shape) if n > 1 and bool((places.diff(dim=o) != 0).any())]
+                if len(along) > 1:
+                    raise reader.fail("an index of several dimensions")
+                at = places.movedim(along[0], 0).flatten(1)[:, 0] if places.dim() > 1 and along else places.flatten()
+                if build == 0:
+                    result.append(([], None))
+                ats, o = result[d]
+                result[d] = [*ats, at.tolist() if along else at[:1].tolist()], along[0] if along else o
+    for one in results:
+        lies = [o for _, o in one if o is not None]
+        if len(set(lies)) < len(lies):
+            raise reader.fail("an index of several dimensions")
+    return results
 
 
 @rule("setitem")
 def setitem(reader: Reader, base: View, key: Any, value: Any) -> View:
-    """A part of a new tensor, or all that a constant index names. All parts together are a concatenation."""
-    keys = _keys(reader, key, len(base.dims))
+    """A part of a new tensor, or all of one. All parts together are a concatenation."""
     if not isinstance(value, View):
         raise reader.fail("writes numbers into a signal")
-    if len(keys) == 1 and isinstance(keys[0], View) and keys[0].node.kind == "const":
-        at = keys[0].node.value[0]
-        if sorted(at.flatten().tolist()) == list(range(base.sizes(0, 1)[0])):
-            return value
-    cut = [(d, k[0]) for d, k in enumerate(keys) if isinstance(k, list) and k[0] != slice(None)]
-    if base.node.kind in ("const", "pieces") and len(cut) == 1 and all(isinstance(k, list) for k in keys):
-        d, part = cut[0]
-        start, stop, step = part.indices(size := reader.shapes[0][0][d])
-        before = base.node.value if base.node.kind == "pieces" else []
-        if step == 1 and all(piece[2] == d for piece in before):
-            pieces = sorted([*before, (start, stop, d, value)], key=lambda piece: piece[:2])
-            if [a for a, *_ in pieces] == [0, *(b for _, b, *_ in pieces[:-1])] and pieces[-1][1] == size:
-                return concatenated(reader, [v for *_, v in pieces], d, reader.shapes[0])
-            return View(TracedNode("pieces", [], value=pieces), base.dims)
-    raise reader.fail("writes into a part of a tensor; torch.cat its parts")
+    (places,), sizes = _places(reader, Tensor.__getitem__), reader.shapes[0][0]
+    cut = [(d, ats[0]) for d, (ats, _) in enumerate(places) if sorted(ats[0]) != [*range(sizes[d])]]
+    if not cut:
+        return value
+    d, at = cut[0]
+    before = base.node.value if base.node.kind == "pieces" else []
+    if base.node.kind not in ("const", "pieces") or len(cut) > 1 or any(piece[2] != d for piece in before):
+        raise reader.fail("writes into a part of a tensor; torch.cat its parts")
+    pieces = sorted([*before, (at[0], at[-1] + 1, d, value)], key=lambda piece: piece[:2])
+    if at != [*range(at[0], at[-1] + 1)]:
+        raise reader.fail("writes into a part of a tensor; torch.cat its parts")
+    if [a for a, *_ in pieces] + [sizes[d]] == [0, *(b for _, b, *_ in pieces)]:
+        return concatenated(reader, [v for *_, v in pieces], d, reader.shapes[0])
+    return View(TracedNode("pieces", [], value=pieces), base.dims)
 
 
 @rule("copy")
@@ -233,7 +164,7 @@ def concatenated(
         new: the dimension that a stack makes; behind that of the parts of one whole, it interleaves them.
     """
     first, *more = {whole_of(p.node) for p in parts}
-    if first is not None and not more and len(parts) == first[2] and all(p.dims == parts[0].dims for p in parts):
+    if first is not None and not more and len(parts) == len(first[2]) and all(p.dims == parts[0].dims for p in parts):
         return _mixed(reader, parts, *first[:2], between=new is not None and first[1] in parts[0].dims[new - 1])
     live, sizes = [p for p in parts if p.node.kind != "const"], tuple(shape[d] for shape in shapes)
     wide = [p.index(e) for p in live for k, dim in enumerate(p.dims) for e in dim if k == d or not isinstance(e, int)]

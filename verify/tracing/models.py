@@ -269,7 +269,7 @@ def guard(reader: Reader, output: View) -> float:
     if apart <= TOLERANCE:
         return apart
     for call, ref, view in reader.read_calls:
-        if view.node.kind in ("const", "choice", "pieces"):
+        if view.node.kind in ("const", "pieces"):
             continue
         found = view.laid_out(view.node.evaluate(values)).double().flatten().sort().values
         true = run.tensors[ref.number].double().flatten().sort().values

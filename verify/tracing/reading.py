@@ -37,7 +37,8 @@ class Reader(Indices):
     """One reading. apply: the table of rules.
 
     Attributes:
-        call: that is read. name: of it in the table. shapes, values: of its results, by result, then by build.
+        call, calls: what is read, at the first build and at all. name: of the call in the table.
+        shapes, values: of its results, by result, then by build.
         left_out: the largest entries of constants, and where they multiply.
     """
 
@@ -49,6 +50,7 @@ class Reader(Indices):
         self.one_hot: dict[int, TracedNode] = {}
         self.left_out: set[tuple[str, float]] = set()
         self.name = ""
+        self.calls: Sequence[TorchCall] = ()
         self.shapes: list[list[tuple[int, ...]]] = []
         self.values: list[list[Tensor]] = []
 
@@ -66,7 +68,7 @@ class Reader(Indices):
             if place == 0:
                 self.views[number] = self.leaf_view("data", "data", number)
         for calls in zip(*(run.calls for run in self.runs), strict=True):
-            self.call = calls[0]
+            self.call, self.calls = calls[0], calls
             self._step(calls)
         self.call = None
         return self.view(first.output)
@@ -78,7 +80,7 @@ class Reader(Indices):
         return self.views[ref.number]
 
     def _bound(self, trees: Sequence[Any]) -> Any:
-        """Arguments at all builds: tensors are views, numbers that change are ``Number``, slices are lists of them."""
+        """Arguments at all builds: tensors are views, numbers that change are ``Number``."""
         x = trees[0]
         if isinstance(x, Ref):
             return self.view(x)
@@ -86,8 +88,6 @@ class Reader(Indices):
             return type(x)(map(self._bound, zip(*trees, strict=True)))
         if isinstance(x, dict):
             return {k: self._bound([t[k] for t in trees]) for k in x}
-        if isinstance(x, slice):
-            return [*trees]
         return Number(trees) if isinstance(x, int | float) and len(set(trees)) > 1 else x
 
     def vector(self, x: Any) -> Any:
@@ -302,6 +302,8 @@ class Reader(Indices):
         most = tuple(float(v.abs().max()) if v.numel() else 0.0 for v in values)
         if not any(most):
             return self.constant(self.values[0])
+        if "topk" in _bare(x.node).name and (entry := self._where_chosen(x, values[0])) is not None:
+            return entry
         keys = range(len(x.dims))
         c, first = values[0], most[0]
         alike = all(abs(m - first) <= 1e-6 * first for m in most)
@@ -325,6 +327,21 @@ class Reader(Indices):
         note = "" if bool((c == 1).all()) else "a constant factor is left out (rotary angles, masks)"
         self.left_out.add((NUMBER.sub("*", self.where), round(first, 9)))
         return self.same(self.spread(x, by), lambda v: v * c.to(v.dtype), note)
+
+    def _where_chosen(self, x: View, c: Tensor) -> View | None:
+        """Values of the chosen where one expert is, or where each is (an identity matrix): that value, or that of each;
+        of zeros nothing is left but their dimension."""
+        along = [d for d, n in enumerate(c.shape) if n > 1 and bool((c.diff(dim=d) != 0).any())]
+        dims, last = [()] * (c.dim() - len(x.dims)) + x.dims, c.dim() - 1
+        if not along or not dims[d := along[0]] or not set(c.unique().tolist()) <= {0, 1}:
+            return None
+        row = c.movedim(d, 0).reshape(c.shape[d], -1)[:, 0]
+        if len(along) == 1 and row.sum() == 1:
+            y = self.pick(View(x.node, dims), d, self.same_everywhere(int(row.argmax())))
+            return View(y.node, [*y.dims[:d], (), *y.dims[d:]])
+        if along[1:] == [last] and not dims[last]:
+            return View(x.node, [*dims[:d], (), *dims[d + 1 : -1], dims[d]])
+        return None
 
     # functions and sums -----------------------------------------------------------------------------------------
 

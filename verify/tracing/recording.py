@@ -69,6 +69,9 @@ class Recording:
     inputs: dict[int, int] = field(default_factory=dict)
     output: Ref = Ref(-1)
 
+    def tensor(self, ref: Ref) -> Tensor:
+        return self.tensors[ref.number]
+
     @property
     def names(self) -> list[tuple[str, str]]:
         """The calls, as they are compared between builds."""
@@ -99,6 +102,7 @@ class Recorder(TorchFunctionMode):
         self.kept: list[Tensor] = []
         self.versions: dict[int, int] = {}
         self.moved: set[int] = set()
+        self.chosen = False
         self.slices: dict[int, Any] = {}
         self.counts: Counter[tuple[str, str]] = Counter()
 
@@ -134,6 +138,8 @@ class Recorder(TorchFunctionMode):
             raise self.fail(name, "writes into out=; return the result instead")
         stale = frozenset(self.ids[id(x)] for x in leaves((args, keywords), Tensor) if self._stale(x))
         result = func(*args, **keywords)
+        if name == "topk" and result[0].shape == args[0].shape:
+            result = self._in_order(args[0], keywords.get("dim", args[2] if len(args) > 2 else -1))
         if name == "__getitem__":
             self.slices[id(result)] = args
         if name == "copy_" and id(args[0]) in self.slices:  # base[key].copy_(x) is base[key] = x
@@ -164,6 +170,12 @@ class Recorder(TorchFunctionMode):
             operands.append(made)
         return f"{','.join(terms)}->{out}", *operands
 
+    def _in_order(self, x: Tensor, dim: int) -> Any:
+        """All that are chosen, in the order in which they are, so that which is where depends on no values."""
+        self.chosen = True
+        at = torch.arange(x.shape[dim]).reshape([-1 if d == dim % x.dim() else 1 for d in range(x.dim())])
+        return torch.return_types.topk((x.clone(), at.expand(x.shape).clone()))
+
     def _stale(self, x: Tensor) -> bool:
         return id(x) in self.ids and self.versions[self.ids[id(x)]] != x._version
 
@@ -178,8 +190,8 @@ class Recorder(TorchFunctionMode):
         moved = any(r.number in self.moved for r in refs((arguments, named)))
         if moved and not name.removeprefix("new_").startswith(MAKERS):
             outs = list(refs(out))
-            if name == "topk" and tuple(result[0].shape) == tuple(args[0].shape):
-                outs = outs[:1]  # all are chosen: only their order depends on values
+            if name == "topk" and result[0].shape == args[0].shape:
+                outs = outs[:1]
             self.moved |= {r.number for r in outs}
         module = self.path[-1]
         key = (module, name, self.counts[module, name])
@@ -257,13 +269,17 @@ def record(model: nn.Module, inputs: tuple[Any, ...], keywords: Mapping[str, Any
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with foreign("the model"), torch.no_grad(), recorder:
-            out = model(*inputs, **keywords)
+        with foreign("the model"), torch.no_grad():
+            with recorder:
+                out = output_of(model(*inputs, **keywords))
+            again = output_of(model(*inputs, **keywords)) if strict and recorder.chosen else out
+            if float((out - again).abs().max()) > 1e-5 * float(out.abs().max()):
+                raise Unreadable("model: topk: the order of what is chosen changes the output")
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
         for hook in hooks:
             hook.remove()
-    recorder.run.output = recorder.ref(output_of(out))
+    recorder.run.output = recorder.ref(out)
     return recorder.run
 
 

@@ -13,7 +13,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .graph import IndexClass, TracedNode, View
-from .layout import indexed
 from .reading import Reader
 from .table import rule
 
@@ -85,7 +84,7 @@ def topk(reader: Reader, x: View, k: Any, dim: int = -1, *_: Any, **__: Any) -> 
         few = x.node.behind("func", reader.where, name=FEW, over=over, exact=lambda v: v.topk(most[0], slot).values)
         few.indices[slot] = IndexClass(reader.same_everywhere(most[0]))
         return [View(few, x.dims)] * 2
-    return [_largest(reader, x, over, most[0]), View(x.node.behind("choice", reader.where, slot=slot), x.dims)]
+    return [_largest(reader, x, over, most[0]), *reader.constants(1)]
 
 
 @rule("max")
@@ -96,17 +95,10 @@ def largest(reader: Reader, x: View, dim: Any = None, keepdim: bool = False, *_:
     return [along(reader, "max", x, d, lambda v, k: v.amax(k, keepdim=True).expand(v.shape)), *reader.constants(1)]
 
 
-def where_chosen(reader: Reader, x: View, choice: View) -> View:
-    """Values of the chosen times where one expert is, or where each is: the value of the expert, or of each."""
-    n = len(choice.dims)
-    d = next(k for k, dim in enumerate(choice.dims) if choice.node.slot in dim)
-    mine = [()] * (n - len(x.dims)) + x.dims
-    if choice.node.at:
-        y = reader.pick(View(x.node, mine), d, choice.node.at)
-        return View(y.node, [*y.dims[:d], (), *y.dims[d:]])
-    if isinstance(choice.dims[-1][0], int) or mine[-1] or d == n - 1:
-        raise reader.fail("a product with the numbers of what is chosen")
-    return View(x.node, [*mine[:d], (), *mine[d + 1 : -1], mine[d]])
+def _ordered(index: View, dim: int) -> bool:
+    """Is an index of what is chosen that of all, in their order?"""
+    values = index.node.value if index.node.kind == "const" else ()
+    return bool(values) and all(bool((v.movedim(dim, -1) == torch.arange(v.shape[dim])).all()) for v in values)
 
 
 @rule("embedding")
@@ -132,9 +124,8 @@ def embedding(reader: Reader, ids: View, weight: View, *_: Any, **__: Any) -> Vi
 
 
 @rule("where")
-def where(reader: Reader, condition: View, *given: Any) -> Any:
-    """Where a mask of one expert is true: its tokens, and its places among the chosen. Else a mask of constants."""
-    return _masked(reader, condition, *map(reader.operand, given)) if given else nonzero(reader, condition)
+def where(reader: Reader, condition: View, x: Any, y: Any) -> View:
+    return _masked(reader, condition, reader.operand(x), reader.operand(y))
 
 
 @rule("masked_fill")
@@ -156,31 +147,11 @@ def _masked(reader: Reader, mask: View, x: View, y: View) -> View:
     return reader.same(reader.spread(kept, mask), lambda v: torch.where(m, v, value.to(v.dtype)), note)
 
 
-@rule("nonzero")
-def nonzero(reader: Reader, x: View, *_: Any, **__: Any) -> list[View]:
-    found = reader.constants()
-    if x.node.kind != "choice":
-        raise reader.fail("an index by what is computed")
-    if x.node.at:
-        for view, dim in zip(found, x.dims, strict=True):
-            view.node.at, view.node.slot = x.node.at, int(x.node.slot in dim)
-    return found
-
-
-@rule("one_hot")
-def one_hot(reader: Reader, x: View, *_: Any, **__: Any) -> View:
-    if x.node.kind != "choice":
-        raise reader.fail("a one-hot of what is not a chosen expert")
-    return View(x.node, [*x.dims, (IndexClass([s[-1] for s in reader.shapes[0]]),)])
-
-
 @rule("gather")
 def gather(reader: Reader, x: View, dim: int, index: View, **_: Any) -> View:
     """Scores of the chosen experts, in the order of the experts."""
     over, k = slots_along(reader, x, dim), x.sizes(dim, reader.builds)
-    if index.node.kind != "choice":
-        raise reader.fail("a gather that is not by chosen experts")
-    if index.sizes(dim, reader.builds) != k or len(over) > 1 or reader.shapes[0][0][dim] != k[0]:
+    if not _ordered(index, dim) or len(over) > 1 or index.node.value[0].shape[dim] != k[0]:
         raise reader.fail("a gather of some experts; let build take K, which is traced with K = M")
     return _largest(reader, x, over, k[0])
 
@@ -193,9 +164,7 @@ def take_along_dim(reader: Reader, x: View, indices: View, dim: int = -1) -> Vie
 @rule("scatter", "scatter_add")
 def scatter(reader: Reader, base: View, dim: int, index: View, src: Any = None, **_: Any) -> View:
     """Values of the chosen experts in their places, zero elsewhere."""
-    if base.node.kind == "const" and index.node.kind == "choice":
-        if not isinstance(src, View) or src.node.kind == "const":
-            return reader.constant(reader.values[0])
+    if base.node.kind == "const" and _ordered(index, dim):
         if all(bool((v < -1e3).all()) for v in base.node.value):
             return View(src.node, src.dims)
         if not any(bool(v.any()) for v in base.node.value):
@@ -209,8 +178,3 @@ def index_add(reader: Reader, base: View, dim: int, index: View, source: View, *
     if index.node.kind != "const" or sorted(index.node.value[0].tolist()) != list(range(size)):
         raise reader.fail("adds to some entries; build with K = M (every expert)")
     return reader.add([base, source]) if base.node.kind != "const" else reader.shifted(source, base)
-
-
-@rule("index_select")
-def index_select(reader: Reader, x: View, dim: int, index: View) -> View:
-    return indexed(reader, x, [*[[slice(None)] * reader.builds] * dim, index])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from math import prod
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from .graph import Dims, IndexClass, TracedNode, View
 from .layout import PLACES
 from .reading import Reader
-from .routing import along, softmax, where_chosen
+from .routing import along, softmax
 from .table import rule
 
 # products -------------------------------------------------------------------------------------------------------
@@ -101,11 +101,6 @@ def sub(reader: Reader, a: Any, b: Any, alpha: Any = 1) -> View:
     return add(reader, a, negative(reader, b), alpha)
 
 
-@rule("rsub")
-def rsub(reader: Reader, a: Any, b: Any, alpha: Any = 1) -> View:
-    return sub(reader, b, a, alpha)
-
-
 @rule("neg")
 def negative(reader: Reader, x: Any) -> View:
     y = reader.operand(x)
@@ -129,9 +124,7 @@ def total(reader: Reader, x: View, dim: Any = None, keepdim: bool = False, dtype
 
 @rule("mul")
 def multiply(reader: Reader, a: Any, b: Any) -> View:
-    x, y = reader.operand(a), reader.operand(b)
-    x, y = (y, x) if x.node.kind == "choice" else (x, y)
-    return where_chosen(reader, x, y) if y.node.kind == "choice" else reader.multiply(x, y)
+    return reader.multiply(reader.operand(a), reader.operand(b))
 
 
 @rule("div")
@@ -142,27 +135,17 @@ def divide(reader: Reader, a: Any, b: Any) -> View:
     return reader.multiply(x, reader.function("reciprocal", y, torch.reciprocal))
 
 
-@rule("rdiv")
-def rdivide(reader: Reader, a: Any, b: Any) -> View:
-    return divide(reader, b, a)
-
-
-@rule("square")
-def square(reader: Reader, x: View) -> View:
-    return reader.multiply(x, x)
-
-
 ROOTS: dict[Any, tuple[str, Callable[[Tensor], Tensor]]] = {
     0.5: ("sqrt", torch.sqrt), -0.5: ("rsqrt", torch.rsqrt), -1: ("reciprocal", torch.reciprocal)
 }  # fmt: skip
 
 
-@rule("pow")
-def power(reader: Reader, x: View, exponent: Any) -> View:
+@rule("pow", "square")
+def power(reader: Reader, x: View, exponent: Any = 2) -> View:
     if isinstance(exponent, View) and exponent.node.kind == "const" and not exponent.dims:
         exponent = float(exponent.node.value[0])
     if exponent in (2, 3):
-        return square(reader, x) if exponent == 2 else reader.multiply(square(reader, x), x)
+        return reader.multiply(x, x) if exponent == 2 else reader.multiply(power(reader, x), x)
     if exponent not in ROOTS:
         raise reader.fail(f"a power {exponent}")
     return reader.function(ROOTS[exponent][0], x, ROOTS[exponent][1])
@@ -171,26 +154,13 @@ def power(reader: Reader, x: View, exponent: Any) -> View:
 # functions along dimensions -------------------------------------------------------------------------------------
 
 
-@rule("rms_norm")
-def rms_norm(
-    reader: Reader, x: View, normalized_shape: Sequence[Any], weight: Any = None, eps: float | None = None
-) -> Any:
-    return _normed(reader, x, normalized_shape, weight, None, lambda v: F.rms_norm(v, v.shape[-1:], eps=eps))
-
-
-@rule("layer_norm", "native_layer_norm")
-def layer_norm(
-    reader: Reader, x: View, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5
-) -> Any:
-    return _normed(reader, x, normalized_shape, weight, bias, lambda v: F.layer_norm(v, v.shape[-1:], eps=eps))
-
-
-def _normed(
-    reader: Reader, x: View, shape: Sequence[Any], weight: Any, bias: Any, exact: Callable[[Tensor], Tensor]
-) -> Any:
-    if len(shape) != 1:
+@rule("rms_norm", "layer_norm", "native_layer_norm")
+def norm(reader: Reader, x: View, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: Any = None) -> Any:
+    name, function = ("rmsnorm", F.rms_norm) if reader.name == "rms_norm" else ("layernorm", F.layer_norm)
+    if len(normalized_shape) != 1:
         raise reader.fail("a norm along several dimensions")
-    out = along(reader, "rmsnorm" if reader.name == "rms_norm" else "layernorm", x, -1, lambda v, d: exact(v))
+    words = {} if eps is None else {"eps": eps}
+    out = along(reader, name, x, -1, lambda v, d: function(v, v.shape[-1:], **words))
     out = out if weight is None else reader.multiply(weight, out)
     out = out if bias is None else reader.add([out, bias])
     return [out, *reader.constants(1)]
@@ -243,8 +213,6 @@ def attention(
 
 @rule("clamp")
 def clamp(reader: Reader, x: View, min: Any = None, max: Any = None) -> View:
-    if x.node.kind == "choice":
-        return x
     return reader.same(x, lambda v: v.clamp(min, max), "a clip is left out")
 
 

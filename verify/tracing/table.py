@@ -19,7 +19,7 @@ from scaling_algebra.errors import UsageError
 from .entries import NAMES, classified
 from .graph import View
 from .reading import Reader
-from .recording import MAKERS, leaves
+from .recording import MAKERS
 
 Rule = Callable[..., Any]
 RULES: dict[str, Rule] = {}
@@ -41,11 +41,6 @@ SAME = {
     "to", "float", "type_as", "contiguous", "clone", "detach", "dropout", "double", "half", "bfloat16", "type", "cpu",
     "alias", "requires_grad", "long", "int", "lift_fresh", "native_dropout", "get_data", "to_copy", "pos",
 }  # fmt: skip
-COUNTS = {
-    "nonzero", "ne", "eq", "gt", "lt", "any", "argsort", "sort", "cumsum", "bincount", "ge", "le", "isin", "all", "sum",
-    "floor_divide", "histc", "sub", "add", "max", "min", "remainder", "mul",
-}  # fmt: skip
-"""Calls whose result, made of chosen experts' numbers, is the same whatever the values: all are chosen."""
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:
@@ -71,20 +66,17 @@ def apply(reader: Reader, args: list[Any], keywords: Any) -> Any:
         Unreadable: no rule, or one that does not hold here.
     """
     assert reader.call is not None
-    name = reader.name = plain(reader.call.name)
+    name = plain(reader.call.name)
+    if name in ("rsub", "rdiv"):
+        name, args = name[1:], args[::-1]
+    reader.name = name
     x: Any = args[0] if args else None
-    live = [v for v in leaves((args, keywords), View) if v.node.kind != "const"]
     if name.startswith((*MAKERS, "new_")) or not any(v.numel() for values in reader.values for v in values):
         return reader.constants()
-    if name == "detach" and x.node.kind != "choice":
+    if name == "detach":
         return reader.same(x, lambda v: v, "a stop of the gradient is left out", lambda u: u)
     if name in SAME:
         return x
-    if name in COUNTS and all(v.node.kind == "choice" for v in live):
-        if name == "eq" and isinstance(args[1], int | tuple):
-            return View(live[0].node.but(at=reader.vector(args[1])), live[0].dims)
-        if name != "nonzero" or len(reader.values) == 1:
-            return reader.constants()
     if name in ENTRYWISE and x.node.kind != "const":
         return _entrywise(reader, name, *args, **keywords)
     if name not in RULES:
@@ -94,7 +86,7 @@ def apply(reader: Reader, args: list[Any], keywords: Any) -> Any:
         return RULES[name](reader, *args, **keywords)
     except UsageError:
         raise
-    except (AssertionError, AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+    except (AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         raise reader.fail(f"called in a way that its rule does not read ({type(error).__name__}: {error})") from error
 
 

@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
+from itertools import accumulate
 from typing import Any
 
 from scaling_algebra.spec.axes import AXES
@@ -50,6 +51,7 @@ class Writer:
         self.factors: dict[str, tuple[str, Powers]] = {}
         self.gauge: dict[str, Powers] = {}
         self.signals: dict[int, str] = {}
+        self.cuts: dict[str, dict[str, tuple[int, int, int]]] = {}
         self.taken = {"data", "f", *FUNCTIONS}
         self.axis_of: dict[IndexClass, str] = {}
         self.letter_of: dict[IndexClass, str] = {}
@@ -185,7 +187,19 @@ class Writer:
             self.signals[node.number] = self._fresh(re.sub(r"^(?=\d)", "l", stem))
         return self.signals[node.number]
 
-    def symbol(self, name: str) -> str:
+    def symbol(self, node: TracedNode) -> str:
+        name, spans = node.name, {node.name: (-1, 0, 0)}
+        if node.part is not None and node.part[0].kind == "param":
+            _, slot, k, sizes = node.part
+            start, stop = [0, *accumulate(x[0] for x in sizes[: k + 1])][-2:]
+            spans[name[: name.rindex("[")]] = slot, start, stop
+        for whole, span in spans.items():
+            for other, there in self.cuts.setdefault(whole, {}).items():
+                apart = there[0] == span[0] and (there[2] <= span[1] or span[2] <= there[1])
+                if there != span if other == name else not apart:
+                    why = "is read whole and in parts, or cut in two ways; use a parameter for each part"
+                    raise refused(name, why)
+            self.cuts[whole][name] = span
         for symbol, known in self.parameters.items():
             if known == name:
                 return symbol
@@ -199,7 +213,7 @@ class Writer:
         if node.kind == "cat" or (node.weight and node.kind not in ("param", "func")):
             what = "a concatenation that no product sums" if node.kind == "cat" else "what is made of weights alone"
             raise node.fail(f"{what} is in no equation; use its parts, or a parameter")
-        name = self.symbol(node.name) if node.kind == "param" else "data" if node.kind == "data" else self.signal(node)
+        name = self.symbol(node) if node.kind == "param" else "data" if node.kind == "data" else self.signal(node)
         return _named(name, letters)
 
     def acting(self, node: TracedNode, letters: Sequence[str]) -> str:
@@ -207,7 +221,7 @@ class Writer:
         if any(map(self.grows, self.data.indices)) or sum(map(self.grows, node.indices)) > 1:
             raise refused(node.name, "a gain beside data that grow, or a function of a matrix; no equation says it")
         if node.number not in self.signals:
-            self.signals[node.number] = self._fresh(f"{self.symbol(node.name).lower()}_gain")
+            self.signals[node.number] = self._fresh(f"{self.symbol(node).lower()}_gain")
             data = self.own(self.data)
             right = f"{self.ref(node, [*letters, *data])} {self.ref(self.data, data)}"
             self.lines.append((_named(self.signals[node.number], letters), right, None))
