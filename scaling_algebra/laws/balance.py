@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
@@ -99,8 +100,10 @@ class Balance(Rendered):
             blocks += self._cell(cell)
         if self.notes:
             blocks.append(Lines.of(*map(literal, self.notes), listed=True))
-        reached = {"reached": [self.reached(c) for c in self.cells]} if self.reach else {}
-        return Document(tuple(blocks), {f.name: getattr(self, f.name) for f in fields(self)} | reached)
+        record = {f.name: getattr(self, f.name) for f in fields(self)}
+        if self.reach:
+            record["reached"] = [{n: c.shown(m) for n, m in self.reached(c).items()} for c in self.cells]
+        return Document(tuple(blocks), record)
 
     def _cell(self, cell: Minimum) -> list[Block]:
         shares = [(_sized(t), ", share ", term(x)) for t, x in zip(cell.active, cell.shares, strict=True)]
@@ -131,7 +134,7 @@ def balance(
     problem = expression(total) if isinstance(total, str) else total
     relations = [relation(c) if isinstance(c, str) else c for c in constraints]
     named = [*minimise, *growing, *fixed]
-    if twice := [name for name in named if named.count(name) > 1]:
+    if twice := [name for name, count in Counter(named).items() if count > 1]:
         raise UsageError(f"{twice[0]} is named twice; a quantity is minimised over, grows, or is fixed")
     if not growing:
         raise UsageError("nothing grows; name the quantity that the minimum is a power of, such as n")

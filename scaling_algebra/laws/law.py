@@ -165,6 +165,8 @@ def law(
         return windows(found.name, found.title, found.grows, found.assume, found.define, given, drop)
     else:
         _only("a law", of_sums | {"drop": drop})
+    if reach is not None:
+        monomial(reach)  # refused before any work
     if reach is not None and axis is None and len(found.axes) > 1:
         raise UsageError(f"reach is about one axis; give axis, one of {', '.join(found.axes)}")
     a = answer(found, axis, at)

@@ -10,10 +10,11 @@ Who asks: ``balance.py``, ``recipes/horizon.py``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import reduce
 from itertools import combinations
 from operator import mul
+from typing import Any
 
 import sympy
 
@@ -32,19 +33,16 @@ class Condition:
     ratio: Monomial
     alone: str = ""
 
-    @property
-    def bound(self) -> tuple[str, Monomial] | None:
-        """``<=`` or ``>=``, and the monomial that the quantity which stands alone is compared with."""
-        direction = sign(self.ratio[self.alone]) if self.alone else None
-        return None if direction is None else ("<=" if direction > 0 else ">=", self.ratio.solved(self.alone))
-
     def __str__(self) -> str:
         if not self.alone:
             above = sympy.fraction(sympy.together(-self.ratio.powers[0][1]))
             whole = sympy.expand(above[0] * (1 if above[1].is_positive else above[1])).primitive()[1]
             up = sympy.Add(*(t for t in sympy.Add.make_args(whole) if t.as_coeff_Mul()[0] > 0))
             return f"{written(up)} > {written(sympy.Add(up, -whole))}"
-        return f"{self.ratio} <= 1" if self.bound is None else f"{self.alone} {self.bound[0]} {self.bound[1]}"
+        direction = sign(self.ratio[self.alone])
+        if direction is None:
+            return f"{self.ratio} <= 1"
+        return f"{self.alone} {'<=' if direction > 0 else '>='} {self.ratio.solved(self.alone)}"
 
 
 @dataclass(frozen=True)
@@ -67,6 +65,15 @@ class Minimum:
     exact: bool
     window: tuple[Condition, ...]
     where: tuple[Condition, ...]
+
+    def record(self) -> dict[str, Any]:
+        """For JSON."""
+        sizes = {"minimum": self.shown(self.minimum), "optimum": {n: self.shown(m) for n, m in self.optimum.items()}}
+        return {f.name: getattr(self, f.name) for f in fields(self)} | sizes
+
+    def shown(self, m: Monomial) -> dict[str, Any]:
+        """A size for JSON: no prefactor where none is known."""
+        return m.record() | ({} if self.exact else {"prefactor": None})
 
 
 def circuits(rows: Sequence[Monomial], names: Sequence[str]) -> Iterator[tuple[tuple[int, ...], list[Expr]]]:

@@ -66,7 +66,8 @@ def test_an_axis_of_ones_own_is_one_that_ships_by_another_name(rate):
 
 def test_an_axis_without_a_rate_is_fixed():
     mine, fixed = (mup(adapter(x), "N=1", given=ADAPTER) for x in ("rank", "R"))
-    assert same_powers(mine, fixed, ("", ""))
+    assert same_powers(mine, fixed, ("", "")) and mine.configuration.network.frozen == {"E", "W", "U"}
+    assert [str(mine["A"].init_std), str(mine["A"].lr), str(mine["B"].lr)] == ["N^(-1/2)", "N^-1", "1"]
     assert Ray.parse("N=1")["rank"] == 0 and Ray.parse("N=1,rank=1").axes[-1] == "rank"
 
 

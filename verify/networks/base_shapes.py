@@ -35,11 +35,11 @@ class Multipliers:
 
     Attributes:
         init: of every init std. epsilon: of every epsilon.
-        aggregation: of the sum over experts.
+        alpha: of the sum over experts.
     """
 
     init: float = 1.0
-    aggregation: float = 1.0
+    alpha: float = 1.0
     epsilon: float = 1.0
 
 
@@ -141,7 +141,7 @@ class Scaled(nn.Module):
         self.roles: dict[str, str] = {}
         self.generators = generators(seeds, device)
         mean = 1 / recipe.base["K"]
-        self.multiplier = recipe.multipliers.aggregation * mean * recipe.factor(1 / recipe.scaling.alpha, dims)
+        self.multiplier = recipe.multipliers.alpha * mean * recipe.factor(1 / recipe.scaling.alpha, dims)
 
     def draw(self, name: str, role: str, shape: Sequence[int], fan_in: int, experts: bool = False) -> None:
         """Adds a parameter of shape (S, *shape), with std fan_in^-1/2 at the base size.

@@ -21,11 +21,11 @@ from scaling_algebra.verify.judging.fit import Array
 from scaling_algebra.verify.measuring.batches import Data, cross_entropy, descend
 from scaling_algebra.verify.measuring.pool import Failed, Here, Work
 from scaling_algebra.verify.measuring.store import Store
-from scaling_algebra.verify.networks.base_shapes import BaseShapes
+from scaling_algebra.verify.networks.base_shapes import BaseShapes, Multipliers
 from scaling_algebra.verify.networks.scales import Dims
 
 from .curves import LossCurve
-from .tasks import SWEPT, TASKS, Task
+from .tasks import TASKS, Task
 
 LATE = 0.25
 """Share of the steps, the last ones, over which the loss is averaged."""
@@ -58,9 +58,7 @@ class Course:
         """What a point of a grid trains: log2 of the swept constant, over its own value where that is no rate."""
         if self.swept == "lr":
             return recipe, recipe.dims(width), 2.0**log2
-        name, known = SWEPT[self.swept], recipe.multipliers
-        tuned = replace(known, **{name: getattr(known, name) * 2.0**log2})
-        return replace(recipe, multipliers=tuned), recipe.dims(width), self.lr
+        return replace(recipe, multipliers=Multipliers(**{self.swept: 2.0**log2})), recipe.dims(width), self.lr
 
 
 Asked = tuple[BaseShapes, Dims, float]
