@@ -123,7 +123,7 @@ MUTANTS = [
         ("clauses.py", 'for sense in ("<=", ">="):', 'for sense in ("<=",):'),
         ("prover.py", "if missing.undecided and not asked.effort:", "if False:"),
         ("prover.py", "Uniqueness.UNIQUE if points else Uniqueness.IMPOSSIBLE", "Uniqueness.UNIQUE"),
-        ("every_step.py", "(most is None or value(bound) > most)", "(most is None or value(bound) > most + 1)"),
+        ("every_step.py", "if most is None or value > most:", "if most is None or value > most + 1:"),
     ),
     *_room(
         "judging",

@@ -8,7 +8,7 @@ looked at a ray inside it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from itertools import pairwise
@@ -17,10 +17,8 @@ from scaling_algebra.documents import Rendered
 from scaling_algebra.errors import UsageError
 from scaling_algebra.linear.cone import Cone, simplicity
 from scaling_algebra.linear.linear import Linear
-from scaling_algebra.proofs.prover import Prover
 from scaling_algebra.solver.convexity import Looks
-from scaling_algebra.solver.demands import provable
-from scaling_algebra.spec.axes import REGIMES, Ray
+from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION
 from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.spec.optimizers import Optimizer
@@ -52,7 +50,6 @@ class MapCell:
         structure: interventions of the parameterization there.
         holds: the formula is proved to meet every demand on all of it.
         also: names of cells whose formula is proved on all of it, too, and another one: there is more than one.
-        proved: a ray inside it on which it is proved that no parameterization exists; None where that is open.
     """
 
     title: str
@@ -64,7 +61,6 @@ class MapCell:
     why: str
     holds: bool
     also: tuple[str, ...] = ()
-    proved: Ray | None = None
 
     @property
     def name(self) -> str:
@@ -124,14 +120,12 @@ def phases(
     parameterization: str = DEFAULT_PARAMETERIZATION,
     *,
     plane: tuple[str, str] = ("N_e", "M"),
-    prove: bool = False,
     epsilon: str | None = None,
 ) -> Phases:
     """Cut the plane of rays into cells on which one formula holds.
 
     Args:
         plane: two of N, N_e, M; the third has rate 1.
-        prove: decide by proof, at a ray inside it, whether a cell without a formula has none.
         epsilon: regime of the optimizer's epsilon, ``derived`` (as by default) or ``negligible``.
 
     Raises:
@@ -142,20 +136,7 @@ def phases(
     rule.check_derived(MOE_BLOCK)
     if len(set(plane)) != 2 or not set(plane) <= set(PLANE_AXES):
         raise UsageError(f"the plane is {','.join(plane)}; give two of {', '.join(PLANE_AXES)}, for example N_e,M")
-    if prove and (reason := provable(MOE_BLOCK, REGIMES["III"], stepper)):
-        raise UsageError(f"cannot prove: {reason}")
-    p = _phases(rule, stepper, plane)
-    if not prove:
-        return p
-    base = rule.base_structure(rule.readout_init)
-
-    def proved(cell: MapCell) -> Ray | None:
-        if cell.scaling is not None:
-            return None
-        last = Prover(MOE_BLOCK, cell.ray, stepper).attempts(rule, base)[-1]
-        return cell.ray if last.verdict == "impossible" else None
-
-    return replace(p, cells=tuple(replace(c, proved=proved(c)) for c in p.cells))
+    return _phases(rule, stepper, plane)
 
 
 def chart(rule: Parameterization, optimizer: Optimizer, plane: tuple[str, str]) -> Phases:

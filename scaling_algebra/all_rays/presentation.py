@@ -83,8 +83,7 @@ def formulas(s: Scaling, columns: tuple[str, ...] = ("init std", "lr", "eps")) -
 def status(cell: MapCell) -> str:
     """The proof of the formula on all of a cell or edge, or the reason why there is none."""
     if cell.scaling is None:
-        proof = f"; proved at {cell.proved} that none exists" if cell.proved else ""
-        return f"none found at {_rates(cell.ray)}{proof}: {cell.why}"
+        return f"none found at {_rates(cell.ray)}: {cell.why}"
     extent = "proved on all of it" if cell.holds else f"UNDECIDED: found at {_rates(cell.ray)} alone"
     return f"{extent}; {cell.structure}" + "".join(f"; so is the formula of cell {x}" for x in cell.also)
 
@@ -121,7 +120,7 @@ def _record(p: Phases) -> dict[str, Any]:
         if c in p.edges:
             return {"wall": c.name, "ends": c.corners, **ray, **outcome, "formulas": formulas}
         lies = {"name": c.name, "corners": c.corners, "inequalities": c.inequalities}
-        return {**lies, **ray, "also": c.also, **outcome, "proved_impossible_at": c.proved, "formulas": formulas}
+        return {**lies, **ray, "also": c.also, **outcome, "formulas": formulas}
 
     return {
         "parameterization": p.parameterization.name,

@@ -31,16 +31,13 @@ DRAWING = "svg"
 @click.option(
     "--plane", default="N_e,M", show_default=True, metavar="AXES", help="Two of N, N_e, M; the third has rate 1."
 )
-@click.option(
-    "--prove-cells", "prove", is_flag=True, help="Prove for every cell without a formula that a ray inside it has none."
-)
 @printed({DRAWING: f".{DRAWING}"}, " svg draws the map.")
-def command(plane: str, prove: bool, form: str | None, **question: Any) -> Answer:
+def command(plane: str, form: str | None, **question: Any) -> Answer:
     """Cut the space of rays into cells with one closed formula each; regimes and model families are placed on it."""
     axes = tuple(axis.strip() for axis in plane.split(","))
     if len(axes) != 2:
         raise UsageError(f"the plane is {plane!r}; give two axes, for example N_e,M")
-    plane_map = phases(**question, plane=(axes[0], axes[1]), prove=prove)
+    plane_map = phases(**question, plane=(axes[0], axes[1]))
     if form != DRAWING:
         return plane_map.document()
     from scaling_algebra.all_rays.picture import phases_svg
