@@ -108,7 +108,7 @@ MUTANTS = [
         ("demands.py", "if later is not None and later > 0:", "if later is not None and later > 9:"),
         ("demands.py", "if size is None or size == epsilon:", "if size is None or size <= epsilon:"),
         ("newton.py", "len(unmet) < len(best.unmet):", "len(unmet) > len(best.unmet):"),
-        ("newton.py", "unknown(wanted, look) or NO_COMMON", "NO_COMMON"),
+        ("newton.py", "unknown(wanted, look) or f", "f"),
         ("cones.py", "region = region.between(wall.facing(-size))", "region = region.between(wall.facing(size))"),
     ),
     *_room(

@@ -294,7 +294,8 @@ class Solver:
             keep: list[Row] = [({name: 1}, values[name]) for name in names]  # for directions the forms leave open
             moved = {**values, **(solve_linear([rows[k] for *_, k in ranked] + keep, names) or {})}
             values, stuck, steady = moved, moved == values, False
-        raise Infeasible(unknown(wanted, look) or NO_COMMON)
+        left = next((fixing.demand.label for fixing, holds in zip(forms.values(), met, strict=True) if not holds), "")
+        raise Infeasible(unknown(wanted, look) or f"{NO_COMMON}, such as {left}")
 
     def _asleep(self, look: Analysis, structure: Structure, last: int) -> bool:
         """What is exactly zero at an update stays so.
@@ -519,10 +520,10 @@ def _largest_gradient(look: Analysis, symbol: str, last: int) -> Fraction:
     top = look.upper(name)
     if top is not None and any(x is not None and x.size == top for x in (look.witness(name, t) for t in steps)):
         return top
-    sizes = [look.lower(name, t) for t in steps]
-    if any(x.unknown for x in sizes):
-        raise Infeasible(f"the gradient of {symbol} is undecided")
-    return max((x.size for x in sizes if x.size is not None), default=Fraction(0))
+    sizes = {t: look.lower(name, t) for t in steps}
+    if open_at := [t for t, x in sizes.items() if x.unknown]:
+        raise Infeasible(f"mu-3: {name} at t={open_at[0]} is undecided")
+    return max((x.size for x in sizes.values() if x.size is not None), default=Fraction(0))
 
 
 def by_axis(forms: Mapping[str, Fixing], held: Mapping[str, Power]) -> dict[str, Power]:
