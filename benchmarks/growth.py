@@ -15,8 +15,8 @@ from fresh import command, fresh
 from matplotlib.figure import Figure
 
 TARGET = Path(__file__).parents[1] / "docs" / "assets" / "growth.png"
-SECONDS = 60
-LAYERS, STEPS, LETTERS = (2, 3, 5, 7, 10, 14, 20, 30, 50, 70, 100), (1, 2, 3, 4, 5, 6, 7, 8), (1, 2, 3, 4, 5, 6)
+SECONDS = 30
+LAYERS, STEPS, LETTERS = (2, 5, 10, 20, 50, 100), (1, 2, 3, 4, 5, 6), (1, 2, 3, 4, 5)
 
 
 def chain(layers: int, function: str = "", letters: int = 1) -> str:

@@ -49,17 +49,12 @@ class Infeasible(Unsatisfiable):
 
     Attributes:
         undecided: that demand is not known to fail.
-        demand: that demand, if it is one alone. values: where an iteration ended at which it fails.
         everywhere: that demand fails at any powers: a zero that stays is exact whatever the powers are.
     """
 
-    values: Mapping[str, Fraction] | None = None
-
-    def __init__(
-        self, reason: str | Failure, undecided: bool = False, demand: Demand | None = None, everywhere: bool = False
-    ) -> None:
+    def __init__(self, reason: str | Failure, undecided: bool = False, everywhere: bool = False) -> None:
         self.undecided = reason.undecided if isinstance(reason, Failure) else undecided
-        self.demand, self.everywhere = demand, everywhere
+        self.everywhere = everywhere
         super().__init__(str(reason))
 
 
@@ -138,7 +133,7 @@ def check(demands: Iterable[Demand], look: Analysis, closely: Callable[[], Analy
             closer = closer or closely()
             failure = violation(demand, closer)
         if failure:
-            raise Infeasible(failure, demand=demand)
+            raise Infeasible(failure)
 
 
 def met(demand: Demand, look: Analysis) -> bool:
