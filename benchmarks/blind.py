@@ -3,7 +3,7 @@
 The base constants of `verify` were chosen while looking at agreement. Here every init std, learning rate and epsilon is
 multiplied by a factor of its own, log-uniform between 1/3 and 3, with other random streams and other sizes; then the
 twelve configurations of the MSSP paper are measured, and nothing is run again.
-Run: ``python benchmarks/blind.py run -o DIR [--draws 30] [--until HH:MM]`` (about a minute of one core for a draw;
+Run: ``python benchmarks/blind.py run -o DIR [--draws 30]`` (about a minute of one core for a draw;
 goes on where it stopped), ``... tell`` (the counts of the committed evidence).
 """
 
@@ -119,14 +119,11 @@ def main() -> None:
 @main.command()
 @click.option("-o", "folder", type=click.Path(path_type=Path), required=True)
 @click.option("--draws", default=DRAWS, show_default=True, type=click.IntRange(1))
-@click.option("--until", metavar="HH:MM", help="Begin no draw after this time today, UTC.")
-def run(folder: Path, draws: int, until: str | None) -> None:
+def run(folder: Path, draws: int) -> None:
     """Measures the draws in their order, each once."""
     folder.mkdir(parents=True, exist_ok=True)
     for draw in range(draws):
         path = folder / f"draw_{draw:02}.json"
-        if until and f"{datetime.now(UTC):%H:%M}" >= until:
-            break
         if not path.exists():
             text = json.dumps({"command": f"python benchmarks/blind.py run --draws {draws}", **performed(draw)})
             path.write_text(text.replace('{"regime"', '\n{"regime"') + "\n", encoding="utf-8")

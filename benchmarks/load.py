@@ -1,14 +1,12 @@
-"""Prints what a large campaign costs besides training: deriving, planning, and a report and a resume of stored cells.
+"""Prints what a large campaign costs besides training: planning, and a report and a resume of stored cells.
 
 The cells are synthetic: the names are those of a trained cell, the values follow the predictions with noise, and the
 project's own writer stores them. Every figure is of a fresh process, with its largest resident memory.
-Run: ``python benchmarks/load.py [report|resume|plan|derive ...] [--cells 2136] [--planned 14400]
-[--configurations 3200]``.
+Run: ``python benchmarks/load.py [report|resume|plan ...] [--cells 2136] [--planned 14400]``.
 """
 
 from __future__ import annotations
 
-import json
 import tempfile
 import time
 from collections.abc import Sequence
@@ -20,9 +18,8 @@ import numpy as np
 from fresh import command, fresh
 from tabulate import tabulate
 
-from scaling_algebra.solver import derivation
 from scaling_algebra.spec.configuration import Configuration
-from scaling_algebra.verify.campaigns.plans import Effort, Job, job, load
+from scaling_algebra.verify.campaigns.plans import Effort, Job, job
 from scaling_algebra.verify.campaigns.session import Session
 from scaling_algebra.verify.hardware import Hardware
 from scaling_algebra.verify.judging.fit import Array
@@ -33,6 +30,7 @@ from scaling_algebra.verify.measuring.runs import described, train_cell
 from scaling_algebra.verify.measuring.sizes import elements
 from scaling_algebra.verify.measuring.store import Store, read_plan, write_plan
 
+HERE = Path(__file__).parent
 SIZES = (8, 12, 18, 27, 40)
 ASKED = ("I", "II", "III")
 """Regimes of the runs that are stored and planned, SGD and muP, in cells of one replica."""
@@ -92,39 +90,11 @@ def plan(folder: str) -> str:
     return f"{checked - began:.2f} s to try torch, {time.process_time() - checked:.2f} s for {cells} cells"
 
 
-def derive(campaign: str) -> str:
-    """Reads a campaign, then makes every run's recipe, as planning does; how often anything was solved."""
-    runs = load(campaign)
-    for _ in range(2):
-        for run in runs:
-            assert run.setup().recipe
-    return f"{len(runs)} configurations, {derivation.searched.cache_info().misses} solved"
-
-
-def campaign(folder: Path, configurations: int) -> Path:
-    """A campaign of so many rays."""
-    rays = [f"N={k}/{configurations},N_e=1,M=1" for k in range(1, configurations + 1)]
-    runs = [rays[k : k + 1000] for k in range(0, len(rays), 1000)]
-    lines = ["sizes = [8, 12, 18]", "seeds = 4"]
-    for some in runs:
-        lines += ["[[run]]", f"rays = {json.dumps(some)}", 'optimizers = ["sgd"]', 'parameterizations = ["mup"]']
-        lines += ['architectures = ["mlp"]']
-    path = folder / "campaign.toml"
-    path.write_text("\n".join(lines), encoding="utf-8")
-    return path
-
-
-def here(call: str) -> str:
-    """Python that calls a function of this file and prints what it says."""
-    return f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import load; print(load.{call})"
-
-
 @click.command()
-@click.argument("figures", nargs=-1, type=click.Choice(["report", "resume", "plan", "derive"]))
+@click.argument("figures", nargs=-1, type=click.Choice(["report", "resume", "plan"]))
 @click.option("--cells", "stored", default=2136, show_default=True, help="Cells that are stored, at least.")
 @click.option("--planned", "in_plan", default=14400, show_default=True, help="Cells that are planned, at least.")
-@click.option("--configurations", default=3200, show_default=True, help="Of the campaign that is derived.")
-def main(figures: Sequence[str], stored: int, in_plan: int, configurations: int) -> None:
+def main(figures: Sequence[str], stored: int, in_plan: int) -> None:
     """Print all figures, or those that are named."""
     rows = []
     with tempfile.TemporaryDirectory() as name:
@@ -135,8 +105,7 @@ def main(figures: Sequence[str], stored: int, in_plan: int, configurations: int)
         commands = {
             "report": command("verify", "--merge", str(full)),
             "resume": command("verify", "--device", "cpu", "--resume", str(full)),
-            "plan": here(f"plan({str(empty)!r})"),
-            "derive": here(f"derive({str(campaign(Path(name), configurations))!r})"),
+            "plan": f"import sys; sys.path[:0] = [{str(HERE)!r}]; import load; print(load.plan({str(empty)!r}))",
         }
         for figure in figures or commands:
             spent = fresh(commands[figure])

@@ -151,8 +151,11 @@ MUTANTS = [
         ("minima.py", "if not shares or -1 in signs.values():", "if not shares:"),
         ("minima.py", "equal = {k: rows[k] * Monomial(1 / x)", "equal = {k: rows[k]"),
         ("systems.py", '"<" if strict and row.strict else "<="', '"<="'),
+        ("systems.py", "sympy.expand(total) if total.is_polynomial() else _numerator(total)", "_numerator(total)"),
+        ("systems.py", "dict.fromkeys((*positive, *parameters))", "dict.fromkeys((*positive, *self.unknowns))"),
+        ("minima.py", "if open_ := [powers[c] for c, side in signed.items() if side is None]:", "if open_ := []:"),
         ("balance.py", "target = Monomial(above)", "target = Monomial(target.coefficient)"),
-        ("law.py", "put = {parameter(name): x for name, x in solution.items()}", "put = dict[Expr, Expr]()"),
+        ("law.py", "values = {**law.at, **asked}", "values = {**asked, **law.at}"),
     ),
     *_room(
         "recipes",

@@ -1,4 +1,4 @@
-"""Arguments of public functions: their annotations, held against the arguments.
+"""Arguments: names with values as texts, and annotations of public functions, held against what is given.
 
 So a wrong argument is one ``UsageError`` that names it, whatever the function does with it later. An inexact number
 where an exact one belongs stays a TypeError of the function.
@@ -18,6 +18,25 @@ from .errors import UsageError, shown
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+def pairs(what: str, texts: Iterable[str], example: str) -> dict[str, str]:
+    """``NAME=VALUE`` by name.
+
+    Args:
+        what: the option or argument that has them.
+
+    Raises:
+        UsageError: a name without a value, or twice.
+    """
+    values: dict[str, str] = {}
+    for text in texts:
+        name, _, value = (x.strip() for x in text.partition("="))
+        if not (name and value) or name in values:
+            raise UsageError(f"cannot read {what} {text!r}; give each name once with its value, as {example}")
+        values[name] = value
+    return values
+
 
 _WORDS: dict[Any, str] = {
     str: "a text",

@@ -60,7 +60,7 @@ OLD = {
     "experiment": "study NAME",
     "transfer": "study transfer",
     "prove": "derive --prove",
-    "plan": "recipe (numbers by role); of a torch model, in Python: from scaling_algebra.verify.apply import plan",
+    "plan": "recipe (numbers by role); of a torch model, in Python: from scaling_algebra import plan",
 }
 """Verbs that are none, and the commands that do their work."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from typing import TypeVar
@@ -14,8 +14,8 @@ Entry = TypeVar("Entry")
 MESSAGE, QUOTED = 700, 160
 """Characters of a message, and of one word in it."""
 ROMAN = {"1": "I", "2": "II", "3": "III"}
-NEARBY = 400
-"""Names among which one is looked for that was meant."""
+NEARBY, NAMED = 400, 6
+"""Names among which one is looked for that was meant; and wrong ones that a message quotes."""
 
 
 class UsageError(ValueError):
@@ -72,22 +72,23 @@ def missing(what: str, module: str, extra: str) -> UsageError:
     return UsageError(f'{what} needs {module}; install it with: {how}, or in a checkout: pip install -e ".[{extra}]"')
 
 
-def unknown_name(kind: str, name: str, choices: Iterable[str]) -> UsageError:
-    """``no optimizer named 'adm'; did you mean 'adam'? known: adam, adamw, sgd, signsgd``."""
-    names = list(islice(choices, NEARBY))
-    name = name if len(name) <= QUOTED else _cut(name, QUOTED)
+def unknown_name(kind: str, name: str | Sequence[str], choices: Iterable[str]) -> UsageError:
+    """``no optimizer named 'adm'; did you mean 'adam'? known: adam, adamw, sgd, signsgd``; of several names all."""
+    names, wrong = list(islice(choices, NEARBY)), [name] if isinstance(name, str) else list(name)
     lowered = {n.lower(): n for n in names}
-    near = difflib.get_close_matches(ROMAN.get(name, name).lower(), lowered, n=1, cutoff=0.4)
-    hint = f"; did you mean {lowered[near[0]]!r}?" if near else "."
+    more = f" and {len(wrong) - NAMED} more" if len(wrong) > NAMED else ""
+    wrong = [x if len(x) <= QUOTED else _cut(x, QUOTED) for x in wrong[:NAMED]]
+    near = [difflib.get_close_matches(ROMAN.get(x, x).lower(), lowered, n=1, cutoff=0.4) for x in wrong]
+    meant = dict.fromkeys(lowered[found] for (found,) in filter(None, near))
+    hint = f"; did you mean {', '.join(map(repr, meant))}?" if meant else "."
     listed = ", ".join(names) if len(names) <= 40 else "see scalecalc list"
-    return UsageError(f"no {kind} named {name!r}{hint} known: {listed or 'none'}")
+    return UsageError(f"no {kind} named {', '.join(map(repr, wrong))}{more}{hint} known: {listed or 'none'}")
 
 
 def check_names(kind: str, names: Iterable[str], choices: Collection[str]) -> None:
-    """Raises UsageError for the first name that is no choice."""
-    for name in names:
-        if name not in choices:
-            raise unknown_name(kind, name, choices)
+    """Raises UsageError for the names that are no choices."""
+    if wrong := [name for name in dict.fromkeys(names) if name not in choices]:
+        raise unknown_name(kind, wrong, choices)
 
 
 def named(kind: str, name: str, registry: Mapping[str, Entry]) -> Entry:

@@ -13,14 +13,14 @@ LONGEST = 20
 """Characters of one number."""
 LARGEST = 10**6
 """The largest numerator or denominator."""
-STEPS, SEEDS, RATES, TRIALS, WORKERS = 1_000, 10**6, 1_000, 10_000, 1_000
-"""Most updates, replicas at one size, learning rates of a grid, trials of a search, and processes at once."""
+STEPS, SEEDS, RATES, WORKERS = 1_000, 10**6, 1_000, 1_000
+"""Most updates, replicas at one size, learning rates of a grid, and processes at once."""
 LINE = 2_000
 """Characters of a title, or of another text of one line."""
 SIZE = 10**9
 """Largest n, and largest dimension."""
-TIME, MEMORY = 10**8, 10**15
-"""Most seconds and bytes that can be asked for."""
+MEMORY = 10**15
+"""Most bytes that can be asked for."""
 
 _RATIONAL = re.compile(r"[+-]?(?:[0-9]+(?:/[0-9]+|\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9])?")
 _WHOLE = re.compile(r"[+-]?[0-9]+")

@@ -5,13 +5,12 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TextIO
 
-AFTER, EVERY = 3.0, 1.0
-"""Seconds until the line is shown, and between two of them."""
+AFTER = 3.0
+"""Seconds until the line is shown."""
 _CLEAR = "\r\x1b[2K"
 
 
@@ -39,8 +38,7 @@ def interruptible() -> Iterator[None]:
 
 @contextmanager
 def watched(verb: str, after: float = AFTER) -> Iterator[None]:
-    """A line on stderr, where that is a terminal, that says how long a verb has worked; gone before anything else is
-    printed."""
+    """A line on a terminal's stderr that says that a verb goes on; gone before anything else is printed."""
     terminal = sys.stderr
     if not terminal.isatty():
         yield
@@ -48,38 +46,31 @@ def watched(verb: str, after: float = AFTER) -> Iterator[None]:
     line = _Line(verb, terminal)
     streams = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = _Behind(sys.stdout, line), _Behind(terminal, line)
-    thread = threading.Thread(target=line.keep, args=(after,), daemon=True)
-    thread.start()
+    timer = threading.Timer(after, line.show)
+    timer.daemon = True
+    timer.start()
     try:
         yield
     finally:
-        line.over.set()
-        thread.join()
+        timer.cancel()
         line.clear()
         sys.stdout, sys.stderr = streams
 
 
 class _Line:
     def __init__(self, verb: str, terminal: TextIO) -> None:
-        self.verb, self.terminal = verb, terminal
-        self.over, self.lock, self.shown, self.began = threading.Event(), threading.Lock(), False, time.monotonic()
+        self.text, self.terminal, self.shown = f"scalecalc {verb}: at work; Ctrl-C stops", terminal, False
+        self.lock = threading.Lock()
 
-    def keep(self, after: float) -> None:
-        while not self.over.wait(after):
-            self._write(
-                f"{_CLEAR}scalecalc {self.verb}: at work for {time.monotonic() - self.began:.0f} s; Ctrl-C stops"
-            )
-            after = min(after, EVERY)
+    def show(self, text: str = "") -> None:
+        with self.lock, suppress(OSError, ValueError):
+            self.terminal.write(text or self.text)
+            self.terminal.flush()
+            self.shown = not text
 
     def clear(self) -> None:
         if self.shown:
-            self._write("")
-
-    def _write(self, text: str) -> None:
-        with self.lock, suppress(OSError, ValueError):
-            self.terminal.write(text or _CLEAR)
-            self.terminal.flush()
-            self.shown = bool(text)
+            self.show(_CLEAR)
 
 
 class _Behind:

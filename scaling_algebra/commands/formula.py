@@ -7,7 +7,6 @@ from typing import Any
 import click
 
 from scaling_algebra.formulas.formula import formula
-from scaling_algebra.formulas.presentation import formula as document
 from scaling_algebra.spec.trained import single
 
 from .options import COMPLETED, OPTIMIZER, READOUT_INIT, Answer, examples, network_of, printed
@@ -19,7 +18,7 @@ SYMPY = "sympy"
 @click.command(
     "explain --formula",
     epilog=examples(
-        "scalecalc explain --formula h3.A2.2@1 --optimizer sgd --where",
+        "scalecalc explain --formula h3.A2.2@1 --optimizer sgd",
         "scalecalc explain --formula psi.effective@1 --structure 'tied expert_in' --format latex",
         "scalecalc explain --formula h2@1 --architecture mlp --format sympy",
     ),
@@ -31,22 +30,18 @@ SYMPY = "sympy"
 @click.option(
     "--structure", default="", metavar="TEXT", help="Interventions: 'tied expert_in', 'zero router, tied expert_out'."
 )
-@click.option(
-    "--sparse", is_flag=True, help="K, the active experts, as an axis of its own (K <= M); else it grows as M."
-)
 @click.option("--fixed", multiple=True, metavar="AXIS", help="An axis that does not grow, e.g. M (may be repeated).")
-@click.option("--where", is_flag=True, help="Also say on which rays each monomial is the largest.")
 @printed({SYMPY: ""})
 def command(
-    what: str, optimizer: str, epsilon: str | None, readout_init: str | None, where: bool, form: str | None, **more: Any
+    what: str, optimizer: str, epsilon: str | None, readout_init: str | None, form: str | None, **more: Any
 ) -> Answer:
     """The size of a quantity after t updates (default 1) as a formula: true on every ray, at every parameter.
 
     Printed is a maximum of monomials in the axes N, N_e, M and in sigma (init std), lr, eps and multiplier of every
-    tensor, with the mechanism behind each. Every monomial that leads on some ray is printed;
-    if one may be missing, a line says so.
+    tensor, with the mechanism behind each and the rays on which it is the largest of those with its parameters. Every
+    monomial that leads on some ray is printed; if one may be missing, a line says so.
     """
     rule = single(optimizer, "a formula")
     rule = rule if epsilon is None else rule.with_epsilon(epsilon)
     f = formula(what, rule, readout_init=readout_init or "maximal", **more)
-    return str(f.expr) if form == SYMPY else document(f, where)
+    return str(f.expr) if form == SYMPY else f.document()

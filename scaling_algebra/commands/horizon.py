@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from scaling_algebra.arguments import pairs
 from scaling_algebra.documents import Document
 from scaling_algebra.errors import UsageError, unknown_name
 from scaling_algebra.limits import real
 from scaling_algebra.recipes import horizon as laws
-
-from .options import pairs
 
 BASE = {"lr": "lr", "eps": "eps", "beta1": "one_minus_beta1", "beta2": "one_minus_beta2", "wd": "wd"}
 BASE |= {"warmup": "warmup"}

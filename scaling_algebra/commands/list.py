@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from scaling_algebra.documents import Document
-from scaling_algebra.documents.blocks import Grid, Heading, Lines, Text, literal
+from scaling_algebra.documents.blocks import Code, Grid, Heading, Lines, literal
 from scaling_algebra.dynamics.quantities import quantities
 from scaling_algebra.errors import UsageError
 from scaling_algebra.explanations.mechanisms import TITLES
@@ -21,7 +21,7 @@ from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.spec.networks.library import TITLES as NETWORKS
 from scaling_algebra.spec.networks.parsing import indexed
-from scaling_algebra.spec.networks.printing import as_text, latex_sides
+from scaling_algebra.spec.networks.printing import as_text
 from scaling_algebra.spec.optimizers import OPTIMIZERS
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
 
@@ -68,8 +68,7 @@ def names_document() -> Document:
 
 def network_document(network: Network) -> Document:
     """One network: its equations, what its letters and tensors are, its quantities."""
-    rows = zip(as_text(network).splitlines(), latex_sides(network), strict=True)
-    equations = [Text(f"  {line}", f"${left} = {right}$") for line, (left, right) in rows]
+    equations = [("  ", Code(line)) for line in as_text(network).splitlines()]
     letters = {x: f"{axis} ({about(axis)})" if about(axis) != axis else axis for x, axis in network.axes.items()}
     tensors = {role: indexed(t.symbol, t.letters) for role, t in network.tensors.items()}
     record = {

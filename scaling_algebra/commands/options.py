@@ -102,16 +102,6 @@ class Name(click.ParamType[str]):
         return [CompletionItem(name) for name in self.names if name.lower().startswith(begun)]
 
 
-class Architecture(Name):
-    """A network that ships; one that is not listed (``stack3``), too."""
-
-    def __init__(self) -> None:
-        super().__init__("architecture", TITLES)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        return str(value) if value in ARCHITECTURES else super().convert(value, param, ctx)
-
-
 class TensorOptimizer(Name):
     """A name, ``A+B``, or names and ``ROLE=NAME`` with commas between; which tensors there are, the network says."""
 
@@ -188,22 +178,6 @@ def examples(*lines: str) -> str:
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 
-def pairs(option: str, texts: Iterable[str], example: str, default: str = "") -> dict[str, str]:
-    """``NAME=VALUE`` by name; without ``=`` the default, where there is one.
-
-    Raises:
-        UsageError: a name without a value, or twice.
-    """
-    values: dict[str, str] = {}
-    for text in texts:
-        name, equals, value = (x.strip() for x in text.partition("="))
-        value = value if equals else default
-        if not (name and value) or name in values:
-            raise UsageError(f"cannot read {option} {text!r}; give each name once with its value, as {example}")
-        values[name] = value
-    return values
-
-
 def options(*decorators: Callable[[Command], Command]) -> Callable[[Command], Command]:
     """Several options as one decorator, in the order of the help text."""
 
@@ -269,7 +243,7 @@ MODEL = click.option(
 
 def network_options(default: str = DEFAULT_ARCHITECTURE) -> Callable[[Command], Command]:
     """--architecture and --network, for ``chosen``."""
-    names, text = Architecture(), "Instead of an architecture, a network of your own."
+    names, text = Name("architecture", TITLES), "Instead of an architecture, a network of your own."
     return options(
         click.option("--architecture", type=names, metavar="NAME", help=f"Network.  [default: {default}]"),
         click.option("--network", type=PathType(), metavar="FILE.toml", help=text),

@@ -141,7 +141,11 @@ def _item(tokens: list[str]) -> str:
     return shown
 
 
-_NAMES = {"eps": r"\epsilon", "lr": r"\eta", **{x: f"\\{x}" for x in ("Theta", "sum", "sigma", "phi", "psi", "chi")}}
+_NAMES = {
+    "eps": r"\epsilon",
+    "lr": r"\eta",
+    **{x: f"\\{x}" for x in ("Theta", "Omega", "max", "sum", "sigma", "phi", "psi", "chi")},
+}
 _SIGNS = {"<=": r"\leq ", ">=": r"\geq ", "~": r"\sim ", "%": r"\%", "&": r"\&", "#": r"\#", "$": r"\$"}
 _LEXEME = re.compile(r"[A-Za-z]+\d*(?:_\w+)?|\^\([^()]*\)|\^-?\w+|<=|>=|[~%&#$]")
 

@@ -152,8 +152,9 @@ def _setting(d: Derivation, role: str, setting: str) -> SettingExplanation:
         rule = d.optimizer.of(role)
         because = f"the epsilon of {rule.name} is negligible" if rule.negligible else f"{rule.name} has no epsilon"
     bears = tuple(d.structure) if setting == "init" and role != "readout" else ()
-    fixing = d.fixed_by.get(unknown)
-    if fixing is None or because.startswith("chosen"):
+    fixing, c = d.fixed_by.get(unknown), d.configuration
+    chosen = name == "readout.init" and not c.given and c.readout_init != c.parameterization.readout_init
+    if fixing is None or chosen:
         return SettingExplanation(d, name, value, because, structure=bears)
     behind = explain_quantity(d, d.analysis(), fixing.quantity, fixing.step)
     return SettingExplanation(d, name, value, because, _equation(fixing), behind, bears)

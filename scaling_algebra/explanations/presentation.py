@@ -155,7 +155,7 @@ def _weight(i: Index) -> str:
 
 
 def _setting(s: SettingExplanation) -> list[Block]:
-    nothing = "no such setting" if s.because.endswith("has no epsilon") else "0"
+    nothing = "no such setting" if s.name.endswith(".eps") else "0"
     lines: list[Piece | tuple[Piece, ...]] = [literal(s.derivation.about)]
     lines.append(("value: ", nothing if s.value is None else s.value))
     lines.append(typeset(f"fixed by {s.because}" if s.equation else s.because))

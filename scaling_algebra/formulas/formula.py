@@ -7,9 +7,8 @@ and ``sigma_ROLE`` (init std), ``lr_ROLE``, ``eps_ROLE``, ``multiplier`` and, wh
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property, lru_cache
@@ -25,7 +24,6 @@ from scaling_algebra.dynamics.run import BeyondPowerCounting
 from scaling_algebra.errors import UsageError, named, shown, unknown_name
 from scaling_algebra.explanations.mechanisms import Mechanism, mechanisms
 from scaling_algebra.explanations.monomials import MatchedMonomial, monomial
-from scaling_algebra.limits import LONGEST, rational
 from scaling_algebra.linear.cone import Cone
 from scaling_algebra.linear.linear import Linear, eliminate
 from scaling_algebra.linear.maxform import leading
@@ -41,7 +39,7 @@ from scaling_algebra.spec.scaling import Point
 from scaling_algebra.spec.trained import OptimizerInput, single
 
 from .graded import STEPS, Graded
-from .notation import inequality, latex, text
+from .notation import inequality, text
 from .search import QUOTIENT, FormulaSearch, winning
 
 if TYPE_CHECKING:
@@ -76,7 +74,7 @@ class Formula(Rendered):
     """The order of a quantity after some updates, for every ray and every parameter.
 
     Attributes:
-        of: network, optimizer and structure; which axes grow, which are fixed, and whether K is one of its own.
+        of: network, optimizer and structure; which axes grow and which are fixed.
         quantity, step: what it is the root-mean-square of.
         terms: the monomials that lead somewhere; none: it is exactly zero.
         slack: None if none is missing. Else the quantity is at least the formula, and what may be missing exceeds it
@@ -140,8 +138,8 @@ class Formula(Rendered):
             UsageError: the ray is none of those that it is for, a signal may be beyond O(1) that must not be, other
                 tensors are zero or tied at the point, or it or a divisor is no complete formula.
         """
-        if ray["K"] != ray["M"] and "K" not in self.of.axes:
-            raise UsageError("this formula is for K = M: active experts grow as all experts do; ask for a sparse one")
+        if ray["K"] != ray["M"]:
+            raise UsageError("this formula is for K = M: active experts grow as all experts do")
         if grown := [axis for axis in self.of.fixed if ray[axis]]:
             raise UsageError(f"this formula is for fixed {grown[0]}, which grows on {ray}")
         if still := [axis for axis in self.averaged if not ray[axis]]:
@@ -162,33 +160,9 @@ class Formula(Rendered):
         values |= dict(point.multipliers)
         return self._on(ray, values, {})
 
-    def at(self, **numbers: Any) -> sympy.Expr:
-        """The formula with numbers (or expressions) for some of its symbols: ``.at(N=1024, lr_input=0.01)``.
-
-        Raises:
-            UsageError: a name that is no symbol of it, or what is no number.
-        """
-        values = [_number(name, x) for name, x in numbers.items()]
-        return self.expr.xreplace(dict(zip(self._symbols(numbers), values, strict=True)))
-
-    def lambdify(self, *names: str) -> Callable[..., Any]:
-        """A numeric function of the symbols with these names, in this order.
-
-        Raises:
-            UsageError: a name that is no symbol of it.
-        """
-        import sympy
-
-        function: Callable[..., Any] = sympy.lambdify(self._symbols(names), self.expr)
-        return function
-
     def text(self) -> str:
         """``Theta(multiplier^2 sigma_input^2 max(N, M))``."""
         return text([t.form for t in self.terms], self.complete)
-
-    def latex(self) -> str:
-        """``\\Theta(\\max(...))`` without dollar signs."""
-        return latex([t.form for t in self.terms], self.complete)
 
     def leads(self, term: FormulaTerm) -> tuple[str, ...]:
         """The region where a monomial exceeds those with the same parameters: ``N_e M >= N``; empty: everywhere."""
@@ -226,13 +200,6 @@ class Formula(Rendered):
             (t.form.power.on(ray) + sum(n * value(u) for u, n in t.form.unknowns) for t in self.terms), default=None
         )
 
-    def _symbols(self, names: Iterable[str]) -> list[sympy.Symbol]:
-        symbols = {str(s): s for s in self.expr.free_symbols}
-        for name in names:
-            if name not in symbols:
-                raise unknown_name("symbol", name, symbols)
-        return [symbols[name] for name in names]
-
     def entries(self, role: str) -> Power:
         """The factor of an entry's size in a divisor: the root of the number of entries, or 1."""
         return self.of.optimizer.entries(self.of.network, role)
@@ -245,7 +212,6 @@ def formula(
     network: Network | str = DEFAULT_ARCHITECTURE,
     structure: Structure | str = "",
     readout_init: str = "maximal",
-    sparse: bool = False,
     fixed: Iterable[str] = (),
 ) -> Formula:
     """The size of a quantity on all rays and at all parameters.
@@ -254,7 +220,6 @@ def formula(
         what: ``"h3.A2.2@1"``: a quantity, and after how many updates (default 1).
         structure: ``"tied expert_in"``, ``"zero router, tied expert_out"``, or a ``Structure``.
         readout_init: ``maximal``, or ``zero`` for a readout that starts at zero.
-        sparse: K, the active experts of a token, is an axis of its own, at most M; else it grows as M.
         fixed: axes that do not grow: ``["M"]`` for a fixed number of experts.
 
     Examples:
@@ -275,9 +240,7 @@ def formula(
     name, t = match["name"], int(match["step"] or 1)
     quantity(quantities(net), name)
     _covered(net, rule, name, t)
-    if sparse and (net.live or not net.aggregations):
-        raise UsageError(f"{net.name} has no experts of which K are active, or selects them in a way of its own")
-    return _formula(_search(net, rule, start, sparse, _fixed(fixed, net, sparse)), name, t)
+    return _formula(_search(net, rule, start, _fixed(fixed, net)), name, t)
 
 
 def read_structure(text: str, network: Network) -> Structure:
@@ -302,36 +265,17 @@ def read_structure(text: str, network: Network) -> Structure:
 # inside ------------------------------------------------------------------------------------------------------------
 
 
-def _number(name: str, value: Any) -> sympy.Expr:
-    """A number for a symbol; a text is read here, as sympy would run it as code."""
-    import sympy
-
-    if isinstance(value, sympy.Expr):
-        return value
-    if isinstance(value, float) and math.isfinite(value):
-        return sympy.Float(value)
-    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**LONGEST:
-        return sympy.Integer(value)
-    try:
-        exact = rational(value)
-    except ValueError as error:
-        raise UsageError(f"{name} is {shown(value)}, {error}; give a number, such as 1024 or 1/2") from None
-    return sympy.Rational(exact.numerator, exact.denominator)
-
-
-def _fixed(axes: Iterable[str], network: Network, sparse: bool) -> frozenset[str]:
+def _fixed(axes: Iterable[str], network: Network) -> frozenset[str]:
     """The axes that do not grow, the number of layers among them.
 
     Raises:
-        UsageError: an axis that the network does not have, K without M, or nothing left that grows.
+        UsageError: an axis that the network does not have, or nothing left that grows.
     """
     widths = [axis for axis in network.may_grow if axis != "L"]
     given = frozenset(axes)
     for axis in sorted(given):
         if axis not in widths:
             raise unknown_name(f"axis of {network.name}", axis, widths)
-    if sparse and "M" in given:
-        raise UsageError("with M fixed K is fixed, too; leave out sparse")
     if given >= set(widths):
         raise UsageError(f"nothing of {network.name} grows; fix less")
     return given | {"L"} & set(network.axes.values())

@@ -17,7 +17,6 @@ from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import Scalar, Signal
 from scaling_algebra.dynamics.quantities import Quantity
 from scaling_algebra.dynamics.run import PLAIN, RunContext, unknowns
-from scaling_algebra.dynamics.sparse_routing import RoutedTrajectory, active
 from scaling_algebra.dynamics.trajectory import Trajectory
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.desiderata import Structure
@@ -202,17 +201,15 @@ def form_algebra(
     network: Network,
     ray: Ray,
     growing: frozenset[str] = frozenset(),
-    sparse: bool = False,
     most: int | None = None,
 ) -> FormAlgebra:
     """The algebra whose unknowns are those of a network, what its steps divide by, and the sizes of its signals.
 
     Args:
         growing: axes whose indices are kept even where they do not grow on the ray.
-        sparse: with letters of the active experts beside those of all experts.
         most: forms that a product may have.
     """
-    letters = {**network.letters, **(active(network)[0].letters if sparse else {})}
+    letters = network.letters
     steps = (divisor(role, step) for role in network.tensors for step in range(STEPS))
     names = (*unknowns(network), *steps, *(size_of(x) for x in network.signals))
     tracked = "".join(x for x, axis in letters.items() if axis in growing)
@@ -287,19 +284,6 @@ class FormTrajectory(Trajectory):
             size = self.algebra.pack(Fraction(0), {}, {divisor(role, step): 1})
             rates.append(Scalar(f"1/normaliser of {role} at step {step + 1}", size))
         return tuple(rates)
-
-
-class RoutedForms(FormTrajectory, RoutedTrajectory):
-    """Training with unknown parameters where K of M experts are active for a token."""
-
-    def sizes(self, quantity: Quantity, t: int) -> Sizes:
-        if quantity.tensor and quantity.name.startswith("g"):  # of all experts
-            assert isinstance(self._batch, FormTrajectory)
-            return self._batch.sizes(quantity, t)
-        return super().sizes(quantity, t)
-
-    def _over_all(self, network: Network, context: RunContext) -> Trajectory:
-        return FormTrajectory(network, self.forms, self._structure, optimizer=self.optimizer, context=context)
 
 
 def _product(a: Sizes, b: Sizes) -> Sizes:

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from scaling_algebra.documents import document_of
 from scaling_algebra.documents.blocks import Block, Document, Grid, Heading, Lines, Piece, Text, literal
+from scaling_algebra.documents.notation import formula as in_formulas
+from scaling_algebra.documents.notation import tex
 from scaling_algebra.spec.powers import symbol
 
 from .formula import Formula, FormulaTerm
-from .notation import latex_monomial, maximum, monomial
+from .notation import maximum, monomial
 
 
 @document_of.register(Formula)
-def formula(f: Formula, where: bool = False) -> Document:
-    """The formula; ``where``: also the rays on which each of its monomials leads."""
+def formula(f: Formula) -> Document:
+    """The formula, and the rays on which each of its monomials leads among those with its parameters."""
     name = f"{f.quantity}@{f.step}"
-    head = Text(f"{name} = {f.text()}", f"{literal(name)} $= {f.latex()}$")
+    head = Text(f"{name} = {f.text()}", f"{literal(name)} $= {tex(f.text())}$")
     blocks: list[Block] = [Heading(literal(f.about), 2), Lines.of((head,))]
     if f.terms:
-        columns = ("monomial", "mechanisms", "leads where") if where else ("monomial", "mechanisms")
-        blocks.append(Grid.of(columns, [_row(f, t, where) for t in f.terms]))
+        blocks.append(Grid.of(("monomial", "mechanisms", "leads where"), [_row(f, t) for t in f.terms]))
     notes: list[Piece] = [*map(literal, _divisors(f)), *map(literal, _notes(f))]
     blocks.append(Lines.of(*notes, listed=True))
     return Document(tuple(blocks), record(f))
@@ -67,7 +68,7 @@ def _divisors(f: Formula) -> list[str]:
 def _notes(f: Formula) -> list[str]:
     """The assumptions of the formula, and what may be missing from it."""
     product = " ".join(f.of.axes)
-    notes = ["K grows as M"] if "M" in f.of.axes and "K" not in f.of.axes else []
+    notes = ["K grows as M"] if "M" in f.of.axes else []
     notes += [f"{', '.join(sorted(f.of.fixed))} fixed"] if f.of.fixed else []
     notes += [f"{axis} grows: sums over it average the gates" for axis in f.averaged]
     be = "is" if len(f.assumes) == 1 else "are"
@@ -84,7 +85,6 @@ def _notes(f: Formula) -> list[str]:
     return notes
 
 
-def _row(f: Formula, t: FormulaTerm, where: bool) -> list[Piece | None]:
+def _row(f: Formula, t: FormulaTerm) -> list[Piece | None]:
     letters = ", ".join(dict.fromkeys(m.letter for m in t.mechanisms)) or ("outer product" if f.outer else "-")
-    place = [literal(", ".join(f.leads(t)) or "everywhere")] if where else []
-    return [Text(monomial(t.form), f"${latex_monomial(t.form)}$"), literal(letters), *place]
+    return [in_formulas(monomial(t.form)), literal(letters), literal(", ".join(f.leads(t)) or "everywhere")]

@@ -20,7 +20,7 @@ from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.powers import Form
 
-from .graded import Bounds, FormTrajectory, RoutedForms, form_algebra
+from .graded import Bounds, FormTrajectory, form_algebra
 
 _RUNGS = (
     Rung(Fraction(1, 2), work=5_000, total=40_000),
@@ -40,7 +40,6 @@ class FormulaSearch:
     """Sizes of one network, trained one way, on all rays of its axes.
 
     Args:
-        sparse: K, the active experts, is an axis of its own, at most M; else it grows as M.
         fixed: axes that do not grow.
         sized: signals whose later changes are taken by their size alone.
     """
@@ -50,13 +49,12 @@ class FormulaSearch:
         network: Network,
         optimizer: Optimizer,
         structure: Structure,
-        sparse: bool = False,
         fixed: frozenset[str] = frozenset(),
         sized: frozenset[str] = frozenset(),
     ) -> None:
         self.network, self.optimizer, self.structure = network, optimizer, structure
-        self.sparse, self.fixed, self.sized = sparse, fixed, sized
-        axes = {*network.may_grow, "K"} - ({"L"} if sparse else {"K", "L"}) - fixed
+        self.fixed, self.sized = fixed, sized
+        axes = {*network.may_grow} - {"K", "L"} - fixed
         self.axes = tuple(ordered(axes))
         self.growing = frozenset(self.axes) | ({"K"} if "M" in axes else set())
         self.cone = Cone(self.axes)
@@ -83,11 +81,10 @@ class FormulaSearch:
         """Training on a ray, with unknown parameters."""
         key = rates, rung
         if key not in self._runs:
-            algebra = form_algebra(self.network, self.ray(rates), self.growing, self.sparse)
+            algebra = form_algebra(self.network, self.ray(rates), self.growing)
             algebra.climb(rung)
-            kind = RoutedForms if self.sparse else FormTrajectory
             context = RunContext(self.growing)
-            self._runs[key] = kind(
+            self._runs[key] = FormTrajectory(
                 self.network, algebra, self.structure, self.sized, optimizer=self.optimizer, context=context
             )
         return self._runs[key]
@@ -159,8 +156,6 @@ def winning(forms: tuple[Form, ...], axes: tuple[str, ...]) -> tuple[Form, ...]:
     if len(forms) < 2:
         return forms
     solver = ClauseSolver(Clause("rays", (Linear(((axis, 1),), ">="),), "") for axis in axes)
-    if "K" in axes:
-        solver.add(Clause("rays", (Linear((("M", 1), ("K", -1)), ">="),), ""))
     for k, form in enumerate(forms):
         counts = {"top": Fraction(1)} | {axis: -e for axis, e in form.power.terms}
         counts |= {u: Fraction(-n) for u, n in form.unknowns}

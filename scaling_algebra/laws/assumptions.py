@@ -9,8 +9,7 @@ that grows, at least 1.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, fields, replace
 
 import sympy
 
@@ -35,12 +34,10 @@ class Assumption:
 
 @dataclass(frozen=True)
 class Definition:
-    """A quantity that is a monomial in others; ``printed`` is the value in a source."""
+    """A quantity that is a monomial in others."""
 
     name: str
     is_: Monomial
-    printed: Monomial | None = None
-    about: str = ""
     source: str = ""
 
 
@@ -69,10 +66,6 @@ class Windows(Rendered):
     core: tuple[str, ...] = ()
 
     @property
-    def agrees(self) -> bool:
-        return not self.core
-
-    @property
     def about(self) -> str:
         return f"{self.name}, {'contradictory' if self.core else 'feasible'}"
 
@@ -90,19 +83,15 @@ class Windows(Rendered):
         An equation without a logarithm assumes a value.
         """
         equal: dict[str, Monomial] = {}
-        for r in (a.relation for a in self.assumed if a.relation.equation and not a.relation.ratios[0].logs):
+        for r in (a.relation for a in self.assumed if a.relation.equation and not a.relation.terms[0].logs):
             name = r.text.partition("=")[0].strip()
-            if r.ratios[0][name] == 1:
-                equal[name] = r.ratios[0].solved(name).substituted(equal)
+            if r.terms[0][name] == 1:
+                equal[name] = r.terms[0].solved(name).substituted(equal)
         return m.substituted(composed(self.define, equal | dict(self.given))).power
 
-    def misprints(self) -> tuple[Definition, ...]:
-        """Definitions whose printed value is another one, in powers of every quantity."""
-        return tuple(d for d in self.define if d.printed is not None and self.reduced(d.printed / d.is_).powers)
-
     def document(self) -> Document:
-        """Windows of every exponent with what binds them, defined quantities, misprints; or a contradiction."""
-        grows, wrong = self.grows, self.misprints()
+        """Windows of every exponent with what binds them, and defined quantities; or a contradiction."""
+        grows = self.grows
         blocks: list[Block] = [Heading(literal(self.title), 2)]
         if laws := [f"{name} = {m}" for name, m in self.given.items()] + [f"without {name}" for name in self.dropped]:
             blocks.append(Lines.of(literal(", ".join(laws))))
@@ -116,40 +105,12 @@ class Windows(Rendered):
             rows = [[name, *_ends(w, "" if name in open_ else grows)] for name, w in self.windows.items()]
             blocks.append(Grid.of(["quantity", "from", "because of", "to", "because of"], rows))
         if self.define:
-            rows = [[literal(d.name), literal(str(m)), *_ends(w, grows)[::2], None if d.printed is None else
-                     literal(f"{d.printed}{', wrong' if d in wrong else ''}"), literal(d.source) or None]
+            rows = [[literal(d.name), literal(str(m)), *_ends(w, grows)[::2], literal(d.source) or None]
                     for d in self.define for m, w in [self.defined[d.name]]]  # fmt: skip
-            blocks.append(Grid.of(["defined", "is", "from", "to", "printed", "source"], rows))
-        notes = [f"exponents of {grows}; constants and powers of logarithms do not count"]
-        notes += [f"{d.name} is printed as {d.printed}; it is {self.defined[d.name][0]} ({d.source})" for d in wrong]
-        blocks.append(Lines.of(*map(literal, notes), listed=True))
-        return Document(tuple(blocks), self.record())
-
-    def record(self) -> dict[str, Any]:
-        """The JSON contract."""
-
-        def ends(w: Window) -> dict[str, Any]:
-            sides = {"low": w.low, "high": w.high}
-            return {side: {"exponent": e.value, "binding": e.binding, "open": e.open} for side, e in sides.items()}
-
-        wrong = self.misprints()
-        defined = {
-            d.name: {"is": str(m), "printed": None, "agrees": None, "window": None if w is None else ends(w)}
-            | ({} if d.printed is None else {"printed": str(d.printed), "agrees": d not in wrong})
-            for d in self.define
-            for m, w in [self.defined[d.name]]
-        }
-        broken = [a for a in self.assumed if a.name in self.core]
-        return {
-            "assumptions": self.name,
-            "grows": self.grows,
-            "set": {name: str(m) for name, m in self.given.items()},
-            "dropped": list(self.dropped),
-            "feasible": not self.core,
-            "windows": {name: ends(w) for name, w in self.windows.items()},
-            "defined": defined,
-            "contradiction": [{"name": a.name, "relation": str(a.relation), "source": a.source} for a in broken],
-        }
+            blocks.append(Grid.of(["defined", "is", "from", "to", "source"], rows))
+        note = f"exponents of {grows}; constants and powers of logarithms do not count"
+        blocks.append(Lines.of(literal(note), listed=True))
+        return Document(tuple(blocks), {f.name: getattr(self, f.name) for f in fields(self) if f.name != "system"})
 
 
 def windows(
@@ -176,7 +137,7 @@ def windows(
             raise UsageError(f"{q} = {law} is given in what is given itself; write it in the others")
     put = composed(define, given)
     rows = [replace(a.relation.substituted(put), text=a.name) for a in assumed]
-    for m, where in [*((m, row.text) for row in rows for m in row.ratios), *((put[d.name], d.name) for d in define)]:
+    for m, where in [*((m, row.text) for row in rows for m in row.terms), *((put[d.name], d.name) for d in define)]:
         linear(m, grows, where)
     check_names("quantity", (q for law in given.values() for q in sorted(law.quantities)), sorted(quantities))
     system = GrowthSystem(rows, grows)
@@ -203,7 +164,7 @@ def composed(define: Iterable[Definition], values: Mapping[str, Monomial]) -> di
 
 
 def _row(a: Assumption, put: Mapping[str, Monomial]) -> list[Piece | None]:
-    here = ", ".join(f"{m} {'<<' if a.relation.strict else '<='} 1" for m in a.relation.substituted(put).ratios)
+    here = ", ".join(f"{m} {'<<' if a.relation.strict else '<='} 1" for m in a.relation.substituted(put).terms)
     return [Text(a.name, literal(a.name)), *(literal(x) or None for x in (str(a.relation), here, a.because, a.source))]
 
 

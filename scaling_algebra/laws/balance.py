@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, fields, replace
 
 import sympy
 
@@ -15,47 +15,13 @@ from scaling_algebra.solver.demands import Infeasible
 
 from .expressions import expression, monomial, relation
 from .minima import Minimum, minima
-from .monomials import Expr, Monomial, Posynomial, Relation, exact, parameter, written
+from .monomials import Expr, Monomial, Posynomial, Relation, parameter, written
 from .systems import GrowthSystem, leave_gaps
 
 MOST_TERMS, MOST_OPEN, MOST_FREE = 12, 8, 4
 """Terms with constraints, those with open parameters, and quantities to minimise over."""
 LONG = 12
 """Characters of a number that is printed as it is."""
-
-
-@dataclass(frozen=True)
-class NumericCheck:
-    """Slopes of the numeric minimum and optimum beside their exponents on a ray.
-
-    Attributes:
-        rates: of the growing quantities. slopes: by name, ``minimum`` first: (predicted, found).
-        ratio: numeric over predicted minimum at the largest size; None where the prefactor is not exact.
-        near: how far a slope may lie from the exponent, and the ratio from 1.
-    """
-
-    rates: Mapping[str, Expr]
-    slopes: Mapping[str, tuple[Expr, float]]
-    ratio: float | None
-    near: float = 0.01
-
-    @property
-    def agrees(self) -> bool:
-        gaps = [float(e) - x for e, x in self.slopes.values()] + ([] if self.ratio is None else [self.ratio - 1])
-        return all(abs(gap) <= self.near for gap in gaps)
-
-    def lines(self) -> list[str]:
-        lines = [f"numerically, {name}: slope {x:.4f}, predicted {e} = {float(e):.4f}"
-                 for name, (e, x) in self.slopes.items()]  # fmt: skip
-        if self.ratio is not None:
-            lines.append(f"numerically, prefactor of the minimum over the predicted one: {self.ratio:.4f}")
-        return [*lines, "AGREES" if self.agrees else "REFUTED"]
-
-    def record(self) -> dict[str, Any]:
-        slopes = {name: {"predicted": written(e), "found": round(x, 6)} for name, (e, x) in self.slopes.items()}
-        rates = {name: written(x) for name, x in self.rates.items()}
-        ratio = None if self.ratio is None else round(self.ratio, 6)
-        return {"rates": rates, "slopes": slopes, "ratio": ratio, "agrees": self.agrees}
 
 
 @dataclass(frozen=True, repr=False)
@@ -69,7 +35,6 @@ class Balance(Rendered):
         irreducible: a constant of the sum, which the minimum is above; 0 for none.
         notes: what else is known.
         reach: a monomial; the size at which the minimum equals it is shown, too.
-        checks: the same in numbers.
     """
 
     total: Posynomial
@@ -83,7 +48,6 @@ class Balance(Rendered):
     irreducible: Expr = sympy.S.Zero
     notes: tuple[str, ...] = ()
     reach: str | None = None
-    checks: tuple[NumericCheck, ...] = ()
 
     @property
     def cell(self) -> Minimum:
@@ -100,8 +64,7 @@ class Balance(Rendered):
     @property
     def names(self) -> frozenset[str]:
         """Quantities and parameters that stand in it."""
-        parts: list[Posynomial | Relation] = [self.total, *self.constraints]
-        return frozenset[str]().union(*(x.quantities | x.parameters for x in parts))
+        return frozenset[str]().union(*(x.quantities | x.parameters for x in (self.total, *self.constraints)))
 
     def sizes(self, cell: Minimum) -> dict[str, Monomial]:
         return {"minimum" if self.minimised else "largest": cell.minimum, **cell.optimum}
@@ -126,13 +89,8 @@ class Balance(Rendered):
         size = {grows: (cell.minimum / target).solved(grows)}
         return size | {name: m.substituted(size) for name, m in cell.optimum.items()}
 
-    @property
-    def agrees(self) -> bool:
-        """Numbers do not contradict it."""
-        return all(c.agrees for c in self.checks)
-
     def document(self) -> Document:
-        """Cell by cell the minimum, the optimum, shares, bounds; conditions; numbers."""
+        """Cell by cell the minimum, the optimum, shares, bounds; conditions."""
         blocks: list[Block] = [Heading(Text(self.about, literal(self.about)), 2)]
         if self.constraints:
             blocks.append(Lines.of(("with ", literal(", ".join(c.text for c in self.constraints)))))
@@ -140,9 +98,12 @@ class Balance(Rendered):
             if cell.where:
                 blocks.append(Heading(literal("where " + ", ".join(map(str, cell.where))), 3))
             blocks += self._cell(cell)
-        if notes := [*self.notes, *(line for c in self.checks for line in c.lines())]:
-            blocks.append(Lines.of(*map(literal, notes), listed=True))
-        return Document(tuple(blocks), self.record())
+        if self.notes:
+            blocks.append(Lines.of(*map(literal, self.notes), listed=True))
+        record = {f.name: getattr(self, f.name) for f in fields(self)}
+        if self.reach:
+            record["reached"] = [{n: c.shown(m) for n, m in self.reached(c).items()} for c in self.cells]
+        return Document(tuple(blocks), record)
 
     def _cell(self, cell: Minimum) -> list[Block]:
         shares = [(_sized(t), ", share ", term(x)) for t, x in zip(cell.active, cell.shares, strict=True)]
@@ -156,36 +117,6 @@ class Balance(Rendered):
             blocks.append(_grid(f"minimum {self.reach} at", sizes, cell.exact))
         return blocks
 
-    def record(self) -> dict[str, Any]:
-        """The JSON contract."""
-
-        def cell(c: Minimum) -> dict[str, Any]:
-            def shown(m: Monomial) -> dict[str, Any]:
-                return {"powers": strings(m), "prefactor": written(m.coefficient) if c.exact else None}
-
-            record = {
-                "where": [*map(str, c.where)],
-                "minimum": shown(c.minimum),
-                "optimum": {name: shown(m) for name, m in c.optimum.items()},
-                "active": [{"term": str(t), "share": written(x)} for t, x in zip(c.active, c.shares, strict=True)],
-                "binding": list(c.binding),
-                "open": [*map(str, c.window)],
-            }
-            return record | ({"reached": {n: shown(m) for n, m in self.reached(c).items()}} if self.reach else {})
-
-        return {
-            "sum": str(self.total),
-            "constraints": [c.text for c in self.constraints],
-            "minimise": list(self.minimised),
-            "grow": list(self.growing),
-            "fixed": list(self.fixed),
-            "irreducible": written(self.irreducible),
-            "cells": [cell(c) for c in self.cells],
-            "notes": list(self.notes),
-            "reach": self.reach,
-            "checks": [c.record() for c in self.checks],
-        }
-
 
 def balance(
     total: str | Posynomial,
@@ -193,7 +124,6 @@ def balance(
     growing: Sequence[str] = (),
     constraints: Iterable[str | Relation] = (),
     fixed: Sequence[str] = (),
-    values: Mapping[str, Any] | None = None,
 ) -> Balance:
     """Minimises a sum of monomials; ``law`` says what its arguments are.
 
@@ -201,21 +131,14 @@ def balance(
         UsageError: unknown quantities; no minimum, or none that determines its quantities.
         Infeasible: constraints that contradict each other.
     """
-    whole = expression(total) if isinstance(total, str) else total
-    given = [relation(c) if isinstance(c, str) else c for c in constraints]
+    problem = expression(total) if isinstance(total, str) else total
+    relations = [relation(c) if isinstance(c, str) else c for c in constraints]
     named = [*minimise, *growing, *fixed]
-    if twice := [name for name in named if named.count(name) > 1]:
+    if twice := [name for name, count in Counter(named).items() if count > 1]:
         raise UsageError(f"{twice[0]} is named twice; a quantity is minimised over, grows, or is fixed")
     if not growing:
         raise UsageError("nothing grows; name the quantity that the minimum is a power of, such as n")
-    quantities, parameters = (
-        {x for s in (whole, *given) for x in getattr(s, kind)} for kind in ("quantities", "parameters")
-    )
-    check_names("quantity", (*growing, *fixed), sorted(quantities))
-    at = {name: exact(value) for name, value in (values or {}).items()}
-    check_names("parameter in an exponent, nor fixed quantity,", sorted(at), sorted({*parameters, *fixed}))
-    put = {name: Monomial(x) if name in fixed else x for name, x in at.items()}
-    problem, relations = whole.substituted(put), [c.substituted(put) for c in given]
+    check_names("quantity", (*growing, *fixed), sorted({q for x in (problem, *relations) for q in x.quantities}))
     dependent = _dependent([c for c in relations if c.equation], minimise, named)
     constant = [t for t in problem.terms if t.quantities <= {*fixed}]
     constant = constant if len(constant) < len(problem.terms) else []
@@ -223,9 +146,9 @@ def balance(
     free = [name for name in minimise if name not in dependent]
     terms = [_constants(t, fixed) for t in reduced.terms]
     left = (c.substituted(dependent) for c in dict.fromkeys(relations) if not c.equation)
-    bounds = [replace(c, ratios=tuple(_constants(m, fixed) for m in c.ratios)) for c in left]
-    labels = [*map(str, reduced.terms), *(c.text for c in bounds for _ in c.ratios)]
-    _check([*zip(labels, (*terms, *(m for c in bounds for m in c.ratios)), strict=True)], free, growing, problem)
+    bounds = [replace(c, terms=tuple(_constants(m, fixed) for m in c.terms)) for c in left]
+    labels = [*map(str, reduced.terms), *(c.text for c in bounds for _ in c.terms)]
+    _check([*zip(labels, (*terms, *(m for c in bounds for m in c.terms)), strict=True)], free, growing, problem)
     if core := GrowthSystem(bounds, growing[0], growing[1:]).core(strict=True):
         listed = ", ".join(map(repr, core))
         raise Infeasible(f"the constraints contradict each other for large {', '.join(growing)}: {listed}")
@@ -245,7 +168,7 @@ def balance(
         notes.append(
             "elsewhere there is no minimum: nothing holds the sum up, or the constraints contradict each other"
         )
-    roles = (tuple(minimise), tuple(growing), tuple(name for name in fixed if name not in at))
+    roles = (tuple(minimise), tuple(growing), tuple(fixed))
     return Balance(problem, reduced, tuple(bounds), tuple(relations), *roles, cells, least, tuple(notes))
 
 
@@ -258,11 +181,6 @@ def term(e: Expr) -> Text:
     return Text(written(e), f"${sympy.latex(e)}$")
 
 
-def strings(m: Monomial) -> dict[str, str]:
-    """The powers, for JSON: exact, as text."""
-    return {name: written(e) for name, e in m.powers}
-
-
 # inside --------------------------------------------------------------------------------------------------------
 
 
@@ -270,7 +188,7 @@ def _dependent(equations: Iterable[Relation], minimise: Sequence[str], named: Se
     """The quantities that equations eliminate, as monomials in the others."""
     dependent: dict[str, Monomial] = {}
     for c in (e.substituted(dependent) for e in equations):
-        quantities = sorted(c.ratios[0].quantities)
+        quantities = sorted(c.terms[0].quantities)
         choice = [q for q in quantities if q not in named] + [q for q in reversed(minimise) if q in quantities]
         if not choice:
             raise UsageError(f"the constraint {c.text!r} leaves nothing to choose; minimise over one of its quantities")

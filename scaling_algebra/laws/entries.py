@@ -17,11 +17,11 @@ from scaling_algebra.files import read_text, toml
 from scaling_algebra.limits import line
 from scaling_algebra.spec.powers import Power
 
-from .expressions import exponent, expression, identity, monomial, relation
-from .monomials import Identity, Monomial, Posynomial, Relation
+from .expressions import expression, monomial, relation
+from .monomials import Monomial, Posynomial, Relation
 
 READERS: dict[Any, Callable[[str], Any]] = {
-    str: str, Any: exponent, Identity: identity, Monomial: monomial, Posynomial: expression, Power: Power.parse,
+    str: str, Monomial: monomial, Posynomial: expression, Power: Power.parse,
     Power | None: lambda text: None if text == "0" else Power.parse(text), Relation: relation,
 }  # fmt: skip
 KINDS: dict[Any, tuple[Any, str]] = {
@@ -30,11 +30,6 @@ KINDS: dict[Any, tuple[Any, str]] = {
 MOST, MANY = 2**16, 100
 """Bytes of a file, and entries of a list in it."""
 Built = TypeVar("Built")
-
-
-def shipped(folder: str) -> dict[str, Path]:
-    """The files beside this one, by name: one file is one law, or one set of assumptions."""
-    return {path.stem: path for path in sorted((Path(__file__).parent / folder).glob("*.toml"))}
 
 
 def read_file(path: Path, what: str, build: Callable[[str, dict[str, Any]], Built]) -> Built:

@@ -21,7 +21,7 @@ import sympy
 from scaling_algebra.errors import UsageError
 from scaling_algebra.limits import rational
 
-from .monomials import Expr, Identity, Monomial, Posynomial, Relation, parameter, simplified
+from .monomials import Expr, Monomial, Posynomial, Relation, parameter, simplified
 
 LONG, DEEP, TERMS, DIGITS, LARGEST = 2_000, 40, 200, 300, 10**6
 """Most characters of an expression, nested brackets, monomials, and digits of a coefficient; largest number in an
@@ -77,15 +77,7 @@ def relation(text: str) -> Relation:
     if any(len(large) != 1 for _, large in ordered):
         raise UsageError(f"{_shown(text)} has a sum on its larger side; write one monomial there")
     ratios = tuple(t / large[0] for small, large in ordered for t in small)
-    return Relation(text.strip(), ratios, sign in ("<<", ">>"), sign[0] == "=")
-
-
-def identity(text: str) -> Identity:
-    """A name, and a rational function of other names."""
-    name, equals, right = text.partition("=")
-    if not equals or not name.strip().isidentifier():
-        raise UsageError(f"{text!r} is no identity; write one such as alpha_D = alpha_N/(1 + alpha_N)")
-    return Identity(text, name.strip(), exponent(right))
+    return Relation(ratios, text.strip(), sign in ("<<", ">>"), sign[0] == "=")
 
 
 class _Parser:

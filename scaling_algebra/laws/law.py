@@ -16,13 +16,13 @@ import sympy
 
 from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.documents.blocks import Block, Grid, Heading, Lines, literal
-from scaling_algebra.errors import UsageError, check_names, named
+from scaling_algebra.errors import UsageError, check_names, named, shown
 
 from .assumptions import Assumption, Definition, Windows, windows
 from .balance import Balance, balance, power, term
-from .entries import keys, read, read_file, shipped
-from .expressions import exponent, monomial
-from .monomials import Expr, Identity, Monomial, Posynomial, Relation, exact, parameter, simplified, written
+from .entries import keys, read, read_file
+from .expressions import exponent, expression, monomial, relation
+from .monomials import Expr, Monomial, Posynomial, Relation, exact, parameter, simplified
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,11 @@ class LawAxis:
     exponent: str = ""
     ratios: Mapping[str, Monomial] = field(default_factory=dict)
 
+    @property
+    def parts(self) -> tuple[Posynomial, ...]:
+        """The sum and its constraints."""
+        return self.sum, *self.constraints
+
 
 @dataclass(frozen=True)
 class Law:
@@ -48,7 +53,7 @@ class Law:
 
     Attributes:
         identities: equations between exponents of its axes. names: what its names are.
-        options: what each choice of each option replaces. at: values of parameters.
+        at: values of parameters, constants and quantities, which a question may replace.
         assume, define: assumptions between powers of what ``grows``, and quantities that are defined by others.
     """
 
@@ -56,10 +61,9 @@ class Law:
     name: str = ""
     title: str = ""
     source: str = ""
-    identities: tuple[Identity, ...] = ()
+    identities: tuple[str, ...] = ()
     names: Mapping[str, str] = field(default_factory=dict)
-    options: Mapping[str, Mapping[str, Mapping[str, str]]] = field(default_factory=dict)
-    at: Mapping[str, Expr] = field(default_factory=dict)
+    at: Mapping[str, Monomial] = field(default_factory=dict)
     assume: tuple[Assumption, ...] = ()
     define: tuple[Definition, ...] = ()
     grows: str = "d"
@@ -70,43 +74,28 @@ class LawAnswer(Rendered):
     """The balances of a law, their exponents and identities.
 
     Attributes:
-        choices: of its options. axes: the balance on each. values: of parameters.
+        at: values that were asked for. axes: the balance on each.
         exponents: with which the first cell of an axis falls, by their names.
         identities: each with whether it holds for every parameter.
-        inverted: an exponent, the value that it is given, and what a parameter must be.
-        implied: the other exponents at that parameter, to hold beside fitted ones.
     """
 
     law: Law
-    choices: Mapping[str, str]
+    at: Mapping[str, Monomial]
     axes: Mapping[str, Balance]
-    values: Mapping[str, Expr]
     exponents: Mapping[str, Expr]
     identities: Mapping[str, bool]
-    inverted: tuple[str, str, Mapping[str, Expr]] | None = None
-
-    @property
-    def implied(self) -> dict[str, Expr]:
-        of, _, solution = self.inverted or ("", "", {})
-        put = {parameter(name): x for name, x in solution.items()}
-        found = {name: e.xreplace(put) for name, e in self.exponents.items() if name != of and solution}
-        return {name: e for name, e in found.items() if e.is_number}
-
-    @property
-    def agrees(self) -> bool:
-        """Numbers do not contradict it."""
-        return all(b.agrees for b in self.axes.values())
 
     @property
     def about(self) -> str:
-        options = ", ".join(f"{k} {v}" for k, v in self.choices.items())
-        return self.law.title + (f" ({options})" if options else "")
+        values = ", ".join(f"{name} = {m}" for name, m in self.at.items())
+        return self.law.title + (f" ({values})" if values else "")
 
     def document(self) -> Document:
         """Every axis in lines, or one axis in full; exponents and identities."""
         blocks: list[Block] = [Heading(literal(self.about), 2)]
+        balances = {name: b.document() for name, b in self.axes.items()}
         if len(self.axes) == 1:
-            blocks += next(iter(self.axes.values())).document().blocks
+            blocks += next(iter(balances.values())).blocks
         else:
             rows = [(axis, name, power(m), literal(", ".join(map(str, cell.where)))) for axis, b in self.axes.items()
                     for cell in b.cells for name, m in b.sizes(cell).items()]  # fmt: skip
@@ -117,26 +106,8 @@ class LawAnswer(Rendered):
                 blocks += _listed(f"{text}: {'holds' if x else 'does not hold'}" for text, x in self.identities.items())
         names = frozenset(self.exponents if len(self.axes) > 1 else ()).union(*(b.names for b in self.axes.values()))
         blocks += _listed((f"{name}: {what}" for name, what in self.law.names.items() if name in names), "names")
-        if self.inverted is not None:
-            of, number, solution = self.inverted
-            solved = [f"{of} = {number} at {name} = {x} = {float(x):.4f}" for name, x in solution.items()]
-            then = ", ".join(f"{name} = {float(e):.4f}" for name, e in self.implied.items())
-            blocks.append(Lines.of(*map(literal, [*solved, *([f"there {then}"] if then else [])])))
-        return Document(tuple(blocks), self.record())
-
-    def record(self) -> dict[str, Any]:
-        """The JSON contract."""
-        solution = {} if self.inverted is None else self.inverted[2]
-        record = {
-            "law": self.law.name,
-            "choices": dict(self.choices),
-            "at": {name: written(x) for name, x in self.values.items()},
-            "axes": {name: b.record() for name, b in self.axes.items()},
-            "exponents": {name: written(e) for name, e in self.exponents.items()},
-            "identities": dict(self.identities),
-        }
-        solved = {"inverted": solution, "implied": self.implied} if solution else {}
-        return record | {key: {name: written(x) for name, x in found.items()} for key, found in solved.items()}
+        record = {"law": self.law.name, "at": self.at, "axes": {name: d.record for name, d in balances.items()}}
+        return Document(tuple(blocks), record | {"exponents": self.exponents, "identities": self.identities})
 
 
 def law(
@@ -149,8 +120,6 @@ def law(
     *,
     reach: str | None = None,
     axis: str | None = None,
-    choose: Mapping[str, str] | None = None,
-    given: Mapping[str, str] | None = None,
     drop: Iterable[str] = (),
 ) -> Balance | LawAnswer | Windows:
     """The powers that growing quantities have: at the minimum of a sum, by a law, or under assumptions.
@@ -163,11 +132,11 @@ def law(
         constraints: equations of monomials, which eliminate a quantity each (one that is not named elsewhere, else the
             last to be minimised over), or bounds: ``sum <= monomial``, ``monomial >= sum``, ``<<`` and ``>>`` as well.
         fixed: positive constants, kept in prefactors.
-        at: exact values of parameters in exponents, and of fixed constants.
+        at: exact positive values of parameters in exponents and of fixed constants; of a law also monomials in place
+            of quantities, and of assumptions growth laws: ``{"K": "d**kappa"}``. A name in the exponent of a growth law
+            is one more unknown.
         reach: a monomial; the size at which the minimum equals it is part of the answer.
-        axis: one way to grow of a law, in full. choose: choices of its options.
-        given: growth laws to put into assumptions, by quantity: ``{"K": "d**kappa"}``. A name in an exponent is one
-            more unknown. drop: names of assumptions to leave out.
+        axis: one way to grow of a law, in full. drop: names of assumptions to leave out.
 
     Raises:
         UsageError: something is not known, cannot be read, or has no minimum.
@@ -183,23 +152,26 @@ def law(
         >>> print(w.low.value, w.high.value)
         -1/3 -1/100
     """
-    constraints, drop = tuple(constraints), tuple(drop)
-    of_sums = {"minimise": minimise, "grows": grows, "constraints": constraints, "fixed": fixed}
-    of_laws = {"axis": axis, "choose": choose}
-    of_assumptions = {"given": given, "drop": drop}
-    if grows:
-        _only("a sum", of_laws | of_assumptions)
-        return replace(balance(what, minimise, grows, constraints, fixed, at), reach=reach)
-    found = read_law(what)
-    if found.assume:
-        _only("assumptions", of_sums | of_laws | {"at": at, "reach": reach})
-        laws = {name: monomial(text) for name, text in (given or {}).items()}
-        return windows(found.name, found.title, found.grows, found.assume, found.define, laws, drop)
-    _only("a law", of_sums | of_assumptions)
+    constraints, drop, found = tuple(constraints), tuple(drop), None if grows else read_law(what)
+    of_sums = {"minimise": minimise, "constraints": constraints, "fixed": fixed}
+    if found is None:
+        _only("a sum", {"axis": axis, "drop": drop})
+        relations = tuple(map(relation, constraints))
+        of = LawAxis(expression(what), tuple(grows), tuple(minimise), relations, tuple(fixed))
+        found = Law({"sum": of}, name="sum")
+    elif found.assume:
+        _only("assumptions", of_sums | {"axis": axis, "reach": reach})
+        given = _monomials(at)
+        return windows(found.name, found.title, found.grows, found.assume, found.define, given, drop)
+    else:
+        _only("a law", of_sums | {"drop": drop})
+    if reach is not None:
+        monomial(reach)  # refused before any work
     if reach is not None and axis is None and len(found.axes) > 1:
         raise UsageError(f"reach is about one axis; give axis, one of {', '.join(found.axes)}")
-    a = answer(found, axis, choose, at)
-    return a if reach is None else replace(a, axes={n: replace(b, reach=reach) for n, b in a.axes.items()})
+    a = answer(found, axis, at)
+    a = a if reach is None else replace(a, axes={n: replace(b, reach=reach) for n, b in a.axes.items()})
+    return a.axes["sum"] if grows else a
 
 
 def _only(kind: str, others: Mapping[str, Any]) -> None:
@@ -209,8 +181,8 @@ def _only(kind: str, others: Mapping[str, Any]) -> None:
 
 @cache
 def laws() -> Mapping[str, Law]:
-    """Every law, and every set of assumptions, that ships, by name."""
-    return {name: _file(path) for name, path in shipped("given").items()}
+    """Every law, and every set of assumptions, that ships, by name: one file is one."""
+    return {path.stem: _file(path) for path in sorted((Path(__file__).parent / "given").glob("*.toml"))}
 
 
 def read_law(name: str) -> Law:
@@ -218,51 +190,60 @@ def read_law(name: str) -> Law:
     return _file(Path(name)) if name.endswith(".toml") else named("law", name, laws())
 
 
-def answer(
-    law: Law,
-    axis: str | None = None,
-    choices: Mapping[str, str] | None = None,
-    values: Mapping[str, Any] | None = None,
-) -> LawAnswer:
+def answer(law: Law, axis: str | None = None, at: Mapping[str, Any] | None = None) -> LawAnswer:
     """The answer of a law on one axis, or on all.
 
     Raises:
-        UsageError: no such axis, option, choice or parameter.
+        UsageError: no such axis, or no such parameter, constant or quantity; a value that is not positive.
     """
-    picked = _picked(law, choices or {})
-    swaps = _swaps(law, picked)
-    known = frozenset[str]().union(*(_known(a, swaps) for a in law.axes.values()))
-    at = {**law.at, **{name: exact(value) for name, value in (values or {}).items()}}
-    check_names("parameter of this law", sorted(at), sorted(known))
+    asked, parts = _monomials(at), [x for a in law.axes.values() for x in a.parts]
+    quantities = {q for x in parts for q in x.quantities}
+    constants = {name for a in law.axes.values() for name in a.fixed}
+    values = {**law.at, **asked}
+    check_names("parameter or quantity of this law", values, sorted(quantities.union(*(x.parameters for x in parts))))
+    for name, m in values.items():
+        number, rational = not (m.powers or m.logs), m.coefficient.is_Rational
+        if not (number if name in constants else name in quantities or (number and rational)):
+            raise UsageError(f"{name} is {m}; give a positive number")
+    put = {name: m if name in quantities else m.coefficient for name, m in values.items()}
     axes = law.axes if axis is None else {axis: named("axis", axis, law.axes)}
-    balances = {n: _balanced(a, swaps, at) for n, a in law.axes.items() if n in axes or a.exponent}
+    balances = {n: _balanced(a, put) for n, a in law.axes.items() if n in axes or a.exponent}
     exponents: dict[str, Expr] = {}
     for n, a in law.axes.items():
         if a.exponent:
             cell, grows = balances[n].cells[0], balances[n].growing[0]
             exponents[a.exponent] = simplified(-cell.minimum[grows])
             exponents |= {key: ratio.substituted(cell.optimum)[grows] for key, ratio in a.ratios.items()}
-    identities = {i.text: _identical(i, exponents) for i in law.identities if axis is None}
-    return LawAnswer(law, picked, {n: balances[n] for n in axes}, at, exponents, identities)
+    identities = {text: _identical(text, exponents) for text in law.identities if axis is None}
+    return LawAnswer(law, asked, {n: balances[n] for n in axes}, exponents, identities)
 
 
 def inverted(a: LawAnswer, name: str, value: Any) -> dict[str, Expr]:
     """The parameter that gives an exponent a value, with what it must be.
 
     Raises:
-        UsageError: no such exponent, not one open parameter, or no positive value.
+        UsageError: no such exponent, not one open parameter, or no positive rational value.
     """
     formula, value = named("exponent", name, a.exponents), exact(value)
     open_ = sorted(formula.free_symbols, key=str)
     if len(open_) != 1:
         raise UsageError(f"{name} = {formula} has {len(open_)} open parameters; give all but one with --at")
-    roots = [x for x in sympy.solve(sympy.Eq(formula, value), open_[0]) if x.is_positive]
+    roots = [x for x in sympy.solve(sympy.Eq(formula, value), open_[0]) if x.is_positive and x.is_Rational]
     if len(roots) != 1:
         raise UsageError(f"no positive {open_[0]} gives {name} = {value}; it is {formula}")
     return {str(open_[0]): roots[0]}
 
 
 # inside --------------------------------------------------------------------------------------------------------
+
+
+def _monomials(at: Mapping[str, Any] | None) -> dict[str, Monomial]:
+    """Values as monomials: a text is read as one, so that a number is a positive one."""
+    read = {name: monomial(x) if isinstance(x, str) else Monomial(exact(x)) for name, x in (at or {}).items()}
+    for name, m in read.items():
+        if not m.coefficient.is_positive:
+            raise UsageError(f"{name} is {shown(m.coefficient)}; give a positive number")
+    return read
 
 
 def _file(path: Path) -> Law:
@@ -295,49 +276,32 @@ def _assumptions(name: str, data: dict[str, Any]) -> Law:
     for k, d in enumerate(law.define):
         if d.name == law.grows or d.is_.quantities & {later.name for later in law.define[k:]}:
             raise UsageError(f"define {k + 1}: {d.name} needs what is defined at or after it, or is what grows")
-    for kind, names in (("assumption", [a.name for a in assume]), ("definition", [d.name for d in law.define])):
-        if twice := {n for n in names if names.count(n) > 1}:
-            raise UsageError(f"the {kind} {min(twice)!r} is there twice; give each a name of its own")
+    names = [*(a.name for a in assume), *(d.name for d in law.define)]
+    if twice := {n for n in names if names.count(n) > 1}:
+        raise UsageError(f"the name {min(twice)!r} is there twice; give each assumption and definition one of its own")
     return replace(law, assume=assume)
 
 
-def _picked(law: Law, choices: Mapping[str, str]) -> dict[str, str]:
-    """A choice for every option."""
-    if strange := [option for option in choices if option not in law.options]:
-        raise UsageError(f"{law.name} has no option {strange[0]}; it has {', '.join(law.options) or 'none'}")
-    if empty := [option for option in law.options if not law.options[option]]:
-        raise UsageError(f"{empty[0]} has no choice; give it tables of what each choice replaces")
-    picked = {option: choices.get(option, next(iter(law.options[option]))) for option in law.options}
-    for option, choice in picked.items():
-        named(option, choice, law.options[option])
-    return picked
+def _balanced(axis: LawAxis, put: Mapping[str, Any]) -> Balance:
+    """An axis with values put in. What a value leaves out does not grow; what it brings in does."""
+    before = {q for x in axis.parts for q in x.quantities}
+    total, constraints = axis.sum.substituted(put), [c.substituted(put) for c in axis.constraints]
+    after = total.quantities.union(*(c.quantities for c in constraints))
+    fixed = [q for q in axis.fixed if q not in put]
+    brought = sorted(after - before - {*axis.grows})
+    grows = [q for q in axis.grows if q in after or (q not in before and q not in put)]
+    return balance(total, axis.minimise, grows + brought, constraints, fixed)
 
 
-def _swaps(law: Law, picked: Mapping[str, str]) -> dict[str, Any]:
-    """The replacements of the choices: exponents for parameters, monomials for quantities."""
-    quantities = {q for a in law.axes.values() for q in a.sum.quantities}
-    replaced = {name: text for option, choice in picked.items() for name, text in law.options[option][choice].items()}
-    return {name: monomial(text) if name in quantities else exponent(text) for name, text in replaced.items()}
-
-
-def _balanced(axis: LawAxis, swaps: Mapping[str, Any], at: Mapping[str, Expr]) -> Balance:
-    """An axis; of what grows, only what is there."""
-    total = axis.sum.substituted(swaps)
-    present = {q for t in total.terms for q, _ in t.powers}.union(*(c.quantities for c in axis.constraints))
-    grows = [q for q in axis.grows if q in present]
-    values = {p: x for p, x in at.items() if p in _known(axis, swaps)}
-    return balance(total, axis.minimise, grows or axis.grows[:1], axis.constraints, axis.fixed, values)
-
-
-def _known(axis: LawAxis, swaps: Mapping[str, Any]) -> frozenset[str]:
-    """The parameters and constants of an axis."""
-    return axis.sum.substituted(swaps).parameters.union(axis.fixed, *(c.parameters for c in axis.constraints))
-
-
-def _identical(i: Identity, exponents: Mapping[str, Expr]) -> bool:
-    check_names(f"exponent in {i.text!r}", sorted({i.name} | i.needs), exponents)
+def _identical(text: str, exponents: Mapping[str, Expr]) -> bool:
+    """Does ``name = function of other names`` hold?"""
+    name, equals, right = (x.strip() for x in text.partition("="))
+    if not equals or not name.isidentifier():
+        raise UsageError(f"{text!r} is no identity; write one such as alpha_D = alpha_N/(1 + alpha_N)")
+    formula = exponent(right)
+    check_names(f"exponent in {text!r}", [name, *sorted(map(str, formula.free_symbols))], exponents)
     put = {parameter(n): e for n, e in exponents.items()}
-    return bool(simplified(exponents[i.name] - i.right.xreplace(put)) == 0)
+    return bool(simplified(exponents[name] - formula.xreplace(put)) == 0)
 
 
 def _listed(lines: Iterable[str], title: str = "") -> list[Block]:

@@ -10,10 +10,11 @@ Who asks: ``balance.py``, ``recipes/horizon.py``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import reduce
 from itertools import combinations
 from operator import mul
+from typing import Any
 
 import sympy
 
@@ -32,23 +33,16 @@ class Condition:
     ratio: Monomial
     alone: str = ""
 
-    @property
-    def bound(self) -> tuple[str, Monomial] | None:
-        """``<=`` or ``>=``, and the monomial that the quantity which stands alone is compared with."""
-        direction = sign(self.ratio[self.alone]) if self.alone else None
-        return None if direction is None else ("<=" if direction > 0 else ">=", self.ratio.solved(self.alone))
-
-    def holds(self, logs: Mapping[str, float]) -> bool:
-        """At logarithms of the quantities."""
-        return self.ratio.log_at(logs) <= 1e-12
-
     def __str__(self) -> str:
         if not self.alone:
             above = sympy.fraction(sympy.together(-self.ratio.powers[0][1]))
             whole = sympy.expand(above[0] * (1 if above[1].is_positive else above[1])).primitive()[1]
             up = sympy.Add(*(t for t in sympy.Add.make_args(whole) if t.as_coeff_Mul()[0] > 0))
             return f"{written(up)} > {written(sympy.Add(up, -whole))}"
-        return f"{self.ratio} <= 1" if self.bound is None else f"{self.alone} {self.bound[0]} {self.bound[1]}"
+        direction = sign(self.ratio[self.alone])
+        if direction is None:
+            return f"{self.ratio} <= 1"
+        return f"{self.alone} {'<=' if direction > 0 else '>='} {self.ratio.solved(self.alone)}"
 
 
 @dataclass(frozen=True)
@@ -71,6 +65,15 @@ class Minimum:
     exact: bool
     window: tuple[Condition, ...]
     where: tuple[Condition, ...]
+
+    def record(self) -> dict[str, Any]:
+        """For JSON."""
+        sizes = {"minimum": self.shown(self.minimum), "optimum": {n: self.shown(m) for n, m in self.optimum.items()}}
+        return {f.name: getattr(self, f.name) for f in fields(self)} | sizes
+
+    def shown(self, m: Monomial) -> dict[str, Any]:
+        """A size for JSON: no prefactor where none is known."""
+        return m.record() | ({} if self.exact else {"prefactor": None})
 
 
 def circuits(rows: Sequence[Monomial], names: Sequence[str]) -> Iterator[tuple[tuple[int, ...], list[Expr]]]:
@@ -98,8 +101,8 @@ def minima(
     Args:
         bounds: relations ``sum <= 1``. dependent: quantities that follow from those that are free.
     """
-    rows = [*terms, *(m for bound in bounds for m in bound.ratios)]
-    group = [None] * len(terms) + [k for k, bound in enumerate(bounds) for _ in bound.ratios]
+    rows = [*terms, *(m for bound in bounds for m in bound.terms)]
+    group = [None] * len(terms) + [k for k, bound in enumerate(bounds) for _ in bound.terms]
     seen = set()
     for chosen, weights in sorted(circuits(rows, free), key=lambda c: -len(c[0])):
         whole = _total(weights, chosen, group, None)
@@ -118,24 +121,22 @@ def minima(
         answers = [_decided(Monomial.of({growing[0]: -shares[k]}), growing) for k in chosen if not signs[k]]
         answers += [_decided(m, growing) for m in ratios]
         conditions = [x for x in dict.fromkeys(answers) if isinstance(x, Condition)]
-        where = None if False in answers else _projected(conditions, growing)
-        if where is None or GrowthSystem(
-            (Relation(str(c), (c.ratio,), True) for c in where), growing[0], growing[1:]
-        ).core(True):
-            continue
-        if (key := (frozenset(where), minimum.powers)) in seen:
-            continue
-        seen.add(key)
-        yield Minimum(
-            tuple(terms[k] for k in active),
-            tuple(shares[k] for k in active),
-            tuple(dict.fromkeys(bounds[x].text for x in (group[k] for k in chosen) if x is not None)),
-            minimum,
-            optimum | {name: m.substituted(optimum) for name, m in dependent.items()},
-            all(m.powers for m in ratios),
-            tuple(c for c in conditions if not c.ratio.quantities <= set(growing)),
-            tuple(where),
-        )
+        for where in () if False in answers else _projected(conditions, growing):
+            strict = (Relation((c.ratio,), str(c), True) for c in where)
+            key = frozenset(where), minimum.powers
+            if key in seen or GrowthSystem(strict, growing[0], growing[1:]).core(True):
+                continue
+            seen.add(key)
+            yield Minimum(
+                tuple(terms[k] for k in active),
+                tuple(shares[k] for k in active),
+                tuple(dict.fromkeys(bounds[x].text for x in (group[k] for k in chosen) if x is not None)),
+                minimum,
+                optimum | {name: m.substituted(optimum) for name, m in dependent.items()},
+                all(m.powers for m in ratios),
+                tuple(c for c in conditions if not c.ratio.quantities <= set(growing)),
+                tuple(where),
+            )
 
 
 def solved(ones: Sequence[Monomial], free: Sequence[str]) -> dict[str, Monomial]:
@@ -174,16 +175,26 @@ def _decided(ratio: Monomial, growing: Sequence[str]) -> Condition | bool:
     return Condition(ratio.power, next(iter([*signed, *powers])))
 
 
-def _projected(conditions: Iterable[Condition], growing: Sequence[str]) -> list[Condition] | None:
-    """The conditions' projection on growing quantities and parameters (Fourier-Motzkin); None if they cannot hold."""
-    left = list(conditions)
+def _projected(
+    conditions: Iterable[Condition], growing: Sequence[str], signs: Mapping[Expr, int] | None = None
+) -> Iterator[list[Condition]]:
+    """The conditions' projection on growing quantities and parameters (Fourier-Motzkin), unless they cannot hold.
+
+    Args:
+        signs: of exponents that parameters decide; each that is met is taken to be positive, and to be negative.
+    """
+    left, known = list(dict.fromkeys(conditions)), dict(signs or {})
     for name in sorted({n for c in left for n in c.ratio.quantities} - {*growing}):
-        on = [c.ratio ** (1 / c.ratio[name]) for c in left if c.ratio[name] != 0]
-        signs = [sign(c.ratio[name]) for c in left if c.ratio[name] != 0]
-        above = [m for m, s in zip(on, signs, strict=True) if s == 1]
-        below = [m for m, s in zip(on, signs, strict=True) if s == -1]
-        pairs = [_decided(a / b, growing) for a in above for b in below]
+        powers = {c: c.ratio[name] for c in left if c.ratio[name] != 0}
+        signed = {c: known.get(e) or sign(e) for c, e in powers.items()}
+        if open_ := [powers[c] for c, side in signed.items() if side is None]:
+            for side in (1, -1):
+                taken = Condition(Monomial.of({growing[0]: -side * open_[0]}))
+                yield from _projected([*left, taken], growing, {**known, open_[0]: side})
+            return
+        on = {c: c.ratio ** (1 / e) for c, e in powers.items()}
+        pairs = [_decided(on[a] / on[b], growing) for a in on for b in on if signed[a] == 1 and signed[b] == -1]
         if False in pairs:
-            return None
-        left = [c for c in left if c.ratio[name] == 0] + [c for c in pairs if isinstance(c, Condition)]
-    return list(dict.fromkeys(left))
+            return
+        left = [c for c in left if c not in on] + [c for c in pairs if isinstance(c, Condition)]
+    yield list(dict.fromkeys(left))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import log, nan, prod
+from math import prod
 from typing import Any
 
 import sympy
@@ -98,16 +98,13 @@ class Monomial:
         """Without the coefficient and logarithms."""
         return Monomial(powers=self.powers)
 
-    def log_at(self, logs: Mapping[str, float]) -> float:
-        """Its logarithm at logarithms of its quantities, 0 if left out; nan where it holds the logarithm of something
-        that is not above 1. There must be no parameters."""
-        total = log(_number(self.coefficient)) + sum(_number(e) * logs.get(n, 0.0) for n, e in self.powers)
-        inner = ((_number(e), a.log_at(logs)) for a, e in self.logs)
-        return total + sum(e * log(x) if x > 0 else nan for e, x in inner)
-
     def at(self, values: Mapping[str, float]) -> float:
         """Its size at numbers, 1 if left out. There must be no parameters and logarithms."""
         return prod((values.get(n, 1.0) ** _number(e) for n, e in self.powers), start=_number(self.coefficient))
+
+    def record(self) -> dict[str, Any]:
+        """For JSON."""
+        return {"powers": dict(self.powers), "prefactor": self.coefficient}
 
     @property
     def quantities(self) -> frozenset[str]:
@@ -167,28 +164,19 @@ class Posynomial:
 
 
 @dataclass(frozen=True)
-class Relation:
+class Relation(Posynomial):
     """Monomials that are at most 1: one for each term of the smaller side of ``sum <= monomial``, both ways for ``=``.
 
     Attributes:
         text: as it is written. strict: ``<<`` or ``>>``.
     """
 
-    text: str
-    ratios: tuple[Monomial, ...]
+    text: str = ""
     strict: bool = False
     equation: bool = False
 
-    @property
-    def quantities(self) -> frozenset[str]:
-        return frozenset[str]().union(*(m.quantities for m in self.ratios))
-
-    @property
-    def parameters(self) -> frozenset[str]:
-        return frozenset[str]().union(*(m.parameters for m in self.ratios))
-
     def substituted(self, values: Mapping[str, Any]) -> Relation:
-        return replace(self, ratios=tuple(m.substituted(values) for m in self.ratios))
+        return replace(self, terms=tuple(m.substituted(values) for m in self.terms))
 
     def solved(self, quantity: str) -> Monomial:
         """The monomial that a quantity equals in an equation.
@@ -198,26 +186,13 @@ class Relation:
             >>> str(relation("C = 6*n*N**2").solved("N"))
             'sqrt(6)/6*C^(1/2)/n^(1/2)'
         """
-        ratio = self.ratios[0]
+        ratio = self.terms[0]
         if not self.equation or ratio[quantity] == 0 or any(quantity in a.quantities for a, _ in ratio.logs):
             raise UsageError(f"the constraint {self.text!r} does not give {quantity} as a power of the rest")
         return ratio.solved(quantity)
 
     def __str__(self) -> str:
         return self.text
-
-
-@dataclass(frozen=True)
-class Identity:
-    """``name = right``: of exponents of a law."""
-
-    text: str
-    name: str
-    right: Expr
-
-    @property
-    def needs(self) -> set[str]:
-        return {str(s) for s in self.right.free_symbols}
 
 
 def exact(value: object) -> Expr:

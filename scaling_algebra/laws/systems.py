@@ -67,10 +67,11 @@ class GrowthSystem:
     """
 
     def __init__(self, rows: Iterable[Relation], unit: str, positive: Iterable[str] | None = None) -> None:
-        self._unit, self._rows = unit, [(row, m, form(m, unit)) for row in rows for m in row.ratios]
+        self._unit, self._rows = unit, [(row, m, form(m, unit)) for row in rows for m in row.terms]
         names = (name for *_, x in self._rows for product in x for name in product.split(TIMES) if name)
         self.unknowns = tuple(dict.fromkeys(names))
-        held = () if positive is None else dict.fromkeys((*positive, *self.unknowns))
+        parameters = (name for row, *_ in self._rows for name in sorted(row.parameters))
+        held = () if positive is None else dict.fromkeys((*positive, *parameters))
         self._facts = [_clause(_GIVEN, {name: Fraction(1)}, ">") for name in held]
 
     def core(
@@ -146,8 +147,6 @@ def linear(m: Monomial, unit: str, where: str) -> None:
     for name, e in m.powers:
         if name != unit and not e.is_Rational:
             raise UsageError(f"{where}: {name} has the exponent {e}; only {unit} may have one with a name in it")
-    if both := m.parameters & m.quantities:
-        raise UsageError(f"{where}: {min(both)} is a quantity and stands in an exponent; give one another name")
     e = sympy.expand(m[unit])
     if e.free_symbols and not (e.is_polynomial() and sympy.Poly(e).total_degree() == 1):
         names = ", ".join(sorted(map(str, e.free_symbols)))
@@ -156,9 +155,9 @@ def linear(m: Monomial, unit: str, where: str) -> None:
 
 @lru_cache(maxsize=2**12)
 def form(m: Monomial, unit: str) -> Form:
-    """The logarithm of a monomial, without its constant, times a positive number where parameters divide."""
+    """The logarithm of a monomial, without its constant, times a positive function of parameters where they divide."""
     total = sympy.Add(*(e * (1 if name == unit else parameter(name)) for name, e in m.powers))
-    whole = _numerator(total)
+    whole = sympy.expand(total) if total.is_polynomial() else _numerator(total)
     symbols = sorted(whole.free_symbols, key=str)
     terms = sympy.Poly(whole, *symbols).terms() if symbols else [((), whole)]
     return {TIMES.join(str(s) for s, n in zip(symbols, powers, strict=True) for _ in range(n)): Fraction(str(x))

@@ -263,14 +263,14 @@ def _tuned(label: str, given: float | Tuned | None, rules: Mapping[str, Optimize
     if given is None:
         return {}
     values = dict(given) if isinstance(given, Mapping) else {"": given}
+    every = {role: [role] for role in rules}
+    for role, rule in rules.items():
+        for name in {rule.name, rule.name.partition(":")[0]}:
+            every.setdefault(name, []).append(role)
+    check_names(f"tensor in {label}", map(str, filter(None, values)), every)
     for name in [name for name in values if name and name not in rules]:
-        trains = [role for role, rule in rules.items() if name in (rule.name, rule.name.partition(":")[0])]
-        if not trains:
-            raise unknown_name(
-                f"tensor in {label}", str(name), dict.fromkeys((*rules, *(x.name for x in rules.values())))
-            )
         value = values.pop(name)
-        values = {role: value for role in trains if label != "std" or role not in VECTORS} | values
+        values = {role: value for role in every[name] if label != "std" or role not in VECTORS} | values
     for role, value in values.items():
         if label == "std" and role in VECTORS:
             raise UsageError(f"{role} starts at the same value at every size; leave out its std")

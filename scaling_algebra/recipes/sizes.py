@@ -12,6 +12,7 @@ from fractions import Fraction
 from itertools import combinations, product
 
 from scaling_algebra import limits
+from scaling_algebra.arguments import pairs
 from scaling_algebra.errors import UsageError, shown, unknown_name
 from scaling_algebra.spec.axes import AXES, FIXED, Ray, about, named_axis, ordered
 
@@ -37,11 +38,11 @@ def read_sizes(given: str | Mapping[str, int], label: str) -> dict[str, int]:
         >>> read_sizes("N=1024, N_e=512, M=64", "base")
         {'N': 1024, 'N_e': 512, 'M': 64, 'K': 64}
     """
-    pairs = _pairs(given, label) if isinstance(given, str) else given
-    if not isinstance(pairs, Mapping):
+    named = _pairs(given, label) if isinstance(given, str) else given
+    if not isinstance(named, Mapping):
         raise UsageError(f"the {label} is {shown(given)}; give sizes such as 'N=1024,N_e=512,M=64,K=8', or a dict")
     sizes: dict[str, int] = {}
-    for axis, size in pairs.items():
+    for axis, size in named.items():
         if axis in FIXED or not named_axis(axis):
             raise unknown_name(f"axis in the {label}", axis if isinstance(axis, str) else shown(axis), AXES)
         sizes[axis] = limits.within(f"{axis} of the {label}", size, 1, limits.SIZE)
@@ -54,12 +55,7 @@ def read_sizes(given: str | Mapping[str, int], label: str) -> dict[str, int]:
 
 def _pairs(text: str, label: str) -> dict[str, int]:
     sizes: dict[str, int] = {}
-    for part in filter(None, (p.strip() for p in text.split(","))):
-        axis, equals, size = (x.strip() for x in part.partition("="))
-        if not equals:
-            raise UsageError(f"cannot read {part!r} in the {label}; write AXIS=SIZE, for example N=1024,M=64")
-        if axis in sizes:
-            raise UsageError(f"the {label} gives {axis} twice")
+    for axis, size in pairs(f"the {label}", text.split(","), "N=1024,M=64").items():
         try:
             sizes[axis] = limits.whole(size)
         except ValueError as error:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from scaling_algebra.arguments import checked
+from scaling_algebra.arguments import checked, pairs
 from scaling_algebra.errors import UsageError, named, shown, unknown_name
 from scaling_algebra.limits import rational
 
@@ -122,17 +122,7 @@ class Ray:
         Raises:
             UsageError: not a list of ``axis=rate``, or any error of the constructor.
         """
-        rates: dict[str, Fraction | int | str] = {}
-        for part in filter(None, (p.strip() for p in text.split(","))):
-            axis, sep, rate = part.partition("=")
-            if not sep:
-                raise UsageError(
-                    f"cannot read {part!r} in the ray {text!r}; write axis=rate, for example N=1,N_e=1/2,M=1/2"
-                )
-            if axis.strip() in rates:
-                raise UsageError(f"the ray {text!r} gives {axis.strip()} twice")
-            rates[axis.strip()] = rate.strip()
-        return cls(rates)
+        return cls(pairs("the rate", text.split(","), "N=1,N_e=1/2,M=1/2"))
 
     def __repr__(self) -> str:
         return f"<Ray: {self}>"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from scaling_algebra.arguments import pairs
 from scaling_algebra.errors import UsageError, shown, unknown_name
 
 from .axes import AXES, FIXED, ordered
@@ -46,9 +47,9 @@ class Given:
         """
         if isinstance(given, Given):
             given = dict(given.items)
-        pairs = list(given.items()) if isinstance(given, Mapping) else [_pair(text) for text in _texts(given)]
+        named = given if isinstance(given, Mapping) else pairs("given", _texts(given), "router.init=N^-1/2")
         powers: dict[str, Power | None] = {}
-        for label, value in pairs:
+        for label, value in named.items():
             name = _name(label if isinstance(label, str) else shown(label), network, optimizer)
             if name in powers:
                 raise UsageError(f"{name} is given twice; give it once")
@@ -140,13 +141,6 @@ def _texts(given: Iterable[str] | None) -> list[str]:
         return [str(text) for text in given or ()]
     except TypeError:
         raise UsageError(f"given is {shown(given)}; give a dict such as {{'router.init': 'N^-1/2'}}") from None
-
-
-def _pair(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise UsageError(f"cannot read {text!r}; write NAME=POWER, for example router.init=N^-1/2")
-    return name.strip(), value.strip()
 
 
 def _name(label: str, network: Network, optimizer: Trained) -> str:

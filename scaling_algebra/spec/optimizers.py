@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from functools import partial
+from numbers import Real
+from pathlib import Path
 from typing import Any, Literal, Self
 
-from scaling_algebra.errors import UsageError, named
+from scaling_algebra.errors import UsageError, check_names, named, shown
+from scaling_algebra.files import read_text, toml
 
 from .axes import Ray
 from .networks.language import Network
@@ -126,8 +129,8 @@ class Optimizer(_Rules):
 
     Attributes:
         name: for the command line and reports.
-        torch: class that ``verify`` steps with, of ``torch.optim`` or ``verify/networks/steppers.py``, and its
-            options; empty if there is none.
+        torch: class that ``verify`` steps with, of ``torch.optim`` or ``verify/networks/steppers.py``, or
+            ``module.Class``, and its options; empty if there is none.
         first: size of torch's first step, in learning rates. The MoE block is trained with learning rate and epsilon
             divided by it, so that all rules that normalise start with the same step.
         normalises: divide by the size of an ``entry`` or of the ``matrix``; empty for none.
@@ -146,10 +149,13 @@ class Optimizer(_Rules):
         decoupled_decay: weight decay acts on the weights, not on the gradient.
         note: assumption printed with the result.
         source: where the rule is published.
+
+    Raises:
+        UsageError: a value of the wrong type, or no such normaliser or shape.
     """
 
     name: str
-    torch: str
+    torch: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
     first: float = 1.0
     normalises: Literal["", "entry", "matrix"] = ""
@@ -165,6 +171,16 @@ class Optimizer(_Rules):
     decoupled_decay: bool = False
     note: str = ""
     source: str = ""
+
+    def __post_init__(self) -> None:
+        for x in fields(self):
+            kind: type = {"name": str, "options": Mapping, "first": Real}.get(x.name) or type(x.default)
+            value = getattr(self, x.name)
+            if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+                raise UsageError(f"{x.name} of the optimizer {self.name} is {shown(value)}; give a {kind.__name__}")
+        if self.normalises:
+            named(f"normaliser of {self.name}", self.normalises, {"entry": "", "matrix": ""})
+        named("factor of a shape", self.shape, SHAPES)
 
     def __hash__(self) -> int:
         return hash(self.name)
@@ -374,13 +390,14 @@ Trained = Optimizer | Optimizers
 
 def optimizer(name: str) -> Optimizer:
     """The optimizer called ``name``; one of matrices in a reading: ``muon:original``, ``muon:flattened``, and
-    ``muon:per(h)`` where an index with the letter h counts blocks.
+    ``muon:per(h)`` where an index with the letter h counts blocks. Or a TOML file with the attributes
+    of one of your own.
 
     Raises:
-        UsageError: no such optimizer, or no such reading of it.
+        UsageError: no such optimizer, or no such reading of it; a file that has none.
     """
     base, *readings = name.split(":") if isinstance(name, str) else [name]
-    rule = named("optimizer", base, OPTIMIZERS)
+    rule = _own(base) if isinstance(base, str) and base.endswith(".toml") else named("optimizer", base, OPTIMIZERS)
     if readings and rule.normalises != "matrix":
         raise UsageError(f"{name!r}: {rule.name} steps entries, which have no shape; leave out {readings[0]!r}")
     for reading in readings:
@@ -393,3 +410,15 @@ def optimizer(name: str) -> Optimizer:
     blocks = f"per({rule.per})" if rule.per else "none"
     names = [x for x in (rule.shape, FLATTENED if rule.flattened else "none", blocks) if x != "none"]
     return replace(rule, name=":".join((rule.name, *names))) if names else rule
+
+
+def _own(file: str) -> Optimizer:
+    """The optimizer of a file, which is its name."""
+    text = read_text(Path(file), "give a TOML file with the attributes of an optimizer, such as normalises = 'entry'")
+    try:
+        record = toml(text)
+    except UsageError as error:
+        raise UsageError(f"{file}: {error}; write for example normalises = 'entry'") from None
+    known = [x.name for x in fields(Optimizer) if x.name not in ("name", "negligible")]
+    check_names(f"attribute in {file}", record, known)
+    return Optimizer(file, **record)

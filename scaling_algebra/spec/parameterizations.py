@@ -16,7 +16,6 @@ from scaling_algebra.errors import UsageError, named, unknown_name
 from .desiderata import Demand, Structure, mssp_demands, mup_demands
 from .gauges import regauged
 from .networks.language import Network
-from .networks.library import routers_name
 from .networks.roles import experts
 from .optimizers import Optimizer, Trained
 from .powers import Power
@@ -150,7 +149,7 @@ PARAMETERIZATIONS: dict[str, Parameterization] = {
             "mup-sigmoid",
             "muP of the sigmoid gate",
             "the muP of the sigmoid gate, put on any gate of the fixed-experts block (routers paper, Tables 1 and 2)",
-            borrowed=routers_name("sigmoid"),
+            borrowed="routers-sigmoid",
         ),
         Parameterization("sp", "SP", "standard: init std 1/sqrt(fan_in), one learning rate", gauge=sp, definition=_SP),
         Parameterization(

@@ -148,9 +148,6 @@ class Power:
             factors.append(base if e == 1 else f"{base}^{{{e}}}")
         return " ".join(factors) or "1"
 
-    def _repr_latex_(self) -> str:
-        return f"${self.latex}$"
-
     def ordered(self) -> list[tuple[str, Fraction]]:
         """Terms with positive exponents first, as people write them: ``M N^-1``."""
         return sorted(self.terms, key=lambda term: term[1] < 0)

@@ -12,8 +12,8 @@ from .powers import Power
 def plain(value: object) -> Any:
     """A value of objects, lists, texts and numbers.
 
-    A power is an object from axis to exponent; what prints itself, such as an exact number or a ray, is that text; any
-    other dataclass is an object of its fields.
+    A power is an object from axis to exponent; what has a method ``record`` is its answer; what prints itself, such as
+    an exact number or a ray, is that text; any other dataclass is an object of its fields.
 
     Examples:
         >>> from fractions import Fraction
@@ -24,6 +24,8 @@ def plain(value: object) -> Any:
         return value
     if isinstance(value, Power):
         return {axis: str(e) for axis, e in value.terms}
+    if callable(record := getattr(value, "record", None)):
+        return plain(record())
     if isinstance(value, Mapping):
         return {key: plain(x) for key, x in value.items()}
     if type(value).__str__ is not object.__str__:

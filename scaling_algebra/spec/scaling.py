@@ -27,14 +27,6 @@ class TensorScaling:
     eps: Power | None = None
     multiplier: Power = field(default_factory=Power)
 
-    def _repr_latex_(self) -> str:
-        """Lines of a notebook: the powers, without those that an optimizer or a gauge does not have."""
-        powers = {r"\sigma": self.init_std, r"\eta": self.lr}
-        powers |= {} if self.eps is None or self.lr is None else {r"\epsilon": self.eps}
-        powers |= {} if self.multiplier == Power() else {"a": self.multiplier}
-        shown = (rf"{name} \sim {'0' if power is None else power.latex}" for name, power in powers.items())
-        return "$" + r",\quad ".join(shown) + "$"
-
 
 @dataclass(frozen=True)
 class Scaling:

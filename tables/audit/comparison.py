@@ -20,7 +20,7 @@ from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.spec.axes import REGIMES, Ray
 from scaling_algebra.spec.given import SETTINGS
 from scaling_algebra.spec.networks.language import Sum
-from scaling_algebra.spec.networks.library import ARCHITECTURES, GATES
+from scaling_algebra.spec.networks.library import ARCHITECTURES
 from scaling_algebra.spec.networks.roles import experts
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS, Abc
 from scaling_algebra.spec.powers import Power
@@ -210,7 +210,7 @@ def _gates(setting: Mapping[str, Any]) -> list[str]:
     elif kind != "any" and not extra:  # a gate named alone is the plain one
         biases = (False,)
     ends = [("-bias" if bias else "") + ("-topk" if "topk" in extra else "") for bias in biases]
-    return [f"routers-{gate}{end}" for gate in (GATES if kind == "any" else (kind,)) for end in ends]
+    return [f"routers-{gate}{end}" for gate in (("softmax", "sigmoid") if kind == "any" else (kind,)) for end in ends]
 
 
 @lru_cache(maxsize=64)

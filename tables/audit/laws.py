@@ -41,7 +41,8 @@ def held(cell: Printed) -> Answered:
     if "identity" in spec:
         put = {parameter(n): e for n, e in a.exponents.items()}
         same = simplified(a.exponents[spec["identity"]] - exponent(value).xreplace(put)) == 0
-        rights = [written(i.right) for i in a.law.identities if i.name == spec["identity"]]
+        sides = [[x.strip() for x in text.split("=")] for text in a.law.identities]
+        rights = [written(exponent(right)) for name, right in sides if name == spec["identity"]]
         return bool(same), " = ".join(rights), source
     return (*_compared(a.axes[spec["axis"]], spec, value), source)
 
@@ -54,8 +55,8 @@ def _allowed(spec: Mapping[str, Any], value: str) -> Answered:
     those of the object's exponent.
     """
     solution = _solved(spec["assumptions"], tuple(sorted(spec.get("at", {}).items())))
-    laws = "".join(f" --set '{name}={law}'" for name, law in spec.get("at", {}).items())
-    source = f"{spec['is']}, scalecalc law {spec['assumptions']}{laws}"
+    laws = ",".join(f"{name}={law}" for name, law in spec.get("at", {}).items())
+    source = f"{spec['is']}, scalecalc law {spec['assumptions']}" + (f" --at '{laws}'" if laws else "")
     sign = spec.get("sign", "=")
     if sign == "window":
         w = solution.window(monomial(spec["is"]))
@@ -76,7 +77,7 @@ def _allowed(spec: Mapping[str, Any], value: str) -> Answered:
 
 @lru_cache(maxsize=16)
 def _solved(name: str, laws: tuple[tuple[str, str], ...]) -> Windows:
-    solution = law(name, given=dict(laws))
+    solution = law(name, at=dict(laws))
     assert isinstance(solution, Windows)
     return solution
 

@@ -11,21 +11,19 @@ import click
 from scaling_algebra.all_rays.phases import phases
 from scaling_algebra.all_rays.picture import phases_svg
 from scaling_algebra.commands.options import Name, PathType, emit, examples, tried, write
-from scaling_algebra.documents import FORMATS, Document, render, suffixes
+from scaling_algebra.documents import FORMATS, render, suffixes
 from scaling_algebra.errors import UsageError
 from scaling_algebra.files import make_folder
 from scaling_algebra.spec.parameterizations import DERIVED
-from scaling_algebra.tables.audit.errata import errata
 from scaling_algebra.tables.derived.layouts import TABLES, table
 
 EMITTED = Path(__file__).parent.parent / "emitted"
 WRITTEN = ("markdown", "latex")
 """Formats that ``--all`` writes."""
-NAMES = (*TABLES, "errata")
 
 
 @click.command("table", epilog=examples("scalecalc table b1", "scalecalc table j43 -o j43.tex"))
-@click.argument("name", type=Name("table", NAMES), metavar="[NAME]", required=False)
+@click.argument("name", type=Name("table", TABLES), metavar="[NAME]", required=False)
 @click.option("--all", "every", is_flag=True, help="Every table and the maps, written to tables/emitted.")
 @click.option(
     "--format",
@@ -41,30 +39,26 @@ NAMES = (*TABLES, "errata")
     metavar="PATH",
     help="Write to this file instead of stdout; with --all or --check a folder instead of tables/emitted.",
 )
-@click.option("--ray", metavar="RATES", help="Table b1 for this ray instead of regimes I to III.")
 @click.option("--check", is_flag=True, help="Write nothing: recompute, and exit with 1 if a written table is stale.")
-def command(name: str | None, every: bool, form: str | None, output: Path | None, ray: str | None, check: bool) -> int:
+def command(name: str | None, every: bool, form: str | None, output: Path | None, check: bool) -> int:
     """Print a published table with every cell derived.
 
     NAME: b1, g1, g2 (Tables B.1, G.1, G.2 of the MSSP paper), j32, j34, j43, j45 (its signal tables, App. J),
     routers1, routers2 (Tables 1, 2 of the routers paper), transfer1 (Table 1 of the HP-transfer paper), everett
-    (largest stable learning rates per layer, in the setting of Everett et al. 2024), laws2 (Table 2 of the MoE-laws
-    paper), errata (the printed cells that differ from the derived ones).
+    (largest stable learning rates per layer, in the setting of Everett et al. 2024).
 
     LaTeX output is one or more table* floats; the first line says what the preamble needs.
     """
     if name is None and not every:
-        raise UsageError(f"Missing argument NAME; give a table ({', '.join(NAMES)}) or --all")
+        raise UsageError(f"Missing argument NAME; give a table ({', '.join(TABLES)}) or --all")
     if name is not None and every:
         raise UsageError(f"both the table {name!r} and --all were given; give one of them")
-    if ray is not None and (check or name != "b1"):
-        raise UsageError("--ray goes with the table b1, printed")
-    names = NAMES if name is None else (name,)
+    names = tuple(TABLES) if name is None else (name,)
     if not (every or check):
         if output is not None:
             tried(output, form)
         default = "text" if output is None and sys.stdout.isatty() else "markdown"
-        emit(document(names[0]) if ray is None else table(names[0], ray=ray).document(), form, output, default)
+        emit(table(names[0]).document(), form, output, default)
         return 0
     if form is not None:
         raise UsageError(
@@ -74,11 +68,6 @@ def command(name: str | None, every: bool, form: str | None, output: Path | None
     if output is None and not folder.is_dir():
         raise UsageError(f"no folder {folder}; run in a source checkout or choose one with -o FOLDER")
     return _check(names, folder) if check else _write(names, folder)
-
-
-def document(name: str) -> Document:
-    """A table as a document."""
-    return errata().document() if name == "errata" else table(name).document()
 
 
 def _write(names: Iterable[str], folder: Path) -> int:
@@ -105,8 +94,8 @@ def _check(names: Iterable[str], folder: Path) -> int:
 def rendered(names: Iterable[str]) -> dict[str, str]:
     """Content of every file that is written for these tables, by file name; all tables bring the maps."""
     names = tuple(names)
-    documents = {name: document(name) for name in names}
+    documents = {name: table(name).document() for name in names}
     texts = {f"{name}{suffixes()[form]}": render(documents[name], form) for name in names for form in WRITTEN}
-    if names == NAMES:
+    if names == tuple(TABLES):
         texts |= {f"map_{name}_sgd.svg": phases_svg(phases("sgd", name)) for name in DERIVED}
     return {file: f"{text}\n" for file, text in texts.items()}

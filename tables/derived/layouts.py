@@ -4,58 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from functools import partial
-from typing import Any
 
 from scaling_algebra.documents import Document, Rendered
-from scaling_algebra.documents.blocks import Cell, Grid, Label, Marked, Piece, Row, Size
+from scaling_algebra.documents.blocks import Cell, Grid, Marked, Piece, Size
 from scaling_algebra.documents.notation import plain
-from scaling_algebra.errors import UsageError, named
-from scaling_algebra.laws.law import answer, read_law
-from scaling_algebra.spec.axes import Ray
-from scaling_algebra.spec.configuration import the_ray
+from scaling_algebra.errors import named
 from scaling_algebra.spec.powers import Power
 
-from .scaling_tables import heads, table_b1, table_b2, table_g1, table_g2, table_routers, table_transfer1
-from .signal_tables import SETTINGS, signal_table
+from .scaling_tables import table_b1, table_b2, table_g1, table_g2, table_routers, table_transfer1
+from .signal_tables import NAMES, signal_table
 from .stable_rates import table_everett
-
-CORPORA = (("WikiText-103", "1", 32), ("OpenWebText", "1", 45), ("OpenWebText", "3/2", 45), ("TinyStories", "1", 23))
-"""Corpora with smoothness beta and intrinsic dimension d, of Table 2 of the paper."""
-EXPONENTS = {"alpha_N": r"$\alpha_N$", "alpha_D": r"$\alpha_D$", "alpha_C": r"$\alpha_C$"}
-
-
-def table_laws2() -> Grid:
-    """Exponents of the risk by corpus, exact."""
-    rows = []
-    for corpus, beta, d in CORPORA:
-        exponents = answer(read_law("moe-transformer"), values={"beta": beta, "d": d}).exponents
-        cells = tuple(Cell((Fraction(str(exponents[name])),)) for name in EXPONENTS)
-        rows.append(Row(Label(corpus), Label(f"beta {beta}, d {d}", rf"$\beta = {beta}$, $d = {d}$"), cells))
-    return Grid(
-        "laws2",
-        "Exponents of the risk of a Mixture-of-Experts Transformer (Table 2 of the MoE-laws paper)",
-        r"The risk falls as $N^{-\alpha_N}$ in active parameters, as $n^{-\alpha_D}$ in samples and as $C^{-\alpha_C}$ "
-        r"in compute, for targets of smoothness $\beta$ in intrinsic dimension $d$.",
-        heads("corpus", "assumed"),
-        ((Label(""), tuple(Label(name, text) for name, text in EXPONENTS.items())),),
-        tuple(rows),
-        (r"The paper's column $\alpha_N / (1 + \alpha_N)$ is $\alpha_D$ exactly; $\alpha_C$ is not in its table.",),
-    )
-
 
 TABLES: Mapping[str, Callable[[], Grid]] = {
     "b1": table_b1,
     "b2": table_b2,
     "g1": table_g1,
     "g2": table_g2,
-    **{name: partial(signal_table, name) for name in SETTINGS},
+    **{name: partial(signal_table, name) for name in NAMES},
     "routers1": partial(table_routers, "routers1", "sgd"),
     "routers2": partial(table_routers, "routers2", "adam"),
     "transfer1": table_transfer1,
     "everett": table_everett,
-    "laws2": table_laws2,
 }
 """Every table, by name."""
 
@@ -87,23 +57,16 @@ class DerivedTable(Rendered):
         return Document((replace(g, title=self.about),), record, f"scalecalc table {g.name}")
 
 
-def table(name: str, *, ray: Ray | Mapping[str, Any] | str | None = None) -> DerivedTable:
+def table(name: str) -> DerivedTable:
     """A published table, derived.
 
     Args:
         name: b1, g1, g2, j32, ...: one of ``TABLES``.
-        ray: of the table b1, instead of regimes I to III.
 
     Raises:
-        UsageError: no such table, or a ray with another table than b1.
-        Infeasible: nothing exists on the ray.
+        UsageError: no such table.
     """
-    layout = named("table", name, TABLES)
-    if ray is None:
-        return DerivedTable(layout())
-    if layout is not table_b1:
-        raise UsageError("--ray goes with the table b1, printed")
-    return DerivedTable(table_b1(the_ray(None, ray)))
+    return DerivedTable(named("table", name, TABLES)())
 
 
 def _record(cell: Cell) -> object:

@@ -1,15 +1,15 @@
-"""The signal tables of App. J of the MSSP paper: which quantities, in which order, and the paper's symbol of each; and
-the same as formulas, on every ray of a cell.
+"""The signal tables of App. J of the MSSP paper, every size and mechanism derived.
 
-Sizes and mechanisms come from the engine; nothing printed is read.
+Of what is printed only the configuration and the left column are read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+import tomllib
+from collections.abc import Sequence
 from fractions import Fraction
-from functools import cache, partial
-from itertools import product
+from functools import cache
 
 from scaling_algebra.counting.signals import Signal
 from scaling_algebra.documents.blocks import ZERO, Cell, Grid, Label, Row, Size
@@ -20,189 +20,51 @@ from scaling_algebra.explanations.monomials import monomial
 from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.spec.axes import REGIMES, Ray
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
+from scaling_algebra.tables.published.reading import FOLDER
 
 STEPS = (0, 1, 2)
 UNDECIDED = "undecided"
-GRID = tuple(product(("init", "update"), repeat=2))
-PATHWAY = dict(zip(("A4", "A5", "A6", "E"), GRID, strict=True))
-"""Modes of W2 and W3 in the pieces of the expert pathway (App. I.3, eq. I.6); 1 and 2 are the modes of W4."""
-
-
-def _w(mode: str, index: str) -> str:
-    return (r"\Delta_t W" if mode == "update" else "W_0") + f"^{{{index}}}"
-
-
-def _back(mode: str, index: str) -> str:
-    return rf"({_w(mode, index)})^\top"
-
-
-def _piece(letter: str, k: int, second: str, third: str, fourth: str) -> str:
-    symbol = f"{letter}_{{{k}}}" if letter == "E" else f"A_{{{letter[1]}.{k}}}"
-    factors = f"{_back(second, '2,i')} {_back(third, '3,i')} {_back(fourth, '4')}"
-    return rf"${symbol} = (1/M) \sum_i \phi_{{i,t}} {factors}$"
-
-
-def _overlap(third: str, fourth: str) -> str:
-    return rf"\langle {_w(third, '3,i')} h_t^{{2,i}}, {_w(fourth, '4')} \rangle"
-
-
-SYMBOLS: Mapping[str, str] = {
-    "h1": r"$h_t^1 = h_0^1 + \Delta_t h^1$",
-    "h1.change": r"change: $\Delta_t h^1$",
-    "h1.init": r"init: $h_0^1 = W_0^1 x$",
-    "h1.effective": r"effective: $\Delta_t W^1 x$",
-    "psi": r"$\psi_t$",
-    "psi.change": r"change: $\Delta_t \psi$",
-    "psi.effective": r"effective: $\Delta_t Q h_0^1$",
-    "psi.propagating": r"propagating: $Q_0 \Delta_t h^1$",
-    "phi": r"$\phi_t$",
-    "phi.change": r"change: $\Delta_t \phi$",
-    "h2": r"$h_t^{2,i}$",
-    "h2.change": r"change: $\Delta_t h^{2,i}$",
-    "h2.init": r"init: $h_0^{2,i} = W_0^{2,i} h_0^1$",
-    "h2.propagating": r"propagating: $W_0^{2,i} \Delta_t h^1$",
-    "h2.effective": r"effective: $\Delta_t W^{2,i} h_0^1$",
-    "h2.cross": r"cross: $\Delta_t W^{2,i} \Delta_t h^1$",
-    "h3i": r"$h_t^{3,i}$",
-    "h3i.change": r"change: $\Delta_t h^{3,i}$",
-    "h3i.init": r"init: $h_0^{3,i} = W_0^{3,i} h_0^{2,i}$",
-    "h3i.propagating": r"propagating: $W_0^{3,i} \Delta_t h^{2,i}$",
-    "h3i.effective": r"effective: $\Delta_t W^{3,i} h_0^{2,i}$",
-    "h3i.cross": r"cross: $\Delta_t W^{3,i} \Delta_t h^{2,i}$",
-    "h3": r"$h_t^3 = (1/M) \sum_i \phi_{i,t} h_t^{3,i}$",
-    "h3.A1": r"$A_1 = (1/M) \sum_i \phi_{i,t} W_0^{3,i} h_0^{2,i}$",
-    "h3.A2.1": r"$A_{2,1} = (1/M) \sum_i \phi_{i,t} W_0^{3,i} W_0^{2,i} \Delta_t h^1$",
-    "h3.A2.2": r"$A_{2,2} = (1/M) \sum_i \phi_{i,t} W_0^{3,i} \Delta_t W^{2,i} h_0^1$",
-    "h3.A3": r"$A_3 = (1/M) \sum_i \phi_{i,t} \Delta_t W^{3,i} h_0^{2,i}$",
-    "h3.D": r"$D = (1/M) \sum_i \phi_{i,t} \Delta_t W^{3,i} \Delta_t h^{2,i}$",
-    "h3.propagating": r"$A_2 = (1/M) \sum_i \phi_{i,t} W_0^{3,i} \Delta_t h^{2,i}$",
-    "f": r"$f_t = W_t^4 h_t^3$",
-    "f.init": r"init: $W_0^4 h_0^3$",
-    "f.propagating": r"propagating: $W_0^4 \Delta_t h^3$",
-    "f.effective": r"effective: $\Delta_t W^4 h_0^3$",
-    "f.cross": r"cross: $\Delta_t W^4 \Delta_t h^3$",
-    "g3": r"$\partial f_t / \partial h_t^3 = (W_t^4)^\top$",
-    "g3.init": r"init: $(W_0^4)^\top$",
-    "g3.update": r"update: $(\Delta_t W^4)^\top$",
-    "g3i": r"$\partial f_t / \partial h_t^{3,i} = (\phi_{i,t}/M) (W_t^4)^\top$",
-    "g3i.init": r"init: $(\phi_{i,t}/M) (W_0^4)^\top$",
-    "g3i.update": r"update: $(\phi_{i,t}/M) (\Delta_t W^4)^\top$",
-    "g2": r"$\partial f_t / \partial h_t^{2,i} = (\phi_{i,t}/M) (W_t^{3,i})^\top (W_t^4)^\top$",
-    **{f"g2.{a}-{b}": rf"{a}-{b}: $(\phi_{{i,t}}/M) {_back(a, '3,i')} {_back(b, '4')}$" for a, b in GRID},
-    "gphi": r"$\partial f_t / \partial \phi_{i,t} = (1/M) \langle h_t^{3,i}, W_t^4 \rangle$",
-    "gphi.*-init": r"init: $(1/M) \langle h_t^{3,i}, W_0^4 \rangle$",
-    "gphi.*-update": r"update: $(1/M) \langle h_t^{3,i}, \Delta_t W^4 \rangle$",
-    **{f"gphi.{a}-{b}": f"{a}-{b}: $(1/M) {_overlap(a, b)}$" for a, b in GRID},
-    "g1.expert": r"$(\partial f_t / \partial h_t^1)_{\mathrm{exp}}$",
-    **{
-        f"g1.expert.{letter}.{k}": _piece(letter, k, second, third, fourth)
-        for letter, (second, third) in PATHWAY.items()
-        for k, fourth in enumerate(("init", "update"), 1)
-    },
-    "g1.router": r"$(\partial f_t / \partial h_t^1)_{\mathrm{router}} = (1/M) Q_t^\top v_t$",
-    "g1.router.Q0": r"init: $(1/M) Q_0^\top v_t$",
-    "g1.router.dQ": r"update: $(1/M) (\Delta_t Q)^\top v_t$",
-    **{
-        f"g1.router.{name}.{a}-{b}": rf"$(1/M) {q} [\dot\phi_{{i,t}} {_overlap(a, b)}]_i$"
-        for name, q in (("Q0", r"Q_0^\top"), ("dQ", r"(\Delta_t Q)^\top"))
-        for a, b in GRID
-    },
-    "g1": (
-        r"$\partial f_t / \partial h_t^1 = (\partial f_t / \partial h_t^1)_{\mathrm{exp}}"
-        r" + (\partial f_t / \partial h_t^1)_{\mathrm{router}}$"
-    ),
-    "dW1": r"$\Delta_t W^1$",
-    "dQ": r"$\Delta_t Q$",
-    "dW2": r"$\Delta_t W^{2,i}$",
-    "dW3": r"$\Delta_t W^{3,i}$",
-    "dW4": r"$\Delta_t W^4$",
-}
-"""Symbol of each row, as in App. J; ``*`` in a name stands for both ``init`` and ``update``."""
 WHOLES = ("g1.expert", "g1.router")
 """Quantities that are no part of the row above although their name has a dot."""
 
-FORWARD, AGGREGATION, BACKWARD = "Forward", "Forward, aggregation", "Backward"
-EXPERT, ROUTER, TOTAL, UPDATES = "Backward, expert pathway", "Backward, router pathway", "Backward, total", "Updates"
-LAYERS = (
-    "h1 h1.init h1.effective psi phi h2 h2.init h2.propagating h2.effective h2.cross "
-    "h3i h3i.init h3i.propagating h3i.effective h3i.cross"
-)
-GRADIENTS = (
-    "g3 g3.init g3.update g3i g3i.init g3i.update g2 g2.init-init g2.init-update g2.update-init g2.update-update gphi"
-)
-PIECES = " ".join(f"g1.expert.{letter}.{k}" for letter in PATHWAY for k in (1, 2))
-TENSORS = "dW1 dQ dW2 dW3 dW4"
-
-ROWS: Mapping[str, Mapping[str, str]] = {
-    "j32": {
-        FORWARD: LAYERS,
-        AGGREGATION: "h3 h3.A1 h3.A2.1 h3.A2.2 h3.A3 h3.D f",
-        BACKWARD: " ".join([GRADIENTS, *(f"gphi.{a}-{b}" for a, b in GRID)]),
-        EXPERT: f"g1.expert {PIECES}",
-        ROUTER: " ".join(["g1.router", *(f"g1.router.{q}.{a}-{b}" for q in ("Q0", "dQ") for a, b in GRID)]),
-        TOTAL: "g1",
-        UPDATES: TENSORS,
-    },
-    "j34": {
-        FORWARD: "h1 h1.change h1.effective psi psi.change psi.effective psi.propagating phi phi.change "
-        "h2 h2.change h2.effective h2.propagating h3i h3i.change h3i.effective h3i.propagating h3 f",
-        AGGREGATION: "h3.A1 h3.A2.1 h3.A2.2 h3.A3 h3.D h3",
-        BACKWARD: "g3.init g3.update g3 g3i g2.init-init g2.init-update g2.update-init g2.update-update g2 "
-        "gphi.init-init gphi.init-update gphi.update-init gphi.update-update gphi",
-        EXPERT: f"{PIECES} g1.expert",
-        ROUTER: "g1.router g1.router.Q0.init-update g1.router.Q0.update-update "
-        "g1.router.dQ.init-update g1.router.dQ.update-update",
-        TOTAL: "g1",
-        UPDATES: TENSORS,
-    },
-    "j43": {
-        FORWARD: LAYERS,
-        AGGREGATION: "h3 h3.A1 h3.A2.1 h3.A2.2 h3.A3 h3.D f f.init f.propagating f.effective f.cross",
-        BACKWARD: f"{GRADIENTS} gphi.*-init gphi.*-update",
-        EXPERT: f"g1.expert {PIECES}",
-        ROUTER: "g1.router g1.router.Q0 g1.router.dQ",
-        UPDATES: TENSORS,
-    },
-    "j45": {
-        FORWARD: LAYERS,
-        AGGREGATION: "h3 h3.A1 h3.A3 h3.propagating h3.D f f.effective f.cross",
-        BACKWARD: "g3 g3i g2 g2.init-update g2.update-update gphi",
-        EXPERT: "g1.expert g1.expert.A4.2 g1.expert.A5.2 g1.expert.A6.2 g1.expert.E.2",
-        ROUTER: "g1.router g1.router.Q0 g1.router.dQ",
-        UPDATES: TENSORS,
-    },
+UPDATES = {"dW1": "W^1", "dQ": "Q", "dW2": "W^{2,i}", "dW3": "W^{3,i}", "dW4": "W^4"}
+"""Added to the printed quantities."""
+PARTS = {
+    r"(h3|f)(\..*)?": "Forward, aggregation",
+    r"g1\.expert.*": "Backward, expert pathway",
+    r"g1\.router.*": "Backward, router pathway",
+    "g1": "Backward, total",
+    "g.*": "Backward",
+    "d.*": "Updates",
+    ".*": "Forward",
 }
-"""Quantities of each table in the printed order, by section; the updates are added."""
-SETTINGS = {
-    "j32": ("J.3.2", "II", "mup", "maximal"),
-    "j34": ("J.3.4", "II", "mssp", "zero"),
-    "j43": ("J.4.3", "III", "mup", "maximal"),
-    "j45": ("J.4.5", "III", "mssp", "zero"),
-}
-"""Section, regime, parameterization and readout init of each table; the optimizer is SGD."""
-WHERE = r"$v_t = [\dot\phi_{i,t} \langle h_t^{3,i}, W_t^4 \rangle]_i$; $\Delta_t$ is the change since $t = 0$."
-NOTES = {"j45": ("The paper calls $A_3$ of this table $A_2$ and $A_2$ of this table $A_3$.",)}
+"""Section of a quantity: that of the first pattern that fits."""
+NAMES = ("j32", "j34", "j43", "j45")
+WHERE = r"$v = [\dot\phi_{i,t} \langle h_t^{3,i}, W_t^4 \rangle]_i$; $\Delta_t$ is the change since $t = 0$."
 
 
 @cache
 def signal_table(name: str) -> Grid:
     """Size of every quantity at t = 0, 1, 2 and the mechanism behind it: App. J.3.2, J.3.4, J.4.3 or J.4.5."""
-    section, regime, parameterization, readout = SETTINGS[name]
+    printed = tomllib.loads((FOLDER / f"mssp_{name}.toml").read_text("utf-8"))
+    regime, parameterization, readout = (printed["table"][k] for k in ("regime", "parameterization", "readout_init"))
     d = derive(regime, "sgd", parameterization, readout_init=readout)
     look = d.analysis()
-    rows = _rows(name, partial(_cells, look))
+    symbols = [(row["quantity"], row["notation"].replace(r"\text", r"\mathrm")) for row in printed["row"]]
+    symbols += [(name, rf"\Delta_t {tensor}") for name, tensor in UPDATES.items()]
+    rows = tuple(_row(what, symbol, _cells(look, what)) for what, symbol in symbols)
     steps = tuple(Label(f"t={t}", f"$t = {t}$") for t in STEPS)
     goal = PARAMETERIZATIONS[parameterization].title.replace("muP", r"$\mu$P")
     return Grid(
         name,
-        f"Signal table of App. {section} of the MSSP paper",
+        f"Signal table of {printed['table']['section']} of the MSSP paper",
         f"Entry sizes after $t$ updates of SGD under {goal}, readout init {readout}, on the ray of regime {regime} "
         f"({growth(REGIMES[regime])}), in the minimal MoE block. Derived by exact power counting from the "
         f"parameterization that the desiderata of {goal} give; every exponent is certified.",
         (Label("part"), Label("quantity", "Quantity")),
         ((Label(""), (*steps, Label("mechanism", "Mechanism"))),),
         rows,
-        (*_legend(rows), *_starts(d), *NOTES.get(name, ())),
+        (*_legend(rows), *_starts(d)),
         sections=True,
     )
 
@@ -217,13 +79,10 @@ def growth(ray: Ray) -> str:
     return ", ".join(rf"${', '.join(axes)} \asymp {powers[rate]}$" for rate, axes in rates.items())
 
 
-def _rows(name: str, cells: Callable[[str], tuple[Cell, ...]]) -> tuple[Row, ...]:
-    """The rows of a table, each with what its quantity is a part of."""
-    return tuple(
-        Row(Label(part), Label(what, SYMBOLS[what]), cells(what), "." in what and what not in WHOLES)
-        for part, names in ROWS[name].items()
-        for what in names.split()
-    )
+def _row(what: str, symbol: str, cells: tuple[Cell, ...]) -> Row:
+    part = next(part for pattern, part in PARTS.items() if re.fullmatch(pattern, what))
+    label = Label(what, symbol if "$" in symbol else f"${symbol}$")
+    return Row(Label(part), label, cells, "." in what and what not in WHOLES)
 
 
 def _cells(look: Analysis, what: str) -> tuple[Cell, ...]:

@@ -53,7 +53,8 @@ class Held:
     Attributes:
         rule: the rule.
         regime: the ray; ``covered`` says whether nothing grows on it that the rule does not ask for.
-        epsilon: ``derived``: of the size of the gradient at the base, so that its power counts; or ``negligible``.
+        epsilon: ``derived``: of the size of the gradient at the base, so that its power counts; ``negligible``; or
+            empty for an optimizer without one.
         cells: everything that the rule sets.
         failures: the desiderata that do not hold for t = 0 .. 2, a line each; where something diverges, what does.
         undecided: the desiderata that are undecided, a line each.
@@ -138,7 +139,8 @@ def implementations(name: str | None = None) -> Implementations:
     if name is not None and name not in NAMES:
         raise unknown_name("implementation", name, NAMES)
     chosen = (rule for rule in rules() if name in (None, rule.name))
-    return Implementations(tuple(hold(r, regime, e) for r in chosen for regime in r.regimes for e in r.epsilon))
+    asked = ((r, regime, e) for r in chosen for regime in r.regimes for e in r.epsilon or ("",))
+    return Implementations(tuple(hold(*x) for x in asked))
 
 
 def hold(rule: ShippedRule, regime: str, epsilon: str) -> Held:
@@ -149,7 +151,7 @@ def hold(rule: ShippedRule, regime: str, epsilon: str) -> Held:
     Raises:
         UsageError: a power of an axis that the network lacks.
     """
-    where: Where = {"network": rule.network, "epsilon": epsilon}
+    where: Where = {"network": rule.network, "epsilon": epsilon or None, "readout_init": rule.readout_init or None}
     if ray := "=" in regime:
         where["ray"] = regime
     d = derive(None if ray else regime, rule.optimizer, rule.parameterization, **where)

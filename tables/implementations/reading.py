@@ -57,9 +57,10 @@ class ShippedRule:
         place: where it stands.
         regimes: the rays it is compared on, by name or as ``N=1,L=1``; ``covers``: those of them on which nothing grows
             that it does not ask for.
-        parameterization: what it is compared with.
+        parameterization, readout_init: what it is compared with; an empty readout init is that of the definition.
         optimizer: what it trains with.
-        epsilon: the regimes of its epsilon that it is compared in; ``derived`` only where it scales epsilon.
+        epsilon: the regimes of its epsilon that it is compared in; ``derived`` only where it scales epsilon; none for
+            an optimizer without one.
         tensors: role -> ``multiplier``, ``init``, ``lr``, ``eps``, ``decay`` as far as it sets them; None is zero init.
         multipliers: those of no tensor, as far as it sets them: ``aggregation``, of the sum over experts, and those of
             the network by name, such as ``res``.
@@ -77,6 +78,7 @@ class ShippedRule:
     epsilon: tuple[str, ...]
     tensors: Mapping[str, Mapping[str, Power | None]]
     covers: tuple[str, ...] = ()
+    readout_init: str = ""
     architecture: str = "moe"
     variant: str = ""
     multipliers: Mapping[str, Power] = field(default_factory=dict)

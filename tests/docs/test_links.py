@@ -1,4 +1,4 @@
-"""Links and paths of the documentation lead somewhere, and its glossary is that of the program."""
+"""Links and paths of the documentation lead somewhere."""
 
 import importlib
 import inspect
@@ -6,7 +6,6 @@ import re
 
 import pytest
 
-from ..shared import scalecalc
 from .pages import PAGES, ROOT
 
 TOP = ("scaling_algebra", "tables", "verify", "docs", "tests", "benchmarks")
@@ -52,13 +51,6 @@ def test_every_page_is_in_the_menu():
     menu = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     for page in (ROOT / "docs").rglob("*.md"):
         assert page.relative_to(ROOT / "docs").as_posix() in menu, page
-
-
-def test_the_glossary_is_fresh():
-    printed = scalecalc("list", "--glossary", "--format", "markdown")
-    page = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
-    words = printed.output.partition("## quantities")[0]
-    assert printed.exit_code == 0 and page.endswith("\n\n" + words.rstrip("\n") + "\n")
 
 
 def documented():

@@ -10,6 +10,7 @@ from scaling_algebra.recipes.files import read_start
 from scaling_algebra.recipes.sizes import through
 from scaling_algebra.spec.axes import ordered
 from scaling_algebra.spec.networks.files import as_toml, from_toml
+from scaling_algebra.spec.networks.printing import as_text
 from scaling_algebra.spec.powers import Power
 
 AXES = {"a": "N", "b": "N", "r": "rank", "x": "D"}
@@ -44,7 +45,7 @@ def mup(net, ray, optimizer="adam", given=None):
 
 def adapter(axis):
     """Everything but the adapter is frozen."""
-    return network(f"adapter-{axis}", LORA.origin, {**AXES, "r": axis}).freezing(["E", "W", "U"])
+    return network(f"adapter-{axis}", as_text(LORA), {**AXES, "r": axis}).freezing(["E", "W", "U"])
 
 
 def same_powers(d, other, renamed):
@@ -65,7 +66,8 @@ def test_an_axis_of_ones_own_is_one_that_ships_by_another_name(rate):
 
 def test_an_axis_without_a_rate_is_fixed():
     mine, fixed = (mup(adapter(x), "N=1", given=ADAPTER) for x in ("rank", "R"))
-    assert same_powers(mine, fixed, ("", ""))
+    assert same_powers(mine, fixed, ("", "")) and mine.configuration.network.frozen == {"E", "W", "U"}
+    assert [str(mine["A"].init_std), str(mine["A"].lr), str(mine["B"].lr)] == ["N^(-1/2)", "N^-1", "1"]
     assert Ray.parse("N=1")["rank"] == 0 and Ray.parse("N=1,rank=1").axes[-1] == "rank"
 
 
@@ -123,4 +125,4 @@ def test_a_name_that_the_network_lacks_is_one_line():
         with pytest.raises(UsageError, match=words):
             mup(LORA, "N=1,rank=1", given=given)
     with pytest.raises(UsageError, match="no name of an axis"):
-        network("wrong", LORA.origin, {**AXES, "r": "two words"})
+        network("wrong", as_text(LORA), {**AXES, "r": "two words"})

@@ -26,11 +26,9 @@ QUICK = ["h3.A2.2@1", "h3.A2.1@1", "psi@1", "h2@1", "g2@1", "dW2@1", "dQ@2", "gW
 TOTALS = ["h3@1", "h3.D@1", "g1.expert@1", "gphi@1", "psi.propagating@1", "h3i@1", "gW2@1", "gW3@1"]
 
 
-def draw(rng, sparse=False):
+def draw(rng):
     """A ray and a point; epsilons are small on one half of them, so that gradients lead the normalisers."""
     rates = {a: Fraction(rng.randint(1, 12), rng.choice((6, 8, 12))) for a in ("N", "N_e", "M")}
-    if sparse:
-        rates["K"] = rates["M"] * Fraction(rng.randint(1, 7), 8)
 
     def some(low, high):
         return {role: Fraction(rng.randint(4 * low, 4 * high), 4) for role in MOE_BLOCK.tensors}
@@ -54,7 +52,7 @@ def disagreements(found, name, rule, draws):
     rng, different, compared = random.Random(7), 0, 0
     quantity, _, t = name.partition("@")
     for _ in range(draws):
-        ray, point = draw(rng, "K" in found.of.axes)
+        ray, point = draw(rng)
         answer, size = Analysis(ray, point, optimizer(rule), MOE_BLOCK)(quantity, int(t)), value(found, ray, point)
         if answer.decided and size != "beyond":
             compared += 1
@@ -75,21 +73,6 @@ def test_a_formula_is_the_engine_on_every_ray(name, rule, draws):
     found = formula(name, rule)
     different, compared = disagreements(found, name, rule, draws)
     assert found.complete and not different and compared >= {12: 6, 60: 20}[draws]
-
-
-@pytest.mark.parametrize(
-    ("name", "rule"), [*product(["h3.A2.2@1", "psi@1", "g2@1", "dW3@1", "gQ@0"], ["sgd"]), ("gW2@1", "adam")]
-)
-def test_with_k_of_m_experts_active(name, rule):
-    """K is an axis of its own; where it grows as M the formula is the one of all experts."""
-    found, dense = formula(name, rule, sparse=True), formula(name, rule)
-    assert found.complete
-    different, compared = disagreements(found, name, rule, 12)
-    assert not different and compared >= 6
-    rng = random.Random(3)
-    for _ in range(20):
-        ray, point = draw(rng)
-        assert value(found, ray, point) == value(dense, ray, point)
 
 
 @pytest.mark.parametrize("name", ["h3.A2.2@1", "g2.init-update@1"])
@@ -148,25 +131,23 @@ def test_sympy_reads_what_is_written():
     again = sympify(str(found.expr), locals={str(s): s for s in found.expr.free_symbols})
     assert isinstance(found.expr, Max) and again == found.expr
     n, std = Symbol("N", positive=True), Symbol("sigma_input", positive=True)
-    assert found.at(N=16).has(std) and n not in found.at(N=16).free_symbols
-    names = sorted(str(s) for s in found.expr.free_symbols)
-    assert found.lambdify(*names)(*[4.0 if x == "N" else 0.5 for x in names]) == pytest.approx(0.5)
+    assert {n, std} <= found.expr.free_symbols and latex(found.expr)
     assert Power.parse("M N^-1/2").expr == Symbol("M", positive=True) * n ** Rational(-1, 2)
-    assert r"\sigma_{\mathrm{input}}" in found.latex() and latex(found.expr)
 
 
 def test_the_command():
     def run(*arguments):
         return scalecalc("explain", "--formula", *arguments)
 
-    text = run("h3.A2.2@1", "--optimizer", "sgd", "--where").output
+    text = run("h3.A2.2@1", "--optimizer", "sgd").output
     assert "Theta(" in text and "N_e M >= N" in text and "complete" in text
     data = json.loads(run("psi.effective@1", "--format", "json").output)
     assert data["complete"] and data["divisors"] == {"v_router_0": ["gQ@0"]}
     assert data["terms"][0]["axes"] == {"N": "2", "N_e": "1/2"}
     assert data["terms"][0]["parameters"]["v_router_0"] == -1
     assert "Max(" in run("h2@1", "--architecture", "mlp", "--format", "sympy").output
-    assert r"\Theta" in run("h2@1", "--architecture", "mlp", "--format", "latex").output
+    printed = run("h2@1", "--architecture", "mlp", "--format", "latex").output
+    assert r"\Theta(" in printed and r"\sigma_{\mathrm{input}}" in printed and r"\max(" in printed
 
 
 @pytest.mark.parametrize("name", ["h3.change@1", "h3.effective@1", "h2@1", "gW3@0"])
@@ -218,8 +199,6 @@ def test_no_number_where_the_formula_is_not_that_of_the_point():
         found.on(REGIMES["III"], zero)
     with pytest.raises(UsageError, match="a lower bound only"):
         replace(found, slack=Fraction(1, 2)).on(REGIMES["III"], d.scaling.point(REGIMES["III"]))
-    with pytest.raises(UsageError, match="no symbol named 'X'"):
-        found.at(X=1)
 
 
 def test_the_number_of_layers_is_fixed_in_a_formula():

@@ -10,8 +10,6 @@ from scaling_algebra.spec.networks.files import as_toml, from_toml
 from scaling_algebra.spec.networks.library import ARCHITECTURES
 from scaling_algebra.spec.networks.multipliers import gauges
 
-from .test_axes import ADAPTER, adapter
-
 LORA = network(
     "low-rank",
     """
@@ -134,10 +132,3 @@ def test_a_file_names_frozen_tensors():
             from_toml(text.replace('frozen = ["W"]', wrong))
     with pytest.raises(UsageError, match="W is frozen"):
         asked(frozen, "N_e=1", given={"W.lr": "1"})
-
-
-def test_low_rank_adapters_in_a_frozen_network():
-    """Everything but the adapter is frozen: A is a hidden matrix, B sees a fixed number of inputs."""
-    d = asked(adapter("R"), "N=1", "adamw", ADAPTER)
-    assert [str(d["A"].init_std), str(d["A"].lr), str(d["B"].lr)] == ["N^(-1/2)", "N^-1", "1"] and not d.unmet
-    assert d.configuration.but(given=None).network.frozen == {"E", "W", "U"}

@@ -11,12 +11,11 @@ from scaling_algebra.spec.networks.files import as_toml, from_toml, read_network
 from scaling_algebra.spec.networks.functions import FUNCTIONS
 from scaling_algebra.spec.networks.grammar import network
 from scaling_algebra.spec.networks.language import Function
-from scaling_algebra.spec.networks.library import ARCHITECTURES, AXES, TITLES, architecture
-from scaling_algebra.spec.networks.printing import as_text, latex_sides
+from scaling_algebra.spec.networks.library import ARCHITECTURES, AXES, TITLES
+from scaling_algebra.spec.networks.printing import as_text
 
 FIRST, LAST = "h1[a] = W1[a,x] data[x]", "f = W4[a] h2[a]"
 """A line above and one below what is tried: equations 1 and 3."""
-NAMES = [*TITLES, "stack1", "stack3", "stack12"]
 
 
 def read(text, axes=AXES, roles=None):
@@ -219,28 +218,15 @@ def test_wrong_roles_and_axes(tables, said):
     assert said in refusal(GOOD, **tables)
 
 
-# text, LaTeX, TOML ---------------------------------------------------------------------------------------------
+# text, TOML ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", TITLES)
 def test_toml_says_the_same_network(name):
     """That text does, ``test_equations.py`` says."""
     there = ARCHITECTURES[name]
     again = from_toml(as_toml(there))
     assert again == there and list(again.tensors) == list(there.tensors)
-
-
-def test_latex():
-    n = between("h2[a] = alpha sigmoid(Q[i,b] h1[b]) W3[i,a,k] W2[i,k,j] h1[j]")
-    assert [" = ".join(sides) for sides in latex_sides(n)] == [
-        r"h_{1,a} = \sum_{x} W_{1,ax} \mathrm{data}_{x}",
-        r"h_{2,2,i} = \sum_{b} Q_{ib} h_{1,b}",
-        r"h_{2,1,i} = \mathrm{sigmoid}(h_{2,2,i})",
-        r"h_{2,3,ik} = \sum_{j} W_{2,ikj} h_{1,j}",
-        r"h_{2,4,ia} = \sum_{k} W_{3,iak} h_{2,3,ik}",
-        r"h_{2,a} = \alpha \sum_{i} h_{2,1,i} h_{2,4,ia}",
-        r"f = \sum_{a} W_{4,a} h_{2,a}",
-    ]
 
 
 def test_text_is_aligned():
@@ -310,15 +296,6 @@ def test_a_title_of_any_characters():
 def test_every_network_has_a_title_of_its_own():
     assert list(TITLES)[: len(ARCHITECTURES)] == list(ARCHITECTURES) and len(set(TITLES.values())) == len(TITLES)
     assert all(ARCHITECTURES[name].title == TITLES[name] for name in TITLES)
-
-
-def test_stacks_of_any_number_of_blocks():
-    for name, blocks in (("stack1", 1), ("stack3", 3), ("stack99", 99)):
-        assert name in ARCHITECTURES and len(architecture(name).statements) == 2 + 5 * blocks
-    for name in ("stack0", "stack100", "stack", "stack03", "stakc2"):
-        assert name not in ARCHITECTURES
-        with pytest.raises(UsageError, match="no architecture named"):
-            architecture(name)
 
 
 def test_every_function_is_in_some_network_or_can_be():

@@ -1,7 +1,4 @@
-"""A ray times a constant is the same ray: the same powers of the axes, and the same proofs.
-
-Exponents of n times the constant, and the same questions decided: ``test_analysis.py``.
-"""
+"""A ray times a constant is the same ray: the same powers of the axes, and the same proofs."""
 
 import random
 from fractions import Fraction

@@ -90,46 +90,6 @@ def test_the_operator_norm_of_a_tensor_is_reached(rows, columns):
     assert bound(algebra, algebra.contract(w, lost, "a")) == size(algebra, algebra.contract(w, x, "a"))
 
 
-@st.composite
-def grams(draw):
-    """Two products of W_bk W_ck and the like, whose letters b and c are of one axis, and which letters stay open."""
-    rates = [Fraction(k, 4) for k in range(1, 9)]
-    ray = {"N": draw(st.sampled_from(rates)), "N_e": draw(st.sampled_from(rates)), "M": draw(st.sampled_from(rates))}
-    axis = dict(zip("bcdk", ("N", "N", draw(st.sampled_from(("N", "M"))), "N_e"), strict=True)) | {"l": "N_e"}
-    pairs = draw(st.permutations([(x, y) for x in "bcd" for y in "bcd" if x < y and axis[x] == axis[y]]))
-    sides = []
-    for inner in "kl":
-        x, y = draw(st.sampled_from(pairs))
-        more = draw(st.lists(st.sampled_from([x + inner for x in "bc"] + ["b", "c"]), max_size=1))
-        sides.append([("W", x + inner), ("W", y + inner), *(("U" if len(z) == 1 else "W", z) for z in more)])
-    opens = draw(st.sampled_from(("bc", "bc", "b", "", "bcd")))
-    return ray, axis, sides, opens
-
-
-@settings(max_examples=200, deadline=None, suppress_health_check=SLOW)
-@given(grams(), st.sampled_from([Fraction(0), Fraction(1, 8), Fraction(1, 2)]), st.sampled_from([1, 2, None]))
-def test_products_over_two_letters_of_one_axis_are_bounded(case, gap, most):
-    ray, axis, sides, opens = case
-    leaves = tuple(leaf for side in sides for leaf in side)
-    used = {x for _, xs in leaves for x in xs}
-    opens = "".join(x for x in opens if x in used)
-    exact = wick_two_copies(TensorNetwork(leaves, opens, {x: ray[axis[x]] for x in used}))
-    algebra = plain(gap, Ray(ray), axis, most=most)
-    made = []
-    for side in sides:
-        s = algebra.constant("")
-        for name, xs in side:
-            both = dict.fromkeys(s.letters + xs)
-            rest = [ys for n, ys in side[side.index((name, xs)) + 1 :]]
-            keep = [x for x in both if x not in "kl" or any(x in ys for ys in rest)]
-            s = algebra.contract(s, algebra.tensor(name, xs, 0), "".join(keep))
-        made.append(s)
-    whole = algebra.contract(*made, opens)
-    assert bound(algebra, whole) >= exact
-    if algebra.certified(whole):
-        assert size(algebra, whole) == exact
-
-
 def test_a_broadcast_letter_that_is_summed_counts_in_full():
     """sum_i W_b x_b of a tensor that all experts share is M times one expert's."""
     algebra = plain(0, Ray({"N": 1, "N_e": 0, "M": 1}), {"i": "M", "b": "N", "c": "N"})

@@ -2,12 +2,12 @@
 
 import pytest
 
-from scaling_algebra import Infeasible, UsageError, derive, formula, network, prove, recipe
+from scaling_algebra import Infeasible, Optimizer, UsageError, derive, formula, network, prove, recipe
 from scaling_algebra.solver.demands import provable
 from scaling_algebra.spec.axes import REGIMES
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.spec.networks.library import ARCHITECTURES
-from scaling_algebra.spec.optimizers import OPTIMIZERS
+from scaling_algebra.spec.optimizers import OPTIMIZERS, optimizer
 from scaling_algebra.spec.trained import hidden, trained
 
 from .test_axes import HEADS
@@ -24,6 +24,32 @@ def test_one_meaning_however_it_is_written(same):
     assert [usual.of(role).name for role in MOE.tensors] == ["adamw", "adamw", "muon", "muon", "adamw"]
     again = Configuration.of("III", same, epsilon="negligible")
     assert Configuration.from_json(again.as_json()) == again and again.optimizer.of("router").negligible
+
+
+def test_an_optimizer_of_a_file_is_that_of_its_attributes(tmp_path):
+    (tmp_path / "own.toml").write_text('torch = "NAdam"\nnormalises = "entry"\nmemory = true\nepsilon = true\n')
+    name, adam = str(tmp_path / "own.toml"), OPTIMIZERS["adam"]
+    own = Optimizer(name, "NAdam", normalises="entry", memory=True, epsilon=True)
+    assert optimizer(name) == own and trained(f"muon+{name}", MOE).of("router") == own
+    assert derive("III", own, "mup").tensors == derive("III", name, "mup").tensors == derive("III", adam, "mup").tensors
+    assert derive("III", name, "mup").tensors != derive("III", "sgd", "mup").tensors
+    assert Configuration.from_json(Configuration.of("III", name).as_json()).optimizer == own
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("normalizes = 'entry'", "named 'normalizes'; did you mean 'normalises'"),
+        ("normalises = 'entri'", "no normaliser of .* named 'entri'"),
+        ("memory = 1", "memory of the optimizer .* is 1; give a bool"),
+        ("name = 'x'\nnegligible = true", "named 'name', 'negligible'"),
+        ("memory", "this is not TOML"),
+    ],
+)
+def test_a_wrong_file_is_one_line(text, message, tmp_path):
+    (tmp_path / "own.toml").write_text(text)
+    with pytest.raises(UsageError, match=message):
+        optimizer(str(tmp_path / "own.toml"))
 
 
 def test_matrices_of_hidden_layers_are_no_routers_gains_or_biases():

@@ -1,4 +1,4 @@
-"""Assumptions: windows, what binds them, contradictions, misprints; scipy as an independent solver."""
+"""Assumptions: windows, what binds them, contradictions; scipy as an independent solver."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from scaling_algebra.laws.systems import GrowthSystem
 
 
 def cluster(drop=(), **given):
-    return law("switch-cluster", given=given, drop=drop)
+    return law("switch-cluster", at=given, drop=drop)
 
 
 @pytest.fixture
@@ -81,14 +81,20 @@ def test_a_long_chain_is_answered(mine):
     assert mine(f"assume = {json.dumps(chain)}").windows["x0"].high.value == 1
 
 
-def test_the_misprint_and_no_other():
+def test_defined_quantities():
+    """The margin of an expert is printed as M^-4 (an erratum)."""
     f = cluster()
-    assert [(d.name, str(d.printed), str(f.defined[d.name][0])) for d in f.misprints()] == [
-        ("expert_margin", "1/M^4", "1/M^6")
-    ]
-    assert str(f.defined["router_margin"][0]) == "eta_r/K/M^11/eta"
+    assert [str(f.defined[x][0]) for x in ("expert_margin", "router_margin")] == ["1/M^6", "eta_r/K/M^11/eta"]
     assert all(a.because and a.source for a in read_law("switch-cluster").assume)
     assert all(render(x.document(), form) for x in (f, cluster(sigma_0="d**(-1/2)")) for form in FORMATS)
+
+
+def test_the_window_of_a_product_counts_what_is_given_once(tmp_path):
+    """w = x y^2 with x = d^(1/2) and 1 <= y <= d: from d^(1/2) to d^(5/2)."""
+    text = 'assume = ["1 <= y", "y <= d", "x <= d"]\ndefine = [{ name = "w", is = "x*y**2" }]\n'
+    (tmp_path / "own.toml").write_text(text)
+    found = law(str(tmp_path / "own.toml"), at={"x": "d**(1/2)"}).defined["w"][1]
+    assert (found.low.value, found.high.value) == (Fraction(1, 2), Fraction(5, 2))
 
 
 def test_windows_against_scipy():
@@ -99,7 +105,7 @@ def test_windows_against_scipy():
         numbers = [[Fraction(draw.randint(-3, 3), draw.choice([1, 2, 3])) for _ in names] for _ in range(6)]
         numbers = [[*row, Fraction(draw.randint(-4, 3))] for row in numbers]
         texts = ["*".join(f"{n}**({e})" for n, e in zip([*names, "d"], row, strict=True)) for row in numbers]
-        rows = {str(k): Relation(str(k), (monomial(text),)) for k, text in enumerate(texts)}
+        rows = {str(k): Relation((monomial(text),), str(k)) for k, text in enumerate(texts)}
         a, b = [[float(e) for e in row[:3]] for row in numbers], [-float(row[3]) for row in numbers]
         solved = [optimize.linprog([s, 0, 0], a, b, bounds=[(None, None)] * 3) for s in (1, -1)]
         if solved[0].status == 2 or solved[1].status == 2:

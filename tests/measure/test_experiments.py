@@ -9,7 +9,7 @@ import torch
 
 from scaling_algebra.verify.judging.fit import Verdict
 from scaling_algebra.verify.studies import digits
-from scaling_algebra.verify.studies.clusters import DISTRIBUTIONS, Schedule, Switch, Training, examples, signals
+from scaling_algebra.verify.studies.clusters import DISTRIBUTIONS, Schedule, Switch, examples, signals
 from scaling_algebra.verify.studies.findings import Conditions
 from scaling_algebra.verify.studies.runner import EXPERIMENTS
 
@@ -47,25 +47,6 @@ def test_scaled_data_and_rates_are_the_same_dynamics():
         for model, scale in zip(models, (1, 10), strict=True):
             model.step(replace(data, x=scale * data.x), noise)
     torch.testing.assert_close(models[0].w, 10 * models[1].w, rtol=1e-3, atol=1e-6)
-
-
-@pytest.mark.parametrize("cubic", [True, False])
-def test_steps_until_experts_align_depend_on_init_over_lr_alone(cubic):
-    """While the loss has its first slope and routing is uniform."""
-    small = Schedule(experts=3, filters=5, cubic=cubic, steps=600, lr=2e-5, router_lr=0.0, init=1e-4)
-    large = replace(small, lr=2e-4, init=1e-3)
-    steps = [Training(one, DISTRIBUTIONS["setting 1"], 3, 400).steps_to_align() for one in (small, large)]
-    assert np.array_equal(*steps)
-    assert np.isfinite(steps[0]).all() == cubic and (not cubic or steps[0].min() > 10)
-
-
-def test_the_initial_scale_sets_the_steps_until_experts_align():
-    trial = EXPERIMENTS["clusters"].trials[4]
-    schedule = {**trial.run.keywords["schedule"], "steps": 400}
-    run = partial(trial.run, schedule=schedule, scales=[2.5e-4, 5e-4, 1e-3], n=400)
-    found = replace(trial, run=run).findings(Conditions("cpu", (), 5))
-    assert [f.outcome for f in found[:3]] == [Verdict.AGREES] * 3
-    assert found[3].verdict is not Verdict.AGREES  # few seeds: it need not be refuted here
 
 
 def test_a_single_expert_stays_below_the_ceiling():

@@ -40,31 +40,24 @@ class CommandCase:
 Kind = Callable[[Maker], str]
 SIZED: Kind = lambda maker: maker.draw.choice([maker.base(), maker.read()])  # noqa: E731
 VALUES: dict[str, Kind] = {
-    **dict.fromkeys(("NAME", "NAMES", "NAME,NAME", "TEXT", "AXIS", "AXES", "NAME=VALUE", "OPTION=CHOICE"), Maker.text),
-    **dict.fromkeys(
-        ("FILE.toml", "[FILE.toml]", "CONFIG.json", "NAME|FILE.toml", "SUM|NAME|FILE.toml", "FITS.csv"), Maker.read
-    ),
+    **dict.fromkeys(("NAME", "TEXT", "AXIS", "AXES", "FILE.py:NAME"), Maker.text),
+    **dict.fromkeys(("FILE.toml", "[FILE.toml]", "CONFIG.json", "SUM|NAME|FILE.toml"), Maker.read),
     **dict.fromkeys(("FILE", "FILE.smt2"), Maker.written),
     **dict.fromkeys(("DIR", "DIR|FILE"), Maker.place),
     **{"RATES": Maker.ray, "NAME=POWER": Maker.given, "SIZES": Maker.base, "SIZES|FILE.toml": SIZED},
     **{"[ROLE=]NUMBER": Maker.tuned, "FROM:TO": Maker.change, "QUANTITY[@t]": Maker.what, "WHAT": Maker.what},
-    **{"SUM": Maker.sum, "MONOMIAL": Maker.sum, "RELATION": Maker.related, "VALUES": Maker.values, "B,T": Maker.text},
-    **{"Q=LAW": Maker.growth, "Q=X,...": Maker.before, "NAME=X,...": Maker.before, "N,N,...": Maker.sizes},
-    **{"TIME": Maker.amount, "SIZE": Maker.amount, "SHARE": Maker.share, "QUANTITY[@t]=EXPONENT": Maker.claim},
+    **{"MONOMIAL": Maker.sum, "RELATION": Maker.related, "VALUES": Maker.values, "B,T": Maker.text},
+    **{"N,N,...": Maker.sizes, "SIZE": Maker.amount, "SHARE": Maker.share, "QUANTITY[@t]=EXPONENT": Maker.claim},
     **{"FIRST,LAST[,SPACING]": Maker.grid, "NAME|FILE": Maker.campaign, "DIR...": Maker.stored},
-    **dict.fromkeys(("[FILE.py:NAME]", "FILE.py:NAME", "PATTERN=ROLE", "[NAME]", "[NAME]..."), Maker.text),
     **{"PATH": Maker.written, "ADDRESS|FILE": Maker.text, "I/N": Maker.text},
 }
 """Bad values by what the help calls a value."""
 OWN: dict[tuple[str, str], Kind] = {
-    ("signals", "quantity"): Maker.quantity,
     ("recipe", "hold"): Maker.rule,
     ("law", "minimise"): Maker.names,
     ("law", "grows"): Maker.names,
     ("law", "fixed"): Maker.names,
-    ("law", "rates"): Maker.values,
     ("law", "invert"): Maker.values,
-    ("law", "choose"): Maker.values,
     ("page", "output"): Maker.unpaged,
     ("study transfer", "settings"): Maker.setting,
     ("study limit", "lr"): Maker.amount,
@@ -101,7 +94,7 @@ VERBS: dict[str, tuple[str, ...]] = {
 """Good arguments of every question."""
 ALONE = {"--campaign", "--resume"}
 """Options that stand for all others."""
-FREE = {("table", "ray"), ("verify", "budget"), ("derive --prove", "output")}
+FREE = {("derive --prove", "output")}
 FREE |= {("derive", "smtlib"), ("study", "names")}
 """What is wrong beside the arguments above for another reason, or not at all."""
 QUICK = ("derive", "explain", "explain --formula", "law", "list", "recipe", "signals")

@@ -27,15 +27,11 @@ from scaling_algebra.verify.measuring import store as stored
 from scaling_algebra.verify.measuring.cells import cells
 from scaling_algebra.verify.measuring.store import Store, read_plan, write_plan
 
-from ..shared import scalecalc
+from ..shared import scalecalc as run
 
 VERIFY = ["verify", "--regime", "I", "--optimizer", "sgd", "--parameterization", "sp", "--sizes", "8,12,18"]
 VERIFY += ["--seeds", "8", "--device", "cpu"]
 RECORD = {("h1", 0): np.arange(4.0), ("h1", 1): np.ones(4)}
-
-
-def run(*arguments):
-    return scalecalc(*[str(a) for a in arguments])
 
 
 def started(*arguments, **more):

@@ -149,9 +149,6 @@ class Maker:
         wrong += ["router.init=N^²", "router.init=N^1/0", "router.init=N^" + "9" * 5000, "router.init=Q", "router.x=N"]
         return self.one(*wrong, "router.init=N^1e999", "router.init=L", "router.init=" + "N " * 20_000)
 
-    def quantity(self) -> str:
-        return self.one("nope", "", "h3.A9", "<h3>", "<h3, nope>", "<h3@x, h3>", "<h3@²,h3>", "<h3@99999,h3>", "<,>")
-
     def what(self) -> str:
         wrong = ["nope", "", "h3@²", "h3@99999", "h3@-1", "router", "router.x", "nope.lr", "h3@", "@1", "<h3@x, h3>@1"]
         return self.one(*wrong, f"h3@{'9' * 5000}")
@@ -190,14 +187,6 @@ class Maker:
     def change(self) -> str:
         wrong = ["", "1", "1:2:3", "0:1", "1:0", "-1:1", "nan:1", "1:inf", "²:1", "1e999:1", ":", "1:", "a:b"]
         return self.one(*wrong, "9" * 400 + ":1", "1e-29:1e29")
-
-    def before(self) -> str:
-        wrong = ["lr", "lr=", "=1", "lr=x", "lr=0", "lr=-1", "lr=inf", "beta1=1", "beta2=2", "x=1", "lr=1,lr=1", ","]
-        return self.one(*wrong, "lr=" + "9" * 5000, "lr=1;eps=1", "lr=²")
-
-    def growth(self) -> str:
-        wrong = ["K", "=", "K=", "=d", "Q=d", "d=K", "K=K", "K=Q", "K=d**(k*k)", "K=d+M", "K=-d", "K=d**(1/0)"]
-        return self.one(*wrong, "K=d**" + "9" * 5000, "K=" + "(" * 5000, *(f"K={x}" for x in CODE))
 
     # files -------------------------------------------------------------------------------------------------------
 

@@ -75,6 +75,7 @@ def test_every_parameter_has_numbers_and_a_group():
     assert groups["block.up"]["weight_decay"] == 0.2 and p.multipliers == {"alpha": 0.5}
     text = str(p)
     assert "multiply alpha by 0.5 in the model" in text and "never the optimizer's: block.correction" in text
+    assert "decay" in text and "decay" not in str(plan(Small, BASE, TARGET, std=0.02))
     assert text.index("block.down") < text.index("look at") and max(map(len, text.splitlines()[:8])) < 100
     assert p.document().record["parameters"][0]["lr"]["target"] == 3e-3
     p.init_(generator=torch.Generator().manual_seed(1))
@@ -145,6 +146,12 @@ def test_a_rank_that_alone_grows_changes_the_matrix_back():
         (Small, [BASE, TARGET], {"gauge": "table9"}, "take the gauge table3"),
         (Small, [BASE, TARGET], {"lr": 3e-3}, "the epsilon of Adam scales, too; give eps="),
         (Small, [BASE, TARGET], {"lr": 3e-3, "eps": {"head.weight": 1e-8}}, "the epsilon of tokens.weight scales"),
+        (
+            Small,
+            [BASE, TARGET],
+            {"lr": {"": 1e-3, "gate": 1, "hed.weight": 1}},
+            "named 'gate', 'hed.weight'; did you mean",
+        ),
         (Small, [BASE, TARGET], {}, "head.weight has no lr at the base; give plan|tokens.weight has no lr"),
         (lambda z: Small(z, True), [BASE, TARGET], {**GIVEN, "fold": True}, "ends in no matrix of its own"),
     ],

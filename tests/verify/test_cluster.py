@@ -12,15 +12,11 @@ from scaling_algebra.verify.hardware import Hardware
 from scaling_algebra.verify.measuring import pool
 from scaling_algebra.verify.measuring.pool import Failed, Here, Work
 
-from ..shared import scalecalc
+from ..shared import scalecalc as run
 
 VERIFY = ["verify", "--regime", "I", "--optimizer", "sgd", "--parameterization", "sp", "--sizes", "8,12,18"]
 VERIFY += ["--seeds", "8", "--steps", "1", "--device", "cpu"]
 REPORTS = ("report.json", "report.md", "report.html")
-
-
-def run(*arguments):
-    return scalecalc(*[str(a) for a in arguments])
 
 
 def reports(folder):

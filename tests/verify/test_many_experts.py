@@ -9,7 +9,8 @@ torch = pytest.importorskip("torch")
 
 from scaling_algebra.solver.derivation import derive
 from scaling_algebra.spec.networks.grammar import network
-from scaling_algebra.spec.networks.library import AXES, MOE_BLOCK, ROLES
+from scaling_algebra.spec.networks.library import AXES, MOE_BLOCK
+from scaling_algebra.spec.networks.printing import as_text
 from scaling_algebra.verify.measuring.sizes import dims_at
 from scaling_algebra.verify.networks.reading import TorchNetwork
 from scaling_algebra.verify.networks.replicas import Draw
@@ -19,10 +20,10 @@ def spread(gate, lr, n, z=0.0, seeds=32, regime="II"):
     """Median over seeds of the rms of M phi, and the share of seeds where one expert has more than half, after two
     updates of SGD with muP's powers; chi = 1, base constants 1, z-loss of weight z."""
     d, seeds = derive(regime, "sgd", "mup"), list(range(seeds))
-    equations = MOE_BLOCK.origin.replace("gate(", f"{gate}(")
+    equations = as_text(MOE_BLOCK).replace("gate(", f"{gate}(")
     if gate == "softmax":  # it brings the mean itself
         equations = equations.replace("alpha phi", "phi")
-    net = network(f"moe-{gate}", equations, AXES, ROLES)
+    net = network(f"moe-{gate}", equations, AXES, {t.symbol: role for role, t in MOE_BLOCK.tensors.items()})
     dims = dims_at(d.ray, n)
     model = TorchNetwork(net, Draw(dims, seeds, seeds), d.scaling)
     with torch.no_grad():

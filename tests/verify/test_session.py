@@ -1,4 +1,4 @@
-"""Runs as folders: cells, interrupts, budgets, campaigns."""
+"""Runs as folders: cells, interrupts, campaigns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 from scaling_algebra.errors import UsageError
 from scaling_algebra.solver import derivation
 from scaling_algebra.spec.configuration import Configuration
-from scaling_algebra.verify.campaigns import budget, campaigns, session
+from scaling_algebra.verify.campaigns import campaigns, session
 from scaling_algebra.verify.campaigns.plans import Effort, Job, job, load
 from scaling_algebra.verify.campaigns.schema import MOST_RUNS
 from scaling_algebra.verify.hardware import Hardware
@@ -242,51 +242,6 @@ def test_parts_in_several_folders_are_merged(whole, tmp_path):
     write_plan(folders[1], {"runs": [small(seeds=8).as_json()]}, again=True)
     wrong = invoke("verify", "--merge", *folders)
     assert wrong.exit_code == 2 and "other runs" in wrong.stderr
-
-
-# budgets ---------------------------------------------------------------------------------------------------------
-
-
-def test_time_and_memory_are_read():
-    assert [budget.seconds(t) for t in ("60s", "5m", "1.5h", "7")] == [60, 300, 5400, 7]
-    assert [budget.in_bytes(t) for t in ("1KiB", "2GB", "20GiB", "100")] == [1024, 2 * 10**9, 20 * 2**30, 100]
-    for wrong in ("", "5 parsecs", "-3s", "0s"):
-        with pytest.raises(UsageError, match="write for example"):
-            budget.seconds(wrong)
-
-
-def test_a_budget_chooses_sizes_and_seeds_and_widens_intervals(tmp_path):
-    setup = small().setup()
-    assert budget.more_seeds(setup, 0) == budget.more_seeds(setup, sum(setup.entries)) == (16,) * 4
-    assert budget.more_seeds(setup, 20 * sum(setup.entries)) == (32,) * 4
-    found = invoke(*VERIFY, "--budget", "2s", "--max-memory", "10MB", "-o", tmp_path / "run")
-    plan = read_plan(tmp_path / "run")["runs"][0]
-    assert plan["looks"] == budget.LOOKS and min(plan["seeds"]) >= 8
-    run = small(sizes=plan["sizes"], seeds=8)
-    assert runs.replica_bytes(run.setup(), run.setup().dims(-1)) <= 10e6
-    assert found.exit_code in (0, 3) and " 0 refuted" in closing(found)
-    again = invoke("verify", "--merge", tmp_path / "run")
-    assert closing(again) == closing(found)
-
-
-def test_an_interrupted_budget_goes_on_with_all_its_runs(tmp_path, monkeypatch):
-    (tmp_path / "two.toml").write_text(
-        'steps = 0\nseeds = 8\nsizes = [8, 12, 18]\n[[run]]\nregimes = ["I", "III"]\noptimizers = ["sgd"]\n'
-    )
-    done = stopping(monkeypatch, 6)  # two to try the speed
-    asked = ["--campaign", tmp_path / "two.toml", "--budget", "4s", "--max-memory", "10MB", "--device", "cpu"]
-    first = invoke("verify", *asked, "-o", tmp_path / "run")
-    assert first.exit_code == 130 and "--resume" in first.stderr and len(done) == 6
-    second = invoke("verify", "--resume", tmp_path / "run", "--device", "cpu")
-    assert "missing" not in second.stdout and second.stdout.startswith("2 runs: ")
-
-
-def test_repeated_looks_have_wider_intervals(whole):
-    run, store, report = whole
-    looked = replace(run, looks=5).report(store)
-    pairs = [(a.fit, b.fit) for a, b in zip(report.rows, looked.rows, strict=True) if np.isfinite(a.fit.slope)]
-    assert all(b.high - b.low >= a.high - a.low for a, b in pairs)
-    assert sum(b.high - b.low > a.high - a.low for a, b in pairs) > len(pairs) / 2
 
 
 # campaigns -------------------------------------------------------------------------------------------------------

@@ -18,9 +18,9 @@ from scaling_algebra.cli import main
 from scaling_algebra.errors import UsageError
 from scaling_algebra.verify.apply import plan
 from scaling_algebra.verify.tracing import Traced, Unreadable, traced
-from scaling_algebra.verify.tracing import guard as guarding
 from scaling_algebra.verify.tracing.entries import classified
 from scaling_algebra.verify.tracing.measuring import Watch
+from scaling_algebra.verify.tracing.models import TOLERANCE
 from scaling_algebra.verify.tracing.table import RULES, plain
 
 
@@ -395,6 +395,8 @@ REFUSED = {
     "the constant 1 is added to a signal": lambda m, h: 1 + m.w(h),
     "is no function of the equations": lambda m, h: torch.exp(m.w(h)),
     "sizes .* no multiple of one axis": lambda m, h: m.v(h),
+    "the order of what is chosen changes": lambda m, h: m.w(h).topk(m.n, -1).values,
+    "read whole and in parts": lambda m, h: torch.cat([m.w(h)[:, : m.n // 2], h[:, m.n // 2 :]], -1),
 }
 
 
@@ -436,9 +438,9 @@ def test_the_guard_refuses_a_wrong_rule(monkeypatch):
     """A planted fault: a matrix is read as its transpose, which no shape shows."""
     linear = RULES["linear"]
 
-    def wrong(reader, call):
-        call.args[1].dims.reverse()
-        return linear(reader, call)
+    def wrong(reader, x, weight, *more):
+        weight.dims.reverse()
+        return linear(reader, x, weight, *more)
 
     class Square(nn.Module):
         def __init__(self, n):
@@ -448,7 +450,7 @@ def test_the_guard_refuses_a_wrong_rule(monkeypatch):
         def forward(self, ids):
             return self.w(self.tok(ids))
 
-    assert traced(lambda z: Square(z["N"])).error < guarding.TOLERANCE
+    assert traced(lambda z: Square(z["N"])).error < TOLERANCE
     monkeypatch.setitem(RULES, "linear", wrong)
     with pytest.raises(Unreadable, match="w: linear: the equations give other numbers"):
         traced(lambda z: Square(z["N"]))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
@@ -16,11 +15,9 @@ from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.verify.networks.base_shapes import recipe
 from scaling_algebra.verify.studies.curves import LossCurve, compare, drift, improvement, overall, vertex
 from scaling_algebra.verify.studies.presentation import study
-from scaling_algebra.verify.studies.sweep import Course, better, rate, sweep, tune
+from scaling_algebra.verify.studies.sweep import Course, rate, sweep
 from scaling_algebra.verify.studies.tasks import TASKS
 from scaling_algebra.verify.studies.transfer import transfer
-
-from ..shared import scalecalc
 
 GRID = tuple(np.arange(-9.0, -2.0))
 YES, NO, OPEN = "TRANSFERS", "DRIFTS", "INCONCLUSIVE"
@@ -160,41 +157,6 @@ def test_a_grid_that_misses_the_optimum_is_extended_towards_it(grid):
     assert (min(long.log2_lr) < grid[0]) == (grid[0] > -9)
 
 
-def test_a_compiled_network_learns_the_same(monkeypatch):
-    """Captured forward and backward, without the C++ compiler."""
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
-    ways = (course(3, 2), replace(course(3, 2), compiled=True))
-    (plain,), (fast,) = (sweep(way, [(small_recipe(), 8, (-6.0, -5.0))]) for way in ways)
-    np.testing.assert_allclose(fast.losses, plain.losses, rtol=1e-4)
-
-
-@pytest.mark.parametrize("where", ["python", "forward", "backward"])
-def test_a_network_that_cannot_be_compiled_is_one_clear_line(monkeypatch, where):
-    from torch._dynamo.exc import TorchDynamoException
-
-    def refuse(gradient=None):
-        raise TorchDynamoException("no compiler\nand a long story")
-
-    def broken(model, **options):
-        if where == "python":
-            raise RuntimeError("no compiler: torch.compile is not for this Python")
-
-        def call(inputs):
-            if where == "forward":
-                refuse()
-            logits, auxiliary = model(inputs)
-            logits.register_hook(refuse)
-            return logits, auxiliary
-
-        return call
-
-    monkeypatch.setattr(torch, "compile", broken)
-    found = run("--regime", "I", "--optimizer", "adam", "--compile", "--device", "cpu")
-    assert found.exit_code == 2 and "(no compiler" in found.stderr, found.output
-    assert "; leave out --compile" in found.stderr
-    assert len(found.stderr.splitlines()) == 1
-
-
 def test_diverged_runs_count_as_having_learned_nothing():
     (found,) = sweep(course(8, 2), [(small_recipe("sgd"), 8, (-2.0, 20.0, 30.0))])
     assert np.isfinite(found.losses).all() and (found.losses[1:] >= found.losses[0]).all()
@@ -211,28 +173,12 @@ def test_another_constant_is_swept_at_a_fixed_rate(swept):
     assert (other.losses[0] == rates.losses[1]).all() and (other.losses[1] != rates.losses[1]).all()
 
 
-def test_tuning_never_ends_above_its_start_and_repeats():
-    first, second = (tune(course(10, 2), small_recipe(), -8.0, 8) for _ in range(2))
-    assert first == second and first.trials == 8
-    assert first.loss < first.untuned
-    assert set(first.multipliers.lr) == {"input", "router", "expert_in", "expert_out", "readout"}
-
-
-def test_a_gain_within_its_error_is_none():
-    base = np.array([1.0, 2.0, 3.0, 4.0])
-    assert better(base - 0.1, base) and not better(base + 0.1, base) and not better(base, base)
-    assert not better(base + np.array([-0.5, 0.5, -0.6, 0.5]), base)
-
-
-run = partial(scalecalc, "study", "transfer")
-
-
-def swept(*names, steps=3, grid=(-7.0, -6.0, -5.0), extend=4, trials=0, data="digits", **settings):
+def swept(*names, steps=3, grid=(-7.0, -6.0, -5.0), extend=4, data="digits", **settings):
     """A study of the smallest networks."""
     rules = [recipe(Configuration.of("I", "adamw", name), SMALL, TASKS[data].transformer) for name in names]
     asked = [f"{name}={x}" for name, x in {"batch": 2, **settings}.items()]
     how = Course(TASKS[data], TASKS[data].data(asked), steps, range(4))
-    return transfer(how, rules, (8, 12, 16), grid, extend, trials)
+    return transfer(how, rules, (8, 12, 16), grid, extend)
 
 
 def test_an_optimum_on_the_edge_proves_nothing():
@@ -261,12 +207,6 @@ def test_a_blind_experiment_does_not_pass():
     """Negative control of the verdict: two steps are too few for SP to drift, so nothing can transfer."""
     found = swept("mup", "sp", steps=2, grid=(-8.0, -6.0, -4.0))
     assert found.exit_code != 0 and "CANNOT SEE" in str(study(found))
-
-
-def test_tuned_multipliers_are_kept():
-    report = study(swept("mssp", trials=4)).record
-    tuned = report["parameterizations"]["mssp"]["multipliers"]
-    assert tuned["trials"] == 4 and tuned["loss"] <= tuned["untuned"] and tuned["multipliers"]["init"] > 0
 
 
 def test_widths_may_be_values_of_another_axis():

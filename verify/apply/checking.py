@@ -98,7 +98,10 @@ def check_model(
     where: Any = {"network": reading.network}
     derive(None, "adamw", parameterization, ray=ray, **where)  # a recipe looks for another ray where there is no answer
     first = recipe(sizes[0], sizes[-1], "adamw", parameterization, lr=lr, eps=TINY, **where)
-    zero = _readouts(reading) if own is None else [role for role in first if _starts_at_zero(model, role)]
+    zero = [
+        role for role in first if all(not p.any() and (own is not None or p.dim() < 2) for p in of_role(model, role))
+    ]
+    zero += _readouts(reading) if own is None else []
     stds = _natural(model, first)
     given: Any = {"lr": lr, "std": stds, **where}
     first = recipe(sizes[0], sizes[-1], "adamw", parameterization, eps=TINY, **given)
@@ -275,10 +278,6 @@ def _readouts(reading: Traced) -> list[str]:
     (last, *_) = network.statements[-1].inputs
     made = [s.tensor.name for s in network.linear if s.tensor is not None and s.out == last.name]
     return [role for role in made if len(network.uses(role)) == 1]
-
-
-def _starts_at_zero(model: nn.Module, role: str) -> bool:
-    return all(p.dim() > 1 and not p.any() for p in of_role(model, role))
 
 
 def _flat(inputs: Inputs) -> list[Tensor]:

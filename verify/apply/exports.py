@@ -2,19 +2,16 @@
 
 Formats as read in the trainers' public code; names are those of the module that the plan was made of. A pattern matches
 exactly the parameters of one group; numbers in names (layers, experts) are any number where that takes in no other.
-Adding a trainer: a file in ``trainers/`` and its entry in ``FORMATS``.
+Adding a trainer: a writer and its entry in ``FORMATS``.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from pathlib import Path
-
-import jinja2
 
 from scaling_algebra.errors import UsageError, named, unknown_name
 from scaling_algebra.spec.optimizers import Optimizer
@@ -25,8 +22,6 @@ WHAT = ("lr", "eps", "wd", "init", "multiplier")
 """What a plan says; every format carries some of it."""
 ADJUSTED = ("original", "match_rms_adamw")
 """Factors of a matrix's shape that ``torch.optim.Muon`` has."""
-EMBEDDED = ("embed_tokens", "lm_head")
-"""Parts of names that axolotl trains with ``embedding_lr``, whatever ``lr_groups`` say."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +29,7 @@ class ParameterGroup:
     """Parameters with the same numbers, and what trains them.
 
     Attributes:
-        others: names of all other parameters. experts: one for each. tied: all of them start alike.
+        others: names of all other parameters. tied: all experts start alike.
 
     Raises:
         UsageError: of every number: nothing was tuned at the base.
@@ -44,7 +39,6 @@ class ParameterGroup:
     optimizer: Optimizer
     entries: Sequence[Entry]
     others: Sequence[str]
-    experts: bool
     tied: bool
 
     @property
@@ -85,15 +79,9 @@ class ParameterGroup:
         return {**self.numbers, **({"adjust_lr_fn": shape} if shape in ADJUSTED else {})}
 
     @property
-    def start(self) -> tuple[str, float]:
-        """The initial values for a format that draws them."""
-        if self.tied:
-            raise UsageError(f"{self.name} starts alike for all experts, which this format cannot say; use plan.init_")
-        return ("normal", self.std) if self.std else ("fill", self.fill or 0.0)
-
-    def torch_name(self, muon: bool = False) -> str:
+    def torch_name(self) -> str:
         """The class of the optimizer."""
-        classes = {"adam": "AdamW", "adamw": "AdamW", "sgd": "SGD"} | {f"muon:{x}": "Muon" for x in ADJUSTED if muon}
+        classes = {"adam": "AdamW", "adamw": "AdamW", "sgd": "SGD", **{f"muon:{x}": "Muon" for x in ADJUSTED}}
         name = self.optimizer.name
         if name not in classes:
             raise UsageError(f"{name} is no optimizer that this format names; it has {', '.join(classes)}")
@@ -105,16 +93,15 @@ Groups = Sequence[ParameterGroup]
 
 @dataclass(frozen=True)
 class Format:
-    """The format of a trainer: the numbers of a plan that it carries, and how it matches names.
+    """The format of a trainer: the numbers of a plan that it carries, and the lines that it reads.
 
     Attributes:
-        mixed: does it name an optimizer by group? module: is it a file of Python, not lines to paste?
+        mixed: does it name an optimizer by group?
     """
 
     carries: tuple[str, ...]
-    patterns: Callable[[ParameterGroup], list[str]]
+    lines: Callable[[Groups], Iterator[str]]
     mixed: bool = False
-    module: bool = False
 
 
 def export(form: str, about: str, groups: Groups, multiplied: bool, dropping: Sequence[str]) -> str:
@@ -137,56 +124,58 @@ def export(form: str, about: str, groups: Groups, multiplied: bool, dropping: Se
             f"{form} cannot carry {', '.join(lost)}; set {'it' if len(lost) == 1 else 'them'} in the model's or the "
             f"trainer's code (plan.init_, plan.param_groups, plan.multipliers), then give dropping=({listed},)"
         )
-    template = TRAINERS.get_template(f"{form.lower()}.j2")
-    embedded = [x for x in groups if any(part in name for name in x.names for part in EMBEDDED)]
-    vectors = [x for x in groups if x.fill is not None]
-    text = template.render(form=form.lower(), groups=groups, match=chosen.patterns, embedded=embedded, vectors=vectors)
-    return f"# {about}\n{text if chosen.module else text.rstrip()}"
+    return "\n".join([f"# {about}", *chosen.lines(groups)])
 
 
-def _raw(pattern: str) -> str:
-    return repr(pattern) if '"' in pattern or "\n" in pattern else f'r"{pattern}"'
+def _torchtitan(groups: Groups) -> Iterator[str]:
+    yield "optimizers = OptimizersContainer.Config("
+    yield "    param_groups=["
+    for g in groups:
+        pattern = expression(g)
+        raw = repr(pattern) if '"' in pattern or "\n" in pattern else f'r"{pattern}"'
+        keywords = f"optimizer_kwargs={g.keywords}"
+        yield f'        ParamGroupConfig(pattern={raw}, optimizer_name="{g.torch_name}", {keywords}),'
+    yield "    ]"
+    yield ")"
 
 
-def _schedule(numbers: dict[str, float]) -> dict[str, float]:
-    """Megatron's names: a schedule runs from max_lr, and min_lr stays the trainer's."""
+def _megatron(groups: Groups) -> Iterator[str]:
+    """A schedule runs from max_lr, and min_lr stays the trainer's."""
     names = {"lr": ["max_lr"], "weight_decay": ["start_wd", "end_wd"], "eps": ["eps"]}
-    return {key: numbers[what] for what, keys in names.items() if what in numbers for key in keys}
+    yield "config_overrides = {"
+    for g in groups:
+        schedule = {key: g.numbers[what] for what, keys in names.items() if what in g.numbers for key in keys}
+        yield f"    ParamKey(name={tuple(globs(g))}): {schedule},  # {g.name}"
+    yield "}"
 
 
-def _one_rate(groups: Groups, what: str) -> float | None:
-    """The learning rate of groups that axolotl does not tell apart; None where there are none."""
-    rates = {group.name: group.numbers["lr"] for group in groups}
-    if len(set(rates.values())) > 1:
-        listed = ", ".join(f"{name} {lr:.3g}" for name, lr in rates.items())
-        raise UsageError(
-            f"axolotl gives {what} one learning rate, but they have {listed}; take another form, such as hf"
-        )
-    return next(iter(rates.values()), None)
+def _olmo_core(groups: Groups) -> Iterator[str]:
+    yield "group_overrides = ["
+    for g in groups:
+        yield f"    OptimGroupOverride(params={globs(g)}, opts={g.numbers}),  # {g.name}"
+    yield "]"
 
 
-def _row(group: ParameterGroup, form: str) -> dict[str, object]:
-    """A group of torch's; DeepSpeed's own expert parallelism wants ``moe`` on those of experts."""
-    named = {"name": group.name, "pattern": expressions(group)[0], **group.numbers}
-    if form == "hf":
-        return {**named, "init": group.start}
-    return {**named, "moe": True} if group.experts else named
+def _nemo_automodel(groups: Groups) -> Iterator[str]:
+    """Factors on the optimizer's own values."""
+    lr, wd = (max(g.numbers.get(what, 0.0) for g in groups) for what in ("lr", "weight_decay"))
+    yield from ("optimizer:", f"  lr: {lr}", f"  weight_decay: {wd}", "  param_group_overrides:")
+    for g in groups:
+        yield f"    - pattern: {json.dumps(expression(g))}  # {g.name}"
+        yield f"      lr_mult: {g.numbers['lr'] / lr}"
+        if wd:
+            yield f"      wd_mult: {g.numbers['weight_decay'] / wd}"
 
 
-def expressions(group: ParameterGroup) -> list[str]:
-    """One regular expression for ``re.search``."""
+def expression(group: ParameterGroup) -> str:
+    """The regular expression for ``re.search``."""
     parts = _general(group, lambda x: _numbered(re.escape(x), r"\d+", r"\."), re.escape, re.fullmatch)
-    return [f"^({'|'.join(parts)})$" if len(parts) > 1 else f"^{parts[0]}$"]
+    return f"^({'|'.join(parts)})$" if len(parts) > 1 else f"^{parts[0]}$"
 
 
 def globs(group: ParameterGroup) -> list[str]:
     """Globs as of ``fnmatch``."""
     return _general(group, lambda x: _numbered(x, "*", "."), str, lambda g, name: fnmatchcase(name, g))
-
-
-def substrings(group: ParameterGroup) -> list[str]:
-    """Parts of names, each in names of this group only: what follows the number of a layer, else the whole name."""
-    return _general(group, lambda x: re.split(r"\.\d+\.", x)[-1], str, lambda part, name: part in name)
 
 
 def _numbered(name: str, number: str, dot: str) -> str:
@@ -216,21 +205,10 @@ def _general(
     return patterns
 
 
-TRAINERS = jinja2.Environment(
-    loader=jinja2.FileSystemLoader(Path(__file__).with_name("trainers")),
-    trim_blocks=True,
-    keep_trailing_newline=True,
-    undefined=jinja2.StrictUndefined,
-)
-"""What each trainer reads, as a template."""
-TRAINERS.globals.update(json=json.dumps, tuple=tuple, raw=_raw, row=_row, schedule=_schedule, one_rate=_one_rate)
 FORMATS = {
-    "torchtitan": Format(("lr", "eps", "wd"), expressions, mixed=True),
-    "megatron": Format(("lr", "eps", "wd"), globs),
-    "olmo-core": Format(("lr", "eps", "wd"), globs),
-    "hf": Format(("lr", "eps", "wd", "init"), expressions, module=True),
-    "nemo-automodel": Format(("lr", "wd"), expressions),
-    "axolotl": Format(("lr",), substrings),
-    "deepspeed": Format(("lr", "eps", "wd"), expressions, module=True),
+    "torchtitan": Format(("lr", "eps", "wd"), _torchtitan, mixed=True),
+    "megatron": Format(("lr", "eps", "wd"), _megatron),
+    "olmo-core": Format(("lr", "eps", "wd"), _olmo_core),
+    "nemo-automodel": Format(("lr", "wd"), _nemo_automodel),
 }
 """Every format, by name."""

@@ -60,8 +60,7 @@ class Plan(Rendered):
 
     def _group(self, name: str, entries: list[Entry]) -> ParameterGroup:
         role, others = entries[0].role, [e.name for e in self.entries if e.frozen or e.group != name]
-        experts = bool(self.recipe.derivations[0].network.tensors[role].experts)
-        return ParameterGroup(name, trainer(self.recipe, role), entries, others, experts, role in self.recipe.tied)
+        return ParameterGroup(name, trainer(self.recipe, role), entries, others, role in self.recipe.tied)
 
     @property
     def optimizers(self) -> dict[str, list[str]]:
@@ -125,7 +124,7 @@ class Plan(Rendered):
         """The numbers as the text that a trainer reads.
 
         Args:
-            form: torchtitan, megatron, olmo-core, hf, nemo-automodel, axolotl or deepspeed.
+            form: torchtitan, megatron, olmo-core or nemo-automodel.
             dropping: what may be left out: ``lr``, ``eps``, ``wd``, ``init``, ``multiplier``.
 
         Raises:

@@ -21,11 +21,11 @@ WIDE, LISTED = 46, 6
 
 @document_of.register(Plan)
 def plan(p: Plan) -> Document:
-    """Every group with its numbers (factors where nothing was tuned), then what the model must do."""
+    """Every group with its numbers (factors where nothing was tuned, but of decay), then what the model must do."""
     rows: list[tuple[Piece | None, ...]] = []
     for name, group in p.groups.items():
         first = group.entries[0]
-        values = [_value(first.settings.get(what)) for what in _WHAT]
+        values = [_value(first.settings.get(what), what) for what in _WHAT]
         values[0] = f"{first.fill:.4g} (all)" if first.fill is not None else values[0]
         rows.append((literal(_short(name)), str(len(group.entries)), *values))
     header = ("group", "of", "init std", "lr", "eps", "decay")
@@ -83,7 +83,7 @@ def _listed(names: Any) -> str:
     return ", ".join(map(_short, names[:LISTED])) + (f" and {len(names) - LISTED} more" if names[LISTED:] else "")
 
 
-def _value(setting: Setting | None) -> str:
-    if setting is None:
+def _value(setting: Setting | None, what: str) -> str:
+    if setting is None or (what == "decay" and setting.base is None):  # without one the groups have no decay
         return ""
     return f"{setting.target:.4g}" if setting.target is not None else f"x {setting.factor:.4g}"

@@ -28,11 +28,9 @@ from scaling_algebra.spec.configuration import (
     DEFAULT_PARAMETERIZATION,
     Configuration,
 )
-from scaling_algebra.spec.networks.grammar import network as read
-from scaling_algebra.spec.networks.language import Network
-from scaling_algebra.spec.networks.library import ARCHITECTURES, MOE_BLOCK, architecture
+from scaling_algebra.spec.networks.library import MOE_BLOCK, architecture
 from scaling_algebra.verify.judging.claims import Claim
-from scaling_algebra.verify.judging.fit import LEVEL, ROUNDING
+from scaling_algebra.verify.judging.fit import ROUNDING
 from scaling_algebra.verify.judging.logged import decided
 from scaling_algebra.verify.judging.measurement import Measurement, Prediction
 from scaling_algebra.verify.judging.report import REQUIRED, Report
@@ -75,7 +73,6 @@ class Job:
         sizes, seeds: n, and replicas at every n.
         testbed: what is trained: ``moe``, ``transformer``, or the ``network`` of the configuration.
         products: inner products that are measured as well.
-        looks: how often the data may be looked at; intervals are widened accordingly (``budget.py``).
         together: replicas in a cell (``cells.Setup``).
     """
 
@@ -86,7 +83,6 @@ class Job:
     testbed: str = "moe"
     dtype: str = "float64"
     products: tuple[str, ...] = ()
-    looks: int = 1
     together: int = TOGETHER
 
     @property
@@ -142,7 +138,6 @@ class Job:
         m = collect(self.setup(), store, interrupted)
         predicted_with = TRANSFORMER if self.transformer else self.signals().derivation.network.name
         m.environment["predicted_with"] = predicted_with
-        m.level = LEVEL if self.looks == 1 else 1 - (1 - LEVEL) / self.looks
         return m
 
     def report(
@@ -156,27 +151,20 @@ class Job:
         return judge(measured, prediction, claims, required, derived.analysis().powers, derived.network)
 
     def as_json(self) -> dict[str, Any]:
-        """The entry of ``plan.json``; a network that does not ship stands there in full."""
-        entry = {f.name: getattr(self, f.name) for f in fields(self)} | {"configuration": self.configuration.as_json()}
-        network = self.configuration.network
-        return entry if network.name in ARCHITECTURES else entry | {"network": _written(network)}
+        """The entry of ``plan.json``."""
+        return {f.name: getattr(self, f.name) for f in fields(self)} | {"configuration": self.configuration.as_json()}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Job:
         """Raises UsageError if it is not one."""
+        data = {key: value for key, value in data.items() if (key, value) != ("looks", 1)}  # as older plans have it
         check_run(data, "a run in plan.json")
         plain: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
-        entry, equations = data["configuration"], plain.pop("network", None)
-        if equations is not None:
-            entry = entry | {"architecture": DEFAULT_ARCHITECTURE}
         try:
-            configuration = Configuration.from_json(entry)
-            if equations:
-                configuration = configuration.but(network=read(**equations))
-            job = cls(**plain | {"configuration": configuration})
+            job = cls(**plain | {"configuration": Configuration.from_json(data["configuration"])})
         except (TypeError, AttributeError, KeyError) as error:
             raise UsageError(f"a run in plan.json is not one: {error}; start again with another -o DIR") from None
-        plan_sizes(configuration.ray, job.sizes)
+        plan_sizes(job.configuration.ray, job.sizes)
         for label, name, choices in (("testbed", job.testbed, TESTBEDS), ("dtype", job.dtype, DTYPES)):
             if name not in choices:
                 raise UsageError(f"a run in plan.json is not one: {unknown_name(label, name, choices)}")
@@ -295,18 +283,6 @@ def _expand(run: Mapping[str, Any], where: str) -> list[Job]:
         return jobs
     except (UsageError, TypeError) as reason:
         raise UsageError(f"{where}: {reason}") from None
-
-
-def _written(network: Network) -> dict[str, Any]:
-    """A network as the arguments that it is read from."""
-    roles = {tensor.symbol: role for role, tensor in network.tensors.items()}
-    return {
-        "name": network.name,
-        "equations": network.origin,
-        "axes": dict(network.axes),
-        "roles": roles,
-        "title": network.title,
-    }
 
 
 @lru_cache(maxsize=256)

@@ -73,9 +73,7 @@ class StoredRun(Struct, forbid_unknown_fields=True):
     testbed: str = "moe"
     dtype: str = "float64"
     products: list[str] = []
-    looks: Annotated[int, Meta(ge=1, le=100)] = 1
     together: _Together = 1
-    network: dict[str, Any] | UnsetType = UNSET
 
 
 class CampaignPlan(Struct):
@@ -85,7 +83,6 @@ class CampaignPlan(Struct):
     claims: list[str] = []
     command: str = ""
     shard: Annotated[str, Meta(max_length=40)] = ""
-    budget: Annotated[float, Meta(gt=0, le=limits.TIME)] | None = None
 
 
 def check_entry(run: Mapping[str, Any], where: str) -> None:

@@ -5,6 +5,7 @@ Imports neither torch nor numpy: help is for every machine.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from fractions import Fraction
@@ -136,6 +137,26 @@ def _numbers(label: str, text: str, kind: Callable[[str], Number]) -> list[Numbe
     except ValueError:
         pass
     raise UsageError(f"cannot read the {label} {text!r}; write numbers with commas, e.g. 32,64,128")
+
+
+UNITS = {"": 1, "b": 1} | {f"{x}b": 1000**k for k, x in enumerate("kmgt", 1)}
+UNITS |= {f"{x}ib": 1024**k for k, x in enumerate("kmgt", 1)} | {x: 1024**k for k, x in enumerate("kmgt", 1)}
+
+
+def in_bytes(text: str) -> int:
+    """``20GiB``, ``512MB`` or a number of bytes.
+
+    >>> in_bytes("2KiB")
+    2048
+
+    Raises:
+        UsageError: anything else.
+    """
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]*)?)\s*([A-Za-z]*)\s*", text[: limits.LONGEST + 1])
+    number = float(match[1]) * UNITS.get(match[2].lower(), 0) if match and len(text) <= limits.LONGEST else 0
+    if not 0 < number <= limits.MEMORY:
+        raise UsageError(f"cannot read the memory {text!r}; write for example 20GiB or 512MB")
+    return int(number)
 
 
 @contextmanager

@@ -71,15 +71,7 @@ from .shared import POOL, RESUME, defaulted, integers, kept, pool, positive, pro
 )
 @defaulted("--seeds", default=8, type=Count(1, limits.SEEDS), help="Replicas, at least four for a verdict.")
 @click.option("--steps", type=Count(1, limits.STEPS), help="Number of optimizer steps; default: the data's.")
-@defaulted(
-    "--tune",
-    default=0,
-    type=Count(0, limits.TRIALS),
-    metavar="TRIALS",
-    help="Search multipliers at the base size first.",
-)
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="Repeatable, e.g. batch=32, context=1024.")
-@click.option("--compile", "compiled", is_flag=True, help="Compile every network of the sweep: pays for long runs.")
 @POOL
 @RESUME
 @printed()
@@ -97,8 +89,6 @@ def command(**given: Any) -> tuple[Answer, int]:
         raise UsageError(f"--along {given['along']} has no default widths; give --widths, e.g. 4,8,16")
     widths = _increasing("widths", integers("widths", given["widths"])) if given["widths"] is not None else task.widths
     swept, lr = given["swept"], 2.0 ** (sum(task.grid[:2]) / 2)
-    if swept != "lr" and given["tune"]:
-        raise UsageError(f"--tune searches the rate, and --sweep {swept} holds it; leave one out")
     if swept == "epsilon" and any(x.optimizer.regime is None for x in configurations):
         raise UsageError(f"{given['optimizer']} has no epsilon; leave out --sweep epsilon")
     if given["lr"] is not None:
@@ -123,8 +113,8 @@ def command(**given: Any) -> tuple[Answer, int]:
             check_memory(workers.free, each, widths[-1], given["seeds"])
             data.build(each, each.dims(widths[0]), [0], "cpu")
         with resumable(given["resume"]), progress() as watch:
-            course = Course(task, data, steps, seeds, given["compiled"], swept, lr, workers, watch, store)
-            result = transfer(course, recipes, widths, grid, given["extend"], given["tune"])
+            course = Course(task, data, steps, seeds, swept, lr, workers, watch, store)
+            result = transfer(course, recipes, widths, grid, given["extend"])
     document = study(result)
     record = {"command": "scalecalc " + " ".join(sys.argv[1:]), **document.record}
     return replace(document, record=record), result.exit_code

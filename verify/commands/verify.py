@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import shlex
 import sys
-import time
-from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,7 +36,19 @@ from scaling_algebra.spec.configuration import DEFAULT_ARCHITECTURE, Configurati
 from scaling_algebra.spec.networks.library import MOE_BLOCK, TITLES
 from scaling_algebra.verify.campaigns import campaigns
 
-from .shared import POOL, REPORTING, defaulted, finish, integers, place, pool, required_share, resumable, runs_of
+from .shared import (
+    POOL,
+    REPORTING,
+    defaulted,
+    finish,
+    in_bytes,
+    integers,
+    place,
+    pool,
+    required_share,
+    resumable,
+    runs_of,
+)
 
 if TYPE_CHECKING:
     from scaling_algebra.verify.campaigns.plans import Job
@@ -89,7 +99,6 @@ if TYPE_CHECKING:
 @defaulted(
     "--steps", type=Count(0, limits.STEPS), default=2, metavar="T", help="Optimizer steps; the first 3 are predicted."
 )
-@click.option("--budget", metavar="TIME", help="Choose sizes and seeds for this time, e.g. 60s or 5m (all runs).")
 @click.option("--max-memory", metavar="SIZE", help="Memory for the models trained at once, e.g. 20GiB.")
 @click.option(
     "--claim",
@@ -126,23 +135,17 @@ def command(ctx: click.Context, /, **given: Any) -> int:
     folder, file = place(resume or given["output"], given["form"])
     required = required_share(given["require"])
 
-    from scaling_algebra.verify.campaigns.budget import in_bytes, seconds
-    from scaling_algebra.verify.measuring.store import Store, read_plan
+    from scaling_algebra.verify.measuring.store import Store, read_plan, write_plan
 
-    time_allowed = None if given["budget"] is None else seconds(given["budget"])
     most = None if given["max_memory"] is None else in_bytes(given["max_memory"])
     _check_combination(options)
     plan = {} if resume is None else read_plan(resume)
     jobs, claims, command_line = runs_of(plan) if resume is not None else (*_requested(given), _command())
-    time_allowed = plan.get("budget") or time_allowed  # of which so much is left
     shard = read_shard(plan.get("shard") or given["shard"])
-    if shard != WHOLE and (time_allowed or folder is None):
-        raise UsageError("--shard i/n needs -o DIR, and no --budget")
+    if shard != WHOLE and folder is None:
+        raise UsageError("--shard i/n needs -o DIR")
     record = {"scalecalc": version("scalecalc"), "command": command_line, "claims": [str(c) for c in claims]}
     record |= {"shard": _shown(shard)} if shard != WHOLE else {}
-    keep = _writer(folder, record, time.monotonic() + time_allowed if time_allowed else None, resume is not None)
-    if time_allowed and any(run.transformer for run in jobs):
-        raise UsageError("--budget chooses sizes of networks; give --sizes and --seeds for a transformer")
 
     # torch is loaded here, after the arguments are known to be sound
     from scaling_algebra.verify.campaigns.session import Session
@@ -155,16 +158,13 @@ def command(ctx: click.Context, /, **given: Any) -> int:
             session.check_stored(jobs)
             if changes := session.elsewhere(jobs):
                 click.echo(f"scalecalc: warning: {changes}", err=True)
-        if not time_allowed:
-            session.check(jobs)
+        session.check(jobs)
         if store.damaged:
             click.echo(f"scalecalc: warning: {len(store.damaged)} damaged rows are measured again", err=True)
-        keep(jobs, False)
+        if folder is not None:
+            write_plan(folder, {**record, "runs": [run.as_json() for run in jobs]}, resume is not None)
         with resumable(folder, how):
-            if time_allowed:
-                jobs = session.within(jobs, float(time_allowed), keep)
-            else:
-                session.perform(jobs)
+            session.perform(jobs)
     if session.interrupted:
         click.echo(f"scalecalc: interrupted; {how}", err=True)
     if shard != WHOLE:
@@ -172,21 +172,6 @@ def command(ctx: click.Context, /, **given: Any) -> int:
         return 130 if session.interrupted else 3 if session.failed else 0
     judged = [(run, run.report(session.store, claims, session.interrupted, required)) for run in jobs]
     return finish(judged, command_line, folder, file, given["form"], given["every"])
-
-
-def _writer(
-    folder: Path | None, record: dict[str, Any], ends: float | None, resumed: bool
-) -> Callable[[Sequence[Job], bool], None]:
-    """Writes the plan of runs into a folder, if there is one, with the time that is left; called with the runs, and
-    whether they replace a plan."""
-    from scaling_algebra.verify.measuring.store import write_plan
-
-    def keep(runs: Sequence[Job], again: bool) -> None:
-        left = {} if ends is None else {"budget": max(1.0, round(ends - time.monotonic(), 1))}
-        if folder is not None:
-            write_plan(folder, {**record, **left, "runs": [run.as_json() for run in runs]}, again or resumed)
-
-    return keep
 
 
 def _requested(given: dict[str, Any]) -> tuple[list[Job], list[Claim]]:
@@ -221,14 +206,10 @@ _WHAT |= {"given", "sizes", "seeds", "steps", "dtype", "claims"}
 
 
 def _check_combination(given: set[str]) -> None:
-    for option, others in (("campaign", _WHAT), ("resume", _WHAT | {"campaign", "output", "budget", "shard"})):
+    for option, others in (("campaign", _WHAT), ("resume", _WHAT | {"campaign", "output", "shard"})):
         if option in given and given & others:
             named = ", ".join(f"--{name.replace('_', '-')}" for name in sorted(given & others))
             raise UsageError(f"--{option} says what to run; leave out {named}")
-    if "budget" in given and given & {"sizes", "seeds"}:
-        raise UsageError("--budget chooses sizes and seeds; leave out --sizes and --seeds")
-    if "budget" in given and "scheduler" in given:
-        raise UsageError("--budget tries the speed of this machine; leave it out, or --scheduler")
 
 
 WHOLE = (1, 1)

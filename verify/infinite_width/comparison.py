@@ -12,6 +12,7 @@ import torch
 
 from scaling_algebra.spec.networks.language import DATA
 from scaling_algebra.verify.judging.fit import Fit, Verdict, fit, judge_exponent, number
+from scaling_algebra.verify.measuring.batches import descend
 from scaling_algebra.verify.measuring.sizes import dims_at, elements
 from scaling_algebra.verify.networks.reading import TorchNetwork
 from scaling_algebra.verify.networks.replicas import Draw
@@ -41,19 +42,21 @@ def trained(course: Descent, limit: Limit, n: int, seeds: Sequence[int], device:
     inputs = torch.as_tensor(course.inputs, device=device)
     names = [x for x, letters in d.network.signals.items() if not set(letters) & limit.growing and x != DATA]
     found: dict[str, list[Any]] = {name: [] for name in names}
-    for _ in range(course.steps + 1):
-        optimizer.zero_grad()
-        loss, now = torch.zeros((), dtype=inputs.dtype, device=device), list[Mapping[str, torch.Tensor]]()
+
+    def losses(step: int) -> tuple[torch.Tensor, float]:
+        now, parts = list[Mapping[str, torch.Tensor]](), list[torch.Tensor]()
         for k, x in enumerate(inputs):
             model.x = x
-            signals = model.signals(model.weights, {})
-            f = signals[d.network.output]
-            loss = loss + ((f - course.targets[k]) ** 2 / 2 if course.targets is not None else f).sum()
-            now.append(signals)
+            now.append(model.signals(model.weights, {}))
+            f = now[-1][d.network.output]
+            parts.append((f - course.targets[k]) ** 2 / 2 if course.targets is not None else f)
         for name in names:
             found[name].append(torch.stack([s[name].detach() for s in now], 1))
-        (loss / len(inputs)).backward()
-        optimizer.step()
+        return torch.stack(parts).mean(0), 0.0
+
+    for _ in descend(optimizer, losses, course.steps):
+        pass
+    losses(course.steps)
     return {name: torch.stack(values, 1).cpu().numpy() for name, values in found.items()}
 
 

@@ -31,26 +31,12 @@ def document(t: Computed, compared: Mapping[str, Compared]) -> Document:
     if rows:
         blocks.append(Grid.of(("after updates", *map(str, columns)), rows))
     if compared:
-        some = next(iter(compared.values()))
-        header = (
-            "trained",
-            f"largest error at n = {some.sizes[-1]}",
-            "of",
-            "deviation falls as n^",
-            "interval",
-            "verdict",
-        )
-        found = [
-            (
-                c.name,
-                f"{c.error:.4f}",
-                f"{c.scale:.4f}",
-                signed(c.slope.slope),
-                interval(c.slope.low, c.slope.high),
-                c.verdict,
-            )
-            for c in compared.values()
-        ]
+        largest = f"largest error at n = {next(iter(compared.values())).sizes[-1]}"
+        header = ("trained", largest, "of", "deviation falls as n^", "interval", "verdict")
+        found = []
+        for c in compared.values():
+            slope = signed(c.slope.slope), interval(c.slope.low, c.slope.high)
+            found.append((c.name, f"{c.error:.4f}", f"{c.scale:.4f}", *slope, c.verdict))
         blocks.append(Grid.of(header, found))
     lines = ["d NAME: gradient of f; |NAME|: root-mean-square of the entries, of experts that are alike of one"]
     lines += [f"undecided after {steps - 1} updates: {t.why}" if steps else f"undecided: {t.why}"] if t.why else []

@@ -14,7 +14,7 @@ import numpy as np
 
 from scaling_algebra.spec.axes import Ray
 
-from .fit import LEVEL, Array, zeros_to_rounding
+from .fit import Array, zeros_to_rounding
 
 Record = Mapping[tuple[str, int], Array]
 """One value per seed for every (quantity, step)."""
@@ -54,7 +54,6 @@ class Measurement:
         environment: device, torch version, dtype, time (seconds), peak memory (bytes) and base constants.
         interrupted: stopped by the user; what is complete was kept.
         missing: cells planned and not there.
-        level: of the intervals.
         watched: signals whose controls must be flat.
         logged: somebody else's numbers, without controls.
     """
@@ -73,7 +72,6 @@ class Measurement:
     environment: dict[str, Any] = field(default_factory=dict)
     interrupted: bool = False
     missing: int = 0
-    level: float = LEVEL
     watched: tuple[str, ...] = ("h1", "psi", "h3")
     logged: bool = False
 

@@ -173,7 +173,7 @@ class _Judge:
 
 def fit_of(m: Measurement, quantity: str, step: int) -> Fit:
     """Fit of one quantity; values below rounding of the family it is a part of (``h3.D`` of ``h3``) count as zero."""
-    return fit(m.sizes, m.cleaned(quantity, step), m.level)
+    return fit(m.sizes, m.cleaned(quantity, step))
 
 
 def share_of(

@@ -15,6 +15,7 @@ from scaling_algebra.dynamics.quantities import quantities
 from scaling_algebra.solver.derivation import Derivation
 from scaling_algebra.spec.networks.language import Network, Product
 from scaling_algebra.spec.networks.library import MOE_BLOCK
+from scaling_algebra.spec.networks.printing import as_text
 from scaling_algebra.spec.optimizers import OPTIMIZERS
 from scaling_algebra.verify.judging.measurement import (
     GRADIENTS,
@@ -33,9 +34,6 @@ from .store import Store, Table, joined
 CELL, TOGETHER = 2**25, 32
 """Most weight entries (some seconds on a CPU core) and replicas trained in one cell, unless a campaign wants more
 replicas: then it may have as many times more entries."""
-
-BLOCK = 8
-"""Replicas in a cell of a run with a time budget, which adds seeds so many at a time."""
 
 CHECKED = 4
 """Replicas at every size whose gradients are compared with autograd's, however replicas are cut into cells."""
@@ -111,7 +109,7 @@ class Setup:
         trained = self.derivation.optimizer
         steps: list[Any] = [[rule.torch, dict(rule.options), rule.first] for rule in trained.rules]
         steps = steps[0] if trained.name in OPTIMIZERS else [trained.name, *steps]
-        equations = self.network.origin if self.testbed == "network" else ""
+        equations = as_text(self.network) if self.testbed == "network" else ""
         text = json.dumps(
             [powers, steps, self.testbed, equations, self.constants, list(quantities(self.network))], sort_keys=True
         )

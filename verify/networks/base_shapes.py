@@ -1,14 +1,14 @@
 """Networks whose tensors are set by a derivation, relative to a base size.
 
 At the base size every parameterization has the same natural init stds (fan_in^-1/2) and learning rates; at another size
-each is multiplied by its derived power of (size / base size), axis by axis. What was tuned at the base size, the
-``Multipliers``, is then meant for all sizes. Source: base shapes as in Yang et al. (2022); MSSP paper, App. B and P.
+each is multiplied by its derived power of (size / base size), axis by axis; ``Multipliers`` are the same at every size.
+Source: base shapes as in Yang et al. (2022); MSSP paper, App. B and P.
 Every parameter has a leading replica dimension (one replica per seed), as in ``replicas.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -31,23 +31,21 @@ from .steppers import Group, assembled, group
 
 @dataclass(frozen=True)
 class Multipliers:
-    """Constants tuned at the base size; they change no exponent (MSSP paper, App. Q.6).
+    """Constants of every size; they change no exponent (MSSP paper, App. Q.6).
 
     Attributes:
         init: of every init std. epsilon: of every epsilon.
-        aggregation: of the sum over experts.
-        lr: of the learning rate, by role; 1 where it names none.
+        alpha: of the sum over experts.
     """
 
     init: float = 1.0
-    aggregation: float = 1.0
-    lr: Mapping[str, float] = field(default_factory=dict)
+    alpha: float = 1.0
     epsilon: float = 1.0
 
 
 @dataclass(frozen=True)
 class BaseShapes:
-    """The scaling of a network: powers of the axes for every role, the base size, and what was tuned there.
+    """The scaling of a network: powers of the axes for every role, the base size, and constants.
 
     Attributes:
         configuration: what the powers were derived for.
@@ -143,7 +141,7 @@ class Scaled(nn.Module):
         self.roles: dict[str, str] = {}
         self.generators = generators(seeds, device)
         mean = 1 / recipe.base["K"]
-        self.multiplier = recipe.multipliers.aggregation * mean * recipe.factor(1 / recipe.scaling.alpha, dims)
+        self.multiplier = recipe.multipliers.alpha * mean * recipe.factor(1 / recipe.scaling.alpha, dims)
 
     def draw(self, name: str, role: str, shape: Sequence[int], fan_in: int, experts: bool = False) -> None:
         """Adds a parameter of shape (S, *shape), with std fan_in^-1/2 at the base size.
@@ -198,7 +196,7 @@ class Scaled(nn.Module):
         """The real ``torch.optim`` optimizer, one group per parameter with its own lr, epsilon and weight decay.
 
         Args:
-            lr: global learning rate; a role's own is lr * its multiplier * its derived power.
+            lr: global learning rate; a role's own is lr * its derived power.
             decay: torch's weight decay at multiplier 1; decoupled decay shrinks every tensor by ``lr * decay`` per
                 step, the same at every size (MSSP paper, Table B.2).
             options: passed on where the optimizer takes them, such as ``betas``.
@@ -207,7 +205,7 @@ class Scaled(nn.Module):
         for name, parameter in self.weights.items():
             role = self.roles[name]
             scale, rule = self.recipe.scaling.tensors[role], trained.of(role)
-            rate = lr * self.recipe.multipliers.lr.get(role, 1.0) * self.recipe.factor(scale.lr or Power(), self.sizes)
+            rate = lr * self.recipe.factor(scale.lr or Power(), self.sizes)
             eps = EPS * self.recipe.multipliers.epsilon * self.recipe.factor(scale.eps or Power(), self.sizes)
             groups.append(group(rule, parameter, rate, eps, decay * lr))
         return assembled(groups, **options)

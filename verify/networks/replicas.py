@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.axes import FIXED
-from scaling_algebra.spec.networks import language
 from scaling_algebra.spec.networks.language import DATA, Network
 from scaling_algebra.spec.optimizers import Trained
 from scaling_algebra.spec.scaling import Scaling
@@ -99,10 +98,8 @@ class Replicated(nn.Module):
         self.weights: dict[str, nn.Parameter] = {}
         seeded, shared = generators(draw.seeds, draw.device), generators(draw.shared, draw.device)
         for role, tensor in network.tensors.items():
-            memory, std = self.memory(tensor), scaling.tensors[role].init_std
-            shape = [self.sizes[x] for x in memory]
+            std, shape = scaling.tensors[role].init_std, [self.sizes[x] for x in tensor.letters]
             weight = torch.zeros(len(draw), *shape, device=draw.device, dtype=dtype)
-            weight = weight.permute(0, *(1 + memory.index(x) for x in tensor.letters))
             if std is not None:
                 alike = tensor.experts if role in scaling.tied else ""
                 drawn = [1 if x == alike else self.sizes[x] for x in tensor.letters]
@@ -112,10 +109,6 @@ class Replicated(nn.Module):
         self.parameters_in_order = nn.ParameterList(self.weights.values())  # not by name, which may be any text
         self.register_buffer("x", sample(network, self.sizes, draw).to(dtype))
         self.x: Tensor
-
-    def memory(self, tensor: language.Tensor) -> str:
-        """The letters of a tensor in the order of memory."""
-        return tensor.letters
 
     def grows(self, letters: str) -> bool:
         """Has a tensor with these letters an index of an axis that grows?"""

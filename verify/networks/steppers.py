@@ -7,13 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
+from pydoc import locate
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from scaling_algebra.errors import UsageError
+from scaling_algebra.errors import UsageError, foreign
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.optimizers import SHAPES, Optimizer, Optimizers, Trained
 
@@ -233,7 +234,15 @@ def stepper(rule: Optimizer) -> Callable[..., torch.optim.Optimizer]:
     """
     if rule.untrained:
         raise UsageError(rule.untrained)
-    cls: Callable[..., torch.optim.Optimizer] = OWN.get(rule.torch) or getattr(torch.optim, rule.torch)
+    found: Any = OWN.get(rule.torch) or getattr(torch.optim, rule.torch, None)
+    if found is None and "." in rule.torch:
+        with foreign(f"{rule.torch}, which {rule.name} steps with,"):
+            found = locate(rule.torch)
+    if not callable(found):
+        raise UsageError(
+            f"no class {rule.torch}, which {rule.name} steps with; name one of torch.optim or module.Class"
+        )
+    cls: Callable[..., torch.optim.Optimizer] = found
     if rule.blocks:
         return partial(cls, shape=rule.shape, blocks=rule.blocks)
     return partial(cls, shape=rule.shape) if rule.folded else cls
@@ -274,7 +283,9 @@ def class_name(trained: Trained) -> str:
     """The name of an optimizer in reports, with its epsilon where that is negligible."""
     names = []
     for rule in trained.rules:
-        where = "scalecalc" if rule.torch in OWN and not hasattr(torch.optim, rule.torch) else "torch.optim"
-        names.append(f"{where}.{rule.torch}" + (", epsilon negligible" if rule.negligible else ""))
+        where = "scalecalc." if rule.torch in OWN and not hasattr(torch.optim, rule.torch) else "torch.optim."
+        names.append(
+            ("" if "." in rule.torch else where) + rule.torch + (", epsilon negligible" if rule.negligible else "")
+        )
     named = isinstance(trained, Optimizers) or ":" in trained.name
     return " and ".join(names) + (f" ({trained.name})" if named else "")

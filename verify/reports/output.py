@@ -1,6 +1,6 @@
 """Reports as files: ``report.json``, ``report.md`` and ``report.html``, which needs no network and no other file.
 
-Read next: ``plots.py`` (pictures), ``report.html.j2`` (the page), ``judging/presentation.py`` (what a report says).
+Read next: ``plots.py`` (pictures), ``judging/presentation.py`` (what a report says).
 """
 
 from __future__ import annotations
@@ -9,12 +9,11 @@ import base64
 import io
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from html import escape
 from pathlib import Path
-from typing import Any
-
-import jinja2
+from typing import TYPE_CHECKING, Any
 
 from scaling_algebra.documents import Document, render
 from scaling_algebra.documents.blocks import Block, Grid, Heading, Lines
@@ -26,6 +25,9 @@ from scaling_algebra.verify.judging.fit import Verdict
 from scaling_algebra.verify.judging.report import SPENT, Report, ReportRow, Tally
 
 from . import plots
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Judged = Sequence[tuple[Job, Report]]
 """Runs with what they show."""
@@ -93,30 +95,20 @@ def exit_code(judged: Judged) -> int:
 
 
 def html(judged: Judged, command: str) -> str:
-    """The page, with all pictures in it."""
-    text = (Path(__file__).parent / "report.html.j2").read_text(encoding="utf-8")
-    page = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(text)
-    rows = [(job.name, row) for job, report in judged for row in report.judged if row.verdict is not Verdict.AGREES]
-    rows.sort(key=lambda item: item[1].verdict is not Verdict.REFUTED)
-    runs = [
-        {
-            "job": job,
-            "report": report,
-            "pictures": [plots.slopes(report), plots.over_time(report)] if report.sizes else [],
-            "agreeing": [(job.name, row) for row in report.judged if row.verdict is Verdict.AGREES],
-        }
-        for job, report in judged
+    """The page: what the command prints, every row of every run, and pictures."""
+    documents = [document(judged, command)]
+    documents += [presentation.report(report, job.name, every=True) for job, report in judged]
+    pictures = [
+        f"<h2>{escape(job.name)}: what does not agree</h2>\n{_picture(drawn)}" for job, drawn in _slopes(judged)
     ]
-    overview = plots.overview(plots.points(report for _, report in judged))
-    return page.render(
-        command=command,
-        closing=closing(judged),
-        runs=runs,
-        open=rows,
-        overview=overview,
-        reason=presentation.reason,
-        picture=_picture,
-    )
+    overview = _picture(plots.overview(plots.points(report for _, report in judged)))
+    page = render(documents, "html").replace("</h1>", f"</h1>\n{overview}", 1)
+    return page.replace("</body>", "\n".join([*pictures, "</body>"]))
+
+
+def _slopes(judged: Judged) -> Iterator[tuple[Job, Figure]]:
+    drawn = ((job, plots.slopes(report)) for job, report in judged)
+    return ((job, figure) for job, figure in drawn if figure is not None)
 
 
 def write(folder: Path, judged: Judged, command: str) -> None:
@@ -174,5 +166,6 @@ def _rounded(row: ReportRow) -> list[float | None]:
     return [None if x != x else round(x, 3) for x in (f.slope, f.low, f.high)]
 
 
-def _picture(svg: str) -> str:
-    return "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()
+def _picture(figure: Figure) -> str:
+    svg = base64.b64encode(plots.svg(figure).encode()).decode()
+    return f'<img style="max-width: 100%" alt="measured and predicted" src="data:image/svg+xml;base64,{svg}">'

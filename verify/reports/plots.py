@@ -1,6 +1,6 @@
-"""Pictures of a report: slopes with the predicted lines, exponents over time, predicted against measured.
+"""Pictures of a report: predicted against measured exponents, and the sizes of what does not agree.
 
-``python -m scaling_algebra.verify.reports.plots EVIDENCE.json PICTURE.png`` draws the last from kept evidence.
+``python -m scaling_algebra.verify.reports.plots EVIDENCE.json PICTURE.png`` draws the first from kept evidence.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import math
 import sys
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -20,17 +21,16 @@ from scaling_algebra.documents.pictures import headless
 from scaling_algebra.verify.judging.fit import Verdict
 from scaling_algebra.verify.judging.report import Report, ReportRow
 
-from .panels import Curve, panel
-
 with headless():
     import matplotlib
     from matplotlib.figure import Figure
 
 COLOURS = {Verdict.AGREES: "#2a7a3b", Verdict.REFUTED: "#b3261e", Verdict.INCONCLUSIVE: "#b58900"}
 STYLE: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "scalecalc", "legend.frameon": False}
+STYLE |= {"text.parse_math": False}
+PANELS, ACROSS = 6, 3
+"""Most panels of a picture, and how many stand side by side."""
 
-Pictures = tuple[str, list[str]]
-"""A caption and SVGs, one for each family of quantities."""
 Point = tuple[float, float, float, float, str]
 """Predicted exponent, measured exponent, ends of its interval, verdict."""
 
@@ -45,40 +45,32 @@ def family(quantity: str) -> str:
     return parts[0]
 
 
-def slopes(report: Report) -> Pictures:
-    """Size of every quantity against n at the last predicted step, from the smallest n on."""
-    last = max((r.step for r in report.rows), default=0)
-    x = [math.log2(n) for n in report.sizes]
-
-    def curve(r: ReportRow) -> Curve:
-        centre, error = report.means[r.quantity, r.step]
-        grown = [(at, c - centre[0], 2 * e) for at, c, e in zip(x, centre, error, strict=True)]
-        measured = [(at, c, c - e, c + e) for at, c, e in grown]
-        return Curve(_short(r.quantity), measured, [(at, float(r.predicted or 0) * (at - x[0])) for at in x])
-
-    shown = [
-        r for r in report.rows if r.step == last and r.predicted is not None and (r.quantity, r.step) in report.means
-    ]
-    pictures = [panel(name, "log2 n", [curve(r) for r in rows]) for name, rows in _families(shown).items()]
-    return f"log2 of size after {last} updates, from the smallest n on; dashed: predicted", pictures
-
-
-def over_time(report: Report) -> Pictures:
-    """Measured exponent of every quantity against the number of updates, with intervals."""
-    later = [ReportRow(q, t, None, f, Verdict.INCONCLUSIVE) for (q, t), f in report.later.items()]
-
-    def curve(name: str, rows: Sequence[ReportRow]) -> Curve:
-        predicted = [(r.step, float(r.predicted)) for r in rows if r.predicted is not None]
-        return Curve(_short(name), [(r.step, r.fit.slope, r.fit.low, r.fit.high) for r in rows], predicted)
-
-    pictures = []
-    for name, rows in _families([*report.rows, *later]).items():
-        by_quantity: dict[str, list[ReportRow]] = {}
-        for r in rows:
-            by_quantity.setdefault(r.quantity, []).append(r)
-        curves = [curve(quantity, rows_of) for quantity, rows_of in by_quantity.items()]
-        pictures.append(panel(name, "updates", curves, crosses=True, whole=True))
-    return "measured exponent after every update; crosses: predicted", pictures
+def slopes(report: Report) -> Figure | None:
+    """Size of every quantity that does not agree against n, from the smallest n on, at its last step; one panel for
+    each family, dashed lines predicted. None where everything agrees."""
+    last = {r.quantity: r for r in report.judged if r.verdict is not Verdict.AGREES and r.predicted is not None}
+    families: dict[str, list[ReportRow]] = {}
+    for r in last.values():
+        if math.isfinite(r.fit.slope) and (r.quantity, r.step) in report.means:
+            families.setdefault(family(r.quantity), []).append(r)
+    if not families:
+        return None
+    rows = -(-min(len(families), PANELS) // ACROSS)
+    x = np.log2(report.sizes)
+    with matplotlib.rc_context({**STYLE, "font.size": 8}):
+        figure = Figure(figsize=(4 * ACROSS, 2.8 * rows))
+        figure.subplots_adjust(0.04, 0.2 / rows, 0.99, 1 - 0.1 / rows, hspace=0.45, wspace=0.15)
+        for k, (name, shown) in enumerate(islice(families.items(), PANELS), 1):
+            axes = figure.add_subplot(rows, ACROSS, k)
+            axes.set_title(name)
+            axes.set_xlabel("log2 n")
+            for r in shown:
+                centre, error = map(np.array, report.means[r.quantity, r.step])
+                label = f"{r.quantity}, t={r.step}"
+                drawn = axes.errorbar(x, centre - centre[0], 2 * error, marker=".", lw=0.8, label=label)
+                axes.plot(x, float(r.predicted or 0) * (x - x[0]), "--", lw=0.8, color=drawn.lines[0].get_color())
+            axes.legend(fontsize=6)
+        return figure
 
 
 def points(reports: Iterable[Report]) -> list[Point]:
@@ -93,17 +85,13 @@ def kept_points(evidence: Path) -> list[Point]:
     return [(float(Fraction(r[2])), *r[3:]) for r in rows if r[2] is not None and r[3] is not None]
 
 
-def overview(shown: Sequence[Point]) -> str:
-    """SVG: every measured exponent against the predicted one, coloured by verdict."""
-    return _svg(_overview(shown))
-
-
 def overview_png(shown: Sequence[Point], path: Path | BinaryIO) -> None:
     """The overview as a file of fixed size, however many exponents there are."""
-    _overview(shown).savefig(path, format="png", dpi=160, metadata={"Software": None})
+    overview(shown).savefig(path, format="png", dpi=160, metadata={"Software": None})
 
 
-def _overview(shown: Sequence[Point]) -> Figure:
+def overview(shown: Sequence[Point]) -> Figure:
+    """Every measured exponent against the predicted one, coloured by verdict."""
     with matplotlib.rc_context({**STYLE, "font.size": 10.5, "legend.fontsize": 9}):
         figure = Figure(figsize=(5.4, 5.0), layout="constrained")
         axes = figure.add_subplot()
@@ -129,26 +117,14 @@ def _overview(shown: Sequence[Point]) -> Figure:
         return figure
 
 
-def _families(rows: Sequence[ReportRow]) -> dict[str, list[ReportRow]]:
-    """Rows with something to show, one picture for each family."""
-    groups: dict[str, list[ReportRow]] = {}
-    for r in rows:
-        if math.isfinite(r.fit.slope):
-            groups.setdefault(family(r.quantity), []).append(r)
-    return groups
-
-
-def _short(quantity: str) -> str:
-    return quantity.removeprefix(family(quantity) + ".")
-
-
 def _bars(at: Sequence[float], low: Sequence[float], high: Sequence[float]) -> list[list[float]]:
     """Lengths of error bars below and above."""
     down = [max(0.0, x - y) for x, y in zip(at, low, strict=True)]
     return [down, [max(0.0, y - x) for x, y in zip(at, high, strict=True)]]
 
 
-def _svg(figure: Figure) -> str:
+def svg(figure: Figure) -> str:
+    """The picture as text, the same bytes every time."""
     out = io.StringIO()
     with matplotlib.rc_context(STYLE):
         figure.savefig(out, format="svg", metadata={"Date": None})

@@ -2,8 +2,7 @@
 
 The configuration may start saturated (standard parameterization) or have another epsilon than the derived one: where
 Adam's epsilon is above the gradients its step is ``gradient / epsilon``, so d is an exponent like any other; below a
-gradient that a symmetry cancels, noise is amplified to a Theta(1) step. What power counting gives no name to follows
-from the spread of the logits over the experts: see ``LAWS``.
+gradient that a symmetry cancels, noise is amplified to a Theta(1) step.
 Read next: ``measuring/runs.py`` (trains the block), ``claims/routers.toml``, ``claims/epsilon.toml``.
 """
 
@@ -18,15 +17,8 @@ from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.judging.verdicts import spacing_of
 from scaling_algebra.verify.measuring.runs import measure
-from scaling_algebra.verify.networks.scales import constants
 
 from .findings import Conditions, Observation
-
-
-def relative_update(d: Derivation, t: int) -> Fraction | None:
-    """Law: entries of Q_t - Q_0 over their init std. Source: routers paper, Sec. 3.2, Fig. 1."""
-    size, b = d.analysis()("dQ", t).exponent, d.exponents("router")[0]
-    return None if size is None or b is None else size + b
 
 
 def deficit(d: Derivation, t: int) -> Fraction | None:
@@ -37,20 +29,6 @@ def deficit(d: Derivation, t: int) -> Fraction | None:
     """
     spread = d.analysis()("psi.spread", t).exponent
     return None if spread is None else min(2 * spread, Fraction(0))
-
-
-def entropy(d: Derivation, t: int) -> Fraction | None:
-    """Law: the root-mean-square entropy over seeds ~ spread^(-1/2) for a large spread, Theta(1) otherwise.
-
-    Assumes: softmax; a smooth law of the logits over spread. Then one seed in ``spread`` has its two largest logits
-    within Theta(1) of each other and keeps an entropy of Theta(1); all others lose theirs faster than any power.
-    """
-    spread = d.analysis()("psi.spread", t).exponent
-    return None if spread is None else min(-spread / 2, Fraction(0))
-
-
-LAWS = {"relative dQ": relative_update, "phi.deficit": deficit, "phi.entropy": entropy}
-"""Quantities that are not signals of the engine but follow from some, by name."""
 
 
 def with_epsilon(d: Derivation, epsilon: Mapping[str, str], share: str = "1") -> Derivation:
@@ -105,16 +83,10 @@ def block(
     run = measure(d, sizes=sizes, seeds=more * how.seeds, steps=steps, device=how.device)
     observations = {}
     for name, (quantity, step) in quantities.items():
-        values = run.cleaned({"relative dQ": "dQ"}.get(quantity, quantity), step)
-        if quantity == "relative dQ":
-            std = d.scaling.tensors["router"].init_std
-            assert std is not None
-            values = [
-                v / (constants(d.network).init_of("router") * std.at(s)) for v, s in zip(values, run.dims, strict=True)
-            ]
         if name.endswith(", typical"):
             observations[name] = Observation(run.values[quantity, step], run.sizes)
         else:
-            derived = LAWS[quantity](d, step) if quantity in LAWS else d.analysis()(quantity, step).exponent
-            observations[name] = Observation(values, run.sizes, derived=derived, spacing=spacing_of(run))
+            values, spacing = run.cleaned(quantity, step), spacing_of(run)
+            derived = deficit(d, step) if quantity == "phi.deficit" else d.analysis()(quantity, step).exponent
+            observations[name] = Observation(values, run.sizes, derived=derived, spacing=spacing)
     return observations

@@ -1,8 +1,8 @@
 """The clustered data and the switch-routed mixture of the switch-cluster paper, trained by its Algorithm 1.
 
 An example of cluster k shows its label as +-v_k, the centre c_k and, as feature noise, the signal of another cluster
-with a random sign: only who knows the cluster can tell signal from noise, so no single expert can. Gradients are (E.1)
-and (E.2), written out; only the expert that an example is sent to is computed.
+with a random sign: only who knows the cluster can tell signal from noise, so no single expert can. Only the expert that
+an example is sent to is computed.
 
 Not claimed: the accuracies of the paper's tables, for it leaves initial scale and number of steps open, and linear
 mixtures come out better here; nor anything about small training sets or long training, where a cubic mixture may lose
@@ -13,8 +13,8 @@ Read next: ``claims/clusters.toml`` (what must come out).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.linalg import vector_norm
+from torch.nn.functional import softplus
 
 from scaling_algebra.laws.assumptions import composed
 from scaling_algebra.laws.law import read_law
@@ -31,8 +32,6 @@ from .findings import Conditions, Observation
 
 CLUSTERS, PATCHES, DIMENSION = 4, 4, 50
 """Clusters K, patches P and their dimension d. Source: Sec. 6.1."""
-ALIGNED = 0.9
-"""Cosine of a filter with a signal from which on it counts as aligned."""
 SPECIALISED = 0.15
 """Dispatch entropy in nats, log 4 at most, below which nearly every expert has one cluster."""
 
@@ -139,41 +138,31 @@ class Switch:
         self.w = (schedule.init * torch.randn(shape, generator=generator)).to(device)
         self.theta = torch.zeros(schedule.experts, DIMENSION, device=device)
 
-    def score(self, expert: int, x: Tensor) -> tuple[Tensor, Tensor]:
-        """f_m(x), (n), and the derivatives of the activations, (n, P, J)."""
+    def score(self, expert: int, x: Tensor) -> Tensor:
+        """f_m(x), (n)."""
         z = x @ self.w[expert].T
-        if not self.schedule.cubic:
-            return z.sum((1, 2)), torch.ones_like(z)
-        square = z * z
-        return (square * z).sum((1, 2)), 3 * square
+        return (z**3 if self.schedule.cubic else z).sum((1, 2))
 
-    def gradients(self, data: Examples, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Gradients of the perturbed loss (3.3) by w (E.2) and by theta (E.1); ``noise`` (n, M) is added to h for the
-        choice of the expert, and is no part of pi."""
-        n, whole = len(data.y), data.x.sum(1)
-        h = whole @ self.theta.T
-        chosen, pi = (h + noise).argmax(1), h.softmax(1)
-        gate = pi.gather(1, chosen[:, None])[:, 0]
-        by_gate, gw = torch.zeros_like(gate), torch.zeros_like(self.w)
+    def loss(self, data: Examples, noise: Tensor) -> Tensor:
+        """The perturbed loss (3.3); ``noise`` (n, M) is added to h for the choice of the expert, and no part of pi."""
+        h = data.x.sum(1) @ self.theta.T
+        chosen, f = (h + noise).argmax(1), torch.zeros_like(data.y)
         for m in range(self.schedule.experts):
             rows = (chosen == m).nonzero()[:, 0]
-            x, y, p = data.x[rows], data.y[rows], gate[rows]
-            f, slope = self.score(m, x)
-            by_output = -y * torch.sigmoid(-y * p * f) / n  # l'(y F) y / n for the logistic loss
-            by_gate[rows] = by_output * f
-            gw[m] = torch.einsum("npj,npd->jd", (by_output * p)[:, None, None] * slope, x)
-        change = torch.nn.functional.one_hot(chosen, pi.shape[1]) - pi  # d pi_chosen / d h = pi_chosen (1 - pi)
-        return gw, ((by_gate * gate)[:, None] * change).T @ whole
+            f[rows] = self.score(m, data.x[rows])
+        gate = h.softmax(1).gather(1, chosen[:, None])[:, 0]
+        return softplus(-data.y * gate * f).mean()
 
     def step(self, data: Examples, noise: Tensor) -> None:
         """Normalised gradient descent of every expert (3.4), plain gradient descent of the router (3.5).
 
         An expert without examples has no gradient and stays.
         """
-        gw, gtheta = self.gradients(data, noise)
+        tensors = self.w.requires_grad_(), self.theta.requires_grad_()
+        gw, gtheta = torch.autograd.grad(self.loss(data, noise), tensors)
         norm = vector_norm(gw, dim=(1, 2), keepdim=True)
-        self.w -= self.schedule.lr * gw / norm.where(norm > 0, torch.ones_like(norm))
-        self.theta -= self.schedule.router_lr * gtheta
+        self.w = self.w.detach() - self.schedule.lr * gw / norm.where(norm > 0, torch.ones_like(norm))
+        self.theta = self.theta.detach() - self.schedule.router_lr * gtheta
 
     def test(self, data: Examples) -> tuple[float, float]:
         """Share of examples with y F > 0, and entropy of the dispatch in nats, without routing noise."""
@@ -182,7 +171,7 @@ class Switch:
         sent = torch.zeros(CLUSTERS, self.schedule.experts, dtype=torch.int64)
         for m in range(self.schedule.experts):
             rows = chosen == m
-            output[rows] = self.score(m, data.x[rows])[0]
+            output[rows] = self.score(m, data.x[rows])
             sent[:, m] = torch.bincount(data.cluster[rows], minlength=CLUSTERS)
         return float((data.y * output > 0).double().mean()), dispatch_entropy(sent.numpy())
 
@@ -210,19 +199,15 @@ class Training:
     n: int
     device: str = "cpu"
 
-    def run(
-        self, sets: int = 1, until: Callable[[int, Switch, Tensor], bool] = lambda step, model, v: False
-    ) -> tuple[Switch, Tensor, list[Examples]]:
+    def run(self, sets: int = 1) -> tuple[Switch, Tensor, list[Examples]]:
         """The network after its steps, the signals v of the labels, and so many sets of examples, of which the first
-        is learned; ``until`` is asked after every step, and ends them."""
+        is learned."""
         generator = torch.Generator().manual_seed(self.seed)
         directions = signals(generator)
         drawn = [examples(self.n, self.law, directions, generator, self.device) for _ in range(sets)]
         model, v = Switch(self.schedule, generator, self.device), directions[:CLUSTERS].to(self.device)
-        for step in range(1, self.schedule.steps + 1):
+        for _ in range(self.schedule.steps):
             model.step(drawn[0], torch.rand(self.n, self.schedule.experts, generator=generator).to(self.device))
-            if until(step, model, v):
-                break
         return model, v, drawn
 
     def tested(self) -> tuple[float, float]:
@@ -230,25 +215,13 @@ class Training:
         model, _, (_, test) = self.run(sets=2)
         return model.test(test)
 
-    def steps_to_align(self) -> Array:
-        """Steps until each expert has a filter along the label signal of one cluster, (M,); inf: never."""
-        first = np.full(self.schedule.experts, np.inf)
-
-        def aligned(step: int, model: Switch, v: Tensor) -> bool:
-            cosines = (model.w @ v.T / vector_norm(model.w, dim=2, keepdim=True)).amax((1, 2))
-            first[(cosines > ALIGNED).cpu().numpy() & np.isinf(first)] = step
-            return bool(np.isfinite(first).all())
-
-        self.run(until=aligned)
-        return first
-
     def own_outputs(self) -> Array:
         """y f_m(x), (M,): each expert's mean over its own cluster, with whose label signal it is best aligned."""
         model, v, (train,) = self.run()
         means = []
         for m, cluster in enumerate((model.w @ v.T).amax(1).argmax(1)):
             rows = train.cluster == cluster
-            means.append(float((train.y[rows] * model.score(m, train.x[rows])[0]).mean()))
+            means.append(float((train.y[rows] * model.score(m, train.x[rows])).mean()))
         return np.array(means)
 
 
@@ -279,37 +252,6 @@ def dispatch(
         if minus:
             observed[name] = observed[f"{one}: {rest.partition(': ')[2]}"] - observed[rest]
     return {name: Observation([observed[name]]) for name in names}
-
-
-def alignment(
-    how: Conditions,
-    names: Sequence[str],
-    *,
-    data: str,
-    schedule: Mapping[str, Any],
-    scales: Sequence[float],
-    n: int = 1000,
-) -> dict[str, Observation]:
-    """Steps until experts align with a cluster, against the initial scale sigma_0; linear experts never do.
-
-    Early in training the loss has the slope -1/2 for every example and routing is uniform, so that normalised steps see
-    only the direction of the filters: (w, lr) -> (c w, c lr) leaves the number of steps as it is. It is proportional to
-    1/lr where steps are small, hence to sigma_0 at a given lr.
-    """
-
-    def times(network: Schedule) -> Array:
-        seeds = range(how.seeds)
-        return np.array([Training(network, DISTRIBUTIONS[data], s, n, how.device).steps_to_align() for s in seeds])
-
-    cubic = [times(Schedule(**schedule, init=scale)) for scale in scales]
-    linear = Schedule(**schedule, init=scales[0], cubic=False)
-    never = times(replace(linear, steps=int(min(np.median(cubic[-1]), linear.steps))))
-    share, steps = "share of experts that align", [np.median(t, axis=1) for t in cubic]
-    return {
-        f"cubic: {share}": Observation([np.isfinite(cubic[-1]).mean(1)]),
-        f"linear: {share}": Observation([np.isfinite(never).mean(1)]),
-        "cubic: steps to align": Observation(steps, scales, "sigma_0", spacing=Fraction(1, 5)),
-    }
 
 
 def margins(

@@ -167,15 +167,10 @@ def improvement(curves: Sequence[LossCurve]) -> Change:
     """
     top = curves[max(0, len(curves) - 1) // 2 :]
     unknown = few(curves, len(curves)) or _at_edge(top) if len(top) > 1 else "one width shows no change"
-    return SCALE.judged(growth(top), [c.width for c in top], unknown)
-
-
-def growth(curves: Sequence[LossCurve]) -> Estimate:
-    """Least-squares slope of log2 of the best loss per doubling, over all these widths."""
-    if len(curves) < 2:
-        return UNKNOWN
-    weights = slope_weights([c.width for c in curves])
-    return resampled([c.losses for c in curves], lambda means: weights @ _lowest(means), paired=True)
+    widths, slope = [c.width for c in top], UNKNOWN
+    if len(top) > 1:
+        slope = resampled([c.losses for c in top], lambda means: slope_weights(widths) @ _lowest(means), paired=True)
+    return SCALE.judged(slope, widths, unknown)
 
 
 def compare(curve: LossCurve, reference: LossCurve) -> Change:

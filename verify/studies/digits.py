@@ -1,10 +1,10 @@
-"""Mixtures on digits under Adam: trajectories when the batch grows, and what one expert of many sees and wants.
+"""Mixtures on digits under Adam: where training ends when the batch grows, and what one expert of many sees and wants.
 
 Matched time: every run sees the same number of examples. With lr, eps and betas as ``horizon`` says (Malladi et al.,
 2205.10287), steps times lr^2 is the same for every batch, and so must be the loss and the distance from the initial
-weights, at any part of the run. Batches are so small that noise rules the gradient.
-One expert of M: ``horizon`` takes an expert's examples for a random share K/M of the batch: its gradient's mean falls
-as K/M, its noise as (K/M)^(1/2). Where a router chooses, examples of one expert are alike, and that changes.
+weights. Batches are so small that noise rules the gradient.
+One expert of M: ``horizon`` takes its examples for a random share K/M of the batch, so that the mean of its gradient
+falls as K/M and the noise as (K/M)^(1/2). Where a router chooses, examples of one expert are alike, and that changes.
 Read next: ``recipes/horizon.py`` (the rules), ``claims/sde.toml``, ``claims/experts.toml``.
 """
 
@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from scaling_algebra.solver.derivation import derive
+from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.verify.judging.fit import Array
 from scaling_algebra.verify.measuring.batches import Data, cross_entropy, descend, digits
 from scaling_algebra.verify.networks.base_shapes import Scaled, balance, chosen, recipe
@@ -29,12 +28,10 @@ from scaling_algebra.verify.networks.base_shapes import Scaled, balance, chosen,
 from .findings import Conditions, Observation
 from .quadratic import rule_of
 
-BATCHES, EXAMPLES, PARTS = (1, 2, 4, 8), 4096, {"1/2": Fraction(1, 2), "whole": Fraction(1)}
-"""Batches, examples of a run, and the parts of it at which trajectories are compared: moments are averages by then."""
+BATCHES, EXAMPLES = (1, 2, 4, 8), 4096
+"""Batches, and examples of a run."""
 BASE = {"lr": 2.0**-11, "eps": 0.01, "one_minus_beta1": 0.04, "one_minus_beta2": 0.001}
 """At batch 1; eps is of the size of gradients."""
-COMPARED = {"held-out loss": Fraction(1, 4), "distance from the start": Fraction(1, 8)}
-"""Spacing of exponents by which slopes of each are judged."""
 EXPERTS, BATCH, SAMPLES = (2, 4, 8, 16), 32, 64
 """Numbers of experts, examples of a batch, and batches from which mean and noise of a gradient are taken."""
 FIRST = 100
@@ -44,43 +41,33 @@ BALANCING = 0.1
 
 
 def _network(data: Data, dims: dict[str, int], seeds: range, device: str) -> Scaled:
-    return data.build(recipe(derive("I", "adam", "mup").configuration, dims, False), dims, seeds, device)
-
-
-@lru_cache
-def trajectory(batch: int, lr: float, eps: float, beta1: float, beta2: float, seeds: int, device: str) -> list[Array]:
-    """Held-out loss and rms distance from the initial weights at every part of a run, each (2, seeds)."""
-    data, replicas = digits(batch), range(seeds)
-    model = _network(data, {"N": 32, "N_e": 32, "M": 4, "K": 4}, replicas, device)
-    start = [p.detach().clone() for p in model.parameters()]
-    adam = torch.optim.Adam(model.parameters(), lr=lr, betas=(beta1, beta2), eps=eps, fused=True)
-
-    def losses(step: int | None) -> tuple[Tensor, float]:
-        x, y = data.batches(replicas, step, device)
-        return cross_entropy(model(x)[0], y), 0.0
-
-    parts, steps = [], EXAMPLES // batch
-    for step, _ in enumerate(descend(adam, losses, steps), 1):
-        if Fraction(step, steps) in PARTS.values():
-            with torch.no_grad():
-                moved = [(p - w).flatten(1) for p, w in zip(model.parameters(), start, strict=True)]
-                both = losses(None)[0], torch.cat(moved, 1).pow(2).mean(1).sqrt()
-            parts.append(np.stack([part.cpu().numpy().astype(np.float64) for part in both]))
-    return parts
+    return data.build(recipe(Configuration.of("I", "adam", "mup"), dims, False), dims, seeds, device)
 
 
 def matched_time(
     how: Conditions, names: Sequence[str], *, instead: Mapping[str, str] | None = None
 ) -> dict[str, Observation]:
     """Loss and distance against the batch, under the rule that holds the equation, or with other powers."""
-    rule, runs = rule_of("adam", ("sde",), "B", instead or {}), []
+    rule, losses, distances = rule_of(("sde",), "B", instead or {}), list[Array](), list[Array]()
     for batch in BATCHES:
         lr, eps, beta1, beta2 = (x * rule[name].at({"B": batch}) for name, x in BASE.items())
-        runs.append(trajectory(batch, lr, eps, 1 - beta1, 1 - beta2, how.seeds, how.device))
+        data, replicas = digits(batch), range(how.seeds)
+        model = _network(data, {"N": 32, "N_e": 32, "M": 4, "K": 4}, replicas, how.device)
+        start = [p.detach().clone() for p in model.parameters()]
+        adam: Any = torch.optim.Adam(model.parameters(), lr=lr, betas=(1 - beta1, 1 - beta2), eps=eps, fused=True)
+
+        def loss(step: int | None, data: Data = data, model: Scaled = model) -> tuple[Tensor, float]:
+            x, y = data.batches(range(how.seeds), step, how.device)
+            return cross_entropy(model(x)[0], y), 0.0
+
+        for _ in descend(adam, loss, EXAMPLES // batch):
+            pass
+        moved = torch.cat([(p - w).flatten(1) for p, w in zip(model.parameters(), start, strict=True)], 1)
+        for kept, values in ((losses, loss(None)[0]), (distances, moved.pow(2).mean(1).sqrt())):
+            kept.append(values.detach().cpu().numpy().astype(np.float64))
     return {
-        f"{what}, {part} run": Observation([run[p][k] for run in runs], BATCHES, "B", spacing=spacing)
-        for k, (what, spacing) in enumerate(COMPARED.items())
-        for p, part in enumerate(PARTS)
+        "held-out loss": Observation(losses, BATCHES, "B", spacing=Fraction(1, 4)),
+        "distance from the start": Observation(distances, BATCHES, "B", spacing=Fraction(1, 8)),
     }
 
 
@@ -110,7 +97,8 @@ class Mixture:
     def __init__(self, count: int, rates: Rates, how: Conditions) -> None:
         self.data, self.device, self.count, self.random = digits(BATCH), how.device, count, rates.random
         self.seeds = range(FIRST, FIRST + how.seeds)
-        self.model = _network(self.data, {"N": 32, "N_e": 16, "M": count, "K": 1}, self.seeds, how.device)
+        dims = {"N": 32, "N_e": 16, "M": count, "K": 1}
+        self.model = _network(self.data, dims, self.seeds, how.device)
         self.draw = torch.Generator().manual_seed(count)
         factors = {"expert_in": rates.experts, "expert_out": rates.experts, "router": rates.router}
         weights = self.model.weights.items()

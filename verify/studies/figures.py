@@ -1,8 +1,7 @@
 """Pictures of studies, from the JSON that `scalecalc study transfer -o` and `study limit -o` write.
 
 ``python -m scaling_algebra.verify.studies.figures KIND PICTURE.png RECORD.json ...``, KIND one of ``KINDS``: loss
-against learning rate at every width, best loss against width, optimum against width,
-limits and training beside them.
+against learning rate at every width, best loss against width, limits and training beside them.
 Read next: ``transfer.py`` (writes the records).
 """
 
@@ -11,7 +10,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,6 @@ from scaling_algebra.errors import UsageError
 
 with headless():
     import matplotlib
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -57,42 +54,26 @@ def _rates(studies: Sequence[Record], titles: Sequence[str]) -> Figure:
     return figure
 
 
-def _loss(axes: Axes, widths: Sequence[Record], style: Record) -> None:
-    axes.errorbar([w["width"] for w in widths], [w["loss"] for w in widths], [w["loss_se"] for w in widths], **style)
-    axes.set_yscale("log")
-    axes.yaxis.set_major_formatter("{x:g}")
-    axes.yaxis.set_minor_formatter("{x:g}")
-    axes.tick_params(axis="y", which="minor", labelsize=7)
-
-
-def _optimum(axes: Axes, widths: Sequence[Record], style: Record) -> None:
-    inside = [w for w in widths if w["low"] is not None]
-    ends = [[w["log2_lr"] - w["low"] for w in inside], [w["high"] - w["log2_lr"] for w in inside]]
-    axes.errorbar([w["width"] for w in inside], [w["log2_lr"] for w in inside], np.maximum(0, ends), **style)
-
-
-def _by_width(
-    draw: Callable[[Axes, Sequence[Record], Record], None], label: str, studies: Sequence[Record], titles: Sequence[str]
-) -> Figure:
-    """A panel for each study with N across, three in a row."""
-    rows, columns = -(-len(studies) // 3), min(3, len(studies))
-    figure = Figure(figsize=(2.9 * columns, 2.5 * rows + 0.3), layout="constrained")
-    panels = figure.subplots(rows, columns, squeeze=False)
-    for axes in panels.flat[len(studies) :]:
-        axes.remove()
-    for axes, study, title in zip(panels.flat, studies, titles, strict=False):
+def _losses(studies: Sequence[Record], titles: Sequence[str]) -> Figure:
+    """Best loss against width, a panel for each study."""
+    figure = Figure(figsize=(2.9 * len(studies), 2.8), layout="constrained")
+    panels = figure.subplots(1, len(studies), squeeze=False)[0]
+    for axes, study, title in zip(panels, studies, titles, strict=True):
         for colour, (name, kept) in zip(COLOURS, study["parameterizations"].items(), strict=False):
-            style = {"color": colour, "label": name, "marker": "o", "ms": 3.5, "lw": 1.3, "capsize": 2}
-            draw(axes, kept["widths"], style)
-        widths = [w["width"] for w in next(iter(study["parameterizations"].values()))["widths"]]
+            style: Any = {"color": colour, "label": name, "marker": "o", "ms": 3.5, "lw": 1.3, "capsize": 2}
+            widths, loss, error = zip(*((w["width"], w["loss"], w["loss_se"]) for w in kept["widths"]), strict=True)
+            axes.errorbar(widths, loss, error, **style)
         axes.set_xscale("log", base=2)
         axes.set_xticks(widths, [str(n) for n in widths])
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter("{x:g}")
+        axes.tick_params(axis="y", which="minor", labelsize=7)
         axes.set_title(title)
         axes.set_xlabel(study.get("along", "N"))
         axes.grid(lw=0.3)
-    for row in panels:
-        row[0].set_ylabel(label)
-    handles, names = panels[0][0].get_legend_handles_labels()
+    panels[0].set_ylabel("best loss, nats")
+    handles, names = panels[0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside upper center", ncols=len(names))
     return figure
 
@@ -116,9 +97,8 @@ def _limits(studies: Sequence[Record], titles: Sequence[str]) -> Figure:
 
 KINDS: dict[str, Callable[[Sequence[Record], Sequence[str]], Figure]] = {
     "rates": _rates,
-    "losses": partial(_by_width, _loss, "best loss, nats"),
+    "losses": _losses,
     "limits": _limits,
-    "optima": partial(_by_width, _optimum, "log2 of the best learning rate"),
 }
 """Every picture, by name."""
 

@@ -15,7 +15,6 @@ from scaling_algebra.verify.judging.regions import Settled
 from .curves import Change, LossCurve
 from .findings import Finding
 from .runner import Experiment, Result, worst
-from .sweep import Tuned
 from .transfer import Study
 
 _HEADER = ("quantity", "by", "claimed", "measured", "interval", "verdict", "data", "source")
@@ -59,12 +58,10 @@ def _row(f: Finding) -> tuple[Piece, ...]:
 
 
 def study(r: Study) -> Document:
-    """Optima by width, tuned multipliers, drifts, improvements and comparisons with verdicts, and one closing line."""
+    """Optima by width, drifts, improvements and comparisons with verdicts, and one closing line."""
     optima = [(s.recipe.name, *_optimum(c)) for s in r.series for c in s.curves]
     header = ("", "N", "N_e", "M", "K", "parameters", f"log2 {r.course.swept}", "interval", "loss", "held out")
     blocks: list[Block] = [Heading(r.title), Grid.of(header, optima)]
-    if tuned := [f"{s.recipe.name} {_tuned(s.tuned)}" for s in r.series if s.tuned]:
-        blocks.append(Lines.of(*tuned))
     end = ("interval", "verdict", "because")
     blocks.append(Grid.of(("", "drift", *end), [(s.recipe.name, *_shift(s.drift)) for s in r.series]))
     blocks.append(Grid.of(("", "scale", *end), [(s.recipe.name, *_factor(s.improvement)) for s in r.series]))
@@ -77,7 +74,7 @@ def study(r: Study) -> Document:
         f"drift: change of log2 of the best {what} per doubling of {r.along}",
         f"scale: factor of the best loss per doubling of {r.along}, over {r.along} = {', '.join(map(str, used))}",
         f"{e['optimizer']} on {e['device']}, torch {e['torch']}, {e['dtype']}, {e['wall_seconds']:.1f} s, "
-        f"{r.course.steps} steps, {len(r.course.seeds)} seeds{', compiled' if r.course.compiled else ''}",
+        f"{r.course.steps} steps, {len(r.course.seeds)} seeds",
     ]
     if r.diverged:
         lines.append(f"diverged (log2 {r.course.swept}): {r.diverged}")
@@ -105,11 +102,3 @@ def _factor(d: Change) -> tuple[Piece, ...]:
     factor = formula(f"{2**value:.2f}") if isfinite(value) else "unknown"
     between = formula(f"[{2**low:.2f}, {2**high:.2f}]") if isfinite(low) else ""
     return factor, between, d.verdict, d.why
-
-
-def _tuned(t: Tuned) -> str:
-    m, rates = t.multipliers, ", ".join(f"{role} {x:g}" for role, x in t.multipliers.lr.items())
-    return (
-        f"tuned in {t.trials} trials, loss {t.untuned:.3f} to {t.loss:.3f}: log2 lr {t.log2_lr:g}, "
-        f"init {m.init:g}, aggregation {m.aggregation:g}, lr of {rates}"
-    )

@@ -15,11 +15,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from scaling_algebra.laws.expressions import monomial
 from scaling_algebra.laws.monomials import Monomial
 from scaling_algebra.recipes.horizon import horizon
 from scaling_algebra.verify.judging.fit import Array
+from scaling_algebra.verify.measuring.batches import descend
 
 from .findings import Conditions, Observation
 
@@ -48,13 +50,13 @@ class Observable:
     steps: int = 1024
 
 
-def rule_of(optimizer: str, hold: Sequence[str], axis: str, instead: Mapping[str, str]) -> Rule:
+def rule_of(hold: Sequence[str], axis: str, instead: Mapping[str, str]) -> Rule:
     """The powers that hold invariants; for the axis s those of an expert. ``instead``: powers that replace some."""
     if axis == "s":
         share = {"K": monomial("s"), "M": monomial("1")}
-        rule: Rule = {q: m.substituted(share) for q, m in horizon(optimizer, hold).experts.items()}
+        rule: Rule = {q: m.substituted(share) for q, m in horizon("adamw", hold).experts.items()}
     else:
-        rule = horizon(optimizer, hold, *([("B",)] if optimizer == "adam" else [])).powers
+        rule = horizon("adamw", hold).powers
     return {**rule, **{name: monomial(text) for name, text in instead.items()}}
 
 
@@ -76,7 +78,7 @@ def quadratic(
         base: values at batch 1. factors: of an axis: batch B, tokens T, or the share s = K/M of experts that is active.
         places: batch and steps of a tensor along an axis. observables: by name. instead: other powers of the rule.
     """
-    rule, observations, n = rule_of("adamw", hold, axis, instead or {}), {}, factors[axis]
+    rule, observations, n = rule_of(hold, axis, instead or {}), {}, factors[axis]
     placed = {name: monomial(text) for name, text in places[axis].items()}
     for name in names:
         observable = Observable(**observables[name])
@@ -103,10 +105,13 @@ def _run(
         weight_decay=value["wd"] if of.decay else 0.0,
         fused=True,
     )
-    for _ in range(round(of.steps * placed["S"])):
+
+    def losses(step: int) -> tuple[Tensor, float]:
         noise = torch.randn(w.shape, dtype=w.dtype, device=how.device, generator=generator)
-        w.grad = share * (of.slope + of.curvature * w.detach() + noise / placed["B"] ** 0.5)
-        adam.step()
+        return share * (w * (of.slope + of.curvature * w / 2 + noise / placed["B"] ** 0.5)).sum(1), 0.0
+
+    for _ in descend(adam, losses, round(of.steps * placed["S"])):
+        pass
     end = w.detach().cpu().numpy()
     if of.log:
         return np.asarray(-np.log(end.mean(1) / of.start))

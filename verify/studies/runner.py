@@ -31,7 +31,6 @@ Laboratory = Callable[..., Mapping[str, Observation]]
 """Called with ``Conditions``, the quantities asked for, and what the trial gives; returns what was seen of each."""
 
 LABORATORIES: dict[str, Laboratory] = {
-    "alignment": clusters.alignment,
     "block": blocks.block,
     "charts": charts.charts,
     "dispatch": clusters.dispatch,

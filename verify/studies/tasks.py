@@ -95,5 +95,5 @@ TASKS = {
     for name, entry in tomllib.loads(files(__package__).joinpath("tasks.toml").read_text("utf-8")).items()
 }
 """Every task, by name."""
-SWEPT = {"lr": "", "init": "init", "epsilon": "epsilon", "alpha": "aggregation"}
-"""Constants of a sweep, and their multipliers: the rate, every init std, every epsilon, the sum over experts."""
+SWEPT = ("lr", "init", "epsilon", "alpha")
+"""Constants of a sweep: the rate, every init std, every epsilon, the multiplier of the sum over experts."""

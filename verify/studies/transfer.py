@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations, islice
 from typing import Any
@@ -18,8 +18,8 @@ from scaling_algebra.verify.judging.regions import Settled
 from scaling_algebra.verify.networks.base_shapes import BaseShapes
 from scaling_algebra.verify.networks.steppers import class_name
 
-from .curves import Change, LossCurve, compare, drift, growth, improvement, overall
-from .sweep import Course, Tuned, sweep, tune
+from .curves import Change, LossCurve, compare, drift, improvement, overall
+from .sweep import Course, sweep
 
 EXIT = {Settled.TRANSFERS: 0, Settled.DRIFTS: 1, Settled.INCONCLUSIVE: 3}
 
@@ -29,7 +29,6 @@ class Swept:
     """One parameterization at all widths."""
 
     recipe: BaseShapes
-    tuned: Tuned | None
     curves: tuple[LossCurve, ...]
 
     @cached_property
@@ -46,9 +45,7 @@ class Swept:
         return self.recipe.configuration.parameterization.derived
 
     def as_json(self) -> dict[str, Any]:
-        whole = number(growth(self.curves).value)
         return {
-            "multipliers": None if self.tuned is None else asdict(self.tuned),
             "base": dict(self.recipe.base),
             "widths": [
                 {
@@ -65,7 +62,7 @@ class Swept:
                 for c in self.curves
             ],
             "drift": _record("slope", self.drift, used=self.drift.used),
-            "improvement": _record("slope", self.improvement, whole=whole, used=self.improvement.used),
+            "improvement": _record("slope", self.improvement, used=self.improvement.used),
         }
 
 
@@ -74,7 +71,6 @@ class Study:
     """Everything that was swept; ``verdict`` is that of the derived parameterizations, see ``curves.overall``."""
 
     course: Course
-    tune: int
     extend: int
     series: tuple[Swept, ...]
     environment: Mapping[str, Any]
@@ -128,9 +124,7 @@ class Study:
             "steps": self.course.steps,
             "swept": self.course.swept,
             "along": self.along,
-            "tune": self.tune,
             "extend": self.extend,
-            "compiled": self.course.compiled,
             "parameterizations": {s.recipe.name: s.as_json() for s in self.series},
             "comparisons": [
                 {"one": one, "other": other, "width": change.used[0], **_record("ratio", change)}
@@ -148,30 +142,19 @@ def transfer(
     widths: Sequence[int],
     grid: Sequence[float] | None = None,
     extend: int = 4,
-    trials: int = 0,
 ) -> Study:
-    """Tunes (if asked) and sweeps every parameterization, and judges where its optimum goes.
+    """Sweeps every parameterization, and judges where its optimum goes.
 
     Args:
-        widths: values of N. grid: log2 of what is swept; None for the task's own rates, around the tuned rate if there
-            is one, and from -4 to 4 of other constants.
+        widths: values of the axis ``along``. grid: log2 of what is swept; None for the task's own rates, and from -4 to
+            4 of other constants.
         extend: how many more rates may be tried per width while the optimum lies on the edge.
-        trials: of the search for multipliers at the base size; 0 for none.
     """
-    started, series, asked = time.perf_counter(), [], []
-    for recipe in recipes:
-        first, last, spacing = course.task.grid if course.swept == "lr" else (-4.0, 4.0, 1.0)
-        count, tuned = round((last - first) / spacing), None
-        if trials:
-            middle = first + count // 2 * spacing
-            tuned = tune(course, recipe, middle, trials)
-            recipe = replace(recipe, multipliers=tuned.multipliers)
-            first += tuned.log2_lr - middle
-        rates = grid or [first + k * spacing for k in range(count + 1)]
-        series.append((recipe, tuned))
-        asked += [(recipe, n, rates) for n in widths]
-    curves = iter(sweep(course, asked, extend))
-    swept = tuple(Swept(recipe, tuned, tuple(islice(curves, len(widths)))) for recipe, tuned in series)
+    started = time.perf_counter()
+    first, last, spacing = course.task.grid if course.swept == "lr" else (-4.0, 4.0, 1.0)
+    rates = grid or [first + k * spacing for k in range(round((last - first) / spacing) + 1)]
+    curves = iter(sweep(course, [(recipe, n, rates) for recipe in recipes for n in widths], extend))
+    swept = tuple(Swept(recipe, tuple(islice(curves, len(widths)))) for recipe in recipes)
     environment = {
         **course.pool.hardware.described(),
         "dtype": str(torch.get_default_dtype()).removeprefix("torch."),
@@ -179,7 +162,7 @@ def transfer(
         "data": course.data.digest,
         "wall_seconds": round(time.perf_counter() - started, 2),
     }
-    return Study(course, trials, extend, swept, environment)
+    return Study(course, extend, swept, environment)
 
 
 def check_memory(free: int | None, recipe: BaseShapes, width: int, seeds: int) -> None:

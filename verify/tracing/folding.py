@@ -6,21 +6,32 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from .graph import IndexClass, Source, TracedNode, Unreadable, Vector, View, join, rebuilt, times, walk
-
-NUMBER = re.compile(r"(?<![A-Za-z_\[\d])\d+(?!\])")
-"""A number in a parameter's name; the numbers of parts, in brackets, are no places in a loop."""
+from .graph import (
+    NUMBER,
+    IndexClass,
+    Source,
+    TracedNode,
+    Unreadable,
+    Vector,
+    View,
+    join,
+    pushed,
+    rebuilt,
+    times,
+    walk,
+    without,
+)
 
 
 def bare(output: View, loops: bool = False) -> tuple[View, list[tuple[str, str]]]:
     """The graph without nodes of the size of their source; and what is left out, as (module, note).
 
     Args:
-        loops: factors that are one number stay; they may change with the length of a loop.
+        loops: factors that are one number stay, since they may change with the length of a loop.
     """
     notes: dict[tuple[str, str], None] = {}
 
@@ -39,23 +50,21 @@ def bare(output: View, loops: bool = False) -> tuple[View, list[tuple[str, str]]
     def change(node: TracedNode) -> TracedNode:
         if node.note:
             notes[node.where, node.note] = None
-        if node.kind == "same" and node.name == "factor":
-            labels = dict(enumerate(node.indices))
-            return node.but(kind="contract", out=tuple(labels), labels=labels, exact=None)
-        if node.kind == "same":
-            if node.name == "centred":
-                raise Unreadable(
-                    f"{node.where or 'model'}: max: a signal less its largest entry; softmax does so itself"
-                )
+        if node.kind == "same" and node.name == "centred":
+            raise node.fail("max: a signal less its largest entry; softmax does so itself")
+        if node.kind == "same" and not (loops and node.factor and abs(node.factor[0]) != 1):
             return node
         sources = tuple(below(*source) for source in node.sources)
-        if node.kind == "pick" and (places := sources[0][1]) != (out := tuple(range(len(places)))):
-            of = dict(zip(places, sources[0][0].indices, strict=True))
-            turned = TracedNode("contract", [of[x] for x in out], node.where, (sources[0],), out, of)
-            sources = ((turned, out),)
+        if node.kind == "same":  # a number that may change with the length of a loop
+            labels = dict(enumerate(node.indices))
+            node = node.but(kind="contract", out=tuple(labels), labels=labels, exact=None)
+        if node.kind == "pick":
+            source, mine = sources[0]
+            source = source.summed(tuple(map(mine.index, range(len(mine)))), node.where)
+            sources = ((source, source.slots),)
         if node.kind == "add":
             sources = tuple(dict.fromkeys(sources))
-            if len(sources) == 1 and sources[0][1] == tuple(range(len(node.indices))):
+            if len(sources) == 1 and sources[0][1] == node.slots:
                 return sources[0][0]
             if len(sources) == 1:
                 labels = dict(enumerate(node.indices))
@@ -83,54 +92,39 @@ def _one(factor: Vector) -> bool:
     return max(factor) - min(factor) <= 1e-9 * abs(factor[0])
 
 
+class Unlike(Exception):
+    """Terms that do not differ by one number alone."""
+
+
 class Folder:
     """Folds loops. depth: terms of a residual stream, which read the stream as it came in (the library's own law)."""
 
     def __init__(self, builds: int, depth: bool) -> None:
         self.builds, self.depth = builds, depth
-        self.kinds: dict[Any, int] = {}
-        self.memo: dict[int, Any] = {}
         self.made: dict[int, TracedNode] = {}
-        self.uses: dict[int, int] = {}
+        self.uses: Counter[int] = Counter()
         self.parameters: dict[str, TracedNode] = {}
         self.layers: IndexClass | None = None
         self.notes: list[tuple[str, str]] = []
 
     def run(self, root: TracedNode) -> TracedNode:
-        for node in walk(root):
-            for c in node.children:
-                self.uses[c.number] = self.uses.get(c.number, 0) + 1
+        self.uses.update(c.number for node in walk(root) for c in node.children)
         return self.new(root)
 
-    def key(self, node: TracedNode, stream: frozenset[int], memo: dict[int, Any]) -> tuple[int, tuple[int, ...]]:
-        """The kind of a node, all numbers taken out; and the numbers."""
-        if node.number in memo:
-            return memo[node.number]
-        kind: tuple[Any, ...]
-        numbers: tuple[int, ...] = ()
-        inner = []
-        if node.number in stream:
-            kind = ("stream",)
-        elif not node.sources:
-            named = node.kind == "param"
-            sizes = tuple(x.root().sizes for x in node.indices)
-            kind = ("param", NUMBER.sub("*", node.name), sizes) if named else ("leaf", node.number)
-            numbers = tuple(map(int, NUMBER.findall(node.name))) if named else ()
-        else:
-            names: dict[int, int] = {}
-            for c, labels in node.sources:
-                k, more = self.key(c, stream, memo)
-                inner.append(
-                    (k, tuple(names.setdefault(x, len(names)) for x in labels) if node.kind == "contract" else labels)
-                )
-                numbers += more
-            out = tuple(names[x] for x in node.out)
-            factor = tuple(round(x, 9) for x in node.factor)
-            kind = (node.kind, node.name, node.over, node.slot, factor, out, tuple(inner))
-            if node.kind == "pick":
-                numbers += (node.at[0],)
-        memo[node.number] = (self.kinds.setdefault(kind, len(self.kinds)), numbers)
-        return memo[node.number]
+    def new(self, node: TracedNode) -> TracedNode:
+        if node.number not in self.made:
+            found = None
+            if node.kind == "add":
+                found = self.stacked(node) if node.name == "blend" else None
+                found = self.sum(node) if found is None else found
+            self.made[node.number] = self.below(node) if found is None else found
+        return self.made[node.number]
+
+    def below(self, node: TracedNode) -> TracedNode:
+        """The node with its sources folded."""
+        sources = tuple((self.new(c), labels) for c, labels in node.sources)
+        alike = all(a is b for (a, _), (b, _) in zip(sources, node.sources, strict=True))
+        return node if alike else node.but(sources=sources)
 
     def flat(self, node: TracedNode, places: tuple[int, ...], prefixes: list[TracedNode]) -> list[Source]:
         """The terms of a sum of sums; ``prefixes``: the sums inside."""
@@ -138,238 +132,219 @@ class Folder:
         for t, labels in node.sources:
             now = tuple(places[x] for x in labels)
             whole = t.kind == "add" and t.name != "blend" and len(t.indices) == len(node.indices)
-            if whole and (self.depth or self.uses.get(t.number) == 1) and not any(c.weight for c in t.children):
+            if whole and (self.depth or self.uses[t.number] == 1) and not any(c.weight for c in t.children):
                 prefixes.append(t)
                 terms += self.flat(t, now, prefixes)
             else:
                 terms.append((t, now))
         return terms
 
-    def new(self, node: TracedNode) -> TracedNode:
-        if node.number not in self.made:
-            if node.kind == "add":
-                made = self.sum(node)
-            else:
-                sources = tuple((self.new(c), labels) for c, labels in node.sources)
-                alike = all(a is b for (a, _), (b, _) in zip(sources, node.sources, strict=True))
-                made = node if alike else node.but(sources=sources)
-            self.made[node.number] = made
-        return self.made[node.number]
-
-    def sum(self, node: TracedNode) -> TracedNode:
-        if node.name == "blend" and (stacked := self.stacked(node)) is not None:
-            return stacked
+    def sum(self, node: TracedNode) -> TracedNode | None:
+        """The sum with terms that differ by a number as sums over a letter; nothing, where there are none."""
         prefixes: list[TracedNode] = []
-        whole = tuple(range(len(node.indices)))
-        terms = self.flat(node, whole, prefixes)
-        deep = self.depth and bool(prefixes)
-        reads = [{n.number for n in walk(t)} for t, _ in terms] if deep else []
-        start = next((k for k, (t, _) in enumerate(terms) if deep and all(t.number in r for r in reads)), 0)
-        stream = frozenset(p.number for p in prefixes) | {terms[start][0].number} if deep else frozenset[int]()
-        memo: dict[int, Any] = {} if stream else self.memo
-        groups: dict[Any, list[tuple[int, tuple[int, ...]]]] = {}
-        for k, (t, labels) in enumerate(terms):
-            if not (deep and k == start):
-                kind, numbers = self.key(t, stream, memo)
-                groups.setdefault((kind, labels), []).append((k, numbers))
-        folds = []
-        for (_, labels), members in groups.items():
-            if len(members) < 2:
+        terms, start, stream = self.flat(node, node.slots, prefixes), None, frozenset[int]()
+        if deep := self.depth and bool(prefixes):
+            reads = [{n.number for n in walk(t)} for t, _ in terms]
+            start = next((t for t, _ in terms if all(t.number in r for r in reads)), terms[0][0])
+            stream = frozenset(p.number for p in prefixes) | {start.number}
+        kept, rest, folded = [], [*terms], list[Source]()
+        while rest:
+            (first, labels), group = rest[0], rest[:1]
+            if first is not start:
+                group += [t for t in rest[1:] if t[1] == labels and self.lifted([first, t[0]], stream, start)]
+            rest = [t for t in rest if not any(t is x for x in group)]
+            lift = self.lifted([t for t, _ in group], stream, start) if len(group) > 1 else None
+            if lift is None:
+                kept += group
                 continue
-            columns = list(zip(*(numbers for _, numbers in members), strict=True))
-            varying = frozenset(j for j, column in enumerate(columns) if len(set(column)) > 1)
-            values = [columns[j] for j in varying]
-            if values and all(v == values[0] for v in values) and len(set(values[0])) == len(members):
-                folds.append((members, varying, labels))
-        if not folds:
-            sources = tuple((self.new(t), labels) for t, labels in node.sources)
-            alike = all(a is b for (a, _), (b, _) in zip(sources, node.sources, strict=True))
-            return node if alike else node.but(sources=sources)
-        gone = {k for members, _, _ in folds for k, _ in members}
-        kept = [term for k, term in enumerate(terms) if k not in gone]
-        for members, varying, labels in folds:
-            letter = IndexClass((len(members),) * self.builds)
+            lift.commit(self.parameters)
             if deep:  # all loops of one length over the stream are one loop
-                if self.layers is not None and self.layers.root().sizes == letter.sizes:
-                    join(self.layers, letter)
-                self.layers = letter.root()
-            first = terms[members[0][0]][0]
-            lift = _Lift(self, letter, stream, terms[start][0] if deep else None, memo)
-            kept.append((lift.total(first, varying), labels))
+                if self.layers is not None and self.layers.root().sizes == lift.letter.root().sizes:
+                    join(self.layers, lift.letter)
+                self.layers = lift.letter.root()
+            folded.append((lift.total(first), labels))
             word = "layers" if deep else "terms"
-            self.notes.append((first.where, f"{len(members)} {word} that differ by a number are one letter"))
-        made = tuple((self.new(t), labels) for t, labels in kept)
-        if len(made) == 1 and made[0][1] == whole:
+            self.notes.append((first.where, f"{len(group)} {word} that differ by a number are one letter"))
+        if not folded:
+            return None
+        made = tuple((self.new(t), labels) for t, labels in [*kept, *folded])
+        if len(made) == 1 and made[0][1] == node.slots:
             return made[0][0].but(call=node.call)
         return node.but(sources=made)
 
+    def lifted(self, terms: list[TracedNode], stream: frozenset[int], start: TracedNode | None) -> Lift | None:
+        try:
+            return Lift(self.builds, terms, stream, start)
+        except Unlike:
+            return None
+
     def stacked(self, node: TracedNode) -> TracedNode | None:
         """Terms beside each other that differ by their place: one term, with the axis as its letter."""
-        places = len(node.indices) - 1
-        size, memo = node.indices[places].root().sizes[0], self.memo
-        keys = [(self.key(t, frozenset(), memo), labels) for t, labels in node.sources]
-        (kind, _), labels = keys[0]
-        if len(keys) != size or any((k, m) != (kind, labels) for (k, _), m in keys) or places in labels:
+        places, labels = node.slots[-1], node.sources[0][1]
+        size = node.indices[places].root().sizes[0]
+        if len(node.sources) != size or places in labels or any(mine != labels for _, mine in node.sources):
             return None
-        columns = list(zip(*(numbers for (_, numbers), _ in keys), strict=True))
-        varying = frozenset(j for j, column in enumerate(columns) if len(set(column)) > 1)
-        if not varying or any([*columns[j]] != [*range(columns[j][0], columns[j][0] + size)] for j in varying):
+        lift = self.lifted(node.children, frozenset(), None)
+        if lift is None or [*lift.turns] != [*range(lift.turns[0], lift.turns[0] + size)]:
             return None
-        letter = IndexClass((size,) * self.builds)
-        join(node.indices[places], letter)
-        made, slots, fold = _Lift(self, letter, frozenset(), None, memo).up(node.source, varying)
-        assert fold is not None
-        made = self.new(made)
-        out = (*(slots[labels.index(k)] for k in range(places)), fold)
+        lift.commit(self.parameters)
+        join(node.indices[places], lift.letter)
+        made = self.new(lift.node)
         self.notes.append((node.where, f"{size} tensors that differ by a number are one letter"))
-        slot = tuple(range(len(made.indices)))
-        indices, of = [made.indices[x] for x in out], dict(enumerate(made.indices))
-        return TracedNode("contract", indices, node.where, ((made, slot),), out, of)
+        return made.summed((*(lift.slots[labels.index(k)] for k in range(places)), lift.fold), node.where)
 
 
-class _Lift:
-    """One term of a loop with a letter in the place of its number."""
+class Lift:
+    """Terms of a loop as one, with a letter in the place of the number by which they differ.
+
+    Attributes:
+        node, slots, fold: the term, the new slot of every old one, and the slot of the letter. turns: the numbers.
+
+    Raises:
+        Unlike: they differ by more.
+    """
 
     def __init__(
-        self, folder: Folder, letter: IndexClass, stream: frozenset[int], start: TracedNode | None, memo: dict[int, Any]
+        self, builds: int, terms: Sequence[TracedNode], stream: frozenset[int], start: TracedNode | None
     ) -> None:
-        self.folder, self.letter, self.stream, self.start, self.memo = folder, letter, stream, start, memo
+        self.letter, self.stream, self.start = IndexClass((len(terms),) * builds), stream, start
         self.done: dict[Any, tuple[TracedNode, list[int], int | None]] = {}
-        self.reads: dict[int, bool] = {}
+        self.turns: tuple[int, ...] = ()
+        self.joined: list[IndexClass] = []
+        self.named: dict[str, TracedNode] = {}
+        self.node, self.slots, fold = self.up(terms)
+        if fold is None:
+            raise Unlike
+        self.fold = fold
 
-    def total(self, term: TracedNode, varying: frozenset[int]) -> TracedNode:
+    def commit(self, parameters: dict[str, TracedNode]) -> None:
+        """Joins the letter to the axes that it goes along, of what was lifted before, too."""
+        known = [parameters.setdefault(name, node).indices[-1] for name, node in self.named.items()]
+        for index in (*self.joined, *known):
+            join(self.letter, index)
+
+    def total(self, term: TracedNode) -> TracedNode:
         """The sum over the letter."""
-        node, slots, _ = self.up(term, varying)
+        node, out = self.node, tuple(self.slots)
         if node.kind == "contract" and not any(c.kind == "param" for c in node.children):
-            out = tuple(node.out[slots[k]] for k in range(len(term.indices)))
+            out = tuple(node.out[x] for x in out)
             return node.but(out=out, indices=[node.labels[x] for x in out], call=None)
-        labels = tuple(range(len(node.indices)))
-        out = tuple(slots[k] for k in range(len(term.indices)))
-        where = term.where.rpartition(".")[0]
-        return TracedNode(
-            "contract", [node.indices[s] for s in out], where, ((node, labels),), out, dict(enumerate(node.indices))
-        )
+        return node.summed(out, term.where.rpartition(".")[0])
 
-    def up(self, node: TracedNode, varying: frozenset[int]) -> tuple[TracedNode, list[int], int | None]:
-        """The node, the new slot of every old one, and the slot of the letter."""
-        same = list(range(len(node.indices)))
-        if node.number in self.stream:
-            assert self.start is not None
-            return self.start, same, None
-        if not varying and not self.touched(node):
-            return node, same, None
-        mark = node.number, varying
+    def varies(self, numbers: Iterable[int]) -> bool:
+        """Are numbers of the terms those of their turns? Else they are all the same."""
+        values = tuple(numbers)
+        if len(set(values)) == 1:
+            return False
+        if len(set(values)) < len(values) or self.turns not in ((), values):
+            raise Unlike
+        self.turns = values
+        return True
+
+    def up(self, nodes: Sequence[TracedNode]) -> tuple[TracedNode, list[int], int | None]:
+        """The nodes that stand in one place of the terms as one; the new slot of every old one, that of the letter."""
+        first, mark = nodes[0], tuple(n.number for n in nodes)
         if mark not in self.done:
-            self.done[mark] = self._up(node, varying, same)
+            if first.number in self.stream:
+                if not self.stream.issuperset(mark) or self.start is None:
+                    raise Unlike
+                self.done[mark] = self.start, [*first.slots], None
+            elif len(set(mark)) == 1:
+                self.done[mark] = first, [*first.slots], None
+            elif len({_kind(n) for n in nodes}) > 1:
+                raise Unlike
+            else:
+                self.done[mark] = self._up(nodes, first) if first.sources else self._parameter(nodes, first)
         return self.done[mark]
 
-    def _up(
-        self, node: TracedNode, varying: frozenset[int], same: list[int]
+    def _parameter(self, nodes: Sequence[TracedNode], first: TracedNode) -> tuple[TracedNode, list[int], int | None]:
+        columns = zip(*(map(int, NUMBER.findall(n.name)) for n in nodes), strict=True)
+        varying = iter([self.varies(column) for column in columns])
+        name = NUMBER.sub(lambda m: "*" if next(varying) else m[0], first.name)
+        if name == first.name:
+            return first, [*first.slots], None
+        self.named[name] = first.but(indices=[*first.indices, self.letter], name=name, value=None)
+        return self.named[name], [*first.slots], len(first.indices)
+
+    def _up(self, nodes: Sequence[TracedNode], first: TracedNode) -> tuple[TracedNode, list[int], int | None]:
+        lifted = [(*self.up([n.sources[k][0] for n in nodes]), labels) for k, (_, labels) in enumerate(first.sources)]
+        if first.kind == "pick":
+            return self._picked(first, lifted[0], self.varies(n.at[0] for n in nodes))
+        folds = any(fold is not None for _, _, fold, _ in lifted)
+        mine = max(first.labels) + 1 if first.kind == "contract" else len(first.indices)
+        sources = []
+        for c, slots, _, labels in lifted:
+            new = [mine] * len(c.indices)
+            for slot, label in zip(slots, labels, strict=True):
+                new[slot] = label
+            sources.append((c, tuple(new)))
+        if not folds:
+            alike = all(c is old for (c, _), old in zip(sources, first.children, strict=True))
+            return first if alike else first.but(sources=tuple(sources)), [*first.slots], None
+        made = first.but(sources=tuple(sources), indices=[*first.indices, self.letter])
+        if first.kind == "contract":
+            made.out, made.labels = (*first.out, mine), {**first.labels, mine: self.letter}
+        return made, [*first.slots], len(first.indices)
+
+    def _picked(
+        self, node: TracedNode, lifted: tuple[TracedNode, list[int], int | None, Any], here: bool
     ) -> tuple[TracedNode, list[int], int | None]:
-        if not node.sources:
-            if not varying:
-                return node, same, None
-            number = iter(range(999))
-            name = NUMBER.sub(lambda m: "*" if next(number) in varying else m[0], node.name)
-            known = self.folder.parameters
-            if name not in known:
-                known[name] = node.but(indices=[*node.indices, self.letter], name=name, value=None)
-            join(known[name].indices[-1], self.letter)
-            return known[name], same, len(node.indices)
-        lifted, at = [], 0
-        for c, labels in node.sources:
-            n = len(self.folder.key(c, self.stream, self.memo)[1])
-            inner = frozenset(v - at for v in varying if at <= v < at + n)
-            lifted.append((*self.up(c, inner), labels))
-            at += n
-        if node.kind == "pick":
-            return self._picked(node, lifted[0], at in varying)
-        if any(fold is not None for _, _, fold, _ in lifted) is False:
-            sources = tuple((c, self._labels(c, slots, None, labels, -1)) for c, slots, _, labels in lifted)
-            return node.but(sources=sources), same, None
-        if node.kind == "contract":
-            mine = max(node.labels) + 1
-            labels_of = {**node.labels, mine: self.letter}
-            sources = tuple((c, self._labels(c, slots, fold, labels, mine)) for c, slots, fold, labels in lifted)
-            out = (*node.out, mine)
-            made = node.but(sources=sources, out=out, labels=labels_of, indices=[labels_of[x] for x in out])
-            return made, same, len(node.out)
-        mine = len(node.indices)
-        sources = tuple((c, self._labels(c, slots, fold, labels, mine)) for c, slots, fold, labels in lifted)
-        return node.but(sources=sources, indices=[*node.indices, self.letter]), same, mine
-
-    def _labels(
-        self, node: TracedNode, slots: list[int], fold: int | None, labels: tuple[int, ...], mine: int
-    ) -> tuple[int, ...]:
-        new = [mine] * len(node.indices)
-        for k, label in enumerate(labels):
-            new[slots[k]] = label
-        return tuple(new)
-
-    def _picked(self, node: TracedNode, lifted: Any, here: bool) -> tuple[TracedNode, list[int], int | None]:
         source, slots, fold, _ = lifted
-        kept = [slots[k] for k in range(len(node.source.indices)) if k != node.slot]
+        gone = slots[node.slot]
+        kept = [x for x in slots if x != gone]
         if here:
             if fold is not None:
-                raise Unreadable(f"{node.where or 'model'}: an index within an index; use one loop")
-            join(self.letter, source.indices[slots[node.slot]])
-            return source, kept, slots[node.slot]
-        gone = slots[node.slot]
-        indices = [x for k, x in enumerate(source.indices) if k != gone]
-        made = node.but(sources=((source, tuple(range(len(source.indices)))),), indices=indices, slot=gone)
+                raise node.fail("an index within an index; use one loop")
+            self.joined.append(source.indices[gone])
+            return source, kept, gone
+        made = node.but(sources=((source, source.slots),), indices=without(source.indices, gone), slot=gone)
         return made, [s - (s > gone) for s in kept], None if fold is None else fold - (fold > gone)
 
-    def touched(self, node: TracedNode) -> bool:
-        """Does it read the stream?"""
-        if self.stream and node.number not in self.reads:
-            for n in walk(node):
-                self.reads[n.number] = n.number in self.stream or any(self.reads[c.number] for c in n.children)
-        return self.reads.get(node.number, False)
+
+def wiring(node: TracedNode) -> tuple[Any, ...]:
+    """How a node reads its sources, the labels of a product in the order in which they come."""
+    if node.kind != "contract":
+        return tuple(labels for _, labels in node.sources)
+    names: dict[int, int] = {}
+    read = tuple(tuple(names.setdefault(x, len(names)) for x in labels) for _, labels in node.sources)
+    return *read, tuple(names[x] for x in node.out)
+
+
+def _kind(node: TracedNode) -> tuple[Any, ...]:
+    """What two nodes must have in common to be turns of one loop."""
+    if not node.sources:
+        sizes = tuple(x.root().sizes for x in node.indices)
+        return node.kind, NUMBER.sub("*", node.name) if node.kind == "param" else node.number, sizes
+    return node.kind, node.name, node.over, node.slot, tuple(round(x, 9) for x in node.factor), wiring(node)
 
 
 def settled(root: TracedNode) -> TracedNode:
     """Entries of Theta(1) axes of tensors as tensors of their own; packed q, k, v are three."""
-    cache: dict[Any, TracedNode | None] = {}
+    cache: dict[Any, TracedNode] = {}
 
-    def pushed(node: TracedNode, slot: int, k: int) -> TracedNode | None:
+    def entry(node: TracedNode, slot: int, k: int) -> TracedNode:
         mark = node.number, slot, k
         if mark not in cache:
-            cache[mark] = _pushed(node, slot, k)
+            if node.kind == "param":
+                part = node, slot, k, ((1,),) * (k + 1)
+                indices = without(node.indices, slot)
+                cache[mark] = node.but(indices=indices, name=f"{node.name}[{k}]", value=None, part=part)
+            elif slot in node.over or node.kind not in ("contract", "add", "func"):
+                raise node.fail("mixes the entries of an axis")
+            else:
+                cache[mark] = pushed(node, slot, lambda c, at: entry(c, at, k), gone=True)
         return cache[mark]
 
-    def _pushed(node: TracedNode, slot: int, k: int) -> TracedNode | None:
-        indices = [x for j, x in enumerate(node.indices) if j != slot]
-        if node.kind == "param":
-            return node.but(indices=indices, name=f"{node.name}[{k}]", value=None)
-        if slot in node.over or node.kind not in ("contract", "add", "func"):
-            return None
-        gone = node.out[slot] if node.kind == "contract" else slot
-        sources = []
-        for c, labels in node.sources:
-            if gone in labels:
-                inner = pushed(c, labels.index(gone), k)
-                if inner is None:
-                    return None
-                c, labels = inner, tuple(x for x in labels if x != gone)
-            if node.kind != "contract":
-                labels = tuple(x - (x > slot) for x in labels)
-            sources.append((c, labels))
-        out = tuple(x for x in node.out if x != gone)
-        kept = {x: index for x, index in node.labels.items() if x != gone}
-        over = tuple(x - (x > slot) for x in node.over)
-        return node.but(sources=tuple(sources), indices=indices, out=out, labels=kept, over=over, call=None)
-
     def change(node: TracedNode) -> TracedNode:
-        if node.kind != "pick" or not node.source.indices[node.slot].fixed:
+        index = node.source.indices[node.slot].root() if node.kind == "pick" else None
+        if index is None or not index.fixed or any(leaf[0] != "param" for leaf in index.leaves):
             return node
-        leaves = node.source.indices[node.slot].root().leaves
-        made = pushed(node.source, node.slot, node.at[0]) if _parameters(leaves) else None
-        if made is not None and made.call is None:
+        try:
+            made = entry(node.source, node.slot, node.at[0])
+        except Unreadable:
+            return node
+        if made.call is None:
             made.call = node.call
-        return made or node
+        return made
 
     return rebuilt(root, change)
-
-
-def _parameters(leaves: Iterable[tuple[Any, ...]]) -> bool:
-    return all(leaf[0] == "param" for leaf in leaves)

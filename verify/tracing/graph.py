@@ -2,12 +2,13 @@
 
 A torch dimension is an ordered list of index classes. Classes are joined where indices are contracted or added; the
 sizes of a class over all builds say its axis. Every node computes its exact value from its sources, so that a reading
-can be held against the module (``guard.py``). Read next: ``reading.py`` (makes the graph), ``rules.py`` (calls).
+can be held against the module (``models.py``). Read next: ``reading.py`` (makes the graph), ``rules.py`` (calls).
 """
 
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -23,11 +24,18 @@ Sizes = tuple[int, ...]
 Vector = tuple[float, ...]
 """A number at every build."""
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-_NUMBER = itertools.count()
+NUMBER = re.compile(r"(?<![A-Za-z_\[\d])\d+(?!\])")
+"""A number in a parameter's name; the numbers of parts, in brackets, are no places in a loop."""
+_COUNT = itertools.count()
 
 
 class Unreadable(UsageError):
     """A module that cannot be read: where, which call, what to do."""
+
+
+def refused(where: str, what: str) -> Unreadable:
+    """The error of a place in the module."""
+    return Unreadable(f"{where or 'model'}: {what}")
 
 
 class Restart(Exception):
@@ -71,12 +79,9 @@ def then(f: Entrywise, g: Entrywise) -> Entrywise:
     return lambda x: g(f(x))
 
 
-def product_of(f: Entrywise, g: Entrywise) -> Entrywise:
-    return lambda x: f(x) * g(x)
-
-
-def total_of(f: Entrywise, g: Entrywise) -> Entrywise:
-    return lambda x: f(x) + g(x)
+def both(op: Callable[[Tensor, Tensor], Tensor], f: Entrywise, g: Entrywise) -> Entrywise:
+    """A sum or a product of two functions of one tensor."""
+    return lambda x: op(f(x), g(x))
 
 
 def times(a: Vector, b: Vector) -> Vector:
@@ -93,9 +98,9 @@ class TracedNode:
     """One tensor of the graph; a slot is one of its indices.
 
     Attributes:
-        kind: ``param``, ``data``, ``const``, ``choice`` (indices of a top-K); ``contract`` (a product, other labels
+        kind: ``param``, ``data``, ``const``; ``contract`` (a product, other labels
             summed), ``add``, ``func``, ``same`` (of the size of its source), ``shift`` (a constant is added), ``pick``
-            (one entry along a slot), ``cat``.
+            (one entry along a slot), ``cat``, ``pieces`` (a new tensor of which parts are written).
         indices: of its slots. where: path of the module.
         sources: what it reads. A label is a slot of this node, but in a contraction, whose ``out`` are those of its
             slots and whose ``labels`` have the index of each.
@@ -103,7 +108,7 @@ class TracedNode:
         over: slots a function goes along. slot, at: of a pick or a cat. value: of a leaf, at the first build.
         exact: the value from those of the sources, where the kind does not say it.
         entry: functions of nodes before it, entry by entry, of which this is the value.
-        note: what the equations leave out here. part: whole, slot, number and count, of a part.
+        note: what the equations leave out here. part: of a part the whole, its slot, the number, the sizes of all.
         call: the torch call that made the tensor, as ``TorchCall.key``, and the place among its results.
     """
 
@@ -122,10 +127,9 @@ class TracedNode:
     exact: Callable[..., Tensor] | None = None
     entry: tuple[tuple[TracedNode, Callable[[Tensor], Tensor]], ...] = ()
     note: str = ""
-    part: tuple[TracedNode, int, int, int] | None = None
+    part: tuple[TracedNode, int, int, tuple[Sizes, ...]] | None = None
     call: tuple[str, str, int, int] | None = None
-    base: str = ""
-    number: int = field(default_factory=lambda: next(_NUMBER))
+    number: int = field(default_factory=lambda: next(_COUNT))
     cache: dict[Any, TracedNode] = field(default_factory=dict)
     _weight: bool | None = None
 
@@ -147,9 +151,27 @@ class TracedNode:
     def entries(self) -> tuple[tuple[TracedNode, Callable[[Tensor], Tensor]], ...]:
         return ((self, lambda x: x), *self.entry)
 
+    def fail(self, what: str) -> Unreadable:
+        return refused(self.where, what)
+
+    def behind(self, kind: str, where: str, **fields: Any) -> TracedNode:
+        """A node that reads this one, with its indices."""
+        return TracedNode(kind, list(self.indices), where, ((self, self.slots),), **fields)
+
+    @property
+    def slots(self) -> tuple[int, ...]:
+        return tuple(range(len(self.indices)))
+
+    def summed(self, out: tuple[int, ...], where: str) -> TracedNode:
+        """These of the node's slots, in this order, and a sum over the others."""
+        if out == self.slots:
+            return self
+        of = dict(enumerate(self.indices))
+        return TracedNode("contract", [of[x] for x in out], where, ((self, self.slots),), out, of)
+
     def but(self, **changes: Any) -> TracedNode:
         """The same with something changed, as another node."""
-        fresh = {"number": next(_NUMBER), "cache": {}, "_weight": None}
+        fresh = {"number": next(_COUNT), "cache": {}, "_weight": None}
         return replace(self, **{**fresh, **changes})
 
     def evaluate(self, values: dict[int, Tensor]) -> Tensor:
@@ -171,12 +193,8 @@ class TracedNode:
             return sum_of([(v, labels) for v, (_, labels) in zip(sources, self.sources, strict=True)], self.indices)
         if self.kind == "pick":
             return sources[0].select(self.slot, self.at[0])
-        if self.kind == "cat":
-            laid = [sum_of([(v, labels)], self.indices) for v, (_, labels) in zip(sources, self.sources, strict=True)]
-            wide = torch.broadcast_shapes(*(v.select(self.slot, 0).shape for v in laid))
-            shapes = [(*wide[: self.slot], v.shape[self.slot], *wide[self.slot :]) for v in laid]
-            return torch.cat([v.expand(shape) for v, shape in zip(laid, shapes, strict=True)], self.slot)
-        assert self.value is not None, self.kind
+        if self.value is None or self.kind == "pieces":
+            raise self.fail(f"reads {self.kind}, which is no signal")
         return torch.as_tensor(self.value)
 
 
@@ -217,22 +235,57 @@ def rebuilt(root: TracedNode, change: Callable[[TracedNode], TracedNode]) -> Tra
     return made[root.number]
 
 
-def whole_of(node: TracedNode) -> tuple[TracedNode, int, int] | None:
-    """The tensor that a part, through what leaves its size alone or adds parts of it, belongs to."""
+def without(indices: Sequence[IndexClass], slot: int) -> list[IndexClass]:
+    return [x for k, x in enumerate(indices) if k != slot]
+
+
+def pushed(
+    node: TracedNode, slot: int, change: Callable[[TracedNode, int], TracedNode], gone: bool = False
+) -> TracedNode:
+    """A node of which one slot is smaller, or gone, because it is so in every source that has it.
+
+    Args:
+        change: a source and its slot, to the source that has less.
+    """
+    mine = node.out[slot] if node.kind == "contract" else slot + (node.kind == "pick" and slot >= node.slot)
+    sources, index = [], None
+    for c, labels in node.sources:
+        if mine in labels:
+            at = labels.index(mine)
+            c = change(c, at)
+            if gone:
+                labels = (*labels[:at], *labels[at + 1 :])
+            else:
+                index = join(index or c.indices[at], c.indices[at])
+        if gone and node.kind != "contract":
+            labels = tuple(x - (x > slot) for x in labels)
+        sources.append((c, labels))
+    indices, labels_of, out, over = [*node.indices], dict(node.labels), node.out, node.over
+    if gone:
+        indices, out = without(indices, slot), tuple(x for x in out if x != mine)
+        over = tuple(x - (x > slot) for x in over)
+        labels_of.pop(mine, None)
+    elif index is not None:
+        indices[slot] = index
+        labels_of |= {mine: index} if node.kind == "contract" else {}
+    more: dict[str, Any] = {"labels": labels_of, "out": out, "over": over, "entry": (), "call": None}
+    return node.but(sources=tuple(sources), indices=indices, **more)
+
+
+def whole_of(node: TracedNode) -> tuple[TracedNode, int, tuple[Sizes, ...]] | None:
+    """The tensor that a part, through what leaves its size alone or adds parts of it, belongs to; its slot, and the
+    sizes of all parts."""
     if node.part is not None:
         return node.part[0], node.part[1], node.part[3]
-    if node.kind == "same" and node.name != "patches" and len(node.indices) == len(node.source.indices):
+    if node.kind == "same" and len(node.indices) == len(node.source.indices):
         return whole_of(node.source)
-    if node.kind == "add" and all(labels == node.sources[0][1] for _, labels in node.sources):
-        wholes = [whole_of(c) for c in node.children]
-        first = wholes[0]
-        if (
-            first is not None
-            and node.sources[0][1] == tuple(range(len(node.indices)))
-            and all(w == first for w in wholes)
-        ):
-            return first
+    if node.kind == "add" and all(labels == node.slots for _, labels in node.sources):
+        wholes = {whole_of(c) for c in node.children}
+        return wholes.pop() if len(wholes) == 1 else None
     return None
+
+
+Dims = list[tuple[int | IndexClass, ...]]
 
 
 @dataclass
@@ -240,7 +293,11 @@ class View:
     """A torch tensor: a node, and of each dimension the slots, or the classes along which it repeats."""
 
     node: TracedNode
-    dims: list[tuple[int | IndexClass, ...]]
+    dims: Dims
+
+    def with_dim(self, d: int, *dims: tuple[int | IndexClass, ...]) -> View:
+        """The view with others in the place of one dimension."""
+        return View(self.node, [*self.dims[:d], *dims, *self.dims[d + 1 :]])
 
     def index(self, entry: int | IndexClass) -> IndexClass:
         return (self.node.indices[entry] if isinstance(entry, int) else entry).root()

@@ -7,10 +7,9 @@ signals of then and now. Read next: ``models.py`` (the reading), ``verify/apply/
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import zip_longest
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +18,7 @@ from scaling_algebra.dynamics.quantities import quantities
 from scaling_algebra.errors import UsageError
 
 from .models import Inputs, Traced, exactly
-from .recording import Recording, Ref, TorchCall, record, refs
+from .recording import Recording, Ref, TorchCall, mapped, record, refs
 
 OUTPUT = "output"
 """The name of what the module returns."""
@@ -123,8 +122,10 @@ class Watch:
     def _outs(self) -> dict[str, tuple[str, ...]]:
         """Of every product by key (the parameter, with a number where it has several) the signals that it makes."""
         network, outs = self.traced.network, dict[str, tuple[str, ...]]()
-        known = self.roles
+        known, numbers = self.roles, {name for name, x in self.model.named_parameters() if x.numel() == 1}
         for name, calls in self.products.items():
+            if name in numbers:  # it multiplies; in the equations it acts on data
+                continue
             uses = [network.uses(role) for role in known[name]]
             if not uses or any(len(u) != len(calls) for u in uses):
                 continue
@@ -169,61 +170,42 @@ class Watch:
 
         Law: a call is affine in each of its tensors of weights; less its value at zero it is the product.
         """
-        first = self.first
-        start = self._made(call, first, {number: 0.0})
-        init = self._made(call, first, {}) - start
-        held, moved = self._made(call, now, {}), self._made(call, now, {number: 1.0})
-        passed = held - self._made(call, now, {number: 0.0})
+
+        def made(run: Recording, of: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+            """With the signals of a run and initial weights, but the one: that is changed as said."""
+
+            def value(n: int) -> Tensor:
+                if n not in self.weights:
+                    return run.tensors[n]
+                start = self._weight(n, run, self.first)
+                return start if of is None or n != number else of(start)
+
+            return _again(call, value)
+
+        init, held = made(self.first) - made(self.first, torch.zeros_like), made(now)
+        moved, passed = made(now, lambda _: now.tensors[number]), held - made(now, torch.zeros_like)
         return {"init": _square(init), "update": _square(moved - held), "propagating": _square(passed - init)}
-
-    def _made(self, call: TorchCall, run: Recording, scaled: Mapping[int, float]) -> Tensor:
-        """The result of a call with the signals of a run and initial weights, but one: 0.0 of it is zero, 1.0 is as in
-        the run."""
-
-        def value(x: Any) -> Any:
-            if isinstance(x, Ref):
-                n = x.number
-                if n in self.weights:
-                    start = self._weight(n, run, self.first)
-                    if n in scaled:
-                        return torch.zeros_like(start) if scaled[n] == 0 else self._weight(n, run, run)
-                    return start
-                return run.tensors[n]
-            if isinstance(x, list | tuple):
-                return type(x)(map(value, x))
-            return {k: value(v) for k, v in x.items()} if isinstance(x, dict) else x
-
-        arguments, keywords = value(call.arguments), value(call.keywords)
-        if call.name.endswith("_"):  # may write in place
-            arguments = [x.clone() if isinstance(x, Tensor) else x for x in arguments]
-        with torch.no_grad(), exactly():
-            out = call.function(*arguments, **keywords)
-        made: Tensor = out[0] if isinstance(out, list | tuple) else out
-        return made
 
     def _weight(self, number: int, run: Recording, weights: Recording) -> Tensor:
         """A tensor that is made of parameters, those of ``weights``; what was chosen is chosen as in ``run``."""
-        if weights is run or number in weights.parameters or not self.chosen:
-            return weights.tensors[number]
         call = self.makers.get(number)
         if call is None or not any(r.number in self.chosen for r in refs((call.arguments, call.keywords))):
             return weights.tensors[number]
+        return _again(call, lambda n: self._weight(n, run, weights) if n in self.weights else run.tensors[n])
 
-        def value(x: Any) -> Any:
-            if isinstance(x, Ref):
-                held = x.number in self.weights
-                return self._weight(x.number, run, weights) if held else run.tensors[x.number]
-            if isinstance(x, list | tuple):
-                return type(x)(map(value, x))
-            return {k: value(v) for k, v in x.items()} if isinstance(x, dict) else x
 
-        with torch.no_grad(), exactly():
-            made: Tensor = call.function(*value(call.arguments), **value(call.keywords))
-        return made
+def _again(call: TorchCall, value: Callable[[int], Tensor]) -> Tensor:
+    """The first result of a call with other tensors, by number."""
+
+    arguments, keywords = mapped((call.arguments, call.keywords), Ref, lambda r: value(r.number).clone())
+    with torch.no_grad(), exactly():  # the call may write in place
+        out = call.function(*arguments, **keywords)
+    made: Tensor = out[0] if isinstance(out, list | tuple) else out
+    return made
 
 
 def _shapes(run: Recording, call: TorchCall) -> Iterator[tuple[int, ...]]:
-    return (run.shapes[r.number] for r in refs(call.result))
+    return (tuple(run.tensors[r.number].shape) for r in refs(call.result))
 
 
 def _square(x: Tensor) -> float:

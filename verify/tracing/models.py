@@ -1,6 +1,6 @@
 """``traced``: the network of a module, read from a function that builds it at any size.
 
-Read next: ``recording.py``, ``reading.py``, ``guard.py``, ``folding.py``, ``writing.py``, in that order.
+Read next: ``recording.py``, ``reading.py``, ``folding.py``, ``writing.py``, in that order.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -21,9 +22,8 @@ from scaling_algebra.spec.networks.files import from_toml
 from scaling_algebra.spec.networks.language import Network
 
 from . import rules  # noqa: F401 - fills the table
-from .folding import Folder, bare, settled
-from .graph import IndexClass, Restart, TracedNode, Unreadable, View, walk
-from .guard import guard
+from .folding import Folder, bare, settled, wiring
+from .graph import IndexClass, Restart, TracedNode, Unreadable, View, refused, walk
 from .reading import Reader
 from .recording import Recording, record
 from .table import apply
@@ -37,6 +37,8 @@ TOKENS = 5
 COUNTS = ("M", "L")
 """Axes whose number of calls may grow with them."""
 _SPLITS = 200
+TOLERANCE = 1e-5
+"""Relative difference of the outputs, in float64 (a module may compute in float32 inside)."""
 
 Inputs = tuple[tuple[Any, ...], dict[str, Any]]
 Build = Callable[[dict[str, int]], Any]
@@ -182,7 +184,7 @@ def traced(build: Build, base: Mapping[str, int] | None = None, name: str = "tra
             do not give the module's output.
     """
     asked = Asked(base or {})
-    _tell(build, asked)
+    called(build, asked)
     start = {axis: max(n, 2) if axis in COUNTS else n for axis, n in asked.items()}
     if "K" in start and "M" in start:
         start["K"] = start["M"]
@@ -208,11 +210,12 @@ def traced(build: Build, base: Mapping[str, int] | None = None, name: str = "tra
             if other.names != others[0].names:
                 raise _differ(others[0], other, axis)
         longer.append(_read(others))
-        _marked(reader, longer[-1][0])
+        if changed := longer[-1][0].left_out ^ reader.left_out:
+            where, number = min(changed)
+            raise refused(where, f"a constant factor of {number:g} changes along a loop, or with its length")
     output, notes = _folded(reader, output, "L" in start, bool(loops))
     order = list(walk(output.node))
     for axis, (again, made) in zip(loops, longer, strict=True):
-        _marked(again, reader)
         _extend(order, list(walk(_folded(again, made, "L" in start, True)[0].node)), axis)
     output = bare(output)[0]
     writer = Writer(output, [*builds, *(_doubled(start, axis) for axis in loops)], name)
@@ -235,15 +238,10 @@ def traced(build: Build, base: Mapping[str, int] | None = None, name: str = "tra
     return Traced(text, network, writer.factors, writer.gauge, [*writer.notes, *notes], calls, error, start)
 
 
-def _tell(build: Build, asked: Asked) -> Asked:
-    """The sizes, completed by what ``build`` asks for."""
-    called(build, asked)
-    return asked
-
-
 def usual(build: Build) -> dict[str, int]:
     """Small sizes of every axis that ``build`` asks for."""
-    return dict(_tell(build, Asked()))
+    called(build, asked := Asked())
+    return dict(asked)
 
 
 def _read(runs: Sequence[Recording]) -> tuple[Reader, View]:
@@ -258,6 +256,36 @@ def _read(runs: Sequence[Recording]) -> tuple[Reader, View]:
     raise Unreadable("model: dimensions are taken apart without end")
 
 
+def guard(reader: Reader, output: View) -> float:
+    """Executes the equations, before anything is folded; the relative difference from the module's output.
+
+    Raises:
+        Unreadable: they differ. The first call whose tensor differs, in any order of its entries, is named.
+    """
+    run, values = reader.runs[0], dict[int, Tensor]()
+    truth = run.tensors[run.output.number].double()
+    got = output.laid_out(output.node.evaluate(values))
+    apart = _apart(got, truth)
+    if apart <= TOLERANCE:
+        return apart
+    for call, ref, view in reader.read_calls:
+        if view.node.kind in ("const", "pieces"):
+            continue
+        found = view.laid_out(view.node.evaluate(values)).double().flatten().sort().values
+        true = run.tensors[ref.number].double().flatten().sort().values
+        if found.shape == true.shape and _apart(found, true) > TOLERANCE:
+            why = "the equations give other numbers than this call; its rule does not hold here"
+            raise refused(f"{call.module or 'model'}: {call.name}", why)
+    raise Unreadable(f"the equations give other numbers than the model (relative difference {apart:.1g}); not read")
+
+
+def _apart(found: Tensor, true: Tensor) -> float:
+    if found.shape != true.shape:
+        return float("inf")
+    found, true = (torch.where(torch.isfinite(x), x, torch.zeros_like(x)) for x in (found, true))
+    return float((found - true).abs().max()) / max(float(true.abs().max()), 1e-30)
+
+
 def _folded(reader: Reader, output: View, deep: bool, loops: bool) -> tuple[View, list[tuple[str, str]]]:
     """The folded graph, and what it leaves out. loops: numbers may grow with the length of one."""
     output, notes = bare(output, loops)
@@ -268,30 +296,6 @@ def _folded(reader: Reader, output: View, deep: bool, loops: bool) -> tuple[View
     return View(settled(output.node), output.dims), notes
 
 
-def _marked(reader: Reader, other: Reader) -> None:
-    """Marks the numbers of a reading that are others where a loop is longer, so that they stay in the graph.
-
-    Raises:
-        Unreadable: not each of them has another in its place.
-    """
-    found: list[dict[str, list[tuple[float, TracedNode | None]]]] = []
-    for each in (reader, other):
-        found.append({})
-        for where, number, node in each.scales:
-            found[-1].setdefault(re.sub(r"\d+", "*", where), []).append((float(f"{number:.9g}"), node))
-    for where, mine in found[0].items():
-        numbers, others = ([x for x, _ in side] for side in (mine, found[1].get(where, [])))
-        if len(numbers) != len(others):
-            numbers, others = (list(dict.fromkeys(side)) for side in (numbers, others))
-        pairs = dict(zip(numbers, others, strict=False))
-        marked = {x for x, node in found[1].get(where, []) if node is not None and node.name == "factor"}
-        for number, node in mine:
-            if (pairs.get(number) != number or number in marked) and node is not None:
-                node.name = "factor"
-            if len(numbers) != len(others) or (pairs[number] != number and node is None):
-                raise Unreadable(f"{where or 'model'}: the factor {number:g} changes along a loop, or with its length")
-
-
 def _extend(order: list[TracedNode], other: list[TracedNode], axis: str) -> None:
     """Puts the sizes at twice the length of a loop beside the others.
 
@@ -299,17 +303,18 @@ def _extend(order: list[TracedNode], other: list[TracedNode], axis: str) -> None
         Unreadable: the graphs are not equal, node by node.
     """
 
-    def kind(n: TracedNode) -> Any:
-        return n.kind, n.name, len(n.indices), n.over, [labels for _, labels in n.sources if n.kind != "contract"]
+    def kinds(nodes: list[TracedNode]) -> list[Any]:
+        at = {n.number: k for k, n in enumerate(nodes)}
+        return [(n.kind, n.name, len(n.indices), n.over, wiring(n), [at[c.number] for c in n.children]) for n in nodes]
 
-    if list(map(kind, order)) != list(map(kind, other)):
-        at = next((k for k, (a, b) in enumerate(zip(order, other, strict=False)) if kind(a) != kind(b)), len(order) - 1)
-        where = order[at].where or "model"
-        raise Unreadable(f"{where}: a loop whose length grows with {axis} does not fold: its turns are not alike")
+    pairs = enumerate(zip_longest(kinds(order), kinds(other)))
+    if (at := next((k for k, (a, b) in pairs if a != b), None)) is not None:
+        why = f"a loop whose length grows with {axis} does not fold: its turns are not alike"
+        raise refused(order[min(at, len(order) - 1)].where, why)
     seen: dict[IndexClass, int] = {}
     for a, b in zip(order, other, strict=True):
-        pairs = [*zip(a.indices, b.indices, strict=True), *zip(a.labels.values(), b.labels.values(), strict=False)]
-        seen |= {x.root(): y.root().sizes[0] for x, y in pairs}
+        mine, its = ([*n.indices, *(n.labels[x] for _, m in n.sources for x in m if n.labels)] for n in (a, b))
+        seen |= {x.root(): y.root().sizes[0] for x, y in zip(mine, its, strict=True)}
     builds = len(next(iter(seen)).sizes)
     for index, size in seen.items():
         index.sizes = (*index.sizes, size)
@@ -321,10 +326,8 @@ def _extend(order: list[TracedNode], other: list[TracedNode], axis: str) -> None
 def _differ(first: Recording, other: Recording, axis: str) -> Unreadable:
     pairs = zip(first.calls, other.calls, strict=False)
     call = next((a for a, b in pairs if (a.name, a.module) != (b.name, b.module)), first.calls[-1])
-    where = f"{call.module or 'model'}: {call.name}"
-    return Unreadable(
-        f"{where}: the calls with {axis} doubled are others; only loops over experts (M) and layers (L) fold"
-    )
+    why = f"the calls with {axis} doubled are others; only loops over experts (M) and layers (L) fold"
+    return refused(f"{call.module or 'model'}: {call.name}", why)
 
 
 def _shown(powers: Powers) -> str:

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from scaling_algebra.errors import foreign
 
-from .graph import Unreadable
+from .graph import Unreadable, refused
 
 COMPOSITES = {"multi_head_attention_forward"}
 """Functions without a rule: their calls of aten are written down."""
@@ -59,16 +59,18 @@ class Recording:
     """One run.
 
     Attributes:
-        calls: in order. tensors: by number, as they were made. shapes: by number.
+        calls: in order. tensors: by number, as they were made.
         parameters, buffers: names by number. inputs: places by number. output: the logits.
     """
 
     calls: list[TorchCall] = field(default_factory=list)
     tensors: dict[int, Tensor] = field(default_factory=dict)
-    shapes: dict[int, tuple[int, ...]] = field(default_factory=dict)
     parameters: dict[int, str] = field(default_factory=dict)
     inputs: dict[int, int] = field(default_factory=dict)
     output: Ref = Ref(-1)
+
+    def tensor(self, ref: Ref) -> Tensor:
+        return self.tensors[ref.number]
 
     @property
     def names(self) -> list[tuple[str, str]]:
@@ -100,6 +102,8 @@ class Recorder(TorchFunctionMode):
         self.kept: list[Tensor] = []
         self.versions: dict[int, int] = {}
         self.moved: set[int] = set()
+        self.chosen = False
+        self.slices: dict[int, Any] = {}
         self.counts: Counter[tuple[str, str]] = Counter()
 
     def ref(self, x: Tensor, made: bool = False) -> Ref:
@@ -112,19 +116,11 @@ class Recorder(TorchFunctionMode):
         if fresh or made:
             with torch._C.DisableTorchFunction():
                 self.run.tensors[number] = x.detach().clone()
-                self.run.shapes[number], self.versions[number] = tuple(x.shape), x._version
+                self.versions[number] = x._version
         return Ref(number)
 
-    def tree(self, x: Any, made: bool = False) -> Any:
-        if isinstance(x, Tensor):
-            return self.ref(x, made)
-        if isinstance(x, list | tuple):
-            kind = type(x) if type(x) in (list, tuple) else tuple
-            return kind(self.tree(y, made) for y in x)
-        return {k: self.tree(v, made) for k, v in x.items()} if isinstance(x, dict) else x
-
     def fail(self, name: str, what: str) -> Unreadable:
-        return Unreadable(f"{self.path[-1] or 'model'}: {name}: {what}")
+        return refused(f"{self.path[-1] or 'model'}: {name}", what)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         keywords, name = kwargs or {}, getattr(func, "__name__", str(func))
@@ -142,6 +138,12 @@ class Recorder(TorchFunctionMode):
             raise self.fail(name, "writes into out=; return the result instead")
         stale = frozenset(self.ids[id(x)] for x in leaves((args, keywords), Tensor) if self._stale(x))
         result = func(*args, **keywords)
+        if name == "topk" and result[0].shape == args[0].shape:
+            result = self._in_order(args[0], keywords.get("dim", args[2] if len(args) > 2 else -1))
+        if name == "__getitem__":
+            self.slices[id(result)] = args
+        if name == "copy_" and id(args[0]) in self.slices:  # base[key].copy_(x) is base[key] = x
+            name, func, args = "__setitem__", Tensor.__setitem__, (*self.slices[id(args[0])], args[1])
         self.note(name, func, args, keywords, result, stale)
         return result
 
@@ -168,6 +170,12 @@ class Recorder(TorchFunctionMode):
             operands.append(made)
         return f"{','.join(terms)}->{out}", *operands
 
+    def _in_order(self, x: Tensor, dim: int) -> Any:
+        """All that are chosen, in the order in which they are, so that which is where depends on no values."""
+        self.chosen = True
+        at = torch.arange(x.shape[dim]).reshape([-1 if d == dim % x.dim() else 1 for d in range(x.dim())])
+        return torch.return_types.topk((x.clone(), at.expand(x.shape).clone()))
+
     def _stale(self, x: Tensor) -> bool:
         return id(x) in self.ids and self.versions[self.ids[id(x)]] != x._version
 
@@ -175,15 +183,15 @@ class Recorder(TorchFunctionMode):
         self, name: str, func: Any, args: Any, keywords: Any, result: Any, stale: frozenset[int] = frozenset()
     ) -> None:
         """One call that was made."""
-        arguments, named = self.tree(args), self.tree(keywords)
+        arguments, named = mapped((args, keywords), Tensor, self.ref)
         if next(leaves(result, Tensor), None) is None and name != "__setitem__":
             return
-        out = self.tree(args[0] if name == "__setitem__" else result, True)
+        out = mapped(args[0] if name == "__setitem__" else result, Tensor, lambda x: self.ref(x, made=True))
         moved = any(r.number in self.moved for r in refs((arguments, named)))
         if moved and not name.removeprefix("new_").startswith(MAKERS):
             outs = list(refs(out))
-            if name == "topk" and tuple(result[0].shape) == tuple(args[0].shape):
-                outs = outs[:1]  # all are chosen: only their order depends on values
+            if name == "topk" and result[0].shape == args[0].shape:
+                outs = outs[:1]
             self.moved |= {r.number for r in outs}
         module = self.path[-1]
         key = (module, name, self.counts[module, name])
@@ -214,6 +222,15 @@ def leaves(tree: Any, kind: type[Leaf]) -> Iterator[Leaf]:
     elif isinstance(tree, list | tuple | dict):
         for x in tree.values() if isinstance(tree, dict) else tree:
             yield from leaves(x, kind)
+
+
+def mapped(tree: Any, kind: type[Leaf], f: Callable[[Leaf], Any]) -> Any:
+    """Arguments or a result with what is of this kind replaced."""
+    if isinstance(tree, kind):
+        return f(tree)
+    if isinstance(tree, list | tuple):
+        return (list if type(tree) is list else tuple)(mapped(x, kind, f) for x in tree)
+    return {k: mapped(x, kind, f) for k, x in tree.items()} if isinstance(tree, dict) else tree
 
 
 def refs(tree: Any) -> Iterator[Ref]:
@@ -252,13 +269,17 @@ def record(model: nn.Module, inputs: tuple[Any, ...], keywords: Mapping[str, Any
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with foreign("the model"), torch.no_grad(), recorder:
-            out = model(*inputs, **keywords)
+        with foreign("the model"), torch.no_grad():
+            with recorder:
+                out = output_of(model(*inputs, **keywords))
+            again = output_of(model(*inputs, **keywords)) if strict and recorder.chosen else out
+            if float((out - again).abs().max()) > 1e-5 * float(out.abs().max()):
+                raise Unreadable("model: topk: the order of what is chosen changes the output")
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
         for hook in hooks:
             hook.remove()
-    recorder.run.output = recorder.ref(output_of(out))
+    recorder.run.output = recorder.ref(out)
     return recorder.run
 
 

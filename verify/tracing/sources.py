@@ -46,15 +46,10 @@ FIXED: Mapping[str, Any] = {
     "num_expert_group": 1, "moe_layer_start_index": 0,
 }  # fmt: skip
 """Everything else that is a size, or a list of layers: small, and alike for all layers."""
-DROPPED = (
-    "architectures",
-    "transformers_version",
-    "torch_dtype",
-    "dtype",
-    "quantization_config",
-    "auto_map",
-    "_name_or_path",
-)
+DROPPED = {
+    "architectures", "transformers_version", "torch_dtype", "dtype", "quantization_config", "auto_map", "_name_or_path",
+    "model_type",
+}  # fmt: skip
 
 
 def build_of(text: str, deep: bool = False) -> tuple[Callable[..., Any], Mapping[str, int]]:
@@ -67,14 +62,11 @@ def build_of(text: str, deep: bool = False) -> tuple[Callable[..., Any], Mapping
         UsageError: no such file or function, or a configuration that transformers does not know.
     """
     if text.startswith(HUGGING_FACE):
-        return _configured(Path(text.removeprefix(HUGGING_FACE)), deep), {}
+        path = Path(text.removeprefix(HUGGING_FACE))
+        return small_of(read_config(path), str(path), deep), {}
     build, beside = function_of(text)
     base = beside.get("base", {})
     return build, read_sizes(base, "base") if base else {}
-
-
-def _configured(path: Path, deep: bool) -> Callable[[Mapping[str, int]], tuple[nn.Module, dict[str, Any]]]:
-    return small_of(read_config(path), str(path), deep)
 
 
 def small_of(
@@ -95,7 +87,7 @@ def small_of(
 
     def build(sizes: Mapping[str, int]) -> tuple[nn.Module, dict[str, Any]]:
         n, depth = sizes["N"], sizes["L"] if deep else 1
-        options = {k: _alike(v, most, depth) for k, v in record.items() if k not in (*DROPPED, "model_type")}
+        options = {k: _alike(v, most, depth) for k, v in record.items() if k not in DROPPED}
         options |= {k: v for k, v in FIXED.items() if k in known or k in record}
         options |= {
             k: max(1, int(n * times)) for k, times in WIDE.items() if (record.get(k) or known.get(k)) is not None

@@ -1,8 +1,8 @@
 """A torch call as equations: one table, a row for each call. A row added is a call supported.
 
-A rule gets the reader and the call, its tensors as views, and returns the views of its results. Names of functions,
-methods and aten are one: ``__radd__``, ``add_`` and ``aten::add`` are ``add``. Read next: ``rules.py``, ``layout.py``,
-``routing.py`` (the rows), ``docs/extending.md`` (how to add one).
+A rule gets the reader and the arguments of the call, its tensors as views, and returns the views of its results. Names
+of functions, methods and aten are one: ``__radd__``, ``add_`` and ``aten::add`` are ``add``. Read next: ``rules.py``,
+``layout.py``, ``routing.py`` (the rows), ``docs/extending.md`` (how to add one).
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from scaling_algebra.errors import UsageError
 
 from .entries import NAMES, classified
 from .graph import View
-from .reading import Bound, Number, Reader
+from .reading import Reader
+from .recording import MAKERS
 
-Rule = Callable[[Reader, Bound], Any]
+Rule = Callable[..., Any]
 RULES: dict[str, Rule] = {}
 ALIASES = {
     "radd": "add", "rmul": "mul", "truediv": "div", "rtruediv": "rdiv", "true_divide": "div", "iadd": "add",
@@ -40,11 +41,6 @@ SAME = {
     "to", "float", "type_as", "contiguous", "clone", "detach", "dropout", "double", "half", "bfloat16", "type", "cpu",
     "alias", "requires_grad", "long", "int", "lift_fresh", "native_dropout", "get_data", "to_copy", "pos",
 }  # fmt: skip
-COUNTS = {
-    "nonzero", "ne", "eq", "gt", "lt", "any", "argsort", "sort", "cumsum", "bincount", "ge", "le", "isin", "all", "sum",
-    "floor_divide", "histc", "sub", "add", "max", "min", "remainder", "mul",
-}  # fmt: skip
-"""Calls whose result, made of chosen experts' numbers, is the same whatever the values: all are chosen."""
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:
@@ -63,45 +59,40 @@ def plain(name: str) -> str:
     return "scaled_dot_product_attention" if name.startswith("scaled_dot_product") else ALIASES.get(name, name)
 
 
-def apply(reader: Reader, call: Bound) -> Any:
+def apply(reader: Reader, args: list[Any], keywords: Any) -> Any:
     """The views of a call's results.
 
     Raises:
         Unreadable: no rule, or one that does not hold here.
     """
-    name = plain(call.name)
-    if not any(v.numel() for values in call.values for v in values):
-        return [reader.constant(v) for v in call.values]
-    if name == "detach" and (x := call.args[0]).node.kind != "choice":
+    assert reader.call is not None
+    name = plain(reader.call.name)
+    if name in ("rsub", "rdiv"):
+        name, args = name[1:], args[::-1]
+    reader.name = name
+    x: Any = args[0] if args else None
+    if name.startswith((*MAKERS, "new_")) or not any(v.numel() for values in reader.values for v in values):
+        return reader.constants()
+    if name == "detach":
         return reader.same(x, lambda v: v, "a stop of the gradient is left out", lambda u: u)
     if name in SAME:
-        return call.args[0]
-    if name.startswith(("zeros", "ones", "empty", "full", "rand", "new_")):
-        return [reader.constant(v) for v in call.values]
-    if name in COUNTS and all(v.node.kind == "choice" for v in call.live):
-        x = call.live[0]
-        if name == "eq" and isinstance(number := call.args[1], Number):
-            return View(x.node.but(at=tuple(map(int, number))), x.dims)
-        if name == "nonzero" and len(call.values) > 1:
-            return RULES[name](reader, call)
-        return [reader.constant(v) for v in call.values]
-    if name in ENTRYWISE and call.args[0].node.kind != "const":
-        return _entrywise(reader, call, name)
+        return x
+    if name in ENTRYWISE and x.node.kind != "const":
+        return _entrywise(reader, name, *args, **keywords)
     if name not in RULES:
         todo = "add one (docs/extending.md), or give the equations of this model with --network"
         raise reader.fail(f"no rule for this call; {todo}")
     try:
-        return RULES[name](reader, call)
+        return RULES[name](reader, *args, **keywords)
     except UsageError:
         raise
-    except (AssertionError, AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+    except (AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         raise reader.fail(f"called in a way that its rule does not read ({type(error).__name__}: {error})") from error
 
 
-def _entrywise(reader: Reader, call: Bound, name: str) -> View:
-    rest = [a[0] if isinstance(a, Number) else a for a in call.args[1:]]
-    words = {k: v[0] if isinstance(v, Number) else v for k, v in call.keywords.items() if k != "input"}
-    raw = call.call.function
+def _entrywise(reader: Reader, name: str, x: View, *rest: Any, **words: Any) -> View:
+    assert reader.call is not None
+    raw = reader.call.function
 
     def exact(v: Tensor) -> Tensor:
         if not callable(raw) or "inplace" in words:
@@ -109,4 +100,4 @@ def _entrywise(reader: Reader, call: Bound, name: str) -> View:
         return raw(v.clone(), *rest, **words)
 
     known = name if name in NAMES else classified(exact) or name
-    return reader.function(known, call.args[0], exact)
+    return reader.function(known, x, exact)

@@ -10,13 +10,14 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
+from itertools import accumulate
 from typing import Any
 
 from scaling_algebra.spec.axes import AXES
 from scaling_algebra.spec.networks.functions import FUNCTIONS
 
 from .entries import NAMES
-from .graph import IndexClass, TracedNode, Unreadable, View, walk
+from .graph import IndexClass, TracedNode, Unreadable, View, refused, walk
 
 LETTERS = {
     "N": "abcd", "N_e": "kmno", "M": "ijpq", "K": "u", "L": "lh", "S": "stvw", "D": "xyz", "E": "efgr", "C": "ABCD",
@@ -50,6 +51,7 @@ class Writer:
         self.factors: dict[str, tuple[str, Powers]] = {}
         self.gauge: dict[str, Powers] = {}
         self.signals: dict[int, str] = {}
+        self.cuts: dict[str, dict[str, tuple[int, int, int]]] = {}
         self.taken = {"data", "f", *FUNCTIONS}
         self.axis_of: dict[IndexClass, str] = {}
         self.letter_of: dict[IndexClass, str] = {}
@@ -142,11 +144,11 @@ class Writer:
             sorted(self.axis(node.labels[x]) for x in labels if x not in node.out and self.grows(node.labels[x]))
         )
 
-    def letters(self, labels: Iterable[int], index_of: Mapping[int, IndexClass]) -> dict[int, str]:
+    def letters(self, index_of: Mapping[int, IndexClass]) -> dict[int, str]:
         """A letter for each label of an equation; empty for tokens that nothing mixes."""
         found: dict[int, str] = {}
-        for label in labels:
-            index = index_of[label].root()
+        for label, index in index_of.items():
+            index = index.root()
             if index in self.dropped:
                 found[label] = ""
                 continue
@@ -155,13 +157,16 @@ class Writer:
             if index not in self.letter_of:
                 known = {x for other, x in self.letter_of.items() if self.axis(other) == axis}
                 self.letter_of[index] = next((x for x in pool[:4] if x not in known), pool[0])
-            used = set(found.values())
-            letter = next((x for x in (self.letter_of[index], *pool) if x not in used), "")
-            if not letter:
+            free = (x for x in (self.letter_of[index], *pool) if x not in found.values())
+            if not (letter := next(free, "")):
                 raise Unreadable(f"{axis}: more letters in one equation than there are")
             found[label] = letter
             self.axes[letter] = axis
         return found
+
+    def own(self, node: TracedNode) -> list[str]:
+        """A letter for each slot of a node."""
+        return [*self.letters(dict(enumerate(node.indices))).values()]
 
     # names ------------------------------------------------------------------------------------------------------
 
@@ -182,7 +187,19 @@ class Writer:
             self.signals[node.number] = self._fresh(re.sub(r"^(?=\d)", "l", stem))
         return self.signals[node.number]
 
-    def symbol(self, name: str) -> str:
+    def symbol(self, node: TracedNode) -> str:
+        name, spans = node.name, {node.name: (-1, 0, 0)}
+        if node.part is not None and node.part[0].kind == "param":
+            _, slot, k, sizes = node.part
+            start, stop = [0, *accumulate(x[0] for x in sizes[: k + 1])][-2:]
+            spans[name[: name.rindex("[")]] = slot, start, stop
+        for whole, span in spans.items():
+            for other, there in self.cuts.setdefault(whole, {}).items():
+                apart = there[0] == span[0] and (there[2] <= span[1] or span[2] <= there[1])
+                if there != span if other == name else not apart:
+                    why = "is read whole and in parts, or cut in two ways; use a parameter for each part"
+                    raise refused(name, why)
+            self.cuts[whole][name] = span
         for symbol, known in self.parameters.items():
             if known == name:
                 return symbol
@@ -195,26 +212,20 @@ class Writer:
     def ref(self, node: TracedNode, letters: Iterable[str]) -> str:
         if node.kind == "cat" or (node.weight and node.kind not in ("param", "func")):
             what = "a concatenation that no product sums" if node.kind == "cat" else "what is made of weights alone"
-            raise Unreadable(f"{node.where or 'model'}: {what} is in no equation; use its parts, or a parameter")
-        name = self.symbol(node.name) if node.kind == "param" else "data" if node.kind == "data" else self.signal(node)
-        return self._named(name, letters)
-
-    def _named(self, name: str, letters: Iterable[str]) -> str:
-        inside = ",".join(x for x in letters if x)
-        return f"{name}[{inside}]" if inside else name
+            raise node.fail(f"{what} is in no equation; use its parts, or a parameter")
+        name = self.symbol(node) if node.kind == "param" else "data" if node.kind == "data" else self.signal(node)
+        return _named(name, letters)
 
     def acting(self, node: TracedNode, letters: Sequence[str]) -> str:
         """A parameter that acts on nothing (a gain that is a number, what a function takes), as it acts on the data."""
         if any(map(self.grows, self.data.indices)) or sum(map(self.grows, node.indices)) > 1:
-            raise Unreadable(
-                f"{node.name}: a gain beside data that grow, or a function of a matrix; no equation says it"
-            )
+            raise refused(node.name, "a gain beside data that grow, or a function of a matrix; no equation says it")
         if node.number not in self.signals:
-            self.signals[node.number] = self._fresh(f"{self.symbol(node.name).lower()}_gain")
-            data = [*self.letters(range(len(self.data.indices)), dict(enumerate(self.data.indices))).values()]
+            self.signals[node.number] = self._fresh(f"{self.symbol(node).lower()}_gain")
+            data = self.own(self.data)
             right = f"{self.ref(node, [*letters, *data])} {self.ref(self.data, data)}"
-            self.lines.append((self._named(self.signals[node.number], letters), right, None))
-        return self._named(self.signals[node.number], letters)
+            self.lines.append((_named(self.signals[node.number], letters), right, None))
+        return _named(self.signals[node.number], letters)
 
     # statements -------------------------------------------------------------------------------------------------
 
@@ -223,31 +234,30 @@ class Writer:
             return
         if node.kind == "shift":
             why = "equations have no constants; give this model's equations with --network"
-            raise Unreadable(f"{node.where or 'model'}: the constant {node.name} is added to a signal; {why}")
+            raise node.fail(f"the constant {node.name} is added to a signal; {why}")
         write = {"contract": self._product, "add": self._sum, "func": self._function, "pick": self._pick}
         if node.kind not in write:
-            raise Unreadable(f"{node.where or 'model'}: {node.kind}: no equation says this")
+            raise node.fail(f"{node.kind}: no equation says this")
         write[node.kind](node)
 
     def _line(self, node: TracedNode, letters: Iterable[str], right: str) -> None:
         self.lines.append((self.ref(node, letters), right, node))
 
     def _pick(self, node: TracedNode) -> None:
-        source = node.source
-        if self.grows(source.indices[node.slot]):
-            raise Unreadable(f"{node.where or 'model'}: one entry of the axis {self.axis(source.indices[node.slot])}")
-        letters = self.letters(range(len(source.indices)), dict(enumerate(source.indices)))
-        left = [letters[k] for k in letters if k != node.slot]
-        self._line(node, left, self.ref(source, letters.values()))
+        index, letters = node.source.indices[node.slot], self.own(node.source)
+        if self.grows(index):
+            raise node.fail(f"one entry of the axis {self.axis(index)}")
+        left = [x for k, x in enumerate(letters) if k != node.slot]
+        self._line(node, left, self.ref(node.source, letters))
 
     def _product(self, node: TracedNode) -> None:
         """Gates stand left of tensors, tensors left of what they act on."""
         labels = list(dict.fromkeys([*node.out, *(x for _, mine in node.sources for x in mine)]))
-        letters = self.letters(labels, node.labels)
+        letters = self.letters({x: node.labels[x] for x in labels})
         tensors = [s for s in node.sources if s[0].kind == "param" and any(letters[x] for x in s[1])]
         signals = [s for s in node.sources if s not in tensors]
         if not signals:
-            raise Unreadable(f"{node.where or 'model'}: a product of weights alone")
+            raise node.fail("a product of weights alone")
         private = {
             x
             for k, (_, mine) in enumerate(tensors)
@@ -267,28 +277,19 @@ class Writer:
             chain.insert(0, rest.pop(at))
             have |= set(chain[0][1])
         text = [
-            (self.ref if any(s is t for t in tensors) or s[0].kind != "param" else self.acting)(
-                s[0], [letters[x] for x in s[1]]
-            )
+            (self.acting if s[0].kind == "param" and s in signals else self.ref)(s[0], [letters[x] for x in s[1]])
             for s in [*gates, *chain, *core]
         ]
-        gated = any(self.grows(node.labels[x]) for _, mine in gates for x in mine if x not in node.out)
-        summed = [
-            x
-            for x in labels
-            if x not in node.out and node.labels[x].root() not in self.dropped and self.grows(node.labels[x])
-        ]
-        tied = any(
-            f and any(g != f for g in self.acts[c.name]) for c, mine in tensors for f in [self._summed(node, mine)]
-        )
-        own = dict(self.powers(node.factor) or {}) if node.factor else {}
-        if node.factor and self.powers(node.factor) is None:
-            raise Unreadable(
-                f"{node.where or 'model'}: a factor that is {node.factor} at the builds is no power of the sizes"
-            )
+        summed = {x for x in labels if x not in node.out and letters[x] and self.grows(node.labels[x])}
+        gated = any(summed & {*mine} for _, mine in gates)
+        tied = any(f and self.acts[c.name] - {f} for c, mine in tensors for f in [self._summed(node, mine)])
+        powers = self.powers(node.factor) if node.factor else {}
+        if powers is None:
+            raise node.fail(f"a factor that is {node.factor} at the builds is no power of the sizes")
+        own = dict(powers)
         for c, mine in signals:
             for axis, power in self.held.get(c.number, {}).items():
-                if any(x in summed for x in mine):
+                if summed & {*mine}:
                     own[axis] = own.get(axis, Fraction(0)) + power
         if (summed and (not tensors or gated)) or tied:
             experts = any(self.axis(node.labels[x]) == "M" for x in summed)
@@ -306,46 +307,35 @@ class Writer:
             or self.gauge.get(tensors[0][0].name, own) != own
             or len(self.acts[tensors[0][0].name]) > 1
         ):
-            raise Unreadable(
-                f"{node.where or 'model'}: the module multiplies by {_shown(own)}, beside no one tensor; leave it out"
-            )
+            raise node.fail(f"the module multiplies by {_shown(own)}, beside no one tensor; leave it out")
         self.gauge[tensors[0][0].name] = own
 
     def _sum(self, node: TracedNode) -> None:
-        letters = self.letters(range(len(node.indices)), dict(enumerate(node.indices)))
-        terms = []
+        letters, terms = self.own(node), []
         for t, labels in node.sources:
-            lacks = [k for k in range(len(node.indices)) if k not in labels and letters[k]]
-            free = [k for k in lacks if t.weight and not self.grows(node.indices[k])]
-            if lacks != free:
-                raise Unreadable(
-                    f"{node.where or 'model'}: a sum in which a term lacks the axis {self.axis(node.indices[lacks[0]])}"
-                )
-            terms.append(
-                self._bias(t, [letters[x] for x in labels], letters.values())
-                if t.weight
-                else self.ref(t, [letters[x] for x in labels])
-            )
-        self._line(node, letters.values(), " + ".join(terms))
+            lacks = [index for k, index in enumerate(node.indices) if k not in labels and letters[k]]
+            if any(not t.weight or self.grows(index) for index in lacks):
+                raise node.fail(f"a sum in which a term lacks the axis {self.axis(lacks[0])}")
+            mine = [letters[x] for x in labels]
+            terms.append(self._bias(t, mine, letters) if t.weight else self.ref(t, mine))
+        self._line(node, letters, " + ".join(terms))
 
     def _bias(self, node: TracedNode, mine: Sequence[str], there: Iterable[str]) -> str:
         """A tensor that is added acts on the data."""
         if node.kind != "param":
-            raise Unreadable(f"{node.where or 'model'}: a sum or product of weights is added to a signal")
+            raise node.fail("a sum or product of weights is added to a signal")
         tokens = [x for x in there if x and self.axes[x] == "S"]
-        letters = self.letters(range(len(self.data.indices)), dict(enumerate(self.data.indices)))
-        own = [(letters[k], self.axis(x)) for k, x in enumerate(self.data.indices) if letters[k]]
+        own = [(letter, self.axes[letter]) for letter in self.own(self.data) if letter]
         read = [x for x, axis in own if axis == "D" and x not in mine]
-        needed = [x for x in tokens if x not in mine] or tokens[:1] or [x for x, axis in own if axis == "S"]
         places, datas = [x for x, axis in own if axis == "S"], []
+        needed = [x for x in tokens if x not in mine] or tokens[:1] or places
         for k in range(0, max(1, len(needed)), max(1, len(places))):
             put = dict(zip(places, needed[k : k + len(places)], strict=False))
             datas.append(self.ref(self.data, [put.get(x, x) for x, _ in own]))
         return f"{self.ref(node, [*mine, *read])} {' '.join(datas)}"
 
     def _function(self, node: TracedNode) -> None:
-        name, source = node.name, node.source
-        letters = self.letters(range(len(node.indices)), dict(enumerate(node.indices)))
+        name, letters = node.name, self.own(node)
         along = [k for k in node.over if letters[k]]
         grow = [k for k in along if self.grows(node.indices[k])]
         if len(along) > 1:
@@ -357,35 +347,26 @@ class Writer:
             self.held[node.number] = {axis: Fraction(-1)} if axis else {}
             name, over = "gate", ""
         elif name in GATES and "topk" in name:
-            raise Unreadable(f"{node.where or 'model'}: a top-K along an axis that is not M; build(sizes) must take M")
+            raise node.fail("a top-K along an axis that is not M; build(sizes) must take M")
         if name not in FUNCTIONS or (node.over and name in NAMES):
-            raise Unreadable(
-                f"{node.where or 'model'}: {name} is no function of the equations; give them with --network"
-            )
-        several = sum(map(bool, letters.values())) > 1
-        refer = self.acting if source.kind == "param" else self.ref
-        inner = refer(source, [letters[x] for x in node.sources[0][1]])
-        self._line(
-            node,
-            letters.values(),
-            f"{name}({inner}{f'; {over}' if over and several else ''})",
-        )
+            raise node.fail(f"{name} is no function of the equations; give them with --network")
+        refer = self.acting if node.source.kind == "param" else self.ref
+        inner = refer(node.source, [letters[x] for x in node.sources[0][1]])
+        self._line(node, letters, f"{name}({inner}{f'; {over}' if over and sum(map(bool, letters)) > 1 else ''})")
 
     def _output(self) -> None:
         """The scalar that is trained: the output, summed over what does not grow, read by a tensor where it grows."""
         root = self.output.node
-        letters = self.letters(range(len(root.indices)), dict(enumerate(root.indices)))
-        grows = [letters[k] for k in letters if letters[k] and self.grows(root.indices[k])]
-        text = self.ref(root, letters.values())
-        roots = {x.root(): k for k, x in enumerate(root.indices)}
-        tied = any(self.axis(x) == "D" and x.root() in roots for x in self.data.indices)
+        letters = self.own(root)
+        grows = [x for x, index in zip(letters, root.indices, strict=True) if x and self.grows(index)]
+        text = self.ref(root, letters)
+        of = {x.root(): letter for x, letter in zip(root.indices, letters, strict=True)}
         if grows:
             readout = self._fresh("Readout")
             self.notes.append(("", f"the output grows: {readout} stands for what reads it"))
             text = f"{readout}[{','.join(grows)}] {text}"
-        elif tied:
-            mine = [letters[roots[x.root()]] if x.root() in roots else "" for x in self.data.indices]
-            text = f"{text} {self.ref(self.data, mine)}"
+        elif any(self.axis(x) == "D" and x.root() in of for x in self.data.indices):  # tied
+            text = f"{text} {self.ref(self.data, [of.get(x.root(), '') for x in self.data.indices])}"
         self.lines.append(("f", text, None))
 
     def text(self) -> str:
@@ -400,6 +381,11 @@ class Writer:
             f"roles = {_table(self.parameters)}",
             f'equations = """\n{equations}\n"""\n',
         ])  # fmt: skip
+
+
+def _named(name: str, letters: Iterable[str]) -> str:
+    inside = ",".join(x for x in letters if x)
+    return f"{name}[{inside}]" if inside else name
 
 
 def _table(entries: Mapping[str, str]) -> str:

@@ -63,7 +63,7 @@ def network(
     parsed_equations = [parsed(number, text) for number, text in texts.items() if text]
     if not parsed_equations:
         raise UsageError("there are no equations; write one on a line, such as f = W[a,x] data[x]")
-    return _Reader(axes, roles or {}, parsed_equations).network(name, title or name, equations)
+    return _Reader(axes, roles or {}, parsed_equations).network(name, title or name)
 
 
 def goes_along(name: str) -> bool:
@@ -100,7 +100,7 @@ class _Reader:
     symbols: dict[str, Tensor] = field(default_factory=dict)
     statements: list[Statement] = field(default_factory=list)
 
-    def network(self, name: str, title: str, origin: str) -> Network:
+    def network(self, name: str, title: str) -> Network:
         self._name_signals()
         for equation in self.equations:
             self.at = equation
@@ -113,7 +113,7 @@ class _Reader:
         used = "".join((*signals.values(), *(x.letters for s in self.statements for x in s.inputs)))
         used += "".join(s.tensor.letters for s in self.statements if isinstance(s, Product) and s.tensor)
         axes = {x: axis for x, axis in self.axes.items() if x in used}
-        return Network(name, title, tensors, axes, signals, tuple(self.statements), origin)
+        return Network(name, title, tensors, axes, signals, tuple(self.statements))
 
     def _name_signals(self) -> None:
         self.words = {x for e in self.equations for x in re.findall(r"\w+", e.text)}

@@ -148,7 +148,6 @@ class Network:
         axes: axis of each index letter.
         signals: index letters of each signal; ``data`` is the input.
         statements: what is computed.
-        origin: the equations as they were written.
         beside: letters, with their axes, of other networks whose signals meet those of this one.
         held: multipliers, ``ROLE.init`` and ``ROLE.lr`` that are given and take up a gauge freedom.
         frozen: roles of tensors that are not trained.
@@ -160,7 +159,6 @@ class Network:
     axes: Mapping[str, str]
     signals: Mapping[str, str]
     statements: tuple[Statement, ...]
-    origin: str = field(default="", compare=False)
     beside: Mapping[str, str] = field(default_factory=dict, compare=False)
     held: frozenset[str] = frozenset()
     frozen: frozenset[str] = frozenset()

@@ -1,7 +1,6 @@
 """Every fault of a campaign on many processes is survived: what is killed, raises, is full, lost or of another version.
 
-Run by name: ``pytest tests/measure/processes.py``. Cells are slowed down so that there is something to kill; the fault
-is in a module that client and workers import.
+Cells are slowed down so that there is something to kill; the fault is in a module that client and workers import.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ import pytest
 psutil = pytest.importorskip("psutil")
 pytest.importorskip("distributed")
 
+DEPENDS = ("verify/measuring", "verify/campaigns", "verify/commands")
 FAULTS = """
 import importlib.metadata, os, sys, time
 

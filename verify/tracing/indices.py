@@ -1,0 +1,256 @@
+"""Indices of a reading: leaves that are taken apart, dimensions that are one, slices that are pushed to the tensors.
+
+A view that takes a dimension apart splits it at its leaf, a dimension of a parameter or of the input, and the reading
+begins again. Read next: ``reading.py`` (products and sums), ``layout.py`` (rows for views and slices).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .graph import Dims, IndexClass, Restart, Sizes, TracedNode, Unreadable, View, join, pushed, refused, without
+from .recording import Recording, TorchCall
+
+Splits = dict[tuple[Any, ...], tuple[Sizes, Sizes]]
+
+
+class Indices:
+    """The recordings of a reading, and their indices. splits: of leaves, kept by a reading that begins again."""
+
+    def __init__(self, runs: Sequence[Recording], splits: Splits) -> None:
+        self.runs, self.builds, self.splits = runs, len(runs), splits
+        self.leaf_sizes: dict[tuple[Any, ...], Sizes] = {}
+        self.call: TorchCall | None = None
+
+    def fail(self, what: str) -> Unreadable:
+        """The error of the call that is read."""
+        return refused(f"{self.call.module or 'model'}: {self.call.name}" if self.call else "", what)
+
+    @property
+    def where(self) -> str:
+        return self.call.module if self.call else ""
+
+    def leaf(self, key: tuple[Any, ...], sizes: Sizes) -> list[IndexClass]:
+        """The classes of one dimension of a leaf."""
+        if set(sizes) == {1}:
+            return []
+        if key in self.splits:
+            return [x for k, half in enumerate(self.splits[key]) for x in self.leaf((*key, k), half)]
+        self.leaf_sizes[key] = sizes
+        return [IndexClass(sizes, key)]
+
+    def leaf_view(self, kind: str, name: str, number: int) -> View:
+        indices: list[IndexClass] = []
+        dims: Dims = []
+        for d, sizes in enumerate(zip(*(run.tensors[number].shape for run in self.runs), strict=True)):
+            found = self.leaf((kind, name, d), sizes)
+            dims.append(tuple(range(len(indices), len(indices) + len(found))))
+            indices += found
+        value = self.runs[0].tensors[number].reshape([x.sizes[0] for x in indices])
+        value = value.double() if value.is_floating_point() else value
+        return View(TracedNode(kind, indices, name=name, value=value), dims)
+
+    def constant(self, values: Sequence[Tensor]) -> View:
+        """Values that come from no parameter and no input."""
+        shapes = zip(*(v.shape for v in values), strict=True)
+        dims: Dims = [() if set(sizes) == {1} else (IndexClass(sizes),) for sizes in shapes]
+        return View(TracedNode("const", [], value=list(values)), dims)
+
+    def same_everywhere(self, k: int) -> Sizes:
+        return (k,) * self.builds
+
+    def split(self, index: IndexClass, head: Sizes) -> Restart | Unreadable:
+        """A class is to be two: of these sizes, and the rest."""
+        index = index.root()
+        if not index.leaves or any(n % h for n, h in zip(index.sizes, head, strict=True)):
+            return self.fail(f"an axis of sizes {index.sizes} cannot be taken apart as {head}")
+        rest = tuple(n // h for n, h in zip(index.sizes, head, strict=True))
+        for key in index.leaves:
+            if "part" in key:  # of a leaf that is taken apart as a whole: (count head, rest)
+                whole = key[: key.index("part")]
+                self.splits[whole] = (tuple(t // r for t, r in zip(self.leaf_sizes[whole], rest, strict=True)), rest)
+            else:
+                self.splits[key] = (tuple(head), rest)
+        return Restart()
+
+    def align(self, sequences: Sequence[Sequence[IndexClass]]) -> None:
+        """Joins dimensions that are one, class by class."""
+        rows = [[x.root() for x in s] for s in sequences if s]
+        for column in range(max(map(len, rows), default=0)):
+            heads = [s[column].root() if len(s) > column else None for s in rows]
+            found = [h for h in heads if h is not None]
+            if len(found) < len(heads):
+                raise self.fail(f"dimensions do not match: {[[x.sizes for x in s] for s in rows]}")
+            least = min((h.sizes for h in found), key=prod)
+            for h in found:
+                if h.sizes != least:
+                    raise self.split(h, least)
+            for h in found[1:]:
+                join(found[0], h)
+
+    # slices -----------------------------------------------------------------------------------------------------
+
+    def part(self, node: TracedNode, slot: int, k: int, sizes: Sequence[Sizes]) -> TracedNode:
+        """Part k of a slot, of these sizes: pushed down to the tensors.
+
+        Raises:
+            Unreadable: of what mixes the parts.
+        """
+        mark = ("part", slot, k, tuple(sizes))
+        if mark not in node.cache:
+            made = self._part(node, slot, k, sizes)
+            made.part = (node, slot, k, tuple(sizes))
+            node.cache[mark] = made
+        return node.cache[mark]
+
+    def _part(self, node: TracedNode, slot: int, k: int, sizes: Sequence[Sizes]) -> TracedNode:
+        if node.kind == "param":
+            key = (*min(node.indices[slot].root().leaves, key=str), "part", k)
+            if key in self.splits:
+                raise self.fail("a part of a parameter is taken apart; use a parameter for each part")
+            self.leaf_sizes[key] = tuple(sizes[k])
+            indices = [IndexClass(sizes[k], key) if j == slot else x for j, x in enumerate(node.indices)]
+            value = node.value.narrow(slot, sum(s[0] for s in sizes[:k]), sizes[k][0])
+            return node.but(indices=indices, name=f"{node.name}[{k}]", value=value)
+        if self._beside(node, slot, sizes):
+            made, labels = node.sources[k]
+            return made.summed(tuple(map(labels.index, node.slots)), self.where)
+        sized = node.kind in ("same", "shift")
+        known = node.kind in ("contract", "add", "func", "pick") or (sized and node.entry)
+        if not known or slot in node.over:
+            raise self.fail(f"a slice along an axis that grows, of a {node.kind} {node.name}".rstrip())
+        made = pushed(node, slot, lambda c, s: self.part(c, s, k, sizes))
+        if sized:
+            root, made.exact = node.entry[0]
+            if root is not node.source:
+                raise self.fail("a slice along an axis that grows, of a product with constants; slice before")
+        return made
+
+    def _beside(self, node: TracedNode, slot: int, sizes: Sequence[Sizes]) -> bool:
+        """Are the parts of a slot what was put beside each other?"""
+        apart = (node.kind == "cat" or (node.name == "blend" and not node.note)) and node.slot == slot
+        whole = {*node.slots}
+        return apart and len(node.sources) == len(sizes) and all({*labels} == whole for _, labels in node.sources)
+
+    def narrowed(
+        self, x: View, d: int, start: Sizes, stop: Sizes, sizes: Sequence[Sizes] | None = None, k: int = 0
+    ) -> View:
+        """x[start:stop] along a dimension; bounds at every build. sizes, k: of all parts, and which it is."""
+        entries, whole = x.dims[d], x.sizes(d, self.builds)
+        new = tuple(b - a for a, b in zip(start, stop, strict=True))
+        if new == whole or not entries:
+            return x
+        if 0 in new:
+            raise self.fail("an empty slice")
+        e, index = entries[0], x.index(entries[0])
+        if len(entries) > 1:  # along the first of several
+            inner = tuple(prod(c) for c in zip(*(x.index(e).sizes for e in entries[1:]), strict=True))
+            if all(a % i == 0 and n % i == 0 for a, n, i in zip(start, new, inner, strict=True)):
+                y = View(x.node, [*x.dims[:d], entries[:1], entries[1:], *x.dims[d + 1 :]])
+                a, b = (tuple(v // i for v, i in zip(side, inner, strict=True)) for side in (start, stop))
+                y = self.narrowed(y, d, a, b)
+                return View(y.node, [*y.dims[:d], y.dims[d] + y.dims[d + 1], *y.dims[d + 2 :]])
+            if not all(x.index(e).fixed for e in entries):
+                raise self.fail("a slice across two axes; take the dimension apart first")
+            return self.entries_of(x, d, torch.arange(start[0], stop[0]))
+        if not isinstance(e, int):
+            return x.with_dim(d, () if set(new) == {1} else (IndexClass(new),))
+        if set(new) == {1} and not (sizes and index.fixed):
+            y = self.pick(x, d, start)
+            return View(y.node, [*y.dims[:d], (), *y.dims[d:]])
+        try:
+            if sizes is None:
+                sizes, k = self._parts(start, stop, whole)
+            return View(self.part(x.node, e, k, sizes), x.dims)
+        except Unreadable:
+            if index.fixed:
+                return self.entries_of(x, d, torch.arange(start[0], stop[0]))
+            raise
+
+    def _parts(self, start: Sizes, stop: Sizes, whole: Sizes) -> tuple[Sequence[Sizes], int]:
+        """The parts of which a slice is one, and which."""
+        new = tuple(b - a for a, b in zip(start, stop, strict=True))
+        if all(w % n == 0 and a % n == 0 for a, n, w in zip(start, new, whole, strict=True)):
+            return [new] * (whole[0] // new[0]), start[0] // new[0]
+        if not any(start):
+            return [new, tuple(w - n for w, n in zip(whole, new, strict=True))], 0
+        if stop == whole:
+            return [start, new], 1
+        raise self.fail("a slice from the middle of an axis; split it into parts")
+
+    def entries_of(self, x: View, d: int, at: Tensor) -> View:
+        """Entries of a Theta(1) dimension: of the size of the whole."""
+        entries = x.dims[d]
+        if any(not x.index(e).fixed for e in entries):
+            raise self.fail("entries of an axis that grows are chosen by an index")
+        if not entries:
+            return x
+        if len(entries) > 1 or not isinstance(keep := entries[0], int):
+            raise self.fail("entries of several axes at once")
+        node = x.node.behind("same", self.where, name="entries", exact=lambda v: v.index_select(keep, at))
+        node.indices[keep] = IndexClass(self.same_everywhere(len(at)))
+        count, rest = divmod(x.index(keep).sizes[0], len(at))
+        node.part = None if rest else (x.node, keep, 0, (self.same_everywhere(len(at)),) * count)
+        return View(node, x.dims)
+
+    def stepped(self, x: View, d: int, first: int, step: int) -> View:
+        """x[first::step] along a dimension: one of the interleaved parts of it."""
+        e, whole = x.dims[d], x.sizes(d, self.builds)
+        if e and x.index(e[-1]).sizes == self.same_everywhere(step) and first < step:
+            y = View(x.node, [*x.dims[:d], e[:-1], e[-1:], *x.dims[d + 1 :]])
+            return self.pick(y, d + 1, self.same_everywhere(first))
+        if len(e) == 1 and x.index(e[0]).fixed:
+            return self.entries_of(x, d, torch.arange(first, whole[0], step))
+        if len(e) != 1 or not isinstance(e[0], int) or any(n % step for n in whole):
+            raise self.fail("a slice with a step, across axes")
+        raise self.split(x.index(e[0]), tuple(n // step for n in whole))
+
+    def pick(self, x: View, d: int, at: Sizes) -> View:
+        """One entry along a dimension, which goes."""
+        entries, dims = x.dims[d], [*x.dims[:d], *x.dims[d + 1 :]]
+        if len(entries) > 1:
+            raise self.fail("one entry of several axes at once; take the dimension apart first")
+        if not entries or not isinstance(slot := entries[0], int):
+            return View(x.node, dims)
+        at = tuple(int(k) % n for k, n in zip(at, x.sizes(d, self.builds), strict=True))
+        mark = ("pick", slot, at)
+        if mark not in x.node.cache:
+            made = x.node.behind("pick", self.where, slot=slot, at=at)
+            made.indices = without(made.indices, slot)
+            x.node.cache[mark] = made
+        down = [tuple(e - (e > slot) if isinstance(e, int) else e for e in dim) for dim in dims]
+        return View(x.node.cache[mark], down)
+
+    def regrouped(self, x: View, shapes: Sequence[Sequence[int]]) -> View:
+        """view and reshape."""
+        entries = [e for dim in x.dims for e in dim]
+        dims: Dims = []
+        at = 0
+        for sizes in zip(*shapes, strict=True):
+            dim: list[int | IndexClass] = []
+            have = self.same_everywhere(1)
+            while have != sizes and set(sizes) != {1}:
+                if at >= len(entries):
+                    raise self.fail(f"a view as {tuple(shapes[0])} does not fit")
+                index = x.index(entries[at])
+                need = tuple(n // h if n % h == 0 else 0 for n, h in zip(sizes, have, strict=True))
+                if all(n and n % m == 0 for n, m in zip(need, index.sizes, strict=True)):
+                    dim.append(entries[at])
+                    have = tuple(h * m for h, m in zip(have, index.sizes, strict=True))
+                    at += 1
+                elif all(n and m % n == 0 for n, m in zip(need, index.sizes, strict=True)):
+                    if isinstance(entries[at], int) or index.leaves:
+                        raise self.split(index, need)
+                    rest = tuple(m // n for n, m in zip(need, index.sizes, strict=True))
+                    entries[at : at + 1] = [IndexClass(need), IndexClass(rest)]
+                else:
+                    raise self.fail(f"a view as {tuple(shapes[0])} cuts an axis of sizes {index.sizes}")
+            dims.append(tuple(dim))
+        if at != len(entries):
+            raise self.fail(f"a view as {tuple(shapes[0])} does not fit")
+        return View(x.node, dims)
