@@ -1,7 +1,7 @@
 """Times muP of networks that grow in layers, in steps and in letters, and draws docs/assets/growth.png.
 
-Run: ``python benchmarks/growth.py`` (some minutes; every point is a cold process, and the first that takes over
-``SECONDS`` ends its curve).
+Run: ``python benchmarks/growth.py`` (some minutes; every point is a cold process, and a curve ends at the first without
+an answer within ``SECONDS``).
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-import matplotlib
 from fresh import command, fresh
 from matplotlib.figure import Figure
 
@@ -70,7 +69,8 @@ def main() -> None:
             }[title.split()[0]]
             axes.loglog(*curve(*asked), "o-", label=function or "linear")
         axes.set(xlabel=title)
-        axes.xaxis.set_major_formatter(matplotlib.ticker.ScalarFormatter())
+        axes.set_xticks(asked[0], labels=map(str, asked[0]))
+        axes.minorticks_off()
         axes.legend()
     figure.axes[0].set(ylabel="CPU seconds of one answer")
     figure.savefig(TARGET, dpi=110)
