@@ -74,7 +74,7 @@ def missing(what: str, module: str, extra: str) -> UsageError:
 
 def unknown_name(kind: str, name: str | Sequence[str], choices: Iterable[str]) -> UsageError:
     """``no optimizer named 'adm'; did you mean 'adam'? known: adam, adamw, sgd, signsgd``; of several names all."""
-    names, wrong = list(islice(choices, NEARBY)), [name] if isinstance(name, str) else list(name)
+    names, wrong = list(dict.fromkeys(islice(choices, NEARBY))), [name] if isinstance(name, str) else list(name)
     lowered = {n.lower(): n for n in names}
     more = f" and {len(wrong) - NAMED} more" if len(wrong) > NAMED else ""
     wrong = [x if len(x) <= QUOTED else _cut(x, QUOTED) for x in wrong[:NAMED]]

@@ -7,14 +7,9 @@ from collections.abc import Mapping, Sequence
 import click
 
 from scaling_algebra.documents import Document
-from scaling_algebra.explanations.mechanisms import TITLES
-from scaling_algebra.spec.desiderata import ABOUT
-from scaling_algebra.spec.glossary import TERMS
 
-from .list import sections_document
+from .list import GLOSSARY, sections_document
 from .options import printed
-
-SECTIONS: Mapping[str, Mapping[str, str]] = {"words": TERMS, "mechanisms": TITLES, "desiderata": ABOUT}
 
 
 def meant(arguments: Sequence[str]) -> str | None:
@@ -26,7 +21,7 @@ def meant(arguments: Sequence[str]) -> str | None:
 def _rows(word: str) -> dict[str, Mapping[str, str]]:
     """Entries called ``B``, or ``mechanism B``, in any case."""
     rows: dict[str, Mapping[str, str]] = {}
-    for title, entries in SECTIONS.items():
+    for title, entries in GLOSSARY.items():
         asked = word.lower().removeprefix(f"{title.removesuffix('s')} ").strip()
         if found := {name: text for name, text in entries.items() if name.lower() == asked}:
             rows[title] = found

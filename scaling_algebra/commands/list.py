@@ -91,10 +91,12 @@ def network_document(network: Network) -> Document:
     return Document(tuple(blocks), record)
 
 
+GLOSSARY: Mapping[str, Mapping[str, str]] = {"words": TERMS, "mechanisms": TITLES, "desiderata": ABOUT}
+
+
 def glossary_document() -> Document:
     """The words, and every quantity, desideratum and mechanism of the MoE block."""
-    sections = {"words": TERMS, "mechanisms": TITLES, "desiderata": ABOUT, "quantities": _formulas(MOE_BLOCK)}
-    return sections_document(sections, {})
+    return sections_document({**GLOSSARY, "quantities": _formulas(MOE_BLOCK)}, {})
 
 
 def _formulas(network: Network) -> dict[str, str]:

@@ -160,9 +160,9 @@ def pruned_products(examples):
     @settings(max_examples=examples, deadline=None, suppress_health_check=SLOW)
     @given(
         trees(),
-        st.sampled_from([Fraction(0), Fraction(1, 4), Fraction(1, 2), Fraction(1)]),
-        st.sampled_from([1, 2, 3, None]),
-        st.sampled_from([0, 1, 2, 4, None]),
+        st.sampled_from([Fraction(0), Fraction(0), Fraction(1, 4), Fraction(1, 2), Fraction(1)]),
+        st.sampled_from([None, None, None, 1, 2, 3]),
+        st.sampled_from([None, None, None, 0, 1, 2, 4]),
         st.randoms(use_true_random=False),
     )
     def check(case, gap, most, leaves, order):

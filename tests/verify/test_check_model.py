@@ -13,10 +13,13 @@ from torch import nn
 from torch.nn import functional as F
 
 from scaling_algebra.errors import UsageError
+from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.apply.checking import between, check_model, culprit
 from scaling_algebra.verify.apply.loading import load
 from scaling_algebra.verify.judging.fit import Verdict
+from scaling_algebra.verify.judging.measurement import Measurement
+from scaling_algebra.verify.judging.verdicts import judge
 from scaling_algebra.verify.tracing.measuring import Watch
 from scaling_algebra.verify.tracing.models import built, traced
 
@@ -86,8 +89,8 @@ class OneHead(nn.Module):
 
 def test_a_factor_in_the_model_and_one_that_is_folded():
     """1 / d in the code; and 1 / sqrt(d), of which the rest goes to the queries: every row but theirs is the same."""
-    inside = check_model(lambda z: OneHead(z["N"], 1 / z["N"]), seeds=2)
-    folded = check_model(lambda z: OneHead(z["N"], (32 * z["N"]) ** -0.5), seeds=2, fold=True)
+    inside = check_model(lambda z: OneHead(z["N"], 1 / z["N"]), seeds=4)
+    folded = check_model(lambda z: OneHead(z["N"], (32 * z["N"]) ** -0.5), seeds=4, fold=True)
     for a, b in zip(inside.rows, folded.rows, strict=True):
         assert (a.quantity, a.step, a.fit.zero) == (b.quantity, b.step, b.fit.zero)
         if a.predicted is not None:
@@ -150,8 +153,20 @@ def own(rate):
 
 def test_the_rates_of_an_optimizer_of_ones_own():
     assert check_model(own(lambda n: 0.3 / n), seeds=4).exit_code == 0
-    wrong = check_model(own(lambda n: 0.01), seeds=4)
-    assert wrong.exit_code == 1 and culprit(wrong).quantity == "2.weight.update"
+    for rate in (lambda n: 0.01, lambda n: 9.6 / n**2):  # one at every size, and one that falls too fast
+        wrong = check_model(own(rate), seeds=4)
+        assert wrong.exit_code == 1 and culprit(wrong).quantity == "2.weight.update"
+
+
+@pytest.mark.parametrize(("direct", "verdict"), [((), Verdict.INCONCLUSIVE), (("h",), Verdict.REFUTED)])
+def test_a_small_leading_power_may_lie_under_a_larger_one_but_where_one_tensor_decides(direct, verdict):
+    """0.05 + n^(-1/2) beside a prediction of 0 and a next power of -1/2."""
+    noise = 1 + 0.01 * torch.randn(3, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64).numpy()
+    m = Measurement(Ray.parse("N=1"), 0)
+    m.sizes, m.dims = [1, 2, 4], [{"N": 32 * n} for n in (1, 2, 4)]
+    m.values = {("h", 0): [(0.05 + n**-0.5) * noise[i] for i, n in enumerate(m.sizes)]}
+    report = judge(m, {"h": [Fraction(0)]}, powers=lambda *_: [(Fraction(-1, 2), True)], direct=direct)
+    assert [row.verdict for row in report.rows] == [verdict]
 
 
 def ends(sizes):
@@ -182,12 +197,13 @@ class Grown(nn.Module):
         (lambda s: Grown(s["N"], False), "the output grows"),
         (mixture(gate=torch.sigmoid), r"must multiply by 0.5 \(alpha of scalecalc list"),
         (lambda s: nn.Sequential(nn.Linear(5, s["N"]), nn.LSTM(s["N"], 3)), "1: lstm: no rule for this call"),
+        (language, "seeds is 3, which decides nothing; give 4 or more"),
     ],
 )
 def test_what_cannot_be_checked_is_one_line_before_training(build, said):
     sizes = ("N=32,N_e=32,M=4", "N=128,N_e=128,M=16") if "alpha" in said else ()
     with pytest.raises(UsageError, match=said) as error:
-        check_model(build, *sizes)
+        check_model(build, *sizes, seeds=3 if "seeds" in said else 6)
     assert "\n" not in str(error.value)
 
 

@@ -396,6 +396,7 @@ REFUSED = {
     "is no function of the equations": lambda m, h: torch.exp(m.w(h)),
     "sizes .* no multiple of one axis": lambda m, h: m.v(h),
     "the order of what is chosen changes": lambda m, h: m.w(h).topk(m.n, -1).values,
+    "beside no one tensor in all of its uses": lambda m, h: h + m.w(h / m.n),
     "read whole and in parts": lambda m, h: torch.cat([m.w(h)[:, : m.n // 2], h[:, m.n // 2 :]], -1),
 }
 

@@ -23,14 +23,15 @@ import torch
 from torch import Tensor, nn
 
 from scaling_algebra.dynamics.analysis import Analysis
-from scaling_algebra.errors import UsageError
+from scaling_algebra.errors import UsageError, shown
 from scaling_algebra.recipes.recipe import Recipe, recipe
 from scaling_algebra.recipes.sizes import Sizes, read_sizes, way
 from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.hardware import spare_threads
-from scaling_algebra.verify.judging.fit import Verdict
+from scaling_algebra.verify.judging.fit import MIN_SEEDS, MIN_SIZES, Verdict
 from scaling_algebra.verify.judging.measurement import Measurement, Series, fingerprint
+from scaling_algebra.verify.judging.mixtures import Powers
 from scaling_algebra.verify.judging.report import Report, ReportRow
 from scaling_algebra.verify.judging.verdicts import judge
 from scaling_algebra.verify.measuring.batches import descend
@@ -50,6 +51,8 @@ Kind = Literal["plan", "own", "one"]
 TINY = 1e-30
 """Epsilon of a parameter without a gradient."""
 OPTIMIZERS = (torch.optim.Adam, torch.optim.AdamW)
+DIRECT = (".init", ".update")
+"""Endings of what the initial values or the updates of one tensor make: its own numbers decide their power."""
 WIDTHS, WIDER = ("N", "N_e"), 4
 """Axes that grow where no target is given, and how much."""
 
@@ -81,9 +84,13 @@ def check_model(
         fold: as for ``plan``: what the model lacks is in the numbers that train it.
 
     Raises:
-        UsageError: a model that cannot be read, sizes off one ray, or a multiplier that the model lacks.
+        UsageError: a model that cannot be read, sizes off one ray, too few of them or too few seeds, or a multiplier
+            that the model lacks.
         Infeasible: no parameterization is found on the ray.
     """
+    for what, count, least in (("seeds", seeds, MIN_SEEDS), ("points", points, MIN_SIZES)):
+        if count < least:
+            raise UsageError(f"{what} is {shown(count)}, which decides nothing; give {least} or more")
     start, smallest = time.monotonic(), read_sizes(usual(build) if base is None else base, "base")
     wide = {axis: n * (WIDER if axis in WIDTHS else 1) for axis, n in smallest.items()}
     sizes = between(smallest, wide if target is None else read_sizes(target, "target"), points)
@@ -121,7 +128,9 @@ def check_model(
         "read": reading.lines,
     }
     moved = {x: power.on(ray) for x, power in (folded(numbers, reading) if fold else {}).items()}
-    return judge(m, _predicted(numbers.derivations[0], zero, names, steps, moved))
+    predicted, powers = _predicted(numbers.derivations[0], zero, names, steps, moved)
+    direct = {name for name in names if name.endswith(DIRECT)}
+    return judge(m, predicted, powers=powers, direct=direct)
 
 
 def culprit(report: Report) -> ReportRow | None:
@@ -161,10 +170,9 @@ def _measure(
         if left:
             name, factor = next(iter(left.items()))
             at = reading.factors[name][0] or "model"
-            raise UsageError(
-                f"at {dict(size)} {at} must multiply by {factor:g} ({name} of scalecalc list --model); do it there, "
-                "give fold=True, or choose sizes for which it need not"
-            )
+            where = ",".join(f"{axis}={n}" for axis, n in size.items())
+            said = f"at {where} {at} must multiply by {factor:g} ({name} of scalecalc list --model)"
+            raise UsageError(f"{said}; do it in its forward pass{'' if fold or how == 'own' else ', or fold=True'}")
         watch = Watch(model, inputs, reading)
         names.update(watch.names)
         for t, _ in enumerate(_steps(model, optimizer, inputs, m.steps, _epsilons(p))):
@@ -238,8 +246,9 @@ def _steps(
 
 def _predicted(
     d: Derivation, zero: Sequence[str], names: Mapping[str, Sequence[str]], steps: int, moved: Mapping[str, Fraction]
-) -> dict[str, Sequence[Cell]]:
-    """Exponents by name where they are certified; of several quantities those that they have in common.
+) -> tuple[dict[str, Sequence[Cell]], Powers]:
+    """Exponents by name where they are certified, of several quantities those that they have in common; and the powers
+    below them.
 
     Args:
         zero: tensors that start at zero instead. moved: exponents of what is folded into signals.
@@ -248,16 +257,22 @@ def _predicted(
     point = replace(d.scaling, tensors=tensors).point(d.ray)
     look = Analysis(d.ray, point, d.optimizer, d.network)
 
+    def more(quantity: str) -> Fraction:
+        return moved.get(quantity.split(".")[0], Fraction(0))
+
     def cell(quantity: str, t: int) -> Cell:
         decided = look.quick(quantity, t).decided and (answer := look(quantity, t)).decided
         exponent = answer.exponent if decided else ...
-        return exponent + moved.get(quantity.split(".")[0], 0) if isinstance(exponent, Fraction) else exponent
+        return exponent + more(quantity) if isinstance(exponent, Fraction) else exponent
 
     def row(quantity: str) -> list[Cell]:
         return [cell(quantity, t) for t in range(1 if quantity.endswith(".init") else steps + 1)]
 
+    def powers(name: str, t: int) -> list[tuple[Fraction, bool]]:
+        return [(e + more(quantity), seen) for quantity in names[name] for e, seen in look.powers(quantity, t)]
+
     rows = {name: list(zip(*map(row, quantities), strict=True)) for name, quantities in names.items()}
-    return {name: [cells[0] if len(set(cells)) == 1 else ... for cells in row] for name, row in rows.items()}
+    return {name: [cells[0] if len(set(cells)) == 1 else ... for cells in row] for name, row in rows.items()}, powers
 
 
 def _natural(model: nn.Module, numbers: Recipe) -> dict[str, float]:

@@ -247,12 +247,11 @@ class Limit:
         if q.rest >= 0:
             raise NotCovered(f"{name} is a random sum of size n^{q.rest}: its limit is no number")
 
-    def _product(self, s: Product, operands: Sequence[Leading], letters: str, without: int | None = None) -> Leading:
-        factors = [q for k, q in enumerate(operands) if k != without]
+    def _product(self, s: Product, operands: Sequence[Leading], letters: str) -> Leading:
         if s.tensor:
-            q = self._through(s.tensor.name, s.tensor.letters, factors, letters, s.out)
+            q = self._through(s.tensor.name, s.tensor.letters, operands, letters, s.out)
         else:
-            q = self.products.contract(factors, letters, s.out)
+            q = self.products.contract(operands, letters, s.out)
         for m in s.multipliers:
             q = q.times(*self.multipliers.get(m, (1.0, Fraction(0))))
         return q

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -35,6 +35,7 @@ def judge(
     required: Fraction = REQUIRED,
     powers: Powers | None = None,
     network: Network | None = None,
+    direct: Container[str] = (),
 ) -> Report:
     """Judges every predicted quantity that was measured, and every claim. Needs no torch.
 
@@ -45,6 +46,8 @@ def judge(
         required: share of the rows that are not predicted to be exactly zero which must agree.
         powers: what every size is a sum of; by default what the engine finds, if the prediction is of ``signals``.
         network: whose functions may have arguments too large for a verdict; by default that of ``signals``, too.
+        direct: quantities that are one product at one power; a slope below the prediction refutes it there, and no
+            trace of the predicted power under a larger next one is looked for.
 
     Raises:
         UsageError: a claim about a quantity or step that was not measured, or a log that cannot be used.
@@ -59,7 +62,7 @@ def judge(
     by_quantity = exponents(prediction, m.steps)
     for claim in claims:
         claim.check(m.names or by_quantity, m.steps)
-    rule = _Judge(m, by_quantity, spacing_of(m), powers, network, below_floor(m))
+    rule = _Judge(m, by_quantity, spacing_of(m), powers, network, below_floor(m), direct)
     measured = set(m.names)
     cells = [(q, t, p) for q, row in by_quantity.items() if q in measured for t, p in enumerate(row[: m.steps + 1])]
     cells = [cell for cell in cells if not m.logged or cell[:2] in m.values]
@@ -97,6 +100,7 @@ class _Judge:
     powers: Powers | None
     network: Network | None
     spoilt: Mapping[tuple[str, int], float]
+    direct: Container[str]
     fits: dict[tuple[str, int], Fit] = field(default_factory=dict)
 
     def predicted(self, quantity: str, step: int) -> Fraction | None:
@@ -136,7 +140,7 @@ class _Judge:
             return f"n^({predicted}) is seen beside a larger next power"
         if not (self.powers and own):
             return ""
-        if measured.high < predicted and part[1] >= TRACE:
+        if measured.high < predicted and part[1] >= TRACE and quantity not in self.direct:
             return f"n^({predicted}) may lie below a larger next power; larger sizes"
         parts = _parts(self.m, quantity, step)
         if parts and not any(self._refuted(part, step) for part in parts):

@@ -8,7 +8,7 @@ Read next: ``claims/`` (every claim), ``runner.py`` (runs experiments).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
@@ -33,13 +33,11 @@ class By(StrEnum):
 
 @dataclass(frozen=True)
 class Conditions:
-    """The run of a trial: device, values of n (none where the size is fixed), replicas at every size, and who is told
-    what is being trained."""
+    """The run of a trial: device, values of n (none where the size is fixed), and replicas at every size."""
 
     device: str
     sizes: tuple[int, ...]
     seeds: int
-    say: Callable[[str], None] = lambda what: None
 
 
 @dataclass(frozen=True)

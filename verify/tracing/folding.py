@@ -57,7 +57,7 @@ def bare(output: View, loops: bool = False) -> tuple[View, list[tuple[str, str]]
         sources = tuple(below(*source) for source in node.sources)
         if node.kind == "same":  # a number that may change with the length of a loop
             labels = dict(enumerate(node.indices))
-            node = node.but(kind="contract", out=tuple(labels), labels=labels, exact=None)
+            return node.but(kind="contract", sources=sources, out=tuple(labels), labels=labels, exact=None)
         if node.kind == "pick":
             source, mine = sources[0]
             source = source.summed(tuple(map(mine.index, range(len(mine)))), node.where)

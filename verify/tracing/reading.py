@@ -117,8 +117,8 @@ class Reader(Indices):
         read = views[1:] if call.name in ("__setitem__", "__getitem__") else views
         if any(v.node.kind == "pieces" for v in read):
             raise self.fail("reads a tensor of which parts alone are written; torch.cat its parts")
-        self.shapes = [[tuple(run.tensors[r.number].shape) for run in self.runs] for r in results]
-        self.values = [[run.tensors[r.number] for run in self.runs] for r in results]
+        self.values = [[run.tensor(r) for run in self.runs] for r in results]
+        self.shapes = [[tuple(v.shape) for v in values] for values in self.values]
         if all(v.node.kind == "const" for v in views):
             self.views |= {r.number: self.constant(v) for r, v in zip(results, self.values, strict=True)}
             return
@@ -302,7 +302,8 @@ class Reader(Indices):
         most = tuple(float(v.abs().max()) if v.numel() else 0.0 for v in values)
         if not any(most):
             return self.constant(self.values[0])
-        if "topk" in _bare(x.node).name and (entry := self._where_chosen(x, values[0])) is not None:
+        f = _bare(x.node)
+        if f.kind == "func" and "topk" in f.name and (entry := self._where_chosen(x, values[0])) is not None:
             return entry
         keys = range(len(x.dims))
         c, first = values[0], most[0]

@@ -60,13 +60,15 @@ class Recording:
 
     Attributes:
         calls: in order. tensors: by number, as they were made.
-        parameters, buffers: names by number. inputs: places by number. output: the logits.
+        parameters: names by number. inputs: places by number. places: of entries, by call, kept by who reads.
+        output: the logits.
     """
 
     calls: list[TorchCall] = field(default_factory=list)
     tensors: dict[int, Tensor] = field(default_factory=dict)
     parameters: dict[int, str] = field(default_factory=dict)
     inputs: dict[int, int] = field(default_factory=dict)
+    places: dict[tuple[str, str, int], Any] = field(default_factory=dict)
     output: Ref = Ref(-1)
 
     def tensor(self, ref: Ref) -> Tensor:

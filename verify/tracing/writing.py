@@ -50,6 +50,7 @@ class Writer:
         self.parameters: dict[str, str] = {}
         self.factors: dict[str, tuple[str, Powers]] = {}
         self.gauge: dict[str, Powers] = {}
+        self.beside: dict[str, Powers] = {}
         self.signals: dict[int, str] = {}
         self.cuts: dict[str, dict[str, tuple[int, int, int]]] = {}
         self.taken = {"data", "f", *FUNCTIONS}
@@ -291,24 +292,24 @@ class Writer:
             for axis, power in self.held.get(c.number, {}).items():
                 if summed & {*mine}:
                     own[axis] = own.get(axis, Fraction(0)) + power
+        own = {axis: power for axis, power in own.items() if power}
         if (summed and (not tensors or gated)) or tied:
             experts = any(self.axis(node.labels[x]) == "M" for x in summed)
             name = self._fresh("alpha" if experts else "scale")
-            self.factors[name] = (node.where, {a: p for a, p in own.items() if p})
+            self.factors[name], own = (node.where, own), {}
             text.insert(0, name)
-        elif own:
-            self._own(node, tensors, own)
+        self._beside(node, tensors, own)
         self._line(node, [letters[x] for x in node.out], " ".join(text))
 
-    def _own(self, node: TracedNode, tensors: Sequence[Any], own: Powers) -> None:
-        """A factor of the module beside a tensor: the tensor's numbers are those of the product of both."""
-        if (
-            len(tensors) != 1
-            or self.gauge.get(tensors[0][0].name, own) != own
-            or len(self.acts[tensors[0][0].name]) > 1
-        ):
-            raise node.fail(f"the module multiplies by {_shown(own)}, beside no one tensor; leave it out")
-        self.gauge[tensors[0][0].name] = own
+    def _beside(self, node: TracedNode, tensors: Sequence[Any], own: Powers) -> None:
+        """A factor of the module beside a tensor, in all of its uses: its numbers are those of the product of both."""
+        one = len(tensors) == 1 and len(self.acts[tensors[0][0].name]) == 1
+        if any(self.beside.setdefault(c.name, own) != own for c, _ in tensors) or (own and not one):
+            raise node.fail(
+                f"the module multiplies by {_shown(own)}, beside no one tensor in all of its uses; leave it out"
+            )
+        if own:
+            self.gauge[tensors[0][0].name] = own
 
     def _sum(self, node: TracedNode) -> None:
         letters, terms = self.own(node), []
@@ -394,4 +395,4 @@ def _table(entries: Mapping[str, str]) -> str:
 
 
 def _shown(powers: Powers) -> str:
-    return " ".join(f"{axis}^{power}" for axis, power in powers.items())
+    return " ".join(f"{axis}^{power}" for axis, power in powers.items()) or "1"
