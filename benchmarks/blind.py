@@ -70,7 +70,7 @@ def measured_with(chosen: dict[str, Any]) -> Iterator[None]:
     base = {key: chosen[key] for key in ("init", "lr", "eps")}
     with ExitStack() as patches:
         patches.enter_context(patch.object(scales, "MOE", scales.Constants(**base)))
-        patches.enter_context(patch.dict(scales.CONSTANTS, {"moe": {**scales.CONSTANTS["moe"], **base}}))
+        patches.enter_context(patch.dict(scales.MOE_CONSTANTS, base))
         patches.enter_context(patch.dict(cells.STREAMS, streams))
         yield
 
