@@ -45,7 +45,7 @@ test: static docs browser
 	$(PYTEST) --lane test
 
 # What tests/measure finds is kept under verify/evidence/measure; `make check` says when the code has moved since.
-CAMPAIGNS := quick transformer rays library
+CAMPAIGNS := quick rays library
 measure: setup
 	$(BIN)/pytest --lane measure --timeout 7200 tests/measure
 	for name in $(CAMPAIGNS); do $(BIN)/scalecalc verify --campaign $$name --device cpu -o runs/$$name || exit; done

@@ -108,7 +108,7 @@ MUTANTS = [
         ("demands.py", "if later is not None and later > 0:", "if later is not None and later > 9:"),
         ("demands.py", "if size is None or size == epsilon:", "if size is None or size <= epsilon:"),
         ("newton.py", "len(unmet) < len(best.unmet):", "len(unmet) > len(best.unmet):"),
-        ("newton.py", "unknown(wanted, look) or NO_COMMON", "NO_COMMON"),
+        ("newton.py", "unknown(wanted, look) or f", "f"),
         ("cones.py", "region = region.between(wall.facing(-size))", "region = region.between(wall.facing(size))"),
     ),
     *_room(
@@ -123,7 +123,7 @@ MUTANTS = [
         ("clauses.py", 'for sense in ("<=", ">="):', 'for sense in ("<=",):'),
         ("prover.py", "if missing.undecided and not asked.effort:", "if False:"),
         ("prover.py", "Uniqueness.UNIQUE if points else Uniqueness.IMPOSSIBLE", "Uniqueness.UNIQUE"),
-        ("every_step.py", "(most is None or value(bound) > most)", "(most is None or value(bound) > most + 1)"),
+        ("every_step.py", "if most is None or value > most:", "if most is None or value > most + 1:"),
     ),
     *_room(
         "judging",

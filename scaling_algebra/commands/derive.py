@@ -188,7 +188,7 @@ def _with_either_epsilon(configuration: Configuration) -> Derivation:
         return derive(configuration)
     except NotFound as error:
         chosen = click.get_current_context().params["epsilon"] is not None
-        if chosen or configuration.optimizer.regime != "derived" or error.failure != NO_COMMON:
+        if chosen or configuration.optimizer.regime != "derived" or not error.failure.startswith(NO_COMMON):
             raise
         try:
             d = derive(configuration.but(epsilon="negligible"))

@@ -13,6 +13,7 @@ from itertools import pairwise, product
 
 from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.dynamics.quantities import Quantity, quantities, quantity
+from scaling_algebra.dynamics.run import RunContext
 from scaling_algebra.formulas.graded import Bounds, FormAlgebra, FormTrajectory, size_of
 from scaling_algebra.formulas.search import UpperBounds
 from scaling_algebra.linear.clauses import Clause
@@ -98,16 +99,17 @@ class Facts:
 
 
 class RayFacts(Facts):
-    """Facts on one ray, at every parameter point, under one structure."""
+    """Facts on one ray, at every parameter point, under one structure.
+
+    Of functions only the first power counts: others are refused (``demands.first_power``).
+    """
 
     def __init__(self, network: Network, forms: FormAlgebra, demands: Iterable[Demand], structure: Structure) -> None:
         super().__init__(network)
         self.forms = forms
         forms.climb(replace(forms.rung, total=_TOTAL))
-        self._runs = [
-            FormTrajectory(network, forms, structure),
-            FormTrajectory(network, forms, structure, sized(demands)),
-        ]
+        first, kinds = RunContext(degrees="lowest"), (frozenset[str](), sized(demands))
+        self._runs = [FormTrajectory(network, forms, structure, x, context=first) for x in kinds]
 
     def atom(self, form: Form, sense: Sense, *more: tuple[str, int]) -> Linear:
         return Linear((*form.unknowns, *more), sense, form.power.on(self.forms.ray))

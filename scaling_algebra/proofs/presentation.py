@@ -22,9 +22,9 @@ def proof(p: Proof) -> Document:
     within = typeset(f"(O(1) at t = 0 .. {p.steps[0]}, Theta(1) by t = {p.steps[1]})")
     verdict = Text(f"proof: {p.outcome.verdict} {within.plain}", f"proof: {p.outcome.verdict} {within.rich}")
     blocks: list[Block] = [Heading(verdict, 2), Lines.of(literal(p.about), listed=True)]
-    if p.later is not None:
-        holds = "every demand holds" if p.later.holds else "not shown for every demand"
-        blocks.append(Lines.of(f"after any number of updates: {holds}", *map(typeset, p.later.open), listed=True))
+    if (left := p.open_later) is not None:
+        holds = "not shown for every demand" if left else "every demand holds"
+        blocks.append(Lines.of(f"after any number of updates: {holds}", *map(typeset, left), listed=True))
     for a in p.attempts:
         blocks += _attempt(p, a)
     return Document(tuple(blocks), {**p.configuration.as_json(), "unique": p.unique, "proof": p.as_json()})

@@ -10,11 +10,11 @@ Read next: ``smtlib.py`` (for other solvers), ``desiderata.py`` (the demands).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from fractions import Fraction
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Any, Unpack
 
 from scaling_algebra.counting.algebra import Algebra
@@ -39,9 +39,9 @@ from scaling_algebra.spec.trained import OptimizerInput
 
 from .candidates import broken, expressible, unmet
 from .clauses import RayFacts
-from .every_step import EveryStep, every_step
+from .every_step import open_later
 
-_FORMS = 100
+_FORMS = 128
 """Forms that one product may have in a proof: more of them than that are replaced by bounds."""
 
 APART = "another parameterization"
@@ -65,17 +65,29 @@ class Outcome:
         structure: the discrete choices.
         verdict: ``unique``: exactly one point meets the demands. ``impossible``: none. ``several``: two were found.
         points: points that meet every demand, as the engine certifies.
-        core: desiderata that together exclude every (other) point.
-        clauses: the unsatisfiable system: all clauses of the core, and the exclusion of the points found.
         why: what stands in the way, if undecided.
+        conflict: finds core and clauses, which costs more than the verdict.
     """
 
     structure: Structure
     verdict: Uniqueness
     points: tuple[Point, ...] = ()
-    core: tuple[str, ...] = ()
-    clauses: tuple[Clause, ...] = ()
     why: str = ""
+    conflict: Callable[[], tuple[tuple[str, ...], tuple[Clause, ...]]] = field(default=lambda: ((), ()), compare=False)
+
+    @property
+    def core(self) -> tuple[str, ...]:
+        """Desiderata that together exclude every (other) point."""
+        return self._found[0]
+
+    @property
+    def clauses(self) -> tuple[Clause, ...]:
+        """The unsatisfiable system: all clauses of the core, and the exclusion of the points found."""
+        return self._found[1]
+
+    @cached_property
+    def _found(self) -> tuple[tuple[str, ...], tuple[Clause, ...]]:
+        return self.conflict()
 
 
 @dataclass(frozen=True, repr=False)
@@ -102,14 +114,15 @@ class Proof(Rendered):
         return self.attempts[-1]
 
     @cached_property
-    def later(self) -> EveryStep | None:
-        """Facts after any number of updates at the only parameterization; None if there is not exactly one."""
+    def open_later(self) -> tuple[str, ...] | None:
+        """The demands that are not shown to hold after any number of updates at the only parameterization, a line each;
+        None if there is not exactly one."""
         if not self.unique:
             return None
         asked, structure = self.configuration, self.outcome.structure
         look = Analysis(asked.ray, self.outcome.points[0], asked.optimizer, asked.network)
         demands = asked.parameterization.demanded(asked.network, structure)
-        return every_step(look, demands, horizon(asked.network, structure))
+        return open_later(look, demands, horizon(asked.network, structure))
 
     @property
     def unique(self) -> bool | None:
@@ -155,11 +168,12 @@ class Proof(Rendered):
 
     def as_json(self) -> dict[str, Any]:
         """The JSON contract of ``derive --prove``."""
+        left = self.open_later
         return {
             "about": self.about,
             "verdict": self.outcome.verdict,
             "steps": {"O(1)": self.steps[0], "Theta(1)": self.steps[1]},
-            "every_step": None if self.later is None else {"holds": self.later.holds, "open": list(self.later.open)},
+            "every_step": None if left is None else {"holds": not left, "open": list(left)},
             "attempts": [
                 {
                     "structure": str(a.structure),
@@ -299,7 +313,7 @@ class System:
         broken = [n for n, x in left.items() if getattr(point, x[0])[x[2:]] != held[x].on(self.ray)]
         if not broken:
             return outcome
-        return Outcome(self.structure, Uniqueness.IMPOSSIBLE, core=(*outcome.core, *broken))
+        return Outcome(self.structure, Uniqueness.IMPOSSIBLE, conflict=lambda: ((*outcome.core, *broken), ()))
 
     def _equations(self) -> set[str]:
         """The held unknowns that clauses are about."""
@@ -314,16 +328,17 @@ class System:
                 values = self.next(apart)
                 if values is None:
                     verdict = Uniqueness.UNIQUE if points else Uniqueness.IMPOSSIBLE
-                    core, needed = self._solver.conflict(apart)
-                    core = tuple(x for x in core if x != APART)
-                    if _faithful(self.prover.optimizer):
-                        core = (*core, EPSILON)
-                    return Outcome(self.structure, verdict, tuple(points), core, needed)
+                    return Outcome(self.structure, verdict, tuple(points), conflict=partial(self._conflict, apart))
                 points.append(self.point(values))
                 apart.append(Clause(APART, self.other(values), "not the one found"))
         except Undecided as reason:
             return Outcome(self.structure, Uniqueness.UNDECIDED, tuple(points), why=str(reason))
         return Outcome(self.structure, Uniqueness.SEVERAL, tuple(points))
+
+    def _conflict(self, apart: Sequence[Clause]) -> tuple[tuple[str, ...], tuple[Clause, ...]]:
+        core, needed = self._solver.conflict(apart)
+        epsilon = (EPSILON,) if _faithful(self.prover.optimizer) else ()
+        return (*(x for x in core if x != APART), *epsilon), needed
 
     def next(self, apart: Sequence[Clause]) -> dict[str, Fraction] | None:
         """A point that meets the demands and the clauses ``apart``; None if there is none."""

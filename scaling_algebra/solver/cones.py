@@ -2,8 +2,7 @@
 
 At a scaling that is linear in the rates every size is a maximum of linear functions of the rates, so that the rays on
 which nothing exceeds O(1) are a cone, and its spanning rays are enough to check it.
-Read next: ``convexity.py`` (the proof), ``scaling_algebra/all_rays`` (the map of all cones), ``newton.py`` (a formula
-on one ray).
+Read next: ``convexity.py`` (the proof), ``scaling_algebra/all_rays`` (all cones), ``newton.py`` (a formula on one ray).
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from fractions import Fraction
 from math import prod
 
 from scaling_algebra.dynamics.analysis import Analysis
-from scaling_algebra.errors import UsageError
 from scaling_algebra.linear.cone import Cone, bounding, simplicity
 from scaling_algebra.linear.linear import Linear, Vector, dot
 from scaling_algebra.spec.axes import Ray
@@ -24,44 +22,11 @@ from scaling_algebra.spec.parameterizations import Parameterization
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import Scaling
 
-from .convexity import Looks, cone_holds, growing, normalises, open_axes, ray_along
+from .convexity import Looks, growing, normalises, open_axes, ray_along
 from .demands import HORIZON
 
 _WORK = 5_000
 """Nodes of matching searches spent on a corner that may lie outside."""
-
-
-def cone(
-    scaling: Scaling,
-    optimizer: Optimizer,
-    parameterization: Parameterization,
-    structure: Structure,
-    ray: Ray | None = None,
-    looks: Looks | None = None,
-) -> Cone | None:
-    """The cone of a formula, proved for t = 0 .. 2; None if there is no ray, or no proof on the rays that span it.
-
-    Method: as ``reach``, as gradient descent; then ``cone_holds`` proves it, for the optimizer itself.
-
-    Args:
-        ray: where the formula was found; of use only if the optimizer normalises without an epsilon.
-        looks: to share what is known at some rays with the cones of other formulas, and whose network is meant.
-
-    Raises:
-        UsageError: an optimizer that normalises without an epsilon, and no ray.
-    """
-    looks = looks or Looks()
-    reached = reach(scaling, optimizer, parameterization, structure, ray, looks)
-    if reached is None:
-        return None
-    return (
-        None if cone_holds(scaling, optimizer, parameterization, rays_of(reached), structure, looks=looks) else reached
-    )
-
-
-def rays_of(cone: Cone, fixed: frozenset[str] = frozenset()) -> tuple[Ray, ...]:
-    """The spanning rays of a cone, rates that sum to 1."""
-    return tuple(_scaled(cone.axes, rates, fixed) for rates in cone.rays)
 
 
 def reach(
@@ -69,7 +34,7 @@ def reach(
     optimizer: Optimizer,
     parameterization: Parameterization,
     structure: Structure,
-    ray: Ray | None,
+    ray: Ray,
     looks: Looks,
     fixed: frozenset[str] = frozenset(),
 ) -> Cone | None:
@@ -79,12 +44,11 @@ def reach(
     breaks it, until no corner breaks any.
 
     Args:
-        ray, looks: as for ``cone``. fixed: axes that do not grow.
+        ray: where the formula was found. looks: whose network is meant; what is known at some rays is shared with the
+            cones of other formulas. fixed: axes that do not grow.
     """
     plain = descent(scaling)
     if normalises(optimizer):
-        if ray is None:
-            raise UsageError(f"{optimizer.name} normalises without an epsilon: say on which ray the formula was found")
         plain = _multiplied(scaling, looks.at(scaling, ray, optimizer, growing([ray])))
     axes = open_axes(looks.network, fixed, looks.routed)
     demands = parameterization.demanded(looks.network, structure)

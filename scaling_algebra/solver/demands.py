@@ -18,7 +18,8 @@ from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.spec.desiderata import HORIZON as HORIZON
 from scaling_algebra.spec.desiderata import Demand
-from scaling_algebra.spec.networks.language import Network
+from scaling_algebra.spec.networks.language import Function, Network
+from scaling_algebra.spec.networks.roles import experts
 from scaling_algebra.spec.optimizers import Trained
 from scaling_algebra.spec.powers import Form
 
@@ -48,17 +49,12 @@ class Infeasible(Unsatisfiable):
 
     Attributes:
         undecided: that demand is not known to fail.
-        demand: that demand, if it is one alone. values: where an iteration ended at which it fails.
         everywhere: that demand fails at any powers: a zero that stays is exact whatever the powers are.
     """
 
-    values: Mapping[str, Fraction] | None = None
-
-    def __init__(
-        self, reason: str | Failure, undecided: bool = False, demand: Demand | None = None, everywhere: bool = False
-    ) -> None:
+    def __init__(self, reason: str | Failure, undecided: bool = False, everywhere: bool = False) -> None:
         self.undecided = reason.undecided if isinstance(reason, Failure) else undecided
-        self.demand, self.everywhere = demand, everywhere
+        self.everywhere = everywhere
         super().__init__(str(reason))
 
 
@@ -85,7 +81,7 @@ class NotFound(Infeasible):
 
 def provable(network: Network, ray: Ray, optimizer: Trained) -> str:
     """Why proofs do not reach a configuration; empty if they do."""
-    if by := [s.out for s in (*network.live, *network.norms)]:
+    if by := [s.out for s in (*network.live, *network.norms) if not first_power(network, ray, s)]:
         unknown = f"unknown sizes ({', '.join(by)}; derive --without {by[0]} leaves it out)"
         return f"{network.name} divides or gates by {unknown}; proofs are for products, sums and held gates"
     if sparse(network, ray):
@@ -95,6 +91,18 @@ def provable(network: Network, ray: Ray, optimizer: Trained) -> str:
             who = f"{rule.name} with a negligible epsilon" if rule.negligible else rule.name
             return f"{who} divides by unknown sizes; proofs are for sgd, momentum and optimizers with a derived epsilon"
     return ""
+
+
+def first_power(network: Network, ray: Ray, s: Function) -> bool:
+    """Nothing but the first power of its argument counts in a function, where demands hold.
+
+    Law: its argument is O(1) by mu-1, and none of its indices grows, so that nothing averages out along them: then x^p
+    times anything is no larger than x times that.
+    """
+    letters = network.signals[s.out] + s.over
+    plain = s.kind.kind != "norm" and not s.kind.gaps and 1 in s.kind.powers
+    freed = {x.source for x in experts(network)}  # by an intervention from mu-1
+    return plain and not any(ray[network.axes[x]] for x in letters) and freed.isdisjoint(x.name for x in s.inputs)
 
 
 @dataclass(frozen=True)
@@ -125,7 +133,7 @@ def check(demands: Iterable[Demand], look: Analysis, closely: Callable[[], Analy
             closer = closer or closely()
             failure = violation(demand, closer)
         if failure:
-            raise Infeasible(failure, demand=demand)
+            raise Infeasible(failure)
 
 
 def met(demand: Demand, look: Analysis) -> bool:

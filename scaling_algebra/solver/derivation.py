@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 from scaling_algebra import limits
 from scaling_algebra.documents import Rendered
@@ -25,8 +25,7 @@ from scaling_algebra.spec.desiderata import Structure
 from scaling_algebra.spec.gauges import GAUGES, OWN
 from scaling_algebra.spec.given import SETTINGS, unknown
 from scaling_algebra.spec.networks.language import Network
-from scaling_algebra.spec.networks.library import MOE_BLOCK
-from scaling_algebra.spec.optimizers import Optimizer, Trained
+from scaling_algebra.spec.optimizers import Trained
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.records import plain
 from scaling_algebra.spec.scaling import Scaling, TensorScaling
@@ -35,8 +34,6 @@ from scaling_algebra.spec.trained import OptimizerInput
 from .demands import Fixing, Infeasible, NotFound
 from .newton import Solution, Solver
 
-if TYPE_CHECKING:
-    from scaling_algebra.linear.cone import Cone
 TIES = "a router that starts at zero ties all logits: top-K needs some randomness of its own"
 
 
@@ -126,22 +123,6 @@ class Derivation(Rendered):
     def _analysis(self) -> Analysis:
         return Analysis(self.ray, self.scaling.point(self.ray), self.optimizer, self.network)
 
-    @cached_property
-    def cone(self) -> Cone | None:
-        """The cone of rays on which this formula is muP, proved for t = 0 .. 2.
-
-        None in a regime, for K < M or another parameterization than muP, and where the proof fails.
-        """
-        from .cones import cone
-
-        asked, rule = self.configuration, self.optimizer
-        generic = not self.ray.name and self.ray["K"] == self.ray["M"]
-        as_defined = asked.readout_init == asked.parameterization.readout_init and not asked.given
-        proper = as_defined and asked.parameterization.name == "mup"
-        if not (generic and proper and self.network == MOE_BLOCK and isinstance(rule, Optimizer)):
-            return None
-        return cone(self.scaling, rule, asked.parameterization, Structure(), self.ray)
-
     def exponents(self, role: str) -> tuple[Fraction | None, Fraction | None, Fraction | None]:
         """b, c, d of a tensor on the ray; b is None for zero init, c for a frozen tensor, d without an epsilon."""
         s = self.tensors[role]
@@ -177,7 +158,6 @@ class Derivation(Rendered):
             "unique": self.unique,
             "unmet": self.unmet,
             "assumes": self.assumes,
-            "cone": None if self.cone is None else self.cone.inequalities,
             "tensors": tensors,
         }
         return {key: plain(value) for key, value in record.items()}

@@ -112,14 +112,12 @@ class Solver:
             Infeasible: none of the structures works; the message names what failed without any intervention.
         """
         base = given.structure(base or parameterization.base_structure(parameterization.readout_init))
-        if parameterization.structural and not given:
-            return Search(self, parameterization, base).solution()
         options = interventions(self.network, base) if parameterization.structural else [base]
         rejected: list[tuple[Structure, str]] = []
         start: dict[str, Fraction] | None = None
         best: Solution | None = None
         undecided = False
-        near = self._derived(parameterization, base) if given else []
+        near = self._derived(parameterization, base) if given.held or (given and parameterization.structural) else []
         everywhere = True
         for structure in given.allowed(options):
             demands = parameterization.demanded(self.network, structure)
@@ -132,7 +130,7 @@ class Solver:
                 except Infeasible as problem:
                     failure, sure = str(problem), problem.everywhere
                     undecided |= problem.undecided and not rejected
-                    if sure or (undecided and not self.effort and not given):
+                    if sure or (undecided and not self.effort and not given.held):
                         break
                     continue
                 scaling = self.scaling(look, forms, structure, given)
@@ -251,13 +249,8 @@ class Solver:
         start: Mapping[str, Fraction],
         held: Mapping[str, Fraction],
         steady: bool = False,
-        quick: bool = False,
     ) -> tuple[Analysis, dict[str, Fixing]]:
-        """Newton's method; at a start that is steady nothing diverges.
-
-        Args:
-            quick: by lower bounds alone, for a structure that is likely to be refused.
-        """
+        """Newton's method; at a start that is steady nothing diverges."""
         fixed = {*held, *(f"b.{role}" for role in structure.zero)}
         wanted = [d for d in demands if d.fixes and d.fixes not in fixed]
         wanted = [d for d in wanted if concerns(d, self.optimizer)]
@@ -274,7 +267,7 @@ class Solver:
                 raise
             except ValueError:  # a fraction too fine for the engine: the iteration does not settle
                 raise Infeasible(NO_COMMON) from None
-            forms, steady = {}, not quick and (steady or not any(diverges(look, demand) for demand in wanted))
+            forms, steady = {}, steady or not any(diverges(look, demand) for demand in wanted)
             for demand in wanted:
                 fixing = largest(look, demand, steady)
                 if fixing is None:
@@ -294,7 +287,8 @@ class Solver:
             keep: list[Row] = [({name: 1}, values[name]) for name in names]  # for directions the forms leave open
             moved = {**values, **(solve_linear([rows[k] for *_, k in ranked] + keep, names) or {})}
             values, stuck, steady = moved, moved == values, False
-        raise Infeasible(unknown(wanted, look) or NO_COMMON)
+        left = next((fixing.demand.label for fixing, holds in zip(forms.values(), met, strict=True) if not holds), "")
+        raise Infeasible(unknown(wanted, look) or f"{NO_COMMON}, such as {left}")
 
     def _asleep(self, look: Analysis, structure: Structure, last: int) -> bool:
         """What is exactly zero at an update stays so.
@@ -380,10 +374,6 @@ class Solver:
             values[f"c.{role}"] = held.get(f"c.{role}", values[f"c.{role}"] + values[f"d.{role}"])
         return values
 
-    def resume(self, looks: Sequence[Analysis]) -> None:
-        """Goes on with a run, with all that it knows."""
-        self._last = looks[0] if looks else self._last
-
     def _look(self, point: Point) -> Analysis:
         """The run at a point; at that of the last call the same run, with all that it knows."""
         if self._last is None or self._last.point != point:
@@ -430,85 +420,6 @@ class Solver:
         )
 
 
-class Search:
-    """Searches the structure with the fewest interventions that meets every demand.
-
-    Law: rules with an epsilon fail where gradient descent does (``Solver._after_descent``). So gradient descent is
-    iterated by lower bounds, from where it ended in the first structure, and most structures are refused there, by a
-    demand that one before failed.
-
-    Attributes:
-        end: where gradient descent ended in the first structure; empty before.
-        failed: demands that structures failed.
-        looks: runs of the end so far, for structures that differ in demands alone.
-    """
-
-    def __init__(self, solver: Solver, parameterization: Parameterization, base: Structure) -> None:
-        self.solver, self.parameterization, self.base = solver, parameterization, base
-        self.end: Mapping[str, Fraction] = {}
-        self.failed: list[Demand] = []
-        self.looks: list[Analysis] = []
-
-    def solution(self) -> Solution:
-        """The first structure that meets the demands, and its solution.
-
-        Raises:
-            Infeasible: there is none; the message names what fails without any intervention.
-        """
-        rejected: list[tuple[Structure, str]] = []
-        for structure in interventions(self.solver.network, self.base):
-            demands = self.parameterization.demanded(self.solver.network, structure)
-            try:
-                look, forms = self._iterated(demands, structure)
-                self.solver.met(demands, look)
-            except Infeasible as problem:
-                rejected.append((structure, str(problem)))
-                self.failed += [problem.demand] if problem.demand else []
-                continue
-            scaling = self.solver.scaling(look, forms, structure)
-            return Solution(scaling, structure, forms, tuple(rejected), (), look.assumed)
-        raise Infeasible(rejected[0][1])
-
-    def _iterated(self, demands: Sequence[Demand], structure: Structure) -> tuple[Analysis, dict[str, Fixing]]:
-        """Newton's method in one structure; another start is for an iteration that does not end."""
-        failure = Infeasible("")
-        for start in [self.end] if self.end else [self.solver.aligned(), self.solver.lazy()]:
-            try:
-                begin = self._descended(demands, structure, start)
-                look, forms = self.solver.newton(demands, structure, begin, {})
-                self.end = self.end or {**start, **look.point.values}
-                return look, forms
-            except Infeasible as problem:
-                failure = problem
-            if self.end:
-                break
-        raise failure
-
-    def _descended(
-        self, demands: Sequence[Demand], structure: Structure, start: Mapping[str, Fraction]
-    ) -> Mapping[str, Fraction]:
-        """Where the optimizer starts: where gradient descent ends, or as it started where that is undecided.
-
-        Raises:
-            Infeasible: it does not end, or a demand fails there.
-        """
-        solver, plain, counted = self.solver, self.solver.descent, self.solver.counted(start)
-        plain.resume([x for x in self.looks if x.point == structure.point(solver.network, counted)])
-        try:
-            look, _ = plain.newton(demands, structure, counted, {}, quick=True)
-        except Infeasible as problem:
-            if problem.undecided and solver.epsilons:
-                return start
-            raise
-        self.looks.append(look)
-        values = {**start, **look.point.values}
-        self.end = self.end or {**values, **{f"c.{x}": values[f"c.{x}"] + values[f"d.{x}"] for x in solver.epsilons}}
-        check([d for d in demands if d in self.failed], look)
-        if look.point.values == structure.point(solver.network, counted).values or not self.failed:
-            check([d for d in demands if d.kind != "balanced"], look)
-        return solver.faithful(values, look, demands[0].horizon)
-
-
 def _largest_gradient(look: Analysis, symbol: str, last: int) -> Fraction:
     """The exponent of the largest gradient of a tensor after the first update; 0 if all are exactly zero.
 
@@ -519,10 +430,10 @@ def _largest_gradient(look: Analysis, symbol: str, last: int) -> Fraction:
     top = look.upper(name)
     if top is not None and any(x is not None and x.size == top for x in (look.witness(name, t) for t in steps)):
         return top
-    sizes = [look.lower(name, t) for t in steps]
-    if any(x.unknown for x in sizes):
-        raise Infeasible(f"the gradient of {symbol} is undecided")
-    return max((x.size for x in sizes if x.size is not None), default=Fraction(0))
+    sizes = {t: look.lower(name, t) for t in steps}
+    if open_at := [t for t, x in sizes.items() if x.unknown]:
+        raise Infeasible(f"mu-3: {name} at t={open_at[0]} is undecided")
+    return max((x.size for x in sizes.values() if x.size is not None), default=Fraction(0))
 
 
 def by_axis(forms: Mapping[str, Fixing], held: Mapping[str, Power]) -> dict[str, Power]:

@@ -18,7 +18,7 @@ from scaling_algebra.documents.blocks import (
     Size,
     literal,
 )
-from scaling_algebra.documents.notation import formula, plain, typeset
+from scaling_algebra.documents.notation import plain, typeset
 from scaling_algebra.dynamics.answers import Answer
 from scaling_algebra.spec.assumptions import ASSUMPTIONS, listed
 from scaling_algebra.spec.axes import about
@@ -28,7 +28,7 @@ from scaling_algebra.spec.networks.language import Function
 from scaling_algebra.spec.powers import exponent_text
 from scaling_algebra.spec.scaling import Scaling
 
-from .demands import HORIZON, counted
+from .demands import counted
 from .derivation import TIES, Derivation, Signals
 
 # the whole ---------------------------------------------------------------------------------------------------------
@@ -41,7 +41,7 @@ def derivation(d: Derivation) -> Document:
     blocks += [*_unmet(d, True), Heading("why", 2), _reasons([d])]
     if d.structure:
         blocks += [Heading("structure", 2), Lines.of(*map(typeset, d.structure), listed=True)]
-    if notes := [*_cone(d), *_notes(d), *([f"assumes {listed(d.assumes)}"] if d.assumes else [])]:
+    if notes := [*_notes(d), *([f"assumes {listed(d.assumes)}"] if d.assumes else [])]:
         blocks += [Heading("notes", 2), Lines.of(*notes, listed=True)]
     return Document(tuple(blocks), d.as_json())
 
@@ -136,12 +136,6 @@ def _reasons(ds: Sequence[Derivation]) -> Grid:
     return Grid.of(("tensor", "what", "because"), rows)
 
 
-def _cone(d: Derivation) -> Iterator[Sequence[Piece]]:
-    if d.cone is not None:
-        bounds = [piece for x in d.cone.inequalities for piece in (", ", formula(x))][1:]
-        yield "the same formula for all rays with K = M and: ", *bounds, f" (proved for t = 0 .. {HORIZON})"
-
-
 def _notes(d: Derivation) -> list[Piece]:
     notes = [*(rule.note for rule in d.optimizer.rules), *_ties([d])]
     return [typeset(note) for note in dict.fromkeys(notes) if note]
@@ -182,7 +176,7 @@ def brief(ds: Sequence[Derivation], more: Sequence[str], why: bool = False, expo
         notes = [*_notes(first), *(f"assumes {name}: {x}" for name, x in ASSUMPTIONS.items() if name in assumed)]
         blocks += [Heading("notes", 2), Lines.of(*notes, listed=True)] if notes else []
     below: list[Sequence[Piece] | Piece] = [] if isinstance(blocks[-1], Grid) and not why else [""]
-    below += [*_cone(first), *map(literal, [*_ties(ds), *more] if not why else more)]
+    below += [*map(literal, [*_ties(ds), *more] if not why else more)]
     below += [f"assumes {listed(assumed)} (--why)"] if assumed and not why else []
     return Document((*blocks, Lines.of(*below)), {})
 

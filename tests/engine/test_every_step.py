@@ -9,7 +9,7 @@ from scaling_algebra import derive
 from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.trajectory import Trajectory
-from scaling_algebra.proofs.every_step import every_step
+from scaling_algebra.proofs.every_step import open_later
 from scaling_algebra.proofs.prover import prove
 from scaling_algebra.spec.desiderata import HORIZON, Structure
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
@@ -41,30 +41,27 @@ def looked(d, point=None):
 
 
 def examined(d, point=None):
-    return every_step(*looked(d, point), HORIZON)
+    return open_later(*looked(d, point), HORIZON)
 
 
 @pytest.mark.parametrize("optimizer, parameterization, architecture, ray", CASES)
 def test_every_demand_holds_at_every_step(optimizer, parameterization, architecture, ray):
     where = {"ray": ray} if "=" in ray else {"regime": ray}
     found = examined(derive(optimizer=optimizer, parameterization=parameterization, architecture=architecture, **where))
-    assert found.holds, found.open
-    if "=" not in ray:
-        assert max(x for (what, _), x in found.bounds.items() if what == "gradient") <= 0
+    assert found == ()
 
 
 @pytest.mark.parametrize("parameterization, regime", [("mup", "III"), ("mssp", "II")])
 def test_no_size_of_the_first_steps_exceeds_its_bound(parameterization, regime):
     d = derive(regime, "sgd", parameterization)
     look, _ = looked(d)
-    bounds = examined(d).bounds
     seen = 0
-    for signal in d.network.signals:
-        for what, name in (("change", f"{signal}.change"), ("gradient", f"g{signal}")):
-            for t in (1, 2, 3) if name in look.table and (what, signal) in bounds else ():
-                size = look(name, t).size
-                assert size is None or size <= bounds[what, signal], (name, t)
-                seen += 1
+    for name in look.table:
+        bound = look.upper(name)
+        for t in (1, 2, 3) if bound is not None else ():
+            size = look(name, t).size
+            assert size is None or size <= bound, (name, t)
+            seen += 1
     assert seen > 20
 
 
@@ -76,12 +73,12 @@ def test_a_planted_larger_value_is_not_kept(role, what):
     point = d.scaling.point(d.ray)
     larger = {**getattr(point, what), role: getattr(point, what)[role] - Fraction(1, 4)}
     found = examined(d, replace(point, **{what: larger}))
-    assert not found.holds and found.open
+    assert found
 
 
 def test_standard_parameterization_is_not_kept():
     d = derive("I", "sgd", "mup")
-    assert not examined(d, derive("I", "sgd", "sp").scaling.point(d.ray)).holds
+    assert examined(d, derive("I", "sgd", "sp").scaling.point(d.ray))
 
 
 def test_beyond_the_wall_the_formula_of_the_next_cell_is_not_kept():
@@ -90,7 +87,7 @@ def test_beyond_the_wall_the_formula_of_the_next_cell_is_not_kept():
     outside = derive(ray="N=1,N_e=1/4,M=1/2", optimizer="sgd", parameterization="sp")
     _, demands = looked(inside)
     look = Analysis(outside.ray, inside.scaling.point(outside.ray), inside.optimizer, inside.network)
-    assert not every_step(look, demands, HORIZON).holds
+    assert open_later(look, demands, HORIZON)
 
 
 def test_what_takes_too_much_work_is_open(monkeypatch):
@@ -100,12 +97,12 @@ def test_what_takes_too_much_work_is_open(monkeypatch):
     derivation = derive("III", "sgd", "mup")
     monkeypatch.setattr(Trajectory, "regated", exhausted)
     found = examined(derivation)
-    assert not found.holds and "undecided" in found.open[0]
+    assert "undecided" in found[0]
 
 
 def test_a_proof_says_it():
     proof = prove("III", "sgd", "mup")
-    assert proof.later is not None and proof.later.holds
+    assert proof.open_later == ()
     assert proof.as_json()["every_step"] == {"holds": True, "open": []}
     assert "after any number of updates: every demand holds" in str(proof)
     assert prove("II", "sgd", "mup", readout_init="zero").as_json()["every_step"] is None

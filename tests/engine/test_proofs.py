@@ -6,7 +6,7 @@ from fractions import Fraction
 from functools import cache, partial
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from scaling_algebra import UsageError, derive
@@ -15,11 +15,13 @@ from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.quantities import quantities
 from scaling_algebra.formulas.graded import FormTrajectory, form_algebra, size_of
 from scaling_algebra.linear import refine
+from scaling_algebra.proofs.clauses import RayFacts
 from scaling_algebra.proofs.prover import Prover, System, prove
 from scaling_algebra.proofs.smtlib import script, scripts_of
+from scaling_algebra.solver.demands import first_power, provable
 from scaling_algebra.spec.axes import REGIMES, regime
 from scaling_algebra.spec.desiderata import Structure, interventions
-from scaling_algebra.spec.networks.library import MOE_BLOCK
+from scaling_algebra.spec.networks.library import ARCHITECTURES, MOE_BLOCK
 from scaling_algebra.spec.optimizers import OPTIMIZERS, optimizer
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
 from scaling_algebra.spec.scaling import Point
@@ -243,6 +245,51 @@ def test_mup_with_a_zero_readout(name, verdict):
 def test_other_architectures():
     proof = prove("I", "sgd", "mup", architecture="mlp")
     assert proof.agrees(derive("I", "sgd", "mup", architecture="mlp").scaling)
+
+
+ROUTERS = ARCHITECTURES["routers-softmax"]
+
+
+@pytest.mark.parametrize(
+    ("name", "where", "verdict"),
+    [("routers-softmax", "I", "impossible"), ("shared-expert", "II", "impossible"), ("routers-sigmoid", "I", "unique")],
+)
+def test_a_demand_that_is_met_too_late_is_met_nowhere(name, where, verdict):
+    """Experts that are alike to leading order, and a shared expert of fixed width: what falls short at first and is
+    Theta(1) by t = 2 diverges at t = 3. Sigmoid gates do not take the common part of the gradients away."""
+    assert prove(where, "sgd", "mup", architecture=name).outcome.verdict == verdict
+
+
+def test_functions_along_an_index_that_grows_are_not_proved():
+    (phi,) = ROUTERS.live
+    assert first_power(ROUTERS, regime("I"), phi) and not first_power(ROUTERS, regime("II"), phi)
+    assert "phi" in provable(ROUTERS, regime("II"), optimizer("sgd"))
+
+
+@settings(max_examples=3, deadline=None)
+@given(steps=st.lists(st.integers(0, 3), min_size=9, max_size=9))
+def test_first_powers_bound_a_size_where_the_argument_is_bounded(steps):
+    """Beside muP of sigmoid gates, the sizes of a softmax with all its powers are those of its first power."""
+    asked = derive("I", "sgd", "mup", architecture="routers-sigmoid")
+    values = asked.scaling.point(asked.ray).values
+    names = [x for x in values if x[0] in "abc"]
+    values |= {name: values[name] + Fraction(step, 4) for name, step in zip(names, steps, strict=True)}
+    look = Analysis(asked.ray, Structure().point(ROUTERS, values), optimizer("sgd"), ROUTERS)
+    facts = RayFacts(ROUTERS, form_algebra(ROUTERS, asked.ray), [], Structure())
+    assume(all(look("psi", t).decided and look("psi", t).size <= 0 for t in (0, 1, 2)))
+
+    def at(form):
+        return form.power.on(asked.ray) + sum(n * values[u] for u, n in form.unknowns)
+
+    compared = 0
+    for name in ("psi", "psi.effective", "psi.cross", "phi", "h3", "h3.effective", "f", "h1.effective"):
+        for t in (1, 2):
+            bounds, answer = facts.bounds(name, t), look(name, t)
+            if bounds is not None and answer.decided and answer.size is not None:
+                low, high = (max(map(at, forms)) for forms in (bounds.lower, bounds.upper))
+                assert low == answer.size == high, (name, t)
+                compared += 1
+    assert compared > 5
 
 
 # --- command line ---------------------------------------------------------------------------------------------------

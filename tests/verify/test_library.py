@@ -58,7 +58,7 @@ def test_a_network_of_ones_own_stands_in_the_plan_of_its_run():
     asked = Configuration.of(None, "sgd", "sp", ray="N=1,N_e=0,M=0").but(network=own)
     made = job(asked, Effort(sizes=(8, 12, 18), seeds=4))
     again = Job.from_json(json.loads(json.dumps(made.as_json())))
-    assert again == made and again.configuration.network.statements == own.statements and made.testbed == "network"
+    assert again == made and again.configuration.network.statements == own.statements
     measured = measure(derive(asked), sizes=[8, 12, 18], seeds=4, device="cpu")
     assert judge(measured, made.prediction()).gates[-1].name.startswith(("planted", "width"))
 

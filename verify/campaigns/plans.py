@@ -35,12 +35,10 @@ from scaling_algebra.verify.judging.logged import decided
 from scaling_algebra.verify.judging.measurement import Measurement, Prediction
 from scaling_algebra.verify.judging.report import REQUIRED, Report
 from scaling_algebra.verify.judging.verdicts import judge
-from scaling_algebra.verify.measuring.cells import STANDARD, TESTBEDS, TOGETHER, Setup, collect, testbed_of
-from scaling_algebra.verify.measuring.predictions import predicted_layers, predicted_signals
+from scaling_algebra.verify.measuring.cells import STANDARD, TOGETHER, Setup, collect
+from scaling_algebra.verify.measuring.predictions import predicted_signals
 from scaling_algebra.verify.measuring.sizes import (
     LARGEST_ELEMENTS,
-    TRANSFORMER_SEEDS,
-    TRANSFORMER_WIDTHS,
     WIDTHS,
     WORK,
     plan_seeds,
@@ -50,9 +48,6 @@ from scaling_algebra.verify.measuring.store import Store
 
 from . import campaigns
 from .schema import MOST_RUNS, check_entry, check_run
-
-TRANSFORMER = "transformer"
-"""The testbed that is no network of the language."""
 
 PREDICTED_STEPS = 3
 """Updates up to which exponents are predicted; later steps are measured and shown."""
@@ -71,7 +66,6 @@ class Job:
     Attributes:
         configuration: what the powers are derived for.
         sizes, seeds: n, and replicas at every n.
-        testbed: what is trained: ``moe``, ``transformer``, or the ``network`` of the configuration.
         products: inner products that are measured as well.
         together: replicas in a cell (``cells.Setup``).
     """
@@ -80,14 +74,9 @@ class Job:
     steps: int
     sizes: tuple[int, ...]
     seeds: tuple[int, ...]
-    testbed: str = "moe"
     dtype: str = "float64"
     products: tuple[str, ...] = ()
     together: int = TOGETHER
-
-    @property
-    def transformer(self) -> bool:
-        return self.testbed == TRANSFORMER
 
     @property
     def name(self) -> str:
@@ -100,9 +89,9 @@ class Job:
         if configuration.optimizer.regime == "negligible":
             parts.append("negligible")
         parts.append(configuration.parameterization.name)
-        if self.testbed != "moe":
-            parts.append(TRANSFORMER if self.transformer else configuration.network.name)
-        if not self.transformer and configuration.readout_init != configuration.parameterization.readout_init:
+        if configuration.network != MOE_BLOCK:
+            parts.append(configuration.network.name)
+        if configuration.readout_init != configuration.parameterization.readout_init:
             parts.append(configuration.readout_init)
         parts += [text.replace(" = ", "=").replace(" ", ".") for text in str(configuration.given).split(", ") if text]
         parts += [self.dtype] if self.dtype != "float64" else []
@@ -111,11 +100,10 @@ class Job:
     @property
     def heading(self) -> str:
         """The run in words, for a heading."""
-        where = f"{TRANSFORMER}, " if self.transformer else ""
         seeds = self.seeds[:1] if len(set(self.seeds)) == 1 else self.seeds
-        later = self.steps > PREDICTED_STEPS and not self.transformer
+        later = self.steps > PREDICTED_STEPS
         ends = f"; predictions end after {PREDICTED_STEPS} of {self.steps} updates" if later else ""
-        return f"{where}{self.configuration}; {', '.join(map(str, seeds))} seeds{ends}"
+        return f"{self.configuration}; {', '.join(map(str, seeds))} seeds{ends}"
 
     def signals(self) -> Signals:
         """The predictions of the engine for the network, for the first updates."""
@@ -126,18 +114,17 @@ class Job:
         configuration, standard = self.configuration, None
         if configuration.parameterization.name != STANDARD:
             standard = derive(configuration.but(parameterization=STANDARD, readout_init="maximal", given=None))
-        grid, how = (self.steps, self.sizes, self.seeds), (self.testbed, self.dtype, self.products)
+        grid, how = (self.steps, self.sizes, self.seeds), (self.dtype, self.products)
         return Setup(derive(configuration), *grid, self.name, *how, standard, self.together)
 
     def prediction(self) -> Prediction:
         """Exponents of what is measured, for the first updates."""
-        return predicted_layers(self.configuration, self.steps) if self.transformer else decided(self.signals())
+        return decided(self.signals())
 
     def measured(self, store: Store, interrupted: bool = False) -> Measurement:
         """The measurement of the run that a store holds."""
         m = collect(self.setup(), store, interrupted)
-        predicted_with = TRANSFORMER if self.transformer else self.signals().derivation.network.name
-        m.environment["predicted_with"] = predicted_with
+        m.environment["predicted_with"] = self.signals().derivation.network.name
         return m
 
     def report(
@@ -145,8 +132,6 @@ class Job:
     ) -> Report:
         """The measurement of the run that a store holds, judged."""
         measured, prediction = self.measured(store, interrupted), self.prediction()
-        if self.transformer:
-            return judge(measured, prediction, claims, required)
         derived = self.signals().derivation
         return judge(measured, prediction, claims, required, derived.analysis().powers, derived.network)
 
@@ -157,7 +142,8 @@ class Job:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Job:
         """Raises UsageError if it is not one."""
-        data = {key: value for key, value in data.items() if (key, value) != ("looks", 1)}  # as older plans have it
+        older = ("looks", 1), ("testbed", "moe"), ("testbed", "network")  # as older plans have it
+        data = {key: value for key, value in data.items() if (key, value) not in older}
         check_run(data, "a run in plan.json")
         plain: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
         try:
@@ -165,9 +151,8 @@ class Job:
         except (TypeError, AttributeError, KeyError) as error:
             raise UsageError(f"a run in plan.json is not one: {error}; start again with another -o DIR") from None
         plan_sizes(job.configuration.ray, job.sizes)
-        for label, name, choices in (("testbed", job.testbed, TESTBEDS), ("dtype", job.dtype, DTYPES)):
-            if name not in choices:
-                raise UsageError(f"a run in plan.json is not one: {unknown_name(label, name, choices)}")
+        if job.dtype not in DTYPES:
+            raise UsageError(f"a run in plan.json is not one: {unknown_name('dtype', job.dtype, DTYPES)}")
         return job
 
 
@@ -192,11 +177,8 @@ class Effort:
 USUAL = Effort()
 
 
-def job(configuration: Configuration, effort: Effort = USUAL, testbed: str = "", products: Sequence[str] = ()) -> Job:
+def job(configuration: Configuration, effort: Effort = USUAL, products: Sequence[str] = ()) -> Job:
     """A run with its sizes and seeds chosen where they are not given; its powers are derived when they are asked for.
-
-    Args:
-        testbed: ``transformer``, or empty for the network of the configuration.
 
     Raises:
         UsageError: unusable sizes, seeds or steps.
@@ -207,19 +189,11 @@ def job(configuration: Configuration, effort: Effort = USUAL, testbed: str = "",
         raise UsageError(f"together is {e.together}; give a power of two")
     if e.dtype not in DTYPES:
         raise unknown_name("dtype", e.dtype, DTYPES)
-    sizes, seeds, network = e.sizes, e.seeds, configuration.network
-    testbed = testbed or testbed_of(network)
-    if testbed == TRANSFORMER:
-        if configuration.given:
-            raise UsageError(f"a transformer is predicted from desiderata alone; leave out given {configuration.given}")
-        if e.dtype != "float64":
-            raise UsageError("a transformer is measured in float64; leave out --dtype")
-        configuration = configuration.but(readout_init="zero")
-        sizes, seeds = sizes or TRANSFORMER_WIDTHS, seeds or TRANSFORMER_SEEDS
-    chosen = plan_sizes(configuration.ray, sizes, e.largest, network)
-    counts = plan_seeds(configuration.ray, chosen, seeds, e.work, network)
+    network = configuration.network
+    chosen = plan_sizes(configuration.ray, e.sizes, e.largest, network)
+    counts = plan_seeds(configuration.ray, chosen, e.seeds, e.work, network)
     grid = (e.steps, tuple(chosen), tuple(counts))
-    return Job(configuration, *grid, testbed, e.dtype, tuple(products), together=e.together)
+    return Job(configuration, *grid, e.dtype, tuple(products), together=e.together)
 
 
 def load(name: str) -> list[Job]:
@@ -276,10 +250,7 @@ def _expand(run: Mapping[str, Any], where: str) -> list[Job]:
         effort, jobs = Effort(**{f.name: run[f.name] for f in fields(Effort) if f.name in run}), []
         options: Any = {"readout_init": run.get("readout_init"), "epsilon": run.get("epsilon")}
         for name, ((r, ray), o, p) in product(run.get("architectures", [DEFAULT_ARCHITECTURE]), rules):
-            transformer = name == TRANSFORMER  # it has the powers of its MoE block
-            network = MOE_BLOCK if transformer else architecture(name)
-            configuration = Configuration.of(r, o, p, ray=ray, network=network, **options)
-            jobs.append(job(configuration, effort, TRANSFORMER if transformer else ""))
+            jobs.append(job(Configuration.of(r, o, p, ray=ray, network=architecture(name), **options), effort))
         return jobs
     except (UsageError, TypeError) as reason:
         raise UsageError(f"{where}: {reason}") from None

@@ -70,7 +70,6 @@ class StoredRun(Struct, forbid_unknown_fields=True):
     steps: _Steps
     sizes: _Sizes
     seeds: Annotated[list[_Seeds], Meta(min_length=1, max_length=limits.RATES)]
-    testbed: str = "moe"
     dtype: str = "float64"
     products: list[str] = []
     together: _Together = 1

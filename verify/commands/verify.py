@@ -78,10 +78,9 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--architecture",
-    type=Name("architecture", (*TITLES, "transformer")),
+    type=Name("architecture", TITLES),
     metavar="NAME",
-    help="Any network that scalecalc list names, or transformer: a compact GPT with MoE layers.  "
-    f"[default: {DEFAULT_ARCHITECTURE}]",
+    help=f"Any network that scalecalc list names.  [default: {DEFAULT_ARCHITECTURE}]",
 )
 @click.option(
     "--network", type=PathType(), metavar="FILE.toml", help="Instead of an architecture, a network of your own."
@@ -182,11 +181,8 @@ def _requested(given: dict[str, Any]) -> tuple[list[Job], list[Claim]]:
     if given["campaign"] is not None:
         return load(given["campaign"]), []
     claims = [Claim.parse(text) for text in given["claims"]]
-    if given["architecture"] == "transformer" and given["readout_init"] == "maximal":
-        raise UsageError("a transformer is measured with a zero readout; leave out --readout-init")
-    transformer = given["architecture"] == "transformer"
     where = {key: given[key] for key in ("ray", "readout_init", "epsilon", "given")}
-    where["network"] = (None if transformer else chosen(given["architecture"], given["network"])) or MOE_BLOCK
+    where["network"] = chosen(given["architecture"], given["network"]) or MOE_BLOCK
     if traced() is not None and given["ray"] is None and given["regime"] is None:
         where["ray"] = traced().ray
     configuration = Configuration.of(given["regime"], given["optimizer"], given["parameterization"], **where)
@@ -195,9 +191,9 @@ def _requested(given: dict[str, Any]) -> tuple[list[Job], list[Claim]]:
     for claim in claims:  # before predictions are computed
         claim.check_steps(given["steps"])
     products = [c.quantity for c in claims if c.quantity.startswith("<")]
-    run = job(configuration, effort, "transformer" if transformer else "", products)
+    run = job(configuration, effort, products)
     for claim in claims:
-        claim.check(run.prediction() if run.transformer else run.signals().quantities, run.steps)
+        claim.check(run.signals().quantities, run.steps)
     return [run], claims
 
 

@@ -152,14 +152,14 @@ class Gradients:
             self._at_use[use] = Columns(self.network.signals[signal], entries, keys)
         return self._at_use[use]
 
-    def of_weight(self, role: str) -> Tensor:
-        """The gradient of the output with respect to a tensor, (S, *letters)."""
+    def of_weight(self, role: str, slope: float) -> Tensor:
+        """The gradient of the output, times a number, with respect to a tensor, (S, *letters)."""
         found, model = list[Tensor](), self.moment.model
         for s in self.network.uses(role):
             assert s.tensor
             above = self.at(s.out).sum([()])
             values = [(x.letters, self.moment.value(x.name)) for x in s.factors]
-            scaled = (above.letters, model.multiplier(s.multipliers) * above.entries)
+            scaled = (above.letters, slope * model.multiplier(s.multipliers) * above.entries)
             found.append(contract([scaled, *values], s.tensor.letters, model.sizes))
         return found[0] if len(found) == 1 else torch.stack(found).sum(0)
 

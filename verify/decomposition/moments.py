@@ -87,7 +87,7 @@ class TorchRun:
         moment = Moment(self.model, self.updates.now(), dict(noise), self.first_noise, bool(self.steps))
         gradients, raw = Gradients(moment, self.asked), {}
         for role, w in reversed(self.model.weights.items()):  # from the output: what passed a tensor is there again
-            raw[role] = w.grad = LOSS_SLOPE * gradients.of_weight(role)
+            raw[role] = w.grad = gradients.of_weight(role, LOSS_SLOPE)
         if self.token is None:
             self.steps.append(Step(moment, gradients, gradients, raw))
         else:

@@ -26,7 +26,7 @@ from scaling_algebra.verify.judging.measurement import (
     Measurement,
     Series,
 )
-from scaling_algebra.verify.networks.scales import CONSTANTS, TRANSFORMER, constants
+from scaling_algebra.verify.networks.scales import MOE_CONSTANTS, constants
 
 from .sizes import dims_at, effective_n, elements
 from .store import Store, Table, joined
@@ -62,7 +62,6 @@ class Setup:
         derivation: how.
         sizes, seeds: n, and replicas at every n.
         run: name under which its pieces are kept.
-        testbed: what is trained: ``moe``, ``transformer``, or the ``network`` of the derivation.
         dtype: of torch, such as ``float64``.
         products: inner products ``<A@s, B@t>`` to record as well.
         standard: the standard parameterization of this optimizer, to be refuted as a control; None for no such control.
@@ -74,7 +73,6 @@ class Setup:
     sizes: tuple[int, ...] = ()
     seeds: tuple[int, ...] = ()
     run: str = "run"
-    testbed: str = "moe"
     dtype: str = "float64"
     products: tuple[str, ...] = ()
     standard: Derivation | None = None
@@ -88,7 +86,7 @@ class Setup:
     @property
     def constants(self) -> Mapping[str, Any]:
         """Base constants of what is trained."""
-        return CONSTANTS.get(self.testbed) or constants(self.derivation.network).as_json()
+        return MOE_CONSTANTS if self.network == MOE_BLOCK else constants(self.network).as_json()
 
     @property
     def network(self) -> Network:
@@ -109,9 +107,9 @@ class Setup:
         trained = self.derivation.optimizer
         steps: list[Any] = [[rule.torch, dict(rule.options), rule.first] for rule in trained.rules]
         steps = steps[0] if trained.name in OPTIMIZERS else [trained.name, *steps]
-        equations = as_text(self.network) if self.testbed == "network" else ""
+        testbed, equations = ("moe", "") if self.network == MOE_BLOCK else ("network", as_text(self.network))
         text = json.dumps(
-            [powers, steps, self.testbed, equations, self.constants, list(quantities(self.network))], sort_keys=True
+            [powers, steps, testbed, equations, self.constants, list(quantities(self.network))], sort_keys=True
         )
         return hashlib.sha256(text.encode()).hexdigest()[:8]
 
@@ -121,12 +119,7 @@ class Setup:
 
     @cached_property
     def _dims(self) -> list[dict[str, int]]:
-        ray = self.derivation.ray
-        if self.testbed != "transformer":
-            return [dims_at(ray, n) for n in self.sizes]
-        rates = {axis: (d, float(ray[axis] / ray["N"])) for axis, d in TRANSFORMER.items()}
-        wider = [n / TRANSFORMER["N"] for n in self.sizes]
-        return [{axis: round(d * w**rate) for axis, (d, rate) in rates.items()} for w in wider]
+        return [dims_at(self.derivation.ray, n) for n in self.sizes]
 
     @cached_property
     def entries(self) -> list[int]:
@@ -139,8 +132,8 @@ class Setup:
 
     @property
     def standard_steps(self) -> int:
-        """Updates after which standard parameterization shows: the zero readout of a Transformer moves first."""
-        return min(2 if self.testbed == "transformer" else 1, self.steps)
+        """Updates after which standard parameterization shows."""
+        return min(1, self.steps)
 
     def of(self, kind: Kind) -> Setup:
         """The run with the derivation, steps and dtype of cells of this kind."""
@@ -180,15 +173,6 @@ class RunCell:
         return range(self.first, self.first + self.count)
 
 
-TESTBEDS = ("moe", "network", "transformer")
-"""What verify can train and split: the MoE block; any network; a Transformer."""
-
-
-def testbed_of(network: Network) -> str:
-    """The testbed of a network: the MoE block has a name of its own, under which its runs are kept."""
-    return "moe" if network == MOE_BLOCK else "network"
-
-
 def seed(stream: int, replica: int) -> int:
     """The seed of a replica, another one for every stream and replica."""
     return 1 + replica + 1_000_003 * stream
@@ -217,7 +201,7 @@ def collect(setup: Setup, store: Store, interrupted: bool = False) -> Measuremen
     """All that a store holds of a run; sizes without a replica of every kind are left out."""
     ray = setup.derivation.ray
     measured = Measurement(ray, setup.steps, interrupted=interrupted)
-    if setup.testbed == "network":
+    if setup.network != MOE_BLOCK:
         measured.watched = watched(setup.network)
     tables: dict[tuple[Kind, int], list[Table]] = {}
     planned, done = cells(setup), 0

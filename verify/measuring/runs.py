@@ -1,6 +1,6 @@
 """Trains all cells of a run on some hardware and keeps what they measured.
 
-Read next: ``cells.py`` (how a run is cut), ``training.py`` and ``coordinates.py`` (train a cell), ``judging/report.py``
+Read next: ``cells.py`` (how a run is cut), ``training.py`` (trains a cell), ``judging/report.py``
 (compares with predictions).
 """
 
@@ -27,8 +27,7 @@ from scaling_algebra.verify.networks.replicas import Draw
 from scaling_algebra.verify.networks.scales import every_size
 from scaling_algebra.verify.networks.steppers import class_name
 
-from .cells import RunCell, Setup, cells, collect, cost, testbed_of
-from .coordinates import build, train_transformer
+from .cells import RunCell, Setup, cells, collect, cost
 from .pool import Failed, Here, Work
 from .sizes import elements, plan_seeds, plan_sizes
 from .store import Store
@@ -68,7 +67,7 @@ def measure(
     counts = plan_seeds(derivation.ray, chosen, seeds, network=network)
     limits.within("steps", steps, 0, limits.STEPS)
     grid = (steps, tuple(chosen), tuple(counts))
-    setup = Setup(derivation, *grid, testbed=testbed_of(network), products=tuple(products))
+    setup = Setup(derivation, *grid, products=tuple(products))
     here, store = Here(Hardware.of(device)), Store()
     check(setup, free=here.free)
     interrupted = False
@@ -100,9 +99,6 @@ def check(setup: Setup, most: int | None = None, free: int | None = None) -> Non
         if free is not None and needed > free / 2**20:
             here = f"{needed / 1024:.1f} GiB, and {free / 2**30:.1f} GiB are free"
             raise UsageError(f"a replica at n={n} takes about {here}; give smaller --sizes")
-    if setup.testbed == "transformer":
-        build(setup, RunCell("values", 0, 0, 1), "cpu")
-        return
     d, dims = setup.derivation, setup.dims(0)
     if sparse(d.network, d.ray):
         sums = {s.out for s in d.network.aggregations}
@@ -184,13 +180,14 @@ def train_cell(setup: Setup, cell: RunCell, hardware: Hardware) -> Record:
     """
     as_kind, dims = setup.of(cell.kind), setup.dims_of(cell)
     needed = replica_bytes(as_kind, dims)
-    together = cell.count if setup.testbed == "transformer" else max(1, min(cell.count, hardware.room // needed))
+    together = max(1, min(cell.count, hardware.room // needed))
     parts: list[Record] = []
     done = 0
     while done < cell.count:
         part = replace(cell, first=cell.first + done, count=min(together, cell.count - done))
         try:
-            parts.append(_train(as_kind, part, hardware.device))
+            draw = Draw(as_kind.dims_of(part), part.seeds, part.shared, hardware.device, growing(as_kind))
+            parts.append(train_network(as_kind, draw, part.checked))
         except (MemoryError, RuntimeError) as reason:
             if not isinstance(reason, MemoryError) and "memory" not in str(reason):  # as torch says it
                 raise
@@ -205,10 +202,3 @@ def train_cell(setup: Setup, cell: RunCell, hardware: Hardware) -> Record:
         else:
             done += part.count
     return {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
-
-
-def _train(setup: Setup, cell: RunCell, device: str) -> Record:
-    if setup.testbed == "transformer":
-        return train_transformer(setup, cell, device)
-    draw = Draw(setup.dims_of(cell), cell.seeds, cell.shared, device, growing(setup))
-    return train_network(setup, draw, cell.checked)

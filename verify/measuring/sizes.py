@@ -40,9 +40,6 @@ SEEDS = (32, 256)
 WIDTHS = ("N", "N_e", "M")
 """Axes that have a size on every ray."""
 
-TRANSFORMER_WIDTHS, TRANSFORMER_SEEDS = (32, 64, 128), 8
-"""Default values of N for the Transformer, and replicas at each."""
-
 
 def dims_at(ray: Ray, n: int) -> dict[str, int]:
     """Dimensions at size n: ``n**rate`` on a growing axis, so that every size lies on the same side of every wall (at

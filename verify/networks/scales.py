@@ -49,29 +49,13 @@ NEGLIGIBLE = 1e-30
 DECAY = 0.1
 """Learning rate times weight decay of AdamW: scale-free, so torch's ``weight_decay`` is ``DECAY / lr``."""
 
-TRANSFORMER = {"N": 32, "N_e": 16, "M": 4, "K": 2}
-"""Base size of the Transformer: its sizes lie on the ray through it."""
+TRANSFORMER_EPS = 1e-8
+"""Epsilon of AdamW at the base size (MSSP paper, App. P.2)."""
 
-BATCH, CONTEXT, BLOCKS, HEAD = 2, 32, 2, 16
-"""Of the Transformer: sequences in a step, their length, blocks of the network, dimension of a head."""
-
-TRANSFORMER_LR, BETAS, TRANSFORMER_EPS = 2.0**-8, (0.9, 0.95), 1e-8
-"""Global learning rate; betas and epsilon of AdamW at the base size (MSSP paper, App. P.2)."""
-
-CONSTANTS: dict[str, dict[str, Any]] = {
-    "moe": {"init": INIT, "lr": LR, "eps": EPS, "lr_times_weight_decay": DECAY, "loss_slope": LOSS_SLOPE, "D": D},
-    "transformer": {
-        "base": TRANSFORMER,
-        "lr": TRANSFORMER_LR,
-        "betas": BETAS,
-        "eps": TRANSFORMER_EPS,
-        "batch": BATCH,
-        "context": CONTEXT,
-        "blocks": BLOCKS,
-        "head": HEAD,
-    },
-}
-"""By network."""
+MOE_CONSTANTS: dict[str, Any] = {
+    "init": INIT, "lr": LR, "eps": EPS, "lr_times_weight_decay": DECAY, "loss_slope": LOSS_SLOPE, "D": D
+}  # fmt: skip
+"""Of the MoE block."""
 
 
 def every_size(network: Network, dims: Dims) -> dict[str, int]:
