@@ -124,11 +124,10 @@ class _Judge:
         doubted = verdict is Verdict.REFUTED and is_prediction
         if doubted and self.network and (why := beyond(m, self.network, self.prediction, *key)):
             verdict, note = Verdict.INCONCLUSIVE, f"{why}; smaller learning rates or larger sizes"
-        if note or verdict is Verdict.AGREES or predicted is None:
+        if note or verdict is not Verdict.REFUTED or predicted is None:
             return ReportRow(quantity, step, predicted, measured, verdict, note)
         part = share_of(m, quantity, step, predicted, self.powers)
-        if verdict is Verdict.REFUTED:
-            note = self._doubt(quantity, step, predicted, measured, part or (0.0, 0.0), is_prediction)
+        note = self._doubt(quantity, step, predicted, measured, part or (0.0, 0.0), is_prediction)
         return ReportRow(quantity, step, predicted, measured, Verdict.INCONCLUSIVE if note else verdict, note, part)
 
     def _doubt(
