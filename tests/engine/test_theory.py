@@ -12,6 +12,7 @@ import pytest
 
 from scaling_algebra import REGIMES, derive
 from scaling_algebra.spec.desiderata import Structure, mup_demands
+from scaling_algebra.spec.networks.grammar import network
 from scaling_algebra.spec.networks.library import MOE_BLOCK, architecture
 from scaling_algebra.spec.networks.roles import adjoints
 
@@ -157,11 +158,32 @@ def test_rmsnorm_widens_the_gap_under_sgd():
 # depth --------------------------------------------------------------------------------------------------------------
 
 
+BLOCK = """
+psi_{k}[i]   = Q_{k}[i,a] {x}[a]
+phi_{k}[i]   = gate(psi_{k}[i])
+h2_{k}[i,k]  = W2_{k}[i,k,a] {x}[a]
+h3i_{k}[i,b] = W3_{k}[i,b,k] h2_{k}[i,k]
+h3_{k}[b]    = alpha phi_{k}[i] h3i_{k}[i,b]
+"""
+
+
+def stacked(blocks):
+    """So many MoE blocks in sequence; that of two is in the library."""
+    inside = "".join(BLOCK.format(k=k, x=f"h3_{k - 1}" if k > 1 else "h1") for k in range(1, blocks + 1))
+    symbols = {"Q": "router", "W2": "expert_in", "W3": "expert_out"}
+    roles = {f"{x}_{k}": f"{role}_{k}" for k in range(1, blocks + 1) for x, role in symbols.items()}
+    text = f"h1[a] = W1[a,x] data[x]\n{inside}\nf = W4[b] h3_{blocks}[b]"
+    axes = {"a": "N", "b": "N", "i": "M", "k": "N_e", "x": "D"}
+    made = network("stack", text, axes, {"W1": "input", **roles, "W4": "readout"})
+    assert blocks != 2 or made.statements == architecture("stack2").statements
+    return made
+
+
 def per_block(d, blocks):
     """A stack whose tensors are scaled in every block as in the single block."""
-    network = architecture(f"stack{blocks}")
-    tensors = {role: d.scaling.tensors[re.sub(r"_\d+$", "", role)] for role in network.tensors}
-    return look(d, replace(d.scaling, tensors=tensors), network)
+    stack = stacked(blocks)
+    tensors = {role: d.scaling.tensors[re.sub(r"_\d+$", "", role)] for role in stack.tensors}
+    return look(d, replace(d.scaling, tensors=tensors), stack)
 
 
 def single(name):
