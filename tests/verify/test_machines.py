@@ -80,7 +80,7 @@ def test_any_network_names_its_device(architecture):
 
 def test_a_forgotten_device_would_be_seen(monkeypatch):
     """Negative control."""
-    setup, real = job(Configuration.of("III", "sgd"), Effort(sizes=(8, 12, 16), seeds=2)).setup(), moments.rms
-    monkeypatch.setattr(moments, "rms", lambda x: real(x) * torch.ones(1))
+    setup, real = job(Configuration.of("III", "sgd"), Effort(sizes=(8, 12, 16), seeds=2)).setup(), moments.size
+    monkeypatch.setattr(moments, "size", lambda *sides: real(*sides) * torch.ones(1))
     with torch.device("meta"), pytest.raises((NotImplementedError, RuntimeError)):
         runs.train_cell(setup, RunCell("values", 0, 0, 2), Hardware())

@@ -1,15 +1,14 @@
 """Gradients of the output by the chain rule, whole and by parts of the tensors that they came through.
 
 All parts of a gradient that anybody asks for come back together, as columns of one product with each tensor; every
-function is linearised where it is.
+function is linearised where it is. A gradient that only the sum over experts passes on stays a product.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import reduce
 from itertools import product
-from operator import add
+from math import prod
 
 import torch
 from torch import Tensor
@@ -17,9 +16,9 @@ from torch import Tensor
 from scaling_algebra.spec.networks.language import Function, Mode, Network, Product, Statement, Sum, Term
 from scaling_algebra.spec.networks.roles import adjoints
 from scaling_algebra.verify.networks.contraction import Labelled, contract
-from scaling_algebra.verify.networks.reading import applied
+from scaling_algebra.verify.networks.reading import applied, kept_apart
 
-from .columns import COLUMN, Columns, SignalEntries
+from .columns import COLUMN, OTHER, Columns, Group, SignalEntries, renamed
 from .parts import MODES, Moment
 
 Modes = Mapping[str, Mode]
@@ -131,7 +130,7 @@ class Gradients:
                 self._at[signal] = self.at_use(signal, uses[0])
             elif not uses:
                 one = torch.ones_like(self.moment.value(signal))
-                self._at[signal] = Columns(self.network.signals[signal], one[:, None], {(): (0,)})
+                self._at[signal] = self._columns(signal, [(self.network.signals[signal], one)], 1, {(): (0,)})
             else:
                 self._at[signal] = self._forked(signal, uses)
         return self._at[signal]
@@ -141,29 +140,43 @@ class Gradients:
         if use not in self._at_use:
             s, k = use
             above = self.at(s.out)
-            keys: Mapping[Key, tuple[int, ...]] = above.keys
+            letters, own = s.inputs[k].letters, self.network.signals[signal]
+            (group,) = above.groups
             if isinstance(s, Product):
-                entries, keys = self._through_product(s, k, above)
+                operands, count, keys = self._through_product(s, k, above)
             elif isinstance(s, Sum):
-                order = [above.letters.index(x) for x in s.inputs[k].letters]
-                entries = above.entries.permute(0, 1, *(2 + x for x in order))
+                operands, count, keys = list(group.operands), group.count, dict(above.keys)
             else:
-                entries = self._through_function(s, k, above)
-            self._at_use[use] = Columns(self.network.signals[signal], entries, keys)
+                operands, count, keys = self._through_function(s, k, above), group.count, dict(above.keys)
+            self._at_use[use] = self._columns(signal, renamed(operands, letters, own), count, keys)
         return self._at_use[use]
 
-    def of_weight(self, role: str, slope: float) -> Tensor:
-        """The gradient of the output, times a number, with respect to a tensor, (S, *letters)."""
-        found, model = list[Tensor](), self.moment.model
+    def of_weight(self, role: str) -> list[Labelled]:
+        """The gradient of the output with respect to a tensor, as a product of tensors with its letters."""
+        letters, found = self.network.tensors[role].letters, list[list[Labelled]]()
         for s in self.network.uses(role):
             assert s.tensor
-            above = self.at(s.out).sum([()])
+            above = self.at(s.out)
+            (group,) = above.groups
+            ((_, (first, *rest)),) = group.summed(above.keys[()])
+            scaled = (first[0], self.moment.model.multiplier(s.multipliers) * first[1])
             values = [(x.letters, self.moment.value(x.name)) for x in s.factors]
-            scaled = (above.letters, slope * model.multiplier(s.multipliers) * above.entries)
-            found.append(contract([scaled, *values], s.tensor.letters, model.sizes))
-        return found[0] if len(found) == 1 else torch.stack(found).sum(0)
+            found.append(renamed([scaled, *rest, *values], s.tensor.letters, letters))
+        if len(found) == 1:
+            return found[0]
+        sizes = self.moment.model.sizes
+        return [(letters, torch.stack([contract(x, letters, sizes) for x in found]).sum(0))]
 
     # inside ----------------------------------------------------------------------------------------------------
+
+    def _columns(
+        self, signal: str, operands: Sequence[Labelled], count: int, keys: Mapping[Key, tuple[int, ...]]
+    ) -> Columns:
+        letters, model = self.network.signals[signal], self.moment.model
+        experts = "".join(x for x in letters if self.network.axes[x] in ("M", "K"))
+        if len(operands) == 1 and COLUMN not in operands[0][0]:
+            operands = [(COLUMN + operands[0][0], operands[0][1].unsqueeze(1))]
+        return Columns(letters, (Group(((1, tuple(operands)),), count),), keys, model.sizes, operands[0][1], experts)
 
     def _forked(self, signal: str, uses: Sequence[Use]) -> Columns:
         """The sum over several uses."""
@@ -173,19 +186,23 @@ class Gradients:
         for key in wanted:
             each = [c.sum([restricted(key, r)]).entries for c, r in zip(columns, roles, strict=True)]
             parts.append(torch.stack(each).sum(0))
-        return Columns(letters, torch.stack(parts, 1), {key: (k,) for k, key in enumerate(wanted)})
+        keys = {key: (k,) for k, key in enumerate(wanted)}
+        return self._columns(signal, [(COLUMN + letters, torch.stack(parts, 1))], len(wanted), keys)
 
-    def _through_function(self, s: Function, k: int, above: Columns) -> Tensor:
+    def _through_function(self, s: Function, k: int, above: Columns) -> list[Labelled]:
         """In the letters of the use."""
         out, x = self.network.signals[s.out], s.inputs[k]
+        (group,) = above.groups
+        together = contract(group.operands, COLUMN + out, self.moment.model.sizes)
         argument = self.moment.model.turned(self.moment.value(x.name), x.letters, out)
         with torch.enable_grad():
-            argument = argument.detach()[:, None].expand_as(above.entries).requires_grad_()
-            (back,) = torch.autograd.grad(applied(s, COLUMN + out, argument), argument, above.entries)
-        order = [out.index(c) for c in x.letters]
-        return back.permute(0, 1, *(2 + c for c in order))
+            argument = argument.detach()[:, None].expand_as(together).requires_grad_()
+            (back,) = torch.autograd.grad(applied(s, COLUMN + out, argument), argument, together)
+        return [(COLUMN + out, back)]
 
-    def _through_product(self, s: Product, k: int, above: Columns) -> tuple[Tensor, dict[Key, tuple[int, ...]]]:
+    def _through_product(
+        self, s: Product, k: int, above: Columns
+    ) -> tuple[list[Labelled], int, dict[Key, tuple[int, ...]]]:
         """In the letters of the use."""
         m, own, wanted = self.moment, self.asked.own(s, k), self.asked.at_use[s, k]
         sums = {key: completions(key, wanted) for key in wanted}
@@ -193,26 +210,67 @@ class Gradients:
         if not m.moved:
             base = [key for key in base if all(mode == "init" for _, mode in key)]
         higher = self.asked.above(s.out)
+        (group,) = above.groups
         ups = sorted({restricted(key, higher) for key in base}, key=lambda key: above.keys[key])
-        entries = above.entries
-        if [above.keys[key] for key in ups] != [(j,) for j in range(entries.shape[1])]:
-            entries = torch.stack([above.sum([key]).entries for key in ups], 1)
+        operands = list(group.operands)
+        if [above.keys[key] for key in ups] != [(j,) for j in range(group.count)]:
+            mixing = operands[0][1].new_zeros(group.count, len(ups))
+            for j, key in enumerate(ups):
+                mixing[list(above.keys[key]), j] = 1
+            operands = [*renamed(operands, COLUMN, OTHER), (OTHER + COLUMN, mixing.expand(len(operands[0][1]), -1, -1))]
         modes = sorted({restricted(key, own) for key in base})
         columns = {
             key: (modes.index(restricted(key, own)) * len(ups) + ups.index(restricted(key, higher)),) for key in base
         }
         keys = {key: tuple(k for part in sums[key] for k in columns.get(part, ())) for key in wanted}
-        terms = self.network.terms(s, without=k)
-        if not s.tensor and not any(modes):  # factors are written out to their tensors where parts of these are wanted
-            terms = (Term((), (), tuple(x for j, x in enumerate(s.factors) if j != k), s.multipliers),)
-        through, letters = (COLUMN + above.letters, entries), s.inputs[k].letters
-        parts = [reduce(add, (self._part(t, through, dict(key), letters) for t in terms)) for key in modes]
-        return torch.cat(parts, 1), keys
+        letters = s.inputs[k].letters
+        terms = self._others(s, k, modes)
+        if kept_apart(self.network, self.network.producer(s.inputs[k].name)) and not any(t.tensors for t in terms):
+            (term,) = terms
+            return [*operands, *self._values(term, operands[0])], len(ups), keys
+        totals = [self._part(term, operands, modes, COLUMN + letters) for term in terms]
+        parts = [torch.stack(same).sum(0) if len(same) > 1 else same[0] for same in zip(*totals, strict=True)]
+        return [(COLUMN + letters, torch.cat(parts, 1) if len(parts) > 1 else parts[0])], len(ups) * len(modes), keys
 
-    def _part(self, term: Term, above: Labelled, modes: Modes, letters: str) -> Tensor:
-        """The gradient through one product with these parts of its tensors, (S, columns, *letters)."""
-        m = self.moment
-        weights = [(x.letters, m.weights[x.name].part(modes.get(x.name))) for x in term.tensors]
-        signals = [(x.letters, m.value(x.name)) for x in (*term.weights, *term.signals)]
-        scaled = (above[0], m.model.multiplier(term.multipliers) * above[1])
-        return contract([*weights, scaled, *signals], COLUMN + letters, m.model.sizes)
+    def _values(self, term: Term, columns: Labelled) -> list[Labelled]:
+        """The signals of a product with its multipliers; these alone where there are none."""
+        scale = self.moment.model.multiplier(term.multipliers)
+        signals = [(x.letters, self.moment.value(x.name)) for x in (*term.weights, *term.signals)]
+        if scale == 1:
+            return signals
+        if not signals:
+            return [("", columns[1].new_full((len(columns[1]),), scale))]
+        (letters, first), *rest = signals
+        return [(letters, scale * first), *rest]
+
+    def _part(self, term: Term, above: Sequence[Labelled], modes: Sequence[Key], out: str) -> list[Tensor]:
+        """The gradient through one product, with each of these parts of its tensors, (S, columns, *letters)."""
+        m, made, found = self.moment, dict[tuple[int, ...], Tensor](), list[Tensor]()
+        rest = [*above, *self._values(term, above[0])]
+
+        def through(tensors: Sequence[Labelled]) -> Tensor:
+            key = tuple(id(x) for _, x in tensors)
+            if key not in made:
+                made[key] = contract([*tensors, *rest], out, m.model.sizes, m.known)
+            return made[key]
+
+        for key in modes:
+            chosen = dict(key)
+            choices = [m.weights[x.name].signed(chosen.get(x.name), x.letters) for x in term.tensors]
+            total: Tensor | None = None
+            for choice in product(*choices):
+                part = through([x for _, some in choice for x in some])
+                sign = prod(sign for sign, _ in choice)
+                total = (part if sign > 0 else -part) if total is None else total + part if sign > 0 else total - part
+            assert total is not None
+            found.append(total)
+        return found
+
+    def _others(self, s: Product, k: int, modes: Sequence[Key]) -> Sequence[Term]:
+        """The factors of a product but one, written out to their tensors where parts of these are asked for, or where
+        they are not formed."""
+        rest = tuple(x for j, x in enumerate(s.factors) if j != k)
+        apart = any(kept_apart(self.network, self.network.producer(x.name)) for x in rest)
+        if s.tensor or apart or any(modes):
+            return self.network.terms(s, without=k)
+        return (Term((), (), rest, s.multipliers),)

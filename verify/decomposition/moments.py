@@ -17,14 +17,14 @@ from torch import Tensor
 
 from scaling_algebra.spec.networks.language import Function, Mode, Product
 from scaling_algebra.spec.optimizers import Trained
-from scaling_algebra.verify.networks.contraction import contract
+from scaling_algebra.verify.networks.contraction import Labelled, contract, contract_into
 from scaling_algebra.verify.networks.reading import TorchNetwork
 from scaling_algebra.verify.networks.scales import LOSS_SLOPE
 
-from .columns import SignalEntries, rms
+from .columns import SignalEntries
 from .gradients import Gradients, Modes, WantedParts
 from .parts import Moment
-from .updates import Updates
+from .updates import Updates, size
 
 
 class NotMeasured(Exception):
@@ -38,13 +38,13 @@ class Step:
     Attributes:
         moment, gradients: as a token sees them.
         batch: gradients of all tokens, which train the weights; the same unless K < M.
-        raw: of the loss with respect to the weights, by role.
+        raw: of the loss with respect to the weights, by role, as products of tensors.
     """
 
     moment: Moment
     gradients: Gradients
     batch: Gradients
-    raw: Mapping[str, Tensor]
+    raw: Mapping[str, list[Labelled]]
 
 
 class TorchRun:
@@ -58,8 +58,7 @@ class TorchRun:
     def __init__(self, model: TorchNetwork, rule: Trained, steps: int, keep: bool = False) -> None:
         self.model, self.network, self.rule, self.keep = model, model.network, rule, keep
         self.stepper = model.optimizer(rule)
-        letters = {role: tensor.letters for role, tensor in model.network.tensors.items()}
-        self.updates = Updates(letters, rule, model.weights, self.stepper, steps, keep)
+        self.updates = Updates(model.network, rule, model.weights, self.stepper, steps, keep)
         self.coefficients = self.updates.coefficients
         self.asked = WantedParts(model.network)
         self.token = None if model.active == model.draw.dims.get("M", 0) else model.of_token()
@@ -78,7 +77,8 @@ class TorchRun:
             self.first = last.moment.formed()
         if not self.keep:
             self.steps[-1] = None
-        self.updates.step()
+        self.updates.step(last.raw)
+        del last
         self._read(self.model.noise())
 
     @torch.no_grad()
@@ -87,7 +87,10 @@ class TorchRun:
         moment = Moment(self.model, self.updates.now(), dict(noise), self.first_noise, bool(self.steps))
         gradients, raw = Gradients(moment, self.asked), {}
         for role, w in reversed(self.model.weights.items()):  # from the output: what passed a tensor is there again
-            raw[role] = w.grad = gradients.of_weight(role, LOSS_SLOPE)
+            (letters, first), *rest = gradients.of_weight(role)
+            raw[role] = [(letters, LOSS_SLOPE * first), *rest]
+            w.grad = torch.empty_like(w) if w.grad is None else w.grad
+            contract_into(raw[role], self.network.tensors[role].letters, w.grad)
         if self.token is None:
             self.steps.append(Step(moment, gradients, gradients, raw))
         else:
@@ -106,11 +109,11 @@ class TorchRun:
 
     def initial(self, signal: str) -> SignalEntries:
         """A signal before training."""
-        return self._signal(signal, self._moment(len(self.steps) - 1).initial(signal))
+        return self._moment(len(self.steps) - 1).before(signal)
 
     def value(self, signal: str, t: int) -> SignalEntries:
         """A signal after t updates."""
-        return self._signal(signal, self._moment(t).value(signal))
+        return self._moment(t).now(signal)
 
     def change(self, signal: str, t: int) -> SignalEntries:
         """A signal after t updates minus its initial value."""
@@ -194,7 +197,9 @@ class TorchRun:
         for name, theirs in signals.items():
             yield self._at(t).batch.read(name).entries[:replicas], theirs
         for role, theirs in weights.items():
-            yield self._at(t).raw[role][:replicas], theirs
+            letters = self.network.tensors[role].letters
+            ours = [(x, w[:replicas]) for x, w in self._at(t).raw[role]]
+            yield contract(ours, letters, self.model.sizes), theirs
 
     def by_autograd(self, t: int, replicas: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """The gradients of the first replicas as torch has them, at signals and of the loss with respect to tensors:
@@ -223,11 +228,11 @@ class TorchRun:
     def update_size(self, role: str, t: int) -> Tensor:
         """Entry size of ``W_t - W_0`` of each replica, (S,)."""
         m = self._moment(t) if self.token is None else self._at(t).batch.moment
-        return rms(m.weights[role].update)
+        return m.weights[role].update_size()
 
     def raw_gradient_size(self, role: str, t: int) -> Tensor:
         """Entry size of the gradient of a tensor, of each replica."""
-        return rms(self._at(t).raw[role])
+        return size(self._at(t).raw[role], self.network.tensors[role].letters, self.model.weights[role][0].numel())
 
     # inside ----------------------------------------------------------------------------------------------------
 

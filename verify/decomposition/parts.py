@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from scaling_algebra.spec.networks.language import DATA, Factor, Function, Mode, Network, Product, Sum, Term
-from scaling_algebra.verify.networks.contraction import Labelled, contract
-from scaling_algebra.verify.networks.reading import Signals, TorchNetwork
+from scaling_algebra.verify.networks.contraction import Labelled, Products, contract
+from scaling_algebra.verify.networks.reading import Signals, TorchNetwork, kept_apart
 
-from .columns import COLUMN, Columns, SignalEntries
+from .columns import COLUMN, Columns, Group, SignalEntries
 from .updates import TrainedWeight
 
 INITIAL, CHANGE, REGATED = "initial", "change", "regated"
@@ -45,6 +45,7 @@ class Moment:
     first_noise: Signals
     moved: bool
     reference: Signals | None = None
+    known: Products = field(default_factory=Products)
     _parts: dict[str, Columns] = field(default_factory=dict)
     _values: Signals = field(default_factory=dict)
     _initial: Signals = field(default_factory=dict)
@@ -60,7 +61,8 @@ class Moment:
             s = self.network.producer(signal)
             if isinstance(s, Product):
                 columns = self.parts(s)
-                self._values[signal] = columns.sum(columns.keys).entries
+                if signal not in self._values:
+                    self._values[signal] = columns.sum(columns.keys).entries
             else:
                 self._values[signal] = self._made(signal, s, self.value, self.noise)
         return self._values[signal]
@@ -82,6 +84,14 @@ class Moment:
             return self.model.data(len(next(iter(self.weights.values())).now))
         return self.model.made(s, read, noise)
 
+    def now(self, signal: str) -> SignalEntries:
+        """A signal as it is now, which may stay a sum of columns."""
+        s = self.network.producer(signal)
+        if isinstance(s, Product) and kept_apart(self.network, s):
+            columns = self.parts(s)
+            return columns.sum(columns.keys)
+        return SignalEntries(self.network.signals[signal], self.value(signal))
+
     def of_token(self, model: TorchNetwork) -> Moment:
         """The same moment as one token sees it."""
 
@@ -90,6 +100,13 @@ class Moment:
 
         weights = {role: w.seen(model.seen) for role, w in self.weights.items()}
         return Moment(model, weights, seen(self.noise), seen(self.first_noise), self.moved)
+
+    def before(self, signal: str) -> SignalEntries:
+        """A signal before training, which may stay a sum of columns."""
+        s = self.network.producer(signal)
+        if isinstance(s, Product) and kept_apart(self.network, s):
+            return self.part(s, "init", INITIAL)
+        return SignalEntries(self.network.signals[signal], self.initial(signal))
 
     def formed(self) -> tuple[dict[str, Tensor], Signals]:
         """Copies of the weights, and every signal."""
@@ -133,7 +150,7 @@ class Moment:
         letters = self.network.signals[statement.out]
         if not x.any():
             return SignalEntries(letters, torch.zeros_like(self.value(statement.out)))
-        init, update = self.applied(term.tensors, operands, letters)
+        _, init, update = self.applied(term.tensors, operands, letters)
         whole = init if mode == "init" else update
         return SignalEntries(letters, torch.zeros_like(init) if whole is None else whole)
 
@@ -144,34 +161,58 @@ class Moment:
         return self._parts[statement.out]
 
     def applied(
-        self, tensors: Sequence[Factor], operands: Sequence[Labelled], out: str
-    ) -> tuple[Tensor, Tensor | None]:
-        """What tensors make of other signals initially, and by their updates (None for nothing)."""
-        weights = [(x.letters, self.weights[x.name]) for x in tensors]
-
-        def made(chosen: Sequence[Labelled]) -> Tensor:
-            return contract([*chosen, *operands], out, self.model.sizes)
-
-        init = made([(letters, w.start) for letters, w in weights])
-        if not any(w.moved for _, w in weights):
-            return init, None
-        if len(weights) == 1:
-            return init, made([(letters, w.update) for letters, w in weights])
-        return init, made([(letters, w.now) for letters, w in weights]) - init
+        self, tensors: Sequence[Factor], operands: Sequence[Labelled], out: str, known: Products | None = None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """What tensors make of other signals: as they are now, initially, and by their updates (None for nothing)."""
+        now = self._contract([*((x.letters, self.weights[x.name].now) for x in tensors), *operands], out, known)
+        if not any(self.weights[x.name].moved for x in tensors):
+            return now, now, None
+        if len(tensors) == 1 and self.weights[tensors[0].name].start is None:
+            update = self._contract([*self.weights[tensors[0].name].update(tensors[0].letters), *operands], out, known)
+            return now, now - update, update
+        start = [(x.letters, self._start(x.name)) for x in tensors]
+        init = self._contract([*start, *operands], out, known)
+        return now, init, now - init
 
     # inside ----------------------------------------------------------------------------------------------------
 
+    def _start(self, role: str) -> Tensor:
+        start = self.weights[role].start
+        assert start is not None  # gradients are kept only of tensors that are never multiplied with another one
+        return start
+
+    def _contract(self, operands: Sequence[Labelled], out: str, known: Products | None = None) -> Tensor:
+        return contract(operands, out, self.model.sizes, known)
+
     def _columns(self, statement: Product) -> Columns:
-        letters, keys, made = self.network.signals[statement.out], dict[Key, list[int]](), list[Tensor]()
+        letters = self.network.signals[statement.out]
+        apart = kept_apart(self.network, statement)
+        groups, keys, total = list[Group](), dict[Key, list[int]](), None
+
+        def add(mode: Mode, names: Sequence[str], *terms: tuple[int, tuple[Labelled, ...]]) -> None:
+            first = sum(group.count for group in groups)
+            for k, name in enumerate(names, first):
+                keys.setdefault((mode, name), []).append(k)
+            groups.append(Group(terms, len(names)))
+
         for term in self.network.terms(statement):
             names, operands = self._acted(term)
-            for mode, part in zip(MODES, self.applied(term.tensors, operands, COLUMN + letters), strict=True):
-                if part is not None:
-                    for k, name in enumerate(names, sum(x.shape[1] for x in made)):
-                        keys.setdefault((mode, name), []).append(k)
-                    made.append(part)
-        entries = made[0] if len(made) == 1 else torch.cat(made, 1)
-        return Columns(letters, entries, {key: tuple(numbers) for key, numbers in keys.items()})
+            if apart:
+                (x,) = term.tensors
+                weight = self.weights[x.name]
+                for mode in MODES if weight.moved else MODES[:1]:
+                    add(mode, names, *((sign, (*w, *operands)) for sign, w in weight.signed(mode, x.letters)))
+                continue
+            now, init, update = self.applied(term.tensors, operands, COLUMN + letters)
+            total = now.sum(1) if total is None else total + now.sum(1)
+            add("init", names, (1, ((COLUMN + letters, init),)))
+            if update is not None:
+                add("update", names, (1, ((COLUMN + letters, update),)))
+        if total is not None:
+            self._values[statement.out] = total
+        experts = "".join(x for x in letters if self.network.axes[x] in ("M", "K")) if apart else ""
+        like = groups[0].terms[0][1][0][1]
+        return Columns(letters, tuple(groups), {k: tuple(v) for k, v in keys.items()}, self.model.sizes, like, experts)
 
     def _acted(self, term: Term) -> tuple[list[str], list[Labelled]]:
         """The names of all columns, and the factors that are no tensors: with ``COLUMN`` where there are several."""

@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from scaling_algebra.dynamics.sparse_routing import averaged
-from scaling_algebra.spec.networks.language import DATA, Factor, Function, Network, Product, Sum
+from scaling_algebra.spec.networks import language
+from scaling_algebra.spec.networks.language import DATA, Factor, Function, Network, Product, Statement, Sum
 from scaling_algebra.spec.networks.multipliers import SHARE
 from scaling_algebra.spec.scaling import Scaling
 from scaling_algebra.verify.hardware import generators
@@ -55,6 +56,14 @@ def applied(function: Function, letters: str, x: Tensor) -> Tensor:
 
 TINY = 1e-40
 """Added to the mean of squares that a norm divides by: nothing, unless that is exactly zero."""
+
+
+def kept_apart(network: Network, statement: Statement | None) -> bool:
+    """Is a signal never formed? Those that only sums over experts read, which write them out to their tensors."""
+    if not (isinstance(statement, Product) and statement.tensor):
+        return False
+    uses = network.consumers(statement.out)
+    return bool(uses) and all(s in network.aggregations for s, _ in uses)
 
 
 class TorchNetwork(Replicated):
@@ -122,6 +131,15 @@ class TorchNetwork(Replicated):
         if s.source is None:
             return noise[s.out]
         return applied(s, letters, self.turned(signal(s.source.name), s.source.letters, letters))
+
+    def memory(self, tensor: language.Tensor) -> str:
+        """The letters of a tensor in the order of memory: sums over experts also sum the input of their last tensors,
+        which comes next to the experts."""
+        apart = [s.tensor for s in self.network.linear if kept_apart(self.network, s)]
+        if all(x and tensor is not self.network.tensors[x.name] for x in apart):
+            return tensor.letters
+        inner = tensor.fan_in + tensor.fan_out
+        return "".join(x for x in tensor.letters if x not in inner) + inner
 
     def product(
         self,

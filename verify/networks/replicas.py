@@ -79,16 +79,6 @@ def fill(weight: Tensor, shape: Sequence[int], streams: Sequence[torch.Generator
         replica.copy_(torch.randn(shape, generator=stream, device=weight.device))  # float32: 5x faster
 
 
-def in_memory(network: Network, tensor: language.Tensor) -> str:
-    """The letters of a tensor in the order of memory: a sum over experts also sums the input of their last tensors,
-    which comes next to the experts, so that no product copies them."""
-    made = {s.out for s in network.linear if s.tensor and network.tensors[s.tensor.name] is tensor}
-    if not any(x.name in made for s in network.aggregations for x in s.factors):
-        return tensor.letters
-    inner = tensor.fan_in + tensor.fan_out
-    return "".join(x for x in tensor.letters if x not in inner) + inner
-
-
 class Replicated(nn.Module):
     """Replicas of a network with the powers of a scaling.
 
@@ -109,8 +99,9 @@ class Replicated(nn.Module):
         self.weights: dict[str, nn.Parameter] = {}
         seeded, shared = generators(draw.seeds, draw.device), generators(draw.shared, draw.device)
         for role, tensor in network.tensors.items():
-            std, memory = scaling.tensors[role].init_std, in_memory(network, tensor)
-            weight = torch.zeros(len(draw), *(self.sizes[x] for x in memory), device=draw.device, dtype=dtype)
+            memory, std = self.memory(tensor), scaling.tensors[role].init_std
+            shape = [self.sizes[x] for x in memory]
+            weight = torch.zeros(len(draw), *shape, device=draw.device, dtype=dtype)
             weight = weight.permute(0, *(1 + memory.index(x) for x in tensor.letters))
             if std is not None:
                 alike = tensor.experts if role in scaling.tied else ""
@@ -121,6 +112,10 @@ class Replicated(nn.Module):
         self.parameters_in_order = nn.ParameterList(self.weights.values())  # not by name, which may be any text
         self.register_buffer("x", sample(network, self.sizes, draw).to(dtype))
         self.x: Tensor
+
+    def memory(self, tensor: language.Tensor) -> str:
+        """The letters of a tensor in the order of memory."""
+        return tensor.letters
 
     def grows(self, letters: str) -> bool:
         """Has a tensor with these letters an index of an axis that grows?"""
