@@ -8,7 +8,7 @@ and ``sigma_ROLE`` (init std), ``lr_ROLE``, ``eps_ROLE``, ``multiplier`` and, wh
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property, lru_cache
@@ -212,7 +212,7 @@ def formula(
     network: Network | str = DEFAULT_ARCHITECTURE,
     structure: Structure | str = "",
     readout_init: str = "maximal",
-    fixed: Iterable[str] = (),
+    fixed: Collection[str] = (),
 ) -> Formula:
     """The size of a quantity on all rays and at all parameters.
 
@@ -265,7 +265,7 @@ def read_structure(text: str, network: Network) -> Structure:
 # inside ------------------------------------------------------------------------------------------------------------
 
 
-def _fixed(axes: Iterable[str], network: Network) -> frozenset[str]:
+def _fixed(axes: Collection[str], network: Network) -> frozenset[str]:
     """The axes that do not grow, the number of layers among them.
 
     Raises:

@@ -174,6 +174,7 @@ study transfer --ray N=0,N_e=1,M=1 | N does not grow
 study transfer --ray N=0,N_e=0,M=1,K=1 --along M | no default widths
 study roters | did you mean 'routers'
 study limt | did you mean 'limit'
+study limit --regime I --optimizer sgd --parameterization mup --sizes 64,128,3000000 | give smaller --sizes
 study routers transfer | write scalecalc study transfer, the name first
 study clusters --sizes 8,16,32 | clusters has a fixed size
 study routers --only 'SGD: saturates' --sizes 8,9,10 | n / 4, so give larger ones

@@ -70,7 +70,11 @@ def command(
     if planned is not None:
         from scaling_algebra.verify.hardware import Hardware, spare_threads
         from scaling_algebra.verify.infinite_width.comparison import compared
+        from scaling_algebra.verify.measuring.cells import Setup
+        from scaling_algebra.verify.measuring.runs import check
 
+        hardware = Hardware.of(device)
+        check(Setup(derivation, steps, tuple(planned)), free=hardware.free)
         with resumable(None), progress() as watch, spare_threads():
-            found = compared(t, planned, seeds, Hardware.of(device).device, lambda what: watch(None, 0, what))
+            found = compared(t, planned, seeds, hardware.device, lambda what: watch(None, 0, what))
     return document(t, found), exit_code(t, found)
