@@ -233,7 +233,9 @@ def _prove(
             derived = replace(derive(configuration).in_gauge(gauge), unique=proof.unique)
         except Infeasible:
             derived = None
-        standard = configuration.given or configuration.readout_init == configuration.parameterization.readout_init
+        standard = configuration.given or configuration.readout_init == configuration.parameterization.starts(
+            configuration.network
+        )
         contradicts = proof.unique if derived is None or derived.unmet else not proof.agrees(derived.scaling)
         if derived is not None and standard and proof.unique is not None and contradicts:
             name = configuration.parameterization.name

@@ -19,7 +19,7 @@ from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.spec.desiderata import HORIZON as HORIZON
 from scaling_algebra.spec.desiderata import Demand
 from scaling_algebra.spec.networks.language import Function, Network
-from scaling_algebra.spec.networks.roles import experts
+from scaling_algebra.spec.networks.sums import experts
 from scaling_algebra.spec.optimizers import Trained
 from scaling_algebra.spec.powers import Form
 
@@ -50,11 +50,14 @@ class Infeasible(Unsatisfiable):
     Attributes:
         undecided: that demand is not known to fail.
         everywhere: that demand fails at any powers: a zero that stays is exact whatever the powers are.
+        demand: the demand, where it was checked at powers that fix all unknowns.
     """
 
-    def __init__(self, reason: str | Failure, undecided: bool = False, everywhere: bool = False) -> None:
+    def __init__(
+        self, reason: str | Failure, undecided: bool = False, everywhere: bool = False, demand: Demand | None = None
+    ) -> None:
         self.undecided = reason.undecided if isinstance(reason, Failure) else undecided
-        self.everywhere = everywhere
+        self.everywhere, self.demand = everywhere, demand
         super().__init__(str(reason))
 
 
@@ -101,7 +104,7 @@ def first_power(network: Network, ray: Ray, s: Function) -> bool:
     """
     letters = network.signals[s.out] + s.over
     plain = s.kind.kind != "norm" and not s.kind.gaps and 1 in s.kind.powers
-    freed = {x.source for x in experts(network)}  # by an intervention from mu-1
+    freed = {x for e in experts(network) for x in e.last}  # by an intervention from mu-1
     return plain and not any(ray[network.axes[x]] for x in letters) and freed.isdisjoint(x.name for x in s.inputs)
 
 
@@ -133,7 +136,7 @@ def check(demands: Iterable[Demand], look: Analysis, closely: Callable[[], Analy
             closer = closer or closely()
             failure = violation(demand, closer)
         if failure:
-            raise Infeasible(failure)
+            raise Infeasible(failure, demand=demand)
 
 
 def met(demand: Demand, look: Analysis) -> bool:

@@ -10,7 +10,7 @@ Read next: ``demands.py`` (how demands fare at a point), ``derivation.py`` (what
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property, partial
 
@@ -22,7 +22,7 @@ from scaling_algebra.dynamics.run import unknowns
 from scaling_algebra.errors import UsageError
 from scaling_algebra.linear.linear import Row, solve_linear
 from scaling_algebra.spec.axes import Ray
-from scaling_algebra.spec.desiderata import Demand, Structure, interventions
+from scaling_algebra.spec.desiderata import Demand, Structure
 from scaling_algebra.spec.given import NOTHING, Given
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.optimizers import Trained
@@ -47,6 +47,7 @@ from .demands import (
     violation,
 )
 from .layerwise import gradient_power, layerwise, terms_behind
+from .structures import Structures
 
 _LAZY = Fraction(2)
 """Learning rates n^-x that vanish, in units of the largest rate of the ray."""
@@ -64,6 +65,7 @@ class Solution:
         structure: the discrete choices.
         fixed_by: what fixes each unknown that is not given.
         rejected: structures tried before, each with the demand it failed.
+        also: other structures with as few interventions that meet every demand.
         unmet: the demands that do not hold with what is given, each with the reason.
         assumes: what the sizes that show this rest on, beyond counting powers.
     """
@@ -74,6 +76,7 @@ class Solution:
     rejected: tuple[tuple[Structure, str], ...] = ()
     unmet: tuple[tuple[Demand, str], ...] = ()
     assumes: tuple[str, ...] = ()
+    also: tuple[Structure, ...] = ()
 
 
 class Solver:
@@ -111,40 +114,77 @@ class Solver:
         Raises:
             Infeasible: none of the structures works; the message names what failed without any intervention.
         """
-        base = given.structure(base or parameterization.base_structure(parameterization.readout_init))
-        options = interventions(self.network, base) if parameterization.structural else [base]
+        base = given.structure(base or parameterization.base_structure(self.network))
+        structures = Structures(self.network, base, parameterization.structural)
         rejected: list[tuple[Structure, str]] = []
         start: dict[str, Fraction] | None = None
         best: Solution | None = None
+        solution: Solution | None = None
+        culprits: list[tuple[Structure, Demand]] = []
         undecided = False
         near = self._derived(parameterization, base) if given.held or (given and parameterization.structural) else []
         everywhere = True
-        for structure in given.allowed(options):
+        for structure in structures:
+            if structure.zero & given.started:
+                structures.reject(structure, None)
+                continue
             demands = parameterization.demanded(self.network, structure)
-            failure, sure = "", False
+            if start and not given and (known := self._known(culprits, demands, structure, start)):
+                demand, failure = known
+                structures.reject(structure, demand)
+                rejected.append((structure, failure))
+                everywhere = False
+                continue
+            failure, sure, demand, found = "", False, None, None
             for values in [start] if start else [*near, self.aligned(), self.lazy()]:
                 try:
-                    look, forms = self.iterate(demands, structure, values, given, proposed=not start)
+                    look, forms = self.iterate(demands, structure, values, given)
                     start = start or {**values, **look.point.values}
                     unmet = self._unmet(demands, look) if given else self.met(demands, look)
                 except Infeasible as problem:
-                    failure, sure = str(problem), problem.everywhere
+                    failure, sure, demand = str(problem), problem.everywhere, problem.demand
                     undecided |= problem.undecided and not rejected
                     if sure or (undecided and not self.effort and not given.held):
                         break
                     continue
                 scaling = self.scaling(look, forms, structure, given)
-                solution = Solution(scaling, structure, forms, tuple(rejected), unmet, look.assumed)
+                found = Solution(scaling, structure, forms, tuple(rejected), unmet, look.assumed)
                 if not unmet:
-                    return solution
-                failure = unmet[0][1]
+                    break
+                demand, failure = unmet[0]
                 if best is None or len(unmet) < len(best.unmet):
-                    best = solution
+                    best = found
+            if found is not None and not found.unmet:
+                if given:
+                    return found
+                solution = replace(solution, also=(*solution.also, structure)) if solution else found
+                structures.found = True
+                continue
+            structures.reject(structure, demand)
+            culprits += [(structure, demand)] if demand is not None else []
             rejected.append((structure, failure))
             everywhere = everywhere and sure
+        if solution is not None:
+            return solution
         if best is not None:
             return best
         raise Infeasible(rejected[0][1], undecided, everywhere=everywhere)
+
+    def _known(
+        self,
+        culprits: Sequence[tuple[Structure, Demand]],
+        demands: Sequence[Demand],
+        structure: Structure,
+        start: Mapping[str, Fraction],
+    ) -> tuple[Demand, str] | None:
+        """A demand on a sum over experts that failed before, and fails at the powers of the start. Where no signal is
+        free that was not, these stay: what tensors pass on does not depend on what experts share."""
+        labels = {d.label for tried, d in culprits if d.sum and tried.exempt == structure.exempt}
+        look = self._look(structure.point(self.network, start)) if labels else None
+        for demand in demands if look else ():
+            if demand.label in labels and (failure := violation(demand, look, certified=False)):
+                return demand, str(failure)
+        return None
 
     def iterate(
         self,
@@ -152,19 +192,17 @@ class Solver:
         structure: Structure,
         start: Mapping[str, Fraction],
         given: Given = NOTHING,
-        proposed: bool = True,
     ) -> tuple[Analysis, dict[str, Fixing]]:
         """Newton's method from a start: the engine at the point where it ends, and what fixes each unknown there.
 
-        Args:
-            proposed: the start may be the solution, so bound and witness are asked first.
+        The start may be the solution, so bound and witness are asked first.
 
         Raises:
             Infeasible: it does not end, or the demands leave an unknown free.
         """
         held = {name: power.on(self.ray) for name, power in given.held.items()}
         begin: Mapping[str, Fraction] = {**start, **held}
-        if proposed and self._stands(demands, structure, begin):
+        if self._stands(demands, structure, begin):
             return self.newton(demands, structure, begin, held, steady=True)
         if self.epsilons:
             begin = self._after_descent(demands, structure, begin, held)
@@ -196,9 +234,10 @@ class Solver:
     # inside ----------------------------------------------------------------------------------------------------
 
     def _stands(self, demands: Sequence[Demand], structure: Structure, values: Mapping[str, Fraction]) -> bool:
-        """Bound and witness show that a proposal meets what is demanded of the sizes of signals."""
+        """Bound and witness show that nothing diverges at a proposal, and that it meets what fixes inits and rates."""
         look = self._look(structure.point(self.network, values))
-        return all(met(d, look) for d in demands if d.kind in ("theta", "bounded"))
+        asked = [d for d in demands if d.kind == "bounded" or (d.kind == "theta" and d.fixes)]
+        return all(met(d, look) for d in asked)
 
     def _derived(self, parameterization: Parameterization, base: Structure) -> list[dict[str, Fraction]]:
         """A start where some exponents are given: the solution where none is, if there is one."""

@@ -6,7 +6,7 @@ with changed gates. All of these are columns of one product with each tensor, an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -37,6 +37,7 @@ class Moment:
         noise, first_noise: of this step and of the first one, by signal.
         moved: has there been an update?
         reference: signals that changes are relative to; None for those that the initial weights make.
+        outside: signals that are not those which the weights make.
     """
 
     model: TorchNetwork
@@ -45,6 +46,7 @@ class Moment:
     first_noise: Signals
     moved: bool
     reference: Signals | None = None
+    outside: frozenset[str] = frozenset()
     known: Products = field(default_factory=Products)
     _parts: dict[str, Columns] = field(default_factory=dict)
     _values: Signals = field(default_factory=dict)
@@ -108,6 +110,16 @@ class Moment:
             return self.part(s, "init", INITIAL)
         return SignalEntries(self.network.signals[signal], self.initial(signal))
 
+    def alone(self, changing: str, outside: Collection[str]) -> Moment:
+        """The moment at which one tensor, or one of the signals that come from outside, alone has changed."""
+        weights = {role: w if role == changing else w.still() for role, w in self.weights.items()}
+        initial = {x: self.initial(x) for x in outside}
+        values = {**initial, **({changing: self.value(changing)} if changing in outside else {})}
+        noise = self.noise, self.first_noise
+        return Moment(
+            self.model, weights, *noise, self.moved, outside=frozenset(outside), _values=values, _initial=initial
+        )
+
     def formed(self) -> tuple[dict[str, Tensor], Signals]:
         """Copies of the weights, and every signal."""
         weights = {role: w.now.clone() for role, w in self.weights.items()}
@@ -123,7 +135,7 @@ class Moment:
         letters, s = self.network.signals[signal], self.network.producer(signal)
         if self.reference is not None:
             return SignalEntries(letters, self.value(signal) - self.reference[signal])
-        if isinstance(s, Product):
+        if isinstance(s, Product) and signal not in self.outside:
             columns = self.parts(s)
             return columns.sum(key for key in columns.keys if key != ("init", INITIAL))
         if signal not in self._changes:

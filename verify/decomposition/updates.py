@@ -74,6 +74,10 @@ class TrainedWeight:
             return update if mode == "update" else self.now - update
         return self.start if mode == "init" else self.now - self.start
 
+    def still(self) -> TrainedWeight:
+        """The weight as if it had not moved."""
+        return TrainedWeight(self.letters, self.formed("init"), None, moved=False) if self.moved else self
+
     def update_size(self) -> Tensor:
         """Entry size of dW of each replica, (S,)."""
         if not self.moved:
