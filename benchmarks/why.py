@@ -91,7 +91,7 @@ def train(kind: str, n: int, log2: float, seed: int, rates: Rates, looks: bool =
     size = next(s for s in sizes() if s["N"] == n)
     with spare_threads():
         numbers = changed(planned()[kind, n], rates)
-        first, held = trained(Hardware(), how, size, numbers, 2.0**log2, seed, watch)
+        _, held = trained(Hardware(), how, size, numbers, 2.0**log2, seed, watch)
     key = {"kind": kind, "N": n, "log2_lr": log2, "seed": seed, "rates": dict(rates), "steps": steps}
     return {**key, "loss": round(held, 4), **({"updates": watch.rows} if watch else {})}
 

@@ -5,8 +5,10 @@ A family of transformers is read with one layer, whatever number is trained. Rea
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from scaling_algebra.recipes.recipe import recipe
 from scaling_algebra.recipes.sizes import Sizes
 from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
+from scaling_algebra.spec.trained import trained
 from scaling_algebra.verify.apply.planning import layered, planned
 from scaling_algebra.verify.apply.plans import Plan
 from scaling_algebra.verify.tracing import Traced, traced
@@ -135,7 +138,9 @@ def _plans(
     base, *_, last = map(dict, sizes)
     reading, small = model.reading(base), model.build(base, 0)
     stds = {role: _std(small, role) for role in reading.network.tensors}
-    given: dict[str, Any] = {"lr": 1.0, "eps": EPS, "std": stds, "network": reading.network}
+    given: dict[str, Any] = {"lr": 1.0, "std": stds, "network": reading.network}
+    if any(rule.epsilon for rule in trained(optimizer, reading.network).rules):
+        given["eps"] = EPS
     numbers, plans = recipe(base, last, optimizer, parameterization, **given), []
     for one in map(dict, sizes):
         plans.append(planned(model.build(one, 0), reading, numbers.at(one), small))
@@ -154,6 +159,22 @@ def _number(p: Plan, name: str) -> Number:
     std = None if group.fill is not None else group.std
     numbers = group.numbers
     return Number(group.optimizer, numbers["lr"], numbers.get("eps", EPS), std, group.tied)
+
+
+def tuned(numbers: Numbers, rates: Mapping[str, float]) -> Numbers:
+    """The numbers with rates multiplied.
+
+    Args:
+        rates: factors by pattern of names, such as ``*embed*``; all that match multiply.
+
+    Raises:
+        UsageError: a pattern that no parameter has.
+    """
+    for pattern in rates:
+        if not any(fnmatchcase(name, pattern) for name in numbers):
+            raise UsageError(f"no parameter matches {pattern!r} of --rate; the first is {next(iter(numbers))}")
+    factors = {name: math.prod(f for p, f in rates.items() if fnmatchcase(name, p)) for name in numbers}
+    return {name: replace(x, lr=x.lr * factors[name]) for name, x in numbers.items()}
 
 
 def start(model: nn.Module, numbers: Numbers) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -101,7 +101,8 @@ def held_out(model: nn.Module, data: Data, hardware: Hardware, how: How) -> floa
     model.eval()
     x, y = data.batch(0, None, hardware.device)
     with torch.autocast(hardware.kind, torch.bfloat16, enabled=how.dtype == "bfloat16"):
-        parts = [loss(model, x[k : k + PART], y[k : k + PART], how.data) * len(x[k : k + PART]) for k in range(0, len(x), PART)]
+        pairs = zip(x.split(PART), y.split(PART), strict=True)
+        parts = [loss(model, *pair, how.data) * len(pair[0]) for pair in pairs]
     return float(torch.stack(parts).sum()) / len(x)
 
 
@@ -120,7 +121,9 @@ def loss(model: nn.Module, x: Tensor, y: Tensor, what: str) -> Tensor:
         if isinstance(error, torch.OutOfMemoryError):
             raise
         line = " ".join(str(error).split())[:160]
-        raise UsageError(f"the model does not learn {what}, inputs {tuple(x.shape)}: {line}; give other --data") from None
+        raise UsageError(
+            f"the model does not learn {what}, inputs {tuple(x.shape)}: {line}; give other --data"
+        ) from None
 
 
 def optimizer(model: nn.Module, numbers: Numbers, lr: float, decay: float = 0.0) -> torch.optim.Optimizer:
