@@ -55,7 +55,7 @@ def changed(numbers: Numbers, rates: Rates) -> Numbers:
     }
 
 
-class Updates:
+class UpdateSizes:
     """What the updates of every matrix do to the signals of the held-out batch, after some steps."""
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ class Updates:
 def train(kind: str, n: int, log2: float, seed: int, rates: Rates, looks: bool = False) -> dict[str, Any]:
     """One row: the loss, and with ``looks`` what updates do."""
     steps, data = max(LOOKS) if looks else PLAN["steps"], load("text")
-    how, watch = How(PLAN["model"], "text", (), data.digest, steps), Updates() if looks else None
+    how, watch = How(PLAN["model"], "text", (), data.digest, steps), UpdateSizes() if looks else None
     size = next(s for s in sizes() if s["N"] == n)
     with spare_threads():
         numbers = changed(planned()[kind, n], rates)

@@ -15,17 +15,18 @@ pytest.importorskip("sklearn")
 from scaling_algebra import plan
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.optimizers import optimizer as rule_of
-from scaling_algebra.verify.commands.transfer import _sizes as sizes_of
+from scaling_algebra.verify.commands.transfer import sizes_of
 from scaling_algebra.verify.hardware import Hardware
 from scaling_algebra.verify.measuring.pool import Here
 from scaling_algebra.verify.measuring.store import Store
 from scaling_algebra.verify.studies.curves import LossCurve, compare, drift, improvement, overall, regret, vertex
 from scaling_algebra.verify.studies.data import DATA, load
-from scaling_algebra.verify.studies.models import Model, Number, start, tuned
+from scaling_algebra.verify.studies.models import Model, Trainee, start, tuned
 from scaling_algebra.verify.studies.presentation import study
 from scaling_algebra.verify.studies.sweep import Course, sweep
 from scaling_algebra.verify.studies.training import How, loss, optimizer, rate, trained
 from scaling_algebra.verify.studies.transfer import check_memory, points, transfer
+from scaling_algebra.verify.tracing.sources import function_of
 
 from ..shared import scalecalc
 
@@ -212,7 +213,7 @@ def test_numbers_are_those_of_plan_and_at_the_base_those_of_the_module(mlp):
     base, _, wide = mlp.numbers("mup", "adamw", SIZES)
     model = mlp.build(SIZES[0], 0)
     stds = {name: float(p.detach().square().mean().sqrt()) for name, p in model.named_parameters()}
-    p = plan(mlp._build, "N=8", "N=32", lr=1.0, eps=1e-8, std=stds)
+    p = plan(function_of(mlp.name)[0], "N=8", "N=32", lr=1.0, eps=1e-8, std=stds)
     for group in p.param_groups():
         (name,) = group["param_names"]
         assert (wide[name].lr, wide[name].eps) == (group["lr"], group["eps"])
@@ -246,7 +247,7 @@ def test_two_optimizers_step_a_module(mlp):
     """Muon steps matrices, also those of a stack, by itself: on one matrix as ``torch.optim.Muon`` does."""
     muon, adamw = rule_of("muon"), rule_of("adamw")
     numbers = {
-        name: Number(muon if name == "2.weight" else adamw) for name, _ in mlp.build(SIZES[0], 0).named_parameters()
+        name: Trainee(muon if name == "2.weight" else adamw) for name, _ in mlp.build(SIZES[0], 0).named_parameters()
     }
     data = load("digits", ("batch=4",))
     how = How(mlp.name, "digits", ("batch=4",), data.digest, 2)
@@ -257,7 +258,7 @@ def test_two_optimizers_step_a_module(mlp):
     torch.nn.init.zeros_(one.weight)
     one.weight.grad, stack.weight.grad = grad.clone(), torch.stack([grad, 3 * grad])
     for model in (one, stack):
-        optimizer(model, {"weight": Number(muon)}, 0.1).step()
+        optimizer(model, {"weight": Trainee(muon)}, 0.1).step()
     torch.testing.assert_close(stack.weight[0], one.weight)
     torch.testing.assert_close(stack.weight[1], one.weight, rtol=0.05, atol=1e-3)
     reference = torch.nn.Parameter(torch.zeros(4, 6))
@@ -299,19 +300,20 @@ def asked(mlp, *names, sizes=SIZES, rule="adamw"):
     return points(mlp, names or ("mup", "sp"), rule, sizes, {})
 
 
-class Counted(Here):
+class CountingPool(Here):
     """Counts what is trained."""
 
     trained = 0
 
-    def _tried(self, task):
-        self.trained += 1
-        return super()._tried(task)
+    def __call__(self, tasks):
+        for done in super().__call__(tasks):
+            self.trained += 1
+            yield done
 
 
 def test_what_is_asked_twice_is_trained_once_and_kept(mlp, tmp_path):
     """muP and one rate are one model at the base; a second time nothing is trained; another rate is."""
-    pool = Counted(Hardware())
+    pool = CountingPool(Hardware())
     how = replace(course(mlp, store=Store(tmp_path)), pool=pool)
     first = sweep(how, asked(mlp), (-8.0, -6.0))
     assert pool.trained == 5 * 2 * 2
@@ -372,7 +374,7 @@ def test_rows_are_runs_and_verdicts_those_of_the_losses(mlp):
 
 
 def test_models_that_do_not_fit_are_refused():
-    point = asked_point = type("Point", (), {"parameters": 10**9})
+    point = asked_point = type("SizedModel", (), {"parameters": 10**9})
     check_memory(None, point)
     with pytest.raises(UsageError, match="1,000,000,000 parameters takes more than 15 GiB"):
         check_memory(2**30, asked_point)

@@ -93,7 +93,7 @@ def command(**given: Any) -> tuple[Answer, int]:
     from scaling_algebra.verify.studies.transfer import check_memory, points, transfer
 
     model = Model(given["model"])
-    sizes = _sizes(model.base, given["base"], given["widths"], given["sizes"])
+    sizes = sizes_of(model.base, given["base"], given["widths"], given["sizes"])
     smallest = model.build(sizes[0], 0)
     name = given["data"] or ("text" if any(isinstance(x, nn.Embedding) for x in smallest.modules()) else "digits")
     data, settings = load(name, given["settings"]), given["settings"]
@@ -119,7 +119,7 @@ def _draw(path: Path, record: Mapping[str, Any]) -> None:
     draw("rates", path, [record], [""])
 
 
-def _sizes(usual: Sizes, base: str | None, widths: str | None, sizes: tuple[str, ...]) -> list[dict[str, int]]:
+def sizes_of(usual: Sizes, base: str | None, widths: str | None, sizes: tuple[str, ...]) -> list[dict[str, int]]:
     """The base and all sizes after it.
 
     Raises:

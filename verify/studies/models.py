@@ -41,7 +41,7 @@ TRAINED: Mapping[str, Any] = {"vocab_size": BYTES, "experts_implementation": "ea
 
 
 @dataclass(frozen=True)
-class Number:
+class Trainee:
     """How one parameter starts and learns.
 
     Attributes:
@@ -60,7 +60,7 @@ class Number:
         return {**vars(self), "rule": self.rule.name}
 
 
-Numbers = Mapping[str, Number]
+Numbers = Mapping[str, Trainee]
 """By parameter."""
 
 
@@ -118,7 +118,7 @@ class Model:
         plans = _plans(self, parameterization if derived else "mup", optimizer, tuple(tuple(x.items()) for x in sizes))
         found = [{e.name: _number(p, e.name) for e in p.entries if not e.frozen} for p in plans]
         if not derived:
-            return [{name: Number(x.rule) for name, x in numbers.items()} for numbers in found]
+            return [{name: Trainee(x.rule) for name, x in numbers.items()} for numbers in found]
         started = {name: replace(x, std=None) if x.std and not x.alike else x for name, x in found[0].items()}
         return [started, *found[1:]]
 
@@ -154,11 +154,11 @@ def _std(model: nn.Module, role: str) -> float:
     return max(float(p.double().square().mean().sqrt()) for p in of_role(model, role)) or 1.0
 
 
-def _number(p: Plan, name: str) -> Number:
+def _number(p: Plan, name: str) -> Trainee:
     group = p.groups[p[name].group]
     std = None if group.fill is not None else group.std
     numbers = group.numbers
-    return Number(group.optimizer, numbers["lr"], numbers.get("eps", EPS), std, group.tied)
+    return Trainee(group.optimizer, numbers["lr"], numbers.get("eps", EPS), std, group.tied)
 
 
 def tuned(numbers: Numbers, rates: Mapping[str, float]) -> Numbers:

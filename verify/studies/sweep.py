@@ -35,12 +35,12 @@ class Course:
     how: How
     seeds: Sequence[int]
     pool: Here = field(default_factory=lambda: Here(Hardware()))
-    watch: Callable[[float, float, str], None] = lambda total, done, message: None
+    watch: Callable[[int, int, str], None] = lambda total, done, message: None
     store: Store = field(default_factory=Store)
 
 
 @dataclass(frozen=True)
-class Point:
+class SizedModel:
     """A model of a study at one size.
 
     Attributes:
@@ -58,7 +58,7 @@ Losses = Mapping[float, tuple[Array, Array]]
 """By log2 of the rate: the loss of the first batch and the held-out one, (seeds,) each."""
 
 
-def sweep(course: Course, points: Sequence[Point], grid: Sequence[float], extend: int = 0) -> list[LossCurve]:
+def sweep(course: Course, points: Sequence[SizedModel], grid: Sequence[float], extend: int = 0) -> list[LossCurve]:
     """Trains every point at every rate of a grid, then, while an optimum may lie on the edge of its grid, at up to
     ``extend`` more.
 
@@ -79,14 +79,14 @@ def sweep(course: Course, points: Sequence[Point], grid: Sequence[float], extend
     return curves
 
 
-def _curve(point: Point, by_rate: Losses) -> LossCurve:
+def _curve(point: SizedModel, by_rate: Losses) -> LossCurve:
     """A run that diverged has the loss of its first batch."""
     first, held = (np.stack(part) for part in zip(*(by_rate[x] for x in sorted(by_rate)), strict=True))
     judged = np.where(np.isfinite(held), np.fmin(held, first), first)
     return LossCurve(point.width, point.sizes, point.parameters, tuple(sorted(by_rate)), judged, held)
 
 
-def losses(course: Course, asked: Sequence[tuple[Point, float]]) -> Iterator[tuple[Array, Array]]:
+def losses(course: Course, asked: Sequence[tuple[SizedModel, float]]) -> Iterator[tuple[Array, Array]]:
     """The first and the held-out loss of every seed, of points at a rate each; what several ask for is trained once."""
     runs = [(point, x, seed) for point, x in asked for seed in course.seeds]
     keys = [_key(course, *run) for run in runs]
@@ -98,18 +98,18 @@ def losses(course: Course, asked: Sequence[tuple[Point, float]]) -> Iterator[tup
         name = f"{point.series}, {', '.join(f'{a}={n}' for a, n in point.sizes.items())}, lr 2^{x:g}, seed {seed}, {k}"
         given = (course.how, dict(point.sizes), dict(point.numbers), 2.0**x, seed)
         tasks[name] = k, Work(name, trained, given, point.parameters + AHEAD)
-    total, done = sum(work.cost for _, work in tasks.values()), 0.0
+    total, done = sum(int(work.cost) for _, work in tasks.values()), 0
     for work, result in course.pool([work for _, work in tasks.values()]):
         if isinstance(result, Failed):
             raise UsageError(str(result))
         course.store.keep(keys[tasks[work.name][0]], [x if np.isfinite(x) else None for x in result])
-        done += work.cost
+        done += int(work.cost)
         course.watch(total, done, work.name.rpartition(",")[0])
     kept = np.array([course.store.piece(key) for key in keys], dtype=float).reshape(len(asked), len(course.seeds), 2)
     return ((pair[:, 0], pair[:, 1]) for pair in kept)
 
 
-def _key(course: Course, point: Point, log2: float, seed: int) -> dict[str, object]:
+def _key(course: Course, point: SizedModel, log2: float, seed: int) -> dict[str, object]:
     """All that a loss depends on."""
     numbers = {name: x.as_json() for name, x in point.numbers.items()}
     where = {"sizes": dict(point.sizes), "device": course.pool.hardware.kind}

@@ -19,7 +19,7 @@ from scaling_algebra.verify.judging.regions import Settled
 from .curves import Change, LossCurve, compare, drift, improvement, overall, regret
 from .data import Data
 from .models import Model, tuned
-from .sweep import Course, Point, sweep
+from .sweep import Course, SizedModel, sweep
 
 EXIT = {Settled.TRANSFERS: 0, Settled.DRIFTS: 1, Settled.INCONCLUSIVE: 3}
 GRID = (-10.0, -5.0, 1.0)
@@ -163,7 +163,7 @@ class Study(Rendered):
 
 def points(
     model: Model, names: Sequence[str], optimizer: str, sizes: Sequence[Sizes], rates: Mapping[str, float]
-) -> list[Point]:
+) -> list[SizedModel]:
     """Every parameterization at every size.
 
     Args:
@@ -177,7 +177,7 @@ def points(
     made = []
     for name in names:
         for one, numbers, count in zip(sizes, model.numbers(name, optimizer, sizes), counts, strict=True):
-            made.append(Point(name, one[along], one, tuned(numbers, rates), count))
+            made.append(SizedModel(name, one[along], one, tuned(numbers, rates), count))
     return made
 
 
@@ -190,7 +190,7 @@ def transfer(
     course: Course,
     data: Data,
     optimizer: str,
-    asked: Sequence[Point],
+    asked: Sequence[SizedModel],
     grid: Sequence[float],
     extend: int = 4,
 ) -> Study:
@@ -216,7 +216,7 @@ def transfer(
     return Study(course.how.model, data, optimizer, axis_of([p.sizes for p in asked[:count]]), series, environment)
 
 
-def check_memory(free: int | None, point: Point) -> None:
+def check_memory(free: int | None, point: SizedModel) -> None:
     """Raises UsageError if values, gradients and moments alone are more than the memory that is free."""
     needed = BYTES * point.parameters
     if free is not None and needed > free:
