@@ -102,9 +102,9 @@ class Limit:
         (rule,) = derivation.optimizer.rules
         self.decay = float(rule.options.get("momentum", 0.0))
         fixed = {x: sizes.get(axis, FIXED) for x, axis in letters.items() if x not in self.growing}
-        self.products = Contractions(letters, self.growing, fixed, self._spaces(axes, scaling.tied))
+        self.products = Contractions(letters, self.growing, fixed, self._spaces(axes, frozenset(scaling.tied)))
         self.multipliers = {m: self._number(1 / p) for m, p in scaling.multipliers.items()}
-        self._check(scaling.tied)
+        self._check(frozenset(scaling.tied))
         drawn, self.weights = np.random.default_rng(seed), dict[str, LimitTensor]()
         for role, tensor in self.network.tensors.items():
             powers = scaling.tensors[role]
@@ -149,6 +149,8 @@ class Limit:
                 )
         for s in self.network.functions:
             along = s.over in self.growing
+            if len(self.growing & set(self.network.signals[s.out])) > 1:
+                raise UsageError(f"{s.name} at {s.out} has two indices that grow: its limit is not computed")
             if s.kind.kind == "noise" or s.kind.selects or (s.kind.kind == "norm" and (not along or s.kind.centres)):
                 raise UsageError(f"the limit has no rule for {s.name} at {s.out}")
             if s.kind.kind == "softmax" and along and not self.products.sampled(s.over):
@@ -305,10 +307,10 @@ class Limit:
             whole = added([above, removed])
             return replace(whole, values=whole.values / lengths[..., None]).times(1.0, -q.power)
         if s.kind.kind == "softmax" and q.over:
-            phi = self._function(s, q)
-            mean = self.products.contract([phi, above], q.letters, s.out)
+            shares = self._function(s, q)
+            mean = self.products.contract([shares, above], q.letters, s.out)
             whole = added([above, self.products.contract([mean.times(-1.0)], q.letters + q.over, s.out)])
-            return self.products.entrywise([phi, whole], q.over, s.out)
+            return self.products.entrywise([shares, whole], q.over, s.out)
         if s.kind.kind == "softmax":
             axis = q.letters.index(s.over)
             phi = softmax(numbers(q), axis)
