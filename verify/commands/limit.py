@@ -52,8 +52,9 @@ def command(
 
     By the master theorem of Tensor Programs, for networks of products, sums and functions whose layers stay few,
     trained with SGD with or without momentum. A function of a vector that grows is integrated where it depends on
-    three Gaussian vectors at most. Experts that grow in number are sampled, and the error of f is printed. Exit codes: 0 computed, and what was trained comes nearer as n^(-1/2); 1 it does
-    not; 2 wrong usage; 3 undecided from some update on.
+    three Gaussian vectors at most. Experts that grow in number are sampled, and the error of f is printed. Exit
+    codes: 0 computed, and what was trained comes nearer as n^(-1/2); 1 it does not; 2 wrong usage; 3 undecided from
+    some update on.
     """
     rate = positive("learning rate", lr)
     values = None if sizes is None else integers("sizes", sizes)
