@@ -53,7 +53,7 @@ def states(model: nn.Module, output: Callable[[nn.Module], torch.Tensor]) -> dic
     with torch.no_grad():
         for p in (named[name] for name in learn):
             size = float(p.square().mean().sqrt()) or 0.1
-            p += size * torch.randn(p.shape, generator=draw, dtype=p.dtype)
+            p.add_(torch.randn(p.shape, generator=draw, dtype=p.dtype), alpha=size)
     with torch.enable_grad():
         out = output(model.eval())
         weights = torch.randn(out.shape, generator=draw, dtype=out.dtype)
