@@ -31,6 +31,7 @@ derive --ray N=1,M=1 | leaves out N_e
 derive --nonsense | No such option
 derive --regime I --epsilon negligable | did you mean 'negligible'
 derive --regime I --given rotuer.init=1 | did you mean 'router'
+derive --regime I --optimizer sgd --given readout.lr=N^1/17 | exponent 1/17 is finer than what is counted
 derive --regime I --open | give -o FILE.html too
 derive --regime III --json | no option --json; write --format json
 derive --regime III --architecture moe-sigmoid --prove | phi; derive --without phi leaves it out
@@ -162,6 +163,7 @@ RUN --workers 2 --scheduler x:1 | leave out --workers
 RUN --shard 3/2 | write for example 2/8
 RUN --shard 1/2 | needs -o DIR
 RUN --scheduler nowhere | cannot reach a scheduler
+RUN --scheduler pyproject.toml | cannot reach a scheduler
 TRANSFER --optimizer muon | muon cannot be trained: its step is of whole tensors
 TRANSFER --grid=-4,-10 | three rates or more
 TRANSFER --base D=3 | no axis of the base size
