@@ -52,7 +52,7 @@ def _named(table: Any) -> Iterator[Mapping[str, Any]]:
         elif isinstance(x, Mapping):
             yield {"name": name, **x}
         else:
-            yield {"name": name, **(dict(enumerate(x)) if isinstance(x, list) else {"exponent": x})}
+            yield {"name": name, **({str(k): y for k, y in enumerate(x)} if isinstance(x, list) else {"exponent": x})}
 
 
 def _flat(row: Mapping[Any, Any], above: str = "") -> Iterator[tuple[str, Any]]:
