@@ -36,7 +36,8 @@ from scaling_algebra.verify.judging.report import Report, ReportRow
 from scaling_algebra.verify.judging.verdicts import judge
 from scaling_algebra.verify.measuring.batches import descend
 from scaling_algebra.verify.tracing import Traced, traced
-from scaling_algebra.verify.tracing.measuring import OUTPUT, Watch, of_role, roles_of
+from scaling_algebra.verify.tracing.gradients import roles_of
+from scaling_algebra.verify.tracing.measuring import OUTPUT, Watch, of_role
 from scaling_algebra.verify.tracing.models import Inputs, built, called, exactly, usual
 from scaling_algebra.verify.tracing.recording import output_of
 
@@ -52,7 +53,8 @@ TINY = 1e-30
 """Epsilon of a parameter without a gradient."""
 OPTIMIZERS = (torch.optim.Adam, torch.optim.AdamW)
 DIRECT = (".init", ".update")
-"""Endings of what the initial values or the updates of one tensor make: its own numbers decide their power."""
+"""Endings of what the initial values or the updates of one tensor make: its own numbers decide their power,
+where that is one at every step."""
 WIDTHS, WIDER = ("N", "N_e"), 4
 """Axes that grow where no target is given, and how much."""
 
@@ -130,7 +132,7 @@ def check_model(
     }
     moved = {x: power.on(ray) for x, power in (folded(numbers, reading) if fold else {}).items()}
     predicted, powers = _predicted(numbers.derivations[0], zero, names, steps, moved)
-    direct = {name for name in names if name.endswith(DIRECT)}
+    direct = {x for x in names if x.endswith(DIRECT) and len({e for e in predicted[x] if isinstance(e, Fraction)}) < 2}
     return judge(m, predicted, powers=powers, direct=direct)
 
 
@@ -205,10 +207,14 @@ def _measure(
 
 
 def _set(p: Plan, zero: Sequence[str], seed: int) -> torch.optim.Optimizer:
-    """The initial values of a plan, drawn, but for those that start at zero; and its optimizer."""
-    with torch.random.fork_rng(devices=[]):
+    """The initial values of a plan, drawn, those of frozen tensors, too, but for those that start at zero; and its
+    optimizer."""
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)
         p.init_()
+        for e in p.entries:
+            if e.frozen and e.role and e.fill is None:
+                e.tensor.normal_(0.0, e.settings["init_std"].target or 0.0)
     for role in zero:
         for tensor in of_role(p.model, role):
             tensor.zero_()
@@ -216,7 +222,7 @@ def _set(p: Plan, zero: Sequence[str], seed: int) -> torch.optim.Optimizer:
 
 
 def _epsilons(p: Plan) -> dict[str, float]:
-    return {e.name: e.settings["eps"].target or TINY for e in p.entries if e.settings}
+    return {e.name: e.settings["eps"].target or TINY for e in p.entries if "eps" in e.settings}
 
 
 def _gradients(
@@ -305,7 +311,7 @@ def _readouts(reading: Traced) -> list[str]:
     network = reading.network
     (last, *_) = network.statements[-1].inputs
     made = [s.tensor.name for s in network.linear if s.tensor is not None and s.out == last.name]
-    return [role for role in made if len(network.uses(role)) == 1]
+    return [role for role in made if len(network.uses(role)) == 1 and role not in network.frozen]
 
 
 def _flat(inputs: Inputs) -> list[Tensor]:

@@ -5,11 +5,12 @@ Read next: ``recording.py``, ``reading.py``, ``folding.py``, ``writing.py``, in 
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
@@ -23,9 +24,10 @@ from scaling_algebra.spec.networks.language import Network
 
 from . import rules  # noqa: F401 - fills the table
 from .folding import Folder, bare, settled, wiring
+from .gradients import frozen_roles, states
 from .graph import IndexClass, Restart, TracedNode, Unreadable, View, refused, walk
 from .reading import Reader
-from .recording import Recording, record
+from .recording import Recording, output_of, record
 from .table import apply
 from .writing import Powers, Writer
 
@@ -68,6 +70,14 @@ class Traced:
     calls: Mapping[str, tuple[str, str, int, int]]
     error: float
     base: Mapping[str, int]
+
+    def freezing(self, found: Mapping[str, str]) -> Traced:
+        """The reading of a module of whose parameters some do not train, as ``gradients.states`` says."""
+        frozen, notes = frozen_roles(found, [*self.network.tensors])
+        network = self.network.freezing(frozen)
+        table = f"frozen = {json.dumps(frozen)}\n" if frozen else ""
+        text = self.text.replace('equations = """', f'{table}equations = """', 1)
+        return replace(self, text=text, network=network, notes=[*self.notes, *notes])
 
     @property
     def lines(self) -> list[str]:
@@ -242,7 +252,21 @@ def traced(build: Build, base: Mapping[str, int] | None = None, name: str = "tra
         raise Unreadable(f"{where}: no network says what this computes ({why})") from None
     if lost := [x for x in start if x in AXES and x != "K" and x not in network.axes.values()]:
         raise Unreadable(f"model: build takes {', '.join(lost)}, and nothing that the output depends on grows with it")
-    return Traced(text, network, writer.factors, writer.gauge, [*writer.notes, *notes], calls, error, start)
+    reading = Traced(text, network, writer.factors, writer.gauge, [*writer.notes, *notes], calls, error, start)
+    return _with_gradients(reading, build)
+
+
+def _with_gradients(reading: Traced, build: Build) -> Traced:
+    """The reading with its frozen tensors; parameters that do not train are in its notes."""
+    model, (inputs, keywords), _ = built(build, reading.base)
+    try:
+        with foreign("the backward pass"), exactly():
+            found = states(model, lambda model: output_of(model(*inputs, **keywords)))
+    except UsageError as error:
+        if isinstance(error.__cause__, Exception):  # of torch: whether it can train is not known
+            return replace(reading, notes=[*reading.notes, ("", f"gradients are not checked: {error}")])
+        raise Unreadable(str(error)) from None
+    return reading.freezing(found)
 
 
 def usual(build: Build) -> dict[str, int]:
