@@ -252,8 +252,9 @@ class Algebra(SignalSizes):
 
     def _apart(self, a: Signal, b: Signal, x: str, out: str, tag: str) -> Signal:
         """A product that sums an index along which addends of the first factor sum to zero, the others apart."""
-        varying = [s.but(centred={y: s.centred[y] for y in s.centred if y != x}) for s in (a, self.centred(b, x))]
-        products = [Algebra.contract(self, *varying, out, tag)]
+        factors = (a, self.centred(b, x))
+        left, right = (s.but(centred={y: s.centred[y] for y in s.centred if y != x}) for s in factors)
+        products = [Algebra.contract(self, left, right, out, tag)]
         if not a.centred[x].zero:
             products.append(Algebra.contract(self, a.centred[x], b, out, tag))
         return Algebra.add(self, products)
