@@ -59,7 +59,7 @@ def test_a_file_is_whole_or_as_it_was(tmp_path, monkeypatch):
 
 
 def test_a_file_that_grows_too_large_is_one_line_and_the_result_is_printed(tmp_path):
-    limited = f"ulimit -f 1; exec {sys.executable} -m scaling_algebra audit --errata -o {tmp_path / 'e.json'}"
+    limited = f"ulimit -f 1; exec {sys.executable} -m scaling_algebra list -o {tmp_path / 'e.json'}"
     found = subprocess.run(["bash", "-c", limited], capture_output=True, text=True, timeout=60)
     assert found.returncode == 2 and "cannot write" in found.stderr and len(found.stderr.splitlines()) == 1
     assert json.loads(found.stdout) and not list(tmp_path.iterdir())
@@ -200,6 +200,18 @@ def test_a_damaged_environment_counts_as_not_there(name, tmp_path):
     assert Store(tmp_path).environment("run") == {}
 
 
+@pytest.mark.parametrize("how", ["DELETE FROM measured WHERE", "UPDATE measured SET content = x'00' WHERE"])
+def test_lost_circumstances_are_told_again(how, tmp_path):
+    run(*VERIFY, "-o", tmp_path)
+    before = json.loads((tmp_path / "report.json").read_text())["runs"][0]["environment"]
+    with closing(sqlite3.connect(tmp_path / stored.MEASURED)) as database, database:
+        assert database.execute(f"{how} key LIKE '%/environment'").rowcount == 1
+    warned = ["damaged" in run("verify", "--resume", tmp_path).stderr for _ in range(2)]
+    after = json.loads((tmp_path / "report.json").read_text())["runs"][0]["environment"]
+    assert warned == ["UPDATE" in how, False]
+    assert {x: after[x] for x in ("torch", "device", "dtype")} == {x: before[x] for x in ("torch", "device", "dtype")}
+
+
 def test_a_store_that_two_write_is_refused(tmp_path):
     """The lock first; without it, as on a file system that has none, what is written."""
     first, second = Store(tmp_path), Store(tmp_path)
@@ -331,6 +343,19 @@ def test_transfer_goes_on_from_finished_pieces(tmp_path, monkeypatch):
     again = run(*TRANSFER, "--resume", tmp_path / "kept", "--format", "json")
     assert again.exit_code == whole.exit_code and len(trained) == 5 + 18 - 4
     assert json.loads(again.output)["parameterizations"] == json.loads(whole.output)["parameterizations"]
+
+
+def test_an_interrupted_trial_is_not_kept(tmp_path, monkeypatch):
+    from scaling_algebra.verify.measuring import runs
+
+    def stops(*_):
+        raise KeyboardInterrupt
+
+    command = ["study", "epsilon", "--sizes", "8,12,18", "--seeds", "4", "--device", "cpu", "--resume", tmp_path]
+    with monkeypatch.context() as patched:
+        patched.setattr(runs, "train_network", stops)
+        assert run(*command).exit_code == 130
+    assert not [*Store(tmp_path).names()]
 
 
 def test_experiments_go_on_from_finished_trials(tmp_path, monkeypatch):
