@@ -46,7 +46,7 @@ class Derivation(Rendered):
         configuration: what was asked.
         scaling: powers of the axes for every tensor.
         reasons: one line for each ``(role, "init" | "lr" | "eps")`` and for ``("aggregation", "alpha")``.
-        chosen: the interventions; None without any.
+        chosen: the interventions; None without any. ``also``: others, as few, with which every demand is met, too.
         rejected: structures with as few interventions or fewer, each with the demand that fails.
         fixed_by: what fixes each unknown ``b.ROLE``, ``c.ROLE``, ``d.ROLE``, ``alpha``; empty where nothing was solved.
         unique: True or False where uniqueness was proved or refuted, None where it was not examined.
@@ -65,6 +65,7 @@ class Derivation(Rendered):
     unmet: tuple[str, ...] = ()
     gauge: str = OWN
     assumes: tuple[str, ...] = ()
+    also: tuple[Structure, ...] = ()
 
     def in_gauge(self, name: str) -> Derivation:
         """The same parameterization in another gauge, one of ``GAUGES``.
@@ -86,10 +87,11 @@ class Derivation(Rendered):
 
     @property
     def structure(self) -> tuple[str, ...]:
-        """One line for each structural choice: the interventions, and each structure that was rejected."""
+        """One line for each structure: that of the interventions, others that do, and those that were rejected."""
         if self.chosen is None:
             return ()
-        return f"chosen: {self.chosen}", *(f"rejected: {tried}: {why}" for tried, why in self.rejected)
+        others = (f"as few that do, too: {other}" for other in self.also)
+        return f"chosen: {self.chosen}", *others, *(f"rejected: {tried}: {why}" for tried, why in self.rejected)
 
     @property
     def ray(self) -> Ray:
@@ -377,9 +379,8 @@ def _found(
     """A derivation with the structure of its solution; what is given and the readout are no interventions."""
     chosen = solution.structure
     own = chosen != Structure(zero=chosen.zero & (asked.given.zero | chosen.readouts))
-    return Derivation(
-        asked, scaling, reasons, chosen if own else None, solution.rejected, solution.fixed_by, assumes=solution.assumes
-    )
+    tried = chosen if own else None, solution.rejected, solution.fixed_by
+    return Derivation(asked, scaling, reasons, *tried, assumes=solution.assumes, also=solution.also)
 
 
 def _borrowed(asked: Configuration) -> Derivation:

@@ -15,8 +15,8 @@ from scaling_algebra.dynamics.quantities import quantities
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.networks.grammar import network
 from scaling_algebra.spec.networks.language import Product
-from scaling_algebra.spec.networks.sums import experts
 from scaling_algebra.spec.networks.library import ARCHITECTURES, AXES, MOE_BLOCK
+from scaling_algebra.spec.networks.sums import experts
 from scaling_algebra.spec.optimizers import OPTIMIZERS, optimizer
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import Scaling, TensorScaling
