@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from copy import copy
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 
 from scaling_algebra.counting.signals import Signal
@@ -42,11 +41,6 @@ class _Alone(TrainingRun):
         return self.whole._updates(role, t) if role == self.changing else []
 
 
-@lru_cache
-def _alone(kind: type[TrainingRun]) -> Any:
-    return type(f"Alone{kind.__name__}", (_Alone, kind), {})
-
-
 def alone(run: TrainingRun, changing: str, outside: Collection[str]) -> Any:
     """A run of the same kind.
 
@@ -54,11 +48,15 @@ def alone(run: TrainingRun, changing: str, outside: Collection[str]) -> Any:
         changing: the role of a tensor, or a signal that comes from outside.
         outside: signals that keep their initial values, but for that one.
     """
-    one = copy(run)
-    one.__class__ = _alone(type(run))
+    one: Any = copy(run)
+    one.__class__ = _KINDS.setdefault(type(run), type(f"Alone{type(run).__name__}", (_Alone, type(run)), {}))
     one.context = replace(run.context, ledger=run.ledger, name=f"{run.context.name} alone {changing}", certified=_none)
     one.whole, one.changing, one.outside = run, changing, frozenset(outside)
     return one
+
+
+_KINDS: dict[type, type] = {}
+"""The class of such a run, for every class of runs."""
 
 
 def _none(name: str, t: int) -> None:

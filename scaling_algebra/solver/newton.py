@@ -129,13 +129,14 @@ class Solver:
                 structures.reject(structure, None)
                 continue
             demands = parameterization.demanded(self.network, structure)
+            demand: Demand | None = None
             if start and not given and (known := self._known(culprits, demands, structure, start)):
                 demand, failure = known
                 structures.reject(structure, demand)
                 rejected.append((structure, failure))
                 everywhere = False
                 continue
-            failure, sure, demand, found = "", False, None, None
+            failure, sure, found = "", False, None
             for values in [start] if start else [*near, self.aligned(), self.lazy()]:
                 try:
                     look, forms = self.iterate(demands, structure, values, given)
@@ -180,8 +181,10 @@ class Solver:
         """A demand on a sum over experts that failed before, and fails at the powers of the start. Where no signal is
         free that was not, these stay: what tensors pass on does not depend on what experts share."""
         labels = {d.label for tried, d in culprits if d.sum and tried.exempt == structure.exempt}
-        look = self._look(structure.point(self.network, start)) if labels else None
-        for demand in demands if look else ():
+        if not labels:
+            return None
+        look = self._look(structure.point(self.network, start))
+        for demand in demands:
             if demand.label in labels and (failure := violation(demand, look, certified=False)):
                 return demand, str(failure)
         return None
