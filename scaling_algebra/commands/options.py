@@ -205,7 +205,7 @@ OPTIMIZER = options(
         "--epsilon",
         type=Name("epsilon regime", EPSILONS),
         metavar="NAME",
-        help="Adam's epsilon: derived scales as the gradients do (the default); negligible stays far below them, as 1e-8.",
+        help="Adam's epsilon: derived scales as the gradients (the default); negligible stays far below, as 1e-8.",
     ),
 )
 WHERE = options(
@@ -320,7 +320,7 @@ GAUGE = click.option(
     default=OWN,
     show_default=True,
     metavar="NAME",
-    help="Where a power stands, in std and rate (table3) or in a multiplier (table8, table9 of Tensor Programs V): with "
+    help="Where powers stand: in std and rate (table3), or in multipliers (table8, table9 of Tensor Programs V): with "
     "--gauge table8 the readout is multiplied by 1/N. The training is the same.",
 )
 

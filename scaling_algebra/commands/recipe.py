@@ -63,9 +63,9 @@ ALONE = ("optimizer", "hold", "batch", "tokens", "base", "axes", "experts", "for
 @click.option(
     "--hold",
     metavar="NAME,NAME",
-    help="What stays as it was while batch and tokens change; --hold averages keeps how many steps Adam's averages span. "
-    "Of sde, sde-time, bias, timescale, averages, half-life, loss, schedule, mup, or all; by default sde, timescale and "
-    "schedule (recipe --hold all --optimizer adamw says what each keeps).",
+    help="What stays while batch and tokens change: --hold half-life keeps after how many tokens Adam's averages "
+    "forget half. Of sde, sde-time, bias, timescale, averages, half-life, loss, schedule, mup, or all; by default sde, "
+    "timescale and schedule. recipe --hold all --optimizer adamw says what each keeps.",
 )
 @click.option("--axes", metavar="B,T", help="Without sizes: what changes, batch B, tokens T, or both.")
 @click.option("--experts", is_flag=True, help="Without sizes: also by what an expert under top-K differs, in K/M.")

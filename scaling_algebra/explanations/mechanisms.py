@@ -27,11 +27,11 @@ TITLES = {
 }
 """The name of each mechanism. Letters as in the MSSP paper, App. I.7."""
 PICTURES = {
-    "A": "sum_i W3_i W2_i h: the terms of M experts have independent signs, so M^(1/2) of them are left, and their mean is "
-    "M^(-1/2) of one",
-    "B": "sum_i W3_i W3_i^T g: each W3_i W3_i^T is a positive matrix, and all act on one vector g, so M terms add up: the "
-    "mean stays as large as one",
-    "C": "sum_i dW_i x_i with dW_i = g x_i^T is (sum_i |x_i|^2) g: positive numbers times one direction g, which add up",
+    "A": "sum_i W3_i W2_i h: the terms of M experts have independent signs, so M^(1/2) of them are left, and their "
+    "mean is M^(-1/2) of one",
+    "B": "sum_i W3_i W3_i^T g: each W3_i W3_i^T is a positive matrix, and all act on one vector g, so their coherent "
+    "parts add up M times",
+    "C": "sum_i dW_i x_i with dW_i = g x_i^T is (sum_i |x_i|^2) g: positive numbers times one direction g add up",
     "D": "sum_i u^T W_i^T W_i v: inside each expert a tensor meets itself and leaves a number, |W_i u|^2 where v = u; "
     "numbers of one sign add up over M experts, and nothing of an expert's own direction is left",
     "shared": "sum_i W h with one W for all: M equal terms add up",
