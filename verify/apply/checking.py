@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from scaling_algebra.dynamics.analysis import Analysis
-from scaling_algebra.errors import UsageError, shown
+from scaling_algebra.errors import UsageError, foreign, shown
 from scaling_algebra.recipes.recipe import Recipe, recipe
 from scaling_algebra.recipes.sizes import Sizes, read_sizes, way
 from scaling_algebra.solver.derivation import Derivation, derive
@@ -102,6 +102,7 @@ def check_model(
     model, inputs, own = built(build, sizes[0])
     if own is not None and not isinstance(own, OPTIMIZERS):
         raise UsageError(f"build brings {type(own).__name__}; a check knows Adam and AdamW")
+    _check_trains(model, own, inputs)
     if any(not of_role(model, role) for role in reading.network.tensors):
         raise UsageError("the output grows; return one of the same shape at every size, such as logits")
     where: Any = {"network": reading.network}
@@ -133,6 +134,18 @@ def check_model(
     predicted, powers = _predicted(numbers.derivations[0], zero, names, steps, moved)
     direct = {x for x in names if x.endswith(DIRECT) and len({e for e in predicted[x] if isinstance(e, Fraction)}) < 2}
     return judge(m, predicted, powers=powers, direct=direct)
+
+
+def _check_trains(model: nn.Module, own: torch.optim.Optimizer | None, inputs: Inputs) -> None:
+    """Raises UsageError: nothing trains, another model's parameters would, or the output has no gradient."""
+    mine = {id(p) for p in model.parameters()}
+    if not any(p.requires_grad for p in model.parameters()):
+        raise UsageError("no parameter of the model trains: requires_grad is False for all; there is nothing to check")
+    if own is not None and any(id(p) not in mine for group in own.param_groups for p in group["params"]):
+        raise UsageError("the optimizer that build brings has parameters that are not of the model; give it those")
+    with exactly(), foreign("the model"):
+        if not output_of(model(*inputs[0], **inputs[1])).requires_grad:
+            raise UsageError("the output has no gradient: it is detached, or computed under torch.no_grad")
 
 
 def culprit(report: Report) -> ReportRow | None:
@@ -245,7 +258,7 @@ def _steps(
         return (out - torch.randn(out.shape, generator=draw, dtype=out.dtype)).square().mean(), 0.0
 
     yield
-    with exactly():
+    with exactly(), foreign("training the model"):
         for _ in descend(optimizer, loss, steps):
             yield
 

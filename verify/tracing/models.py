@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import zip_longest
@@ -34,6 +34,8 @@ from .writing import Powers, Writer
 DEFAULTS = {"N": 32, "N_e": 24, "M": 4, "K": 4, "L": 2}
 """Sizes at which a module is read where nothing is said; of any other axis ``OTHER``."""
 OTHER = 4
+MOST = 32
+"""Axes that a module may have."""
 TOKENS = 5
 """Length of the input."""
 COUNTS = ("M", "L")
@@ -100,6 +102,8 @@ class Asked(dict[str, int]):
     """Sizes that note which axes are asked for; those that are not given have a default."""
 
     def __missing__(self, axis: str) -> int:
+        if len(self) >= MOST:
+            raise Unreadable(f"build asks for more than {MOST} sizes, the last of them {shown(axis)}; give fewer")
         self[axis] = DEFAULTS.get(axis, OTHER)
         return self[axis]
 
@@ -128,7 +132,10 @@ def called(build: Build, sizes: dict[str, int], seed: int | None = 0) -> tuple[n
         torch.manual_seed(seed)
     with foreign(f"build({dict(sizes)})"):
         made = build(sizes)
+    if isinstance(made, Coroutine):
+        made.close()
     model, rest = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+    model = getattr(model, "_orig_mod", model)  # of torch.compile
     if not isinstance(model, nn.Module):
         raise Unreadable(f"build returns {shown(made)}; return a torch.nn.Module, or it and its optimizer or its input")
     return model, rest
@@ -287,6 +294,8 @@ def guard(reader: Reader, output: View) -> float:
         Unreadable: they differ. The first call whose tensor differs, in any order of its entries, is named.
     """
     run, values = reader.runs[0], dict[int, Tensor]()
+    if output.node.kind == "const":
+        raise Unreadable("the output of the model depends on none of its parameters")
     truth = run.tensors[run.output.number].double()
     got = output.laid_out(output.node.evaluate(values))
     apart = _apart(got, truth)
