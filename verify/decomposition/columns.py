@@ -181,7 +181,8 @@ class Columns:
                 total = (made[key] if sign > 0 else -made[key]) if total is None else total + sign * made[key]
             assert total is not None
             parts.append(total)
-        return torch.cat(parts, 2).flatten(3)
+        whole = torch.cat(parts, 2)
+        return whole.reshape(*whole.shape[:3], -1)
 
 
 def _cut(x: Tensor, along: int, some: slice) -> Tensor:
