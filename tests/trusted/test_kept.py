@@ -322,14 +322,21 @@ def test_a_plan_of_another_run_is_refused(other, tmp_path):
     assert found.exit_code == 2 and "plan of another run" in found.stderr and len(found.stderr.splitlines()) == 1
 
 
-TRANSFER = "study transfer --regime I --optimizer sgd --parameterization mup --parameterization sp --widths 8,16,32"
+TRANSFER = "study transfer --model mlp.py:build --optimizer sgd --base N=8 --widths 8,16,32"
 TRANSFER = f"{TRANSFER} --grid=-8,-4,2 --seeds 2 --steps 3 --extend 0 --device cpu".split()
+MLP = """
+from torch import nn
+def build(sizes):
+    return nn.Sequential(nn.Linear(64, sizes["N"], bias=False), nn.ReLU(), nn.Linear(sizes["N"], 10, bias=False))
+"""
 
 
 def test_transfer_goes_on_from_finished_pieces(tmp_path, monkeypatch):
     from scaling_algebra.verify.studies import sweep
 
-    whole, usual, trained = run(*TRANSFER, "--format", "json"), sweep.trained_losses, []
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mlp.py").write_text(MLP, encoding="utf-8")
+    whole, usual, trained = run(*TRANSFER, "--format", "json"), sweep.trained, []
 
     def counted(*given):
         trained.append(1)
@@ -337,11 +344,11 @@ def test_transfer_goes_on_from_finished_pieces(tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return usual(*given)
 
-    monkeypatch.setattr(sweep, "trained_losses", counted)
+    monkeypatch.setattr(sweep, "trained", counted)
     cut = run(*TRANSFER, "--resume", tmp_path / "kept")
     assert cut.exit_code == 130 and "same command again" in cut.stderr
     again = run(*TRANSFER, "--resume", tmp_path / "kept", "--format", "json")
-    assert again.exit_code == whole.exit_code and len(trained) == 5 + 18 - 4
+    assert again.exit_code == whole.exit_code and len(trained) == 5 + 30 - 4
     assert json.loads(again.output)["parameterizations"] == json.loads(whole.output)["parameterizations"]
 
 

@@ -80,7 +80,7 @@ def _configured(model: nn.Module, base: Any, target: Any, fold: bool, given: Map
     base = read_sizes(base, "base") if small is None else sizes_of(_config(small), "base model")
     target = sizes_of(config, "model")
     build = small_of(config.to_dict(), "the configuration", deep=base.get("L") != target["L"])
-    reading = _layered(traced(build))
+    reading = layered(traced(build))
     reading = reading.freezing({e.name: FROZEN if e.frozen else "" for e in parameters(model)})
     p = planned(model, reading, _numbers(base, target, given, reading), called(build, dict(reading.base))[0], fold)
     return p if small is None else replace(p, warnings=(*p.warnings, *_otherwise(p, small)))
@@ -93,7 +93,7 @@ def _config(model: nn.Module) -> Any:
     return config
 
 
-def _layered(reading: Traced) -> Traced:
+def layered(reading: Traced) -> Traced:
     """A reading of one layer as that of every layer: its number becomes ``*``."""
     text, gauge = _general(reading.text), {_general(role): x for role, x in reading.gauge.items()}
     return replace(reading, text=text, gauge=gauge, network=from_toml(text, reading.network.name))
