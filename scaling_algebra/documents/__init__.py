@@ -96,7 +96,8 @@ class Rendered:
         if isinstance(rows, Mapping):
             cells = {k: x if isinstance(x, Mapping) else dict(enumerate(x)) for k, x in rows.items()}
             rows = [{"name": name, **row} for name, row in cells.items()]
-        return json_normalize(rows)
+        frame = json_normalize(rows)
+        return frame.assign(level=record["level"]) if record.get("level") else frame
 
     def _repr_html_(self) -> str:
         from .writers.html import fragment
