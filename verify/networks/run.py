@@ -21,7 +21,7 @@ from .contraction import contract
 from .reading import TorchNetwork
 from .scales import LOSS_SLOPE
 from .state import State, Wanted, rms
-from .steppers import shrinkage
+from .steppers import shrinkage, stepper
 
 
 class NotMeasured(Exception):
@@ -60,13 +60,13 @@ class TorchRun:
         self.stepper, self.wanted = model.optimizer(rule), Wanted(model.network)
         self.token = None if model.active == model.draw.dims.get("M", 0) else model.of_token()
         self.paths: dict[tuple[str, str], torch.optim.Optimizer] = {}
-        self.start: Mapping[str, Tensor] = {role: w.detach().clone() for role, w in model.weights.items()}
+        self.start = {role: w.detach().clone() for role, w in model.weights.items()}
         self.states: list[tuple[State, State] | None] = []
         self.first: tuple[State, State] | tuple[None, None] = (None, None)
         self.first = self._read(self.start)
 
     @torch.no_grad()
-    def _read(self, now: Mapping[str, Tensor]) -> tuple[State, State]:
+    def _read(self, now: dict[str, Tensor]) -> tuple[State, State]:
         """Forward and backward at these weights; leaves the gradient of the loss in the parameters."""
         seen, first = self.first
         batch = State(self.model, self.wanted, now, self.start, self.model.noise(), first)
@@ -85,7 +85,7 @@ class TorchRun:
             path.step()
         if not self.keep:
             self.states[-1] = None
-            for state in self.first:
+            for state in filter(None, self.first):
                 state.known = state.kept()
         del batch
         self.stepper.step()
@@ -102,12 +102,12 @@ class TorchRun:
     def follow(self, signal: str, via: str) -> None:
         """Steps a weight by the gradients through one path alone, which a linear optimizer does; asked before the
         first step."""
-        role = self._layer(signal).tensor.name
+        tensor = self._layer(signal).tensor
         for group in self.stepper.param_groups if linear(self.rule) else ():
-            if group["symbol"] == role:
-                weight = torch.zeros_like(self.start[role])
+            if tensor and group["symbol"] == tensor.name:
+                weight = torch.zeros_like(self.start[tensor.name])
                 self._at(0)[0].known["path", signal, via] = weight.clone()
-                self.paths[signal, via] = type(self.stepper)([{**group, "params": [weight]}])
+                self.paths[signal, via] = stepper(self.rule.rules[0])([{**group, "params": [weight]}])
 
     # forward ---------------------------------------------------------------------------------------------------
 
@@ -144,8 +144,8 @@ class TorchRun:
         s, state = self._layer(signal), self._at(t)[0]
         if ("path", signal, via) not in state.known:
             raise NotMeasured(f"{signal} through {via} was not followed, or {self.rule.name} mixes paths")
-        operands = [(s.tensor.letters, state.known["path", signal, via])]
-        operands += [(x.letters, state.signals()[x.name]) for x in s.factors]
+        factors = [(x.letters, state.signals()[x.name]) for x in s.factors]
+        operands = [*((x.letters, state.known["path", signal, via]) for x in (s.tensor,) if x), *factors]
         moved = contract(operands, self.network.signals[signal], self.model.sizes)
         return self._signal(signal, self.model.multiplier(s.multipliers) * moved)
 

@@ -26,7 +26,7 @@ T = TypeVar("T")
 COLUMN = "0"
 """The letter of columns, which are contracted with a tensor together. No network has it."""
 
-Weights = Mapping[str, Tensor]
+Weights = dict[str, Tensor]
 Key = tuple[tuple[str, Mode], ...]
 """Which part of which tensors a gradient came through; the whole of those that are not named."""
 
