@@ -63,8 +63,9 @@ ALONE = ("optimizer", "hold", "batch", "tokens", "base", "axes", "experts", "for
 @click.option(
     "--hold",
     metavar="NAME,NAME",
-    help="Invariants that batch and tokens leave: sde, sde-time, bias, timescale, averages, half-life, loss, schedule, "
-    "mup, or all; by default sde, timescale and schedule.",
+    help="What stays while batch and tokens change: --hold half-life keeps after how many tokens Adam's averages "
+    "forget half. Of sde, sde-time, bias, timescale, averages, half-life, loss, schedule, mup, or all; by default sde, "
+    "timescale and schedule. recipe --hold all --optimizer adamw says what each keeps.",
 )
 @click.option("--axes", metavar="B,T", help="Without sizes: what changes, batch B, tokens T, or both.")
 @click.option("--experts", is_flag=True, help="Without sizes: also by what an expert under top-K differs, in K/M.")
@@ -72,7 +73,7 @@ ALONE = ("optimizer", "hold", "batch", "tokens", "base", "axes", "experts", "for
 @click.option(
     "--strict",
     is_flag=True,
-    help="Exit code 1 where the ray has no parameterization; 3 and no numbers where not certified.",
+    help="Exit code 1 where the ray has none, not the nearest ray's powers; 3 and no numbers where not certified.",
 )
 @printed(ENDINGS)
 def command(
