@@ -63,13 +63,18 @@ ALONE = ("optimizer", "hold", "batch", "tokens", "base", "axes", "experts", "for
 @click.option(
     "--hold",
     metavar="NAME,NAME",
-    help="Invariants that batch and tokens leave: sde, sde-time, bias, timescale, averages, half-life, loss, schedule, "
-    "mup, or all; by default sde, timescale and schedule.",
+    help="What stays while batch and tokens change: --hold half-life keeps after how many tokens Adam's averages "
+    "forget half. Of sde, sde-time, bias, timescale, averages, half-life, loss, schedule, mup, or all; by default sde, "
+    "timescale and schedule. recipe --hold all --optimizer adamw says what each keeps.",
 )
 @click.option("--axes", metavar="B,T", help="Without sizes: what changes, batch B, tokens T, or both.")
 @click.option("--experts", is_flag=True, help="Without sizes: also by what an expert under top-K differs, in K/M.")
 @options(network_options("the Transformer above"), READOUT_INIT, GAUGE)
-@click.option("--strict", is_flag=True, help="Exit code 1 where the ray between the sizes has no parameterization.")
+@click.option(
+    "--strict",
+    is_flag=True,
+    help="Exit code 1 where the ray has none, not the nearest ray's powers; 3 and no numbers where not certified.",
+)
 @printed(ENDINGS)
 def command(
     base: str | None,
@@ -108,7 +113,7 @@ def command(
     start, end = _side("base", base, base_hf), _side("target", target, target_hf)
     where |= {name: {**start.values.get(name, {}), **values(name, where[name])} or None for name in TUNED}
     where |= {"batch": change("batch", batch), "tokens": change("tokens", tokens)}
-    where |= {"hold": held, "network": chosen(architecture, network)}
+    where |= {"hold": held, "network": chosen(architecture, network), "strict": strict}
     r = recipe(start.sizes, end.sizes, **{name: value for name, value in where.items() if value is not None})
     answer = FORMS[form](r) if form and form in FORMS else r.document()
     if r.instead is not None:
@@ -116,7 +121,7 @@ def command(
         kept = "" if grows is None else f", with which {grows.signal} grows by {grows.factor:.3g} at these sizes"
         line = f"no {r.configuration.parameterization.title} on the ray {r.way.ray}: powers of {r.instead}{kept}"
         click.echo(f"scalecalc: warning: {line}", err=True)
-    return answer, 1 if strict and r.instead is not None else 0
+    return answer, 1 if strict and r.instead is not None else 0 if r.level is None else r.level.code
 
 
 def _side(label: str, given: str | None, config: Path | None) -> Start:

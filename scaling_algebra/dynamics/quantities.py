@@ -5,6 +5,7 @@ Read next: ``analysis.py`` (evaluates them with a certificate), ``desiderata.py`
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -248,9 +249,11 @@ def _forward(network: Network) -> list[Quantity]:
             Quantity(f"{x}.{part}", formula, read) for part, (formula, read) in parts(network, statement).items()
         ]
         entries += _updated(network, statement)
+    along = {(f.inputs[0].name, f.over): f for f in network.spreading}
+    names = Counter(name for name, _ in along)
     entries += [
-        Quantity(f"{f.inputs[0].name}.spread", f"{f.inputs[0].name}_t minus its mean over {f.over}", _spread(f))
-        for f in network.spreading
+        Quantity(f"{x}.spread" + (f".{over}" if names[x] > 1 else ""), f"{x}_t minus its mean over {over}", _spread(f))
+        for (x, over), f in along.items()
     ]
     return entries
 
@@ -280,7 +283,7 @@ def _pathways(network: Network) -> list[Quantity]:
     """Of the update of the layer below the experts, what came through each path and what the router makes of it (MSSP
     paper, App. C)."""
     entries = []
-    for routed in (network.uses(role)[0] for e in experts(network) for role in e.routers):
+    for routed in (network.uses(role)[0] for role in dict.fromkeys(r for e in experts(network) for r in e.routers)):
         if len(routed.factors) != 1 or not one_layer(network, x := routed.factors[0].name):
             continue
         assert routed.tensor

@@ -24,6 +24,7 @@ from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER, DEFAULT_PARAME
 from scaling_algebra.spec.desiderata import Structure
 from scaling_algebra.spec.gauges import GAUGES, OWN
 from scaling_algebra.spec.given import SETTINGS, unknown
+from scaling_algebra.spec.level import Level, recorded
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.roles import readouts
 from scaling_algebra.spec.optimizers import Trained
@@ -35,6 +36,8 @@ from scaling_algebra.spec.trained import OptimizerInput
 from .demands import Fixing, Infeasible, NotFound
 from .newton import Solution, Solver
 
+LAYERWISE = "the layer-wise law at full alignment; no demand that is decided fails"
+"""The reason of numbers that the iteration did not end at."""
 TIES = "a router that starts at zero ties all logits: top-K needs some randomness of its own"
 
 
@@ -46,11 +49,12 @@ class Derivation(Rendered):
         configuration: what was asked.
         scaling: powers of the axes for every tensor.
         reasons: one line for each ``(role, "init" | "lr" | "eps")`` and for ``("aggregation", "alpha")``.
-        chosen: the interventions; None without any. ``also``: others, as few, with which every demand is met, too.
+        chosen: the interventions; None without any.
         rejected: structures with as few interventions or fewer, each with the demand that fails.
         fixed_by: what fixes each unknown ``b.ROLE``, ``c.ROLE``, ``d.ROLE``, ``alpha``; empty where nothing was solved.
         unique: True or False where uniqueness was proved or refuted, None where it was not examined.
         unmet: the desiderata that do not hold with the exponents that are given, a line each, the earliest first.
+        level: how far the numbers are shown to hold; None where they are defined, not derived.
         assumes: what the exponents rest on beyond counting powers: names of ``ASSUMPTIONS``.
         gauge: the name of the gauge that tensors are shown in; the scaling is in that without multipliers.
     """
@@ -65,7 +69,7 @@ class Derivation(Rendered):
     unmet: tuple[str, ...] = ()
     gauge: str = OWN
     assumes: tuple[str, ...] = ()
-    also: tuple[Structure, ...] = ()
+    level: Level | None = None
 
     def in_gauge(self, name: str) -> Derivation:
         """The same parameterization in another gauge, one of ``GAUGES``.
@@ -87,11 +91,10 @@ class Derivation(Rendered):
 
     @property
     def structure(self) -> tuple[str, ...]:
-        """One line for each structure: that of the interventions, others that do, and those that were rejected."""
+        """One line for each structural choice: the interventions, and each structure that was rejected."""
         if self.chosen is None:
             return ()
-        others = (f"as few that do, too: {other}" for other in self.also)
-        return f"chosen: {self.chosen}", *others, *(f"rejected: {tried}: {why}" for tried, why in self.rejected)
+        return f"chosen: {self.chosen}", *(f"rejected: {tried}: {why}" for tried, why in self.rejected)
 
     @property
     def ray(self) -> Ray:
@@ -161,6 +164,7 @@ class Derivation(Rendered):
             "unique": self.unique,
             "unmet": self.unmet,
             "assumes": self.assumes,
+            **recorded(self.level),
             "tensors": tensors,
         }
         return {key: plain(value) for key, value in record.items()}
@@ -218,7 +222,7 @@ def derive(
     parameterization: str = DEFAULT_PARAMETERIZATION,
     **where: Unpack[Where],
 ) -> Derivation:
-    """Derive how init std, learning rate and epsilon of every tensor must scale.
+    """Derive how init std, learning rate and epsilon of every tensor must scale, and how far that is certified.
 
     The readout initialisation defaults to the one of the parameterization's definition in the MSSP paper (maximal for
     muP, zero for MSSP); another choice replaces the readout's init and leaves the other exponents as derived.
@@ -236,8 +240,8 @@ def derive(
 
     Raises:
         UsageError: an unknown name, a ray that is not one, or not exactly one of regime and ray.
-        NotFound (an Infeasible): the search found no parameterization that meets the desiderata on this ray; the
-            message names the first demand that fails without any intervention.
+        NotFound (an Infeasible): the search found no parameterization of which no desideratum is seen to fail on this
+            ray; the message names the first demand that fails without any intervention.
     """
     asked = Configuration.of(regime, optimizer, parameterization, **where)
     if asked.parameterization.borrowed:
@@ -288,12 +292,15 @@ def _derived(asked: Configuration) -> Derivation:
         return replace(_found(asked, solution, solution.scaling, reasons), unmet=unmet)
     usual, last = rule.starts(asked.network), readouts(asked.network)
     solution = solved(asked.but(readout_init=usual))
-    scaling, reasons = solution.scaling, _reasons(asked.network, solution)
+    scaling, reasons, level = solution.scaling, _reasons(asked.network, solution), solution.level
     if asked.readout_init != usual:
-        largest = asked.but(parameterization="mup", readout_init="maximal")
-        scaling = _with_readout(scaling, last, solved(largest).scaling if asked.readout_init == "maximal" else None)
+        other: Scaling | None = None
+        if asked.readout_init != "zero":
+            largest = solved(asked.but(parameterization="mup", readout_init="maximal"))
+            other, level = largest.scaling, Level.of((level, largest.level)) or level
+        scaling = _with_readout(scaling, last, other)
         reasons |= {(role, "init"): f"chosen: readout init {asked.readout_init}" for role in last}
-    return _found(asked, solution, scaling, reasons)
+    return replace(_found(asked, solution, scaling, reasons), level=level)
 
 
 def solved(asked: Configuration) -> Solution:
@@ -327,7 +334,9 @@ def _solver(network: Network, ray: Ray, optimizer: Trained, effort: bool) -> Sol
 
 def _reasons(network: Network, solution: Solution) -> dict[tuple[str, str], str]:
     reasons: dict[tuple[str, str], str] = {}
-    for role in network.tensors:
+    if not solution.fixed_by:
+        reasons = {key: LAYERWISE for key in _settings(network)}
+    for role in network.tensors if solution.fixed_by else ():
         for label, letter in SETTINGS.items():
             fixing = solution.fixed_by.get(f"{letter}.{role}")
             if fixing is not None:
@@ -379,8 +388,8 @@ def _found(
     """A derivation with the structure of its solution; what is given and the readout are no interventions."""
     chosen = solution.structure
     own = chosen != Structure(zero=chosen.zero & (asked.given.zero | chosen.readouts))
-    tried = chosen if own else None, solution.rejected, solution.fixed_by
-    return Derivation(asked, scaling, reasons, *tried, assumes=solution.assumes, also=solution.also)
+    found = Derivation(asked, scaling, reasons, chosen if own else None, solution.rejected, solution.fixed_by)
+    return replace(found, assumes=solution.assumes, level=solution.level)
 
 
 def _borrowed(asked: Configuration) -> Derivation:
@@ -397,7 +406,7 @@ def _borrowed(asked: Configuration) -> Derivation:
     }
     scaling = asked.given.over(replace(d.scaling, tensors={**d.scaling.tensors, **extra}))
     reasons = {key: f"as for {d.network.title}: {why}" for key, why in d.reasons.items()} | _as_given(asked)
-    return replace(d, configuration=asked, scaling=scaling, reasons=reasons)
+    return replace(d, configuration=asked, scaling=scaling, reasons=reasons, level=None)
 
 
 def _defined(asked: Configuration) -> Derivation:

@@ -17,7 +17,7 @@ import pytest
 import scaling_algebra
 from scaling_algebra.cli import Verbs
 from scaling_algebra.errors import UsageError, foreign
-from scaling_algebra.explanations.mechanisms import TITLES
+from scaling_algebra.explanations.mechanisms import PICTURES, TITLES
 from scaling_algebra.spec.desiderata import ABOUT
 
 from ..shared import scalecalc as run
@@ -36,7 +36,8 @@ def test_a_file_is_opened_and_a_shell_completes_names(tmp_path, monkeypatch):
 def test_a_word_of_the_glossary_needs_no_regime():
     """`explain B`; with a regime the word is a quantity again."""
     for word in ("B", "mechanism b"):
-        assert run("explain", word).output.splitlines()[-1].split() == ["B", *TITLES["B"].split()]
+        said = " ".join(run("explain", word).output.splitlines()[-1].split())
+        assert said.startswith(f"B {TITLES['B']}. sum_i W3_i W3_i^T g: ") and set(PICTURES) == set(TITLES)
     assert ABOUT["mu-2"] in run("explain", "mu-2", "--format", "json").output
     assert run("explain", "B", "--regime", "I").exit_code == run("explain", "nothing").exit_code == 2
 
@@ -129,6 +130,18 @@ def test_what_is_proved_not_to_exist_is_exit_1():
     mup, mssp = json.loads(result.stdout)
     assert result.exit_code == 1 and "proved: none exists" in result.stderr
     assert mup["tensors"] and mssp["verdict"] == "IMPOSSIBLE" and mssp["unique"] is False
+
+
+def test_a_negligible_epsilon_is_taken_where_a_derived_one_fails(tmp_path):
+    """Low rank beside a layer, all trained: proved with a derived epsilon, that is, where it is asked for."""
+    (tmp_path / "low.toml").write_text(
+        'axes = { a = "N", b = "N", x = "D", r = "R" }\nequations = """\nh0[a] = E[a,x] data[x]\nw[b] = W[b,a] h0[a]\n'
+        'z[r] = A[r,a] h0[a]\nl[b] = B[b,r] z[r]\nh1[b] = h0[b] + w[b] + l[b]\nf = U[b] h1[b]\n"""\n'
+    )
+    asked = ("derive", "--network", str(tmp_path / "low.toml"), "--ray", "N=1", "--optimizer", "adam")
+    found, derived = run(*asked), run(*asked, "--epsilon", "derived")
+    assert found.exit_code == 0 and "found with --epsilon negligible" in found.stderr
+    assert derived.exit_code == 1 and "proved with a derived epsilon: none exists" in derived.stderr
 
 
 def test_json_is_only_json():
