@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from scaling_algebra.spec.networks.language import DATA, Factor, Function, Mode, Network, Product, Sum, Term
+from scaling_algebra.spec.networks.language import Factor, Function, Mode, Network, Product, Sum, Term
 from scaling_algebra.verify.networks.contraction import Labelled, Products, contract
 from scaling_algebra.verify.networks.reading import Signals, TorchNetwork, kept_apart
 
@@ -81,7 +81,7 @@ class Moment:
 
     def _made(self, signal: str, s: Function | Sum | None, read: Callable[[str], Tensor], noise: Signals) -> Tensor:
         if s is None:
-            return self.model.data(len(next(iter(self.weights.values())).now))
+            return self.model.steady(signal, len(next(iter(self.weights.values())).now))
         return self.model.made(s, read, noise)
 
     def now(self, signal: str) -> SignalEntries:
@@ -226,7 +226,7 @@ class Moment:
         chosen = [(INITIAL, ["old"] * count)]
         if self.moved:
             for k in range(gates, count):
-                if factors[k].name != DATA:
+                if self.network.producer(factors[k].name):
                     moved = ["old"] * gates + ["new"] * (k - gates) + ["moved"] + ["old"] * (count - k - 1)
                     chosen.append((CHANGE, moved))
             for k in range(gates):
