@@ -110,6 +110,8 @@ def command(
         raise UsageError("--smtlib needs --prove")
     if strict and proving:
         raise UsageError("--strict is about what is derived; leave out --prove")
+    if proving and (unread := where["network"].unread):
+        raise UsageError(f"{unread}; of this module shapes alone are known, which prove nothing")
     if each and (proving or strict or alone or gauge != OWN or len(left_out) > 1):
         others = "--prove, --strict, --table-only, --gauge and other names"
         raise UsageError(f"--without {EACH} is a search of its own; leave out {others}")
@@ -142,9 +144,10 @@ def command(
         answer = [Document((table(group, exponents),), {}) for group in groups if group]
     elif form == TERMINAL:
         c = configurations[0]
-        more = MORE if provable(c.network, c.ray, c.optimizer) else (PROOF, *MORE)
+        more = MORE if c.network.unread or provable(c.network, c.ray, c.optimizer) else (PROOF, *MORE)
         answer = [brief(group, more, why, exponents) for group in groups if group]
-    return answer, 1 if 1 in codes else max(codes)
+    unread = any(d.network.unread for d in ds)
+    return answer, 1 if 1 in codes else 3 if unread else max(codes)
 
 
 def _form() -> str:
@@ -167,6 +170,8 @@ def _derive(
             codes.append(code)
             found.append(document)
             continue
+        if strict and d.network.unread:
+            raise UsageError(d.network.unread)
         if strict and d.assumes:
             line = f"{configuration}: UNDECIDED, since it assumes {listed(d.assumes)}"
             click.echo(f"scalecalc: {line}", err=True)

@@ -10,6 +10,7 @@ from typing import Any
 from scaling_algebra.documents import document_of
 from scaling_algebra.documents.blocks import ZERO, Block, Document, Grid, Heading, Lines, Piece, Text, literal
 from scaling_algebra.documents.notation import typeset
+from scaling_algebra.solver.derivation import BY_SHAPE
 
 from .next_terms import SMALL, NextTerm, NextTerms
 from .recipe import Recipe
@@ -24,7 +25,10 @@ _SHOWN, _NAMED = 5, 2
 @document_of.register(Recipe)
 def recipe(r: Recipe) -> Document:
     """The ray; every tensor with its numbers; whether the base is large enough; what to look at."""
-    blocks: list[Block] = [Heading(literal(r.about))]
+    unread = r.configuration.network.unread
+    blocks: list[Block] = [Heading(literal(f"BY SHAPE, not derived: {r.about}" if unread else r.about))]
+    if unread:
+        blocks.append(Lines.of(literal(f"{BY_SHAPE}; in the way of more: {unread}")))
     if r.way.ray is not None:
         blocks.append(Lines.of(typeset(f"ray: {r.way.ray}" + ("" if r.way.exact else " (nearest)"))))
     for optimizer, held in r.horizons.items():

@@ -46,7 +46,7 @@ from .demands import (
     unknown,
     violation,
 )
-from .layerwise import gradient_power, layerwise, terms_behind
+from .layerwise import aligned, layerwise
 
 _LAZY = Fraction(2)
 """Learning rates n^-x that vanish, in units of the largest rate of the ray."""
@@ -171,27 +171,10 @@ class Solver:
         return self.newton(demands, structure, begin, held)
 
     def aligned(self) -> dict[str, Fraction]:
-        """The layer-wise law at full alignment: init of the spectral condition, entries of an update 1/fan_in where a
-        gradient is one over the number of entries that the tensor makes alone, and an aggregation that takes the mean.
-
-        Law: std = min(1, sqrt(rows / columns)) / sqrt(columns) for the operator of all experts stacked.
-        Source: Yang, Simon and Bernstein (2023), A spectral condition for feature learning. Only a start: the
-        iteration moves every unknown to where its demand holds.
-        """
-        values = {name: Fraction(0) for name in unknowns(self.network)}
-        for role, tensor in self.network.tensors.items():
-            statement, rule = self.network.uses(role)[0], self.optimizer.of(role)
-            columns = self.network.size(tensor.fan_in).on(self.ray)
-            rows = self.network.size(x for x in tensor.letters if x not in tensor.fan_in).on(self.ray)
-            entries = (rule.entries(self.network, role) / rule.shaped(self.network, role, self.ray)).on(self.ray)
-            gradient = gradient_power(self.network, statement).on(self.ray)
-            values[f"b.{role}"] = columns / 2 + max(Fraction(0), columns - rows) / 2
-            values[f"c.{role}"] = columns - {"": gradient, "entry": Fraction(0), "matrix": entries}[rule.normalises]
-            values[f"c.{role}"] -= values[f"b.{role}"] if rule.relative else 0
-            values[f"d.{role}"] = gradient
-        for name, power in terms_behind(self.network, self.ray).items():
-            values[name] = power.on(self.ray)
-        return values
+        """The layer-wise law at full alignment. Only a start: the iteration moves every unknown to where its demand
+        holds."""
+        powers = aligned(self.network, self.ray, self.optimizer)
+        return {name: powers.get(name, Power()).on(self.ray) for name in unknowns(self.network)}
 
     # inside ----------------------------------------------------------------------------------------------------
 

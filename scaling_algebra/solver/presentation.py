@@ -29,7 +29,7 @@ from scaling_algebra.spec.powers import exponent_text
 from scaling_algebra.spec.scaling import Scaling
 
 from .demands import counted
-from .derivation import TIES, Derivation, Signals
+from .derivation import BY_SHAPE, TIES, Derivation, Signals
 
 # the whole ---------------------------------------------------------------------------------------------------------
 
@@ -37,7 +37,8 @@ from .derivation import TIES, Derivation, Signals
 @document_of.register(Derivation)
 def derivation(d: Derivation) -> Document:
     """Powers of every tensor, with the reason for every number."""
-    blocks: list[Block] = [Heading(literal(d.about)), *_multipliers([d], reasons=True), table([d], exponents=True)]
+    blocks: list[Block] = [Heading(literal(_level([d]) + d.about)), *_unread(d)]
+    blocks += [*_multipliers([d], reasons=True), table([d], exponents=True)]
     blocks += [*_unmet(d, True), Heading("why", 2), _reasons([d])]
     if d.structure:
         blocks += [Heading("structure", 2), Lines.of(*map(typeset, d.structure), listed=True)]
@@ -166,7 +167,8 @@ def brief(ds: Sequence[Derivation], more: Sequence[str], why: bool = False, expo
         why: also the reasons, and what the assumptions mean.
     """
     first, assumed = ds[0], set().union(*(d.assumes for d in ds))
-    blocks: list[Block] = [Heading(literal(_title(ds))), Lines.of(_growth(first.configuration)), *_multipliers(ds)]
+    blocks: list[Block] = [Heading(literal(_title(ds))), *_unread(first), Lines.of(_growth(first.configuration))]
+    blocks += _multipliers(ds)
     blocks.append(table(ds, exponents))
     blocks += [block for d in ds for block in _unmet(d, why)]
     if why:
@@ -181,10 +183,24 @@ def brief(ds: Sequence[Derivation], more: Sequence[str], why: bool = False, expo
     return Document((*blocks, Lines.of(*below)), {})
 
 
+def _level(ds: Sequence[Derivation]) -> str:
+    """The beginning of the first line: how well founded the numbers are, where they are not derived."""
+    return "BY SHAPE, not derived: " if ds[0].network.unread else ""
+
+
+def _unread(d: Derivation) -> list[Block]:
+    """The law that stands instead of equations, and what stands in their way."""
+    if not d.network.unread:
+        return []
+    return [Lines.of(literal(f"{BY_SHAPE}; in the way of more: {d.network.unread}"))]
+
+
 def _title(ds: Sequence[Derivation]) -> str:
     """``muP and MSSP for adam, epsilon derived: minimal MoE block``."""
     asked = ds[0].configuration
-    title = f"{' and '.join(d.configuration.parameterization.title for d in ds)} for {asked.optimizer.name}"
+    title = (
+        _level(ds) + f"{' and '.join(d.configuration.parameterization.title for d in ds)} for {asked.optimizer.name}"
+    )
     title += f", epsilon {asked.optimizer.regime}" if asked.optimizer.regime else ""
     usual = asked.readout_init == asked.parameterization.readout_init or "readout.init" in asked.given
     title += "" if usual else f", readout init {asked.readout_init}"

@@ -10,6 +10,7 @@ from typing import Any
 from scaling_algebra.documents import document_of
 from scaling_algebra.documents.blocks import Block, Document, Grid, Heading, Lines, Piece, literal
 from scaling_algebra.recipes.settings import Setting
+from scaling_algebra.solver.derivation import BY_SHAPE
 from scaling_algebra.spec.optimizers import SHAPES
 
 from .plans import Plan
@@ -31,7 +32,10 @@ def plan(p: Plan) -> Document:
     header = ("group", "of", "init std", "lr", "eps", "decay")
     used = [k for k in range(len(header)) if k < 2 or any(row[k] for row in rows)]
     grid = Grid.of([header[k] for k in used], [tuple(row[k] for k in used) for row in rows])
-    blocks: list[Block] = [Heading(literal(p.about)), grid]
+    unread = p.recipe.configuration.network.unread
+    blocks: list[Block] = [Heading(literal(f"BY SHAPE, not derived: {p.about}" if unread else p.about))]
+    blocks += [Lines.of(literal(f"{BY_SHAPE}; in the way of more: {unread}"))] if unread else []
+    blocks.append(grid)
     lines = [literal(f"{_short(alias)} is {_short(stays)}: one tensor") for alias, stays in p.aliases.items()]
     if frozen := [e.name for e in p.entries if e.frozen]:
         lines.append(literal(f"frozen, in no group: {_listed(frozen)}"))

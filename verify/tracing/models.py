@@ -164,7 +164,7 @@ def _recorded(build: Build, sizes: Mapping[str, int]) -> Recording:
         return record(model, inputs, keywords)
 
 
-def _doubled(sizes: Mapping[str, int], axis: str) -> dict[str, int]:
+def doubled(sizes: Mapping[str, int], axis: str) -> dict[str, int]:
     """The sizes with one axis doubled; K goes with M."""
     return {x: n * (2 if x == axis or (axis == "M" and x == "K") else 1) for x, n in sizes.items()}
 
@@ -193,9 +193,9 @@ def traced(build: Build, base: Mapping[str, int] | None = None, name: str = "tra
     for axis in start:
         if axis == "K":
             continue
-        run = _recorded(build, _doubled(start, axis))
+        run = _recorded(build, doubled(start, axis))
         if run.names == first.names:
-            builds.append(_doubled(start, axis))
+            builds.append(doubled(start, axis))
             runs.append(run)
         elif axis in COUNTS:
             loops.append(axis)
@@ -205,7 +205,7 @@ def traced(build: Build, base: Mapping[str, int] | None = None, name: str = "tra
     error = guard(reader, output)
     longer = []
     for axis in loops:
-        others = [_recorded(build, _doubled(b, axis)) for b in builds]
+        others = [_recorded(build, doubled(b, axis)) for b in builds]
         for other in others:
             if other.names != others[0].names:
                 raise _differ(others[0], other, axis)
@@ -218,7 +218,7 @@ def traced(build: Build, base: Mapping[str, int] | None = None, name: str = "tra
     for axis, (again, made) in zip(loops, longer, strict=True):
         _extend(order, list(walk(_folded(again, made, "L" in start, True)[0].node)), axis)
     output = bare(output)[0]
-    writer = Writer(output, [*builds, *(_doubled(start, axis) for axis in loops)], name)
+    writer = Writer(output, [*builds, *(doubled(start, axis) for axis in loops)], name)
     text = writer.text()
     by_signal = {writer.signals[n.number]: n.call for _, _, n in writer.lines if n is not None and n.call is not None}
     counts = [

@@ -61,7 +61,7 @@ class Recording:
     Attributes:
         calls: in order. tensors: by number, as they were made.
         parameters: names by number. inputs: places by number. places: of entries, by call, kept by who reads.
-        output: the logits.
+        output: the logits. outputs: what every module returned last, by name.
     """
 
     calls: list[TorchCall] = field(default_factory=list)
@@ -70,6 +70,7 @@ class Recording:
     inputs: dict[int, int] = field(default_factory=dict)
     places: dict[tuple[str, str, int], Any] = field(default_factory=dict)
     output: Ref = Ref(-1)
+    outputs: dict[str, Ref] = field(default_factory=dict)
 
     def tensor(self, ref: Ref) -> Tensor:
         return self.tensors[ref.number]
@@ -256,7 +257,9 @@ def record(model: nn.Module, inputs: tuple[Any, ...], keywords: Mapping[str, Any
         return lambda module, args: recorder.path.append(name)
 
     def left(module: nn.Module, args: Any, out: Any) -> None:
-        recorder.path.pop()
+        where = recorder.path.pop()
+        if (x := next(leaves(out, Tensor), None)) is not None and x.is_floating_point():
+            recorder.run.outputs[where] = recorder.ref(x)
 
     for name, module in model.named_modules():
         hooks += [module.register_forward_pre_hook(entered(name)), module.register_forward_hook(left)]

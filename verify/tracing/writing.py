@@ -33,6 +33,21 @@ HELD = "{} over experts is held at its mean and slope (assumption B2)"
 Powers = Mapping[str, Fraction]
 
 
+def powers_of(numbers: Sequence[float], builds: Sequence[Mapping[str, int]]) -> Powers | None:
+    """The exact powers of the axes that a number at every build is, one axis doubled in each but the first; None: it
+    is none."""
+    powers, base = dict[str, Fraction](), builds[0]
+    for build, number in list(zip(builds, numbers, strict=True))[1:]:
+        ((axis, n),) = [(x, n) for x, n in base.items() if build[x] != n and x != "K"]
+        p = math.log(abs(number / numbers[0])) / math.log(build[axis] / n)
+        power = Fraction(p).limit_denominator(4)
+        if abs(p - power) > 1e-6:
+            return None
+        if power:
+            powers[axis] = power
+    return powers
+
+
 class Writer:
     """One network's text.
 
@@ -68,17 +83,7 @@ class Writer:
 
     def powers(self, numbers: Sequence[float]) -> Powers | None:
         """The exact powers of the axes that a number at every build is; None: it is none."""
-        powers: dict[str, Fraction] = {}
-        for axis, n in self.base.items():
-            for k, build in enumerate(self.builds):
-                if k and [x for x in self.base if build[x] != self.base[x] and x != "K"] == [axis]:
-                    p = math.log(abs(numbers[k] / numbers[0])) / math.log(build[axis] / n)
-                    power = Fraction(p).limit_denominator(4)
-                    if abs(p - power) > 1e-6:
-                        return None
-                    if power:
-                        powers[axis] = power
-        return powers
+        return powers_of(numbers, self.builds)
 
     def axis(self, index: IndexClass) -> str:
         index = index.root()

@@ -152,6 +152,7 @@ class Network:
         held: multipliers, ``ROLE.init`` and ``ROLE.lr`` that are given and take up a gauge freedom.
         frozen: roles of tensors that are not trained.
         constants: signals that nothing computes, besides the data.
+        unread: of a module whose equations are not known, what stands in the way: tensors alone are what it says.
     """
 
     name: str
@@ -164,6 +165,7 @@ class Network:
     held: frozenset[str] = frozenset()
     frozen: frozenset[str] = frozenset()
     constants: tuple[str, ...] = ()
+    unread: str = ""
 
     def __hash__(self) -> int:
         return hash(self.name)
