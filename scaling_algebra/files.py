@@ -6,16 +6,19 @@ leaves the old file or the new one.
 
 from __future__ import annotations
 
+import importlib
 import os
 import stat
+import sys
 import tomllib
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
-from .errors import UsageError
+from .errors import UsageError, foreign
 
 MOST = 2**24
 """Bytes of the largest text that is read."""
@@ -64,6 +67,29 @@ def toml(text: str, number: Callable[[str], Any] = float) -> dict[str, Any]:
         return tomllib.loads(text, parse_float=number)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"this is not TOML: {error}") from None
+
+
+def python_module(where: str) -> Any:
+    """The module of a file of Python, or one that is installed, by name; its code is run.
+
+    Raises:
+        UsageError: no such file, or its code fails.
+    """
+    path, file = Path(where), where.endswith(".py")
+    if file and not path.is_file():
+        raise UsageError(f"no file {where}; give a file of Python as FILE.py:NAME")
+    folder = str(path.parent.resolve()) if file else ""
+    sys.path.insert(0, folder)
+    try:
+        with foreign(where, "; it must run by itself"):
+            spec: Any = spec_from_file_location(f"_scaling_{path.stem}", path) if file else None
+            if spec is None:
+                return importlib.import_module(where)
+            module = sys.modules[spec.name] = module_from_spec(spec)
+            spec.loader.exec_module(module)
+            return module
+    finally:
+        sys.path.remove(folder)
 
 
 def write(path: Path, content: bytes | str, instead: str = "choose another file") -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from functools import partial
+from math import inf
 from numbers import Real
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -130,7 +131,7 @@ class Optimizer(_Rules):
     Attributes:
         name: for the command line and reports.
         torch: class that ``verify`` steps with, of ``torch.optim`` or ``verify/networks/steppers.py``, or
-            ``module.Class``, and its options; empty if there is none.
+            ``FILE.py:Class``, and its options; empty if there is none.
         first: size of torch's first step, in learning rates. The MoE block is trained with learning rate and epsilon
             divided by it, so that all rules that normalise start with the same step.
         normalises: divide by the size of an ``entry`` or of the ``matrix``; empty for none.
@@ -151,7 +152,8 @@ class Optimizer(_Rules):
         source: where the rule is published.
 
     Raises:
-        UsageError: a value of the wrong type, or no such normaliser or shape.
+        UsageError: a value of the wrong type or outside its range, no such normaliser or shape, or a key without those
+            that it goes with (``GOES_WITH``).
     """
 
     name: str
@@ -177,10 +179,24 @@ class Optimizer(_Rules):
             kind: type = {"name": str, "options": Mapping, "first": Real}.get(x.name) or type(x.default)
             value = getattr(self, x.name)
             if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-                raise UsageError(f"{x.name} of the optimizer {self.name} is {shown(value)}; give a {kind.__name__}")
+                raise self._wrong(x.name, f"give a {kind.__name__}")
         if self.normalises:
-            named(f"normaliser of {self.name}", self.normalises, {"entry": "", "matrix": ""})
-        named("factor of a shape", self.shape, SHAPES)
+            check_names(f"normaliser of {self.name}", [self.normalises], ("entry", "matrix"))
+        check_names("factor of a shape", [self.shape], SHAPES)
+        if not 0 < self.first < inf:
+            raise self._wrong("first", "give a positive number")
+        if not 0 <= self.blocks <= SIDE:
+            raise self._wrong("blocks", f"give a side of 1 to {SIDE}")
+        if self.per and not (self.per.isalpha() and len({*self.per}) == len(self.per)):
+            raise self._wrong("per", "give letters, each once")
+        if self.blocks and self.normalises:
+            object.__setattr__(self, "normalises", "entry")
+        for key, (what, holds) in GOES_WITH.items():
+            if getattr(self, key) != getattr(type(self), key, {}) and not holds(self):
+                raise self._wrong(key, f"it goes with {what}")
+
+    def _wrong(self, key: str, instead: str) -> UsageError:
+        return UsageError(f"{key} of the optimizer {self.name} is {shown(getattr(self, key))}; {instead}")
 
     def __hash__(self) -> int:
         return hash(self.name)
@@ -262,6 +278,31 @@ class Optimizer(_Rules):
         return size + entries
 
 
+SIDE = 2**12
+"""Largest side of blocks that a matrix is cut into."""
+_NORMALISED = "a normaliser, entry or matrix", lambda o: o.normalises
+_MATRICES = "normalises = 'matrix', without blocks", lambda o: o.normalises == "matrix"
+_ENTRIES = (
+    "normalises = 'entry', without blocks and sphere",
+    lambda o: o.normalises == "entry" and not o.blocks and not o.sphere,
+)
+GOES_WITH: dict[str, tuple[str, Callable[[Optimizer], object]]] = {
+    "options": ("a class, torch", lambda o: o.torch),
+    "first": ("a class, torch", lambda o: o.torch),
+    "memory": _NORMALISED,
+    "epsilon": _ENTRIES,
+    "negligible": _ENTRIES,
+    "shape": ("normalises = 'matrix', without blocks and sphere", lambda o: o.normalises == "matrix" and not o.sphere),
+    "flattened": _MATRICES,
+    "per": _MATRICES,
+    "blocks": ("normalises = 'matrix'", lambda o: o.normalises),
+    "relative": _NORMALISED,
+    "sphere": (
+        "a normaliser and relative = true, without blocks",
+        lambda o: o.normalises and o.relative and not o.blocks,
+    ),
+}
+"""Keys that speak of others: what each goes with."""
 _ENTRY = "entrywise normalisation is carried by its linear (first Hermite) part; a rank-one sign factorises"
 _MATRIX = (
     "the gradient of a matrix has rank Theta(1) (batch of Theta(1) samples): orthogonalised, it is the gradient over "
@@ -421,4 +462,7 @@ def _own(file: str) -> Optimizer:
         raise UsageError(f"{file}: {error}; write for example normalises = 'entry'") from None
     known = [x.name for x in fields(Optimizer) if x.name not in ("name", "negligible")]
     check_names(f"attribute in {file}", record, known)
-    return Optimizer(file, **record)
+    rule = Optimizer(file, **record)
+    if not {"normalises", "torch"} & set(record):
+        raise UsageError(f"{file} says of no optimizer what it is; write for example normalises = 'entry'")
+    return rule

@@ -1,6 +1,7 @@
 """The tables of docs/results.md are those of the committed evidence."""
 
 import json
+from statistics import mean
 
 import pytest
 
@@ -9,7 +10,7 @@ from .pages import ROOT
 RESULTS = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("campaign", ["quick", "full"])
+@pytest.mark.parametrize("campaign", ["quick", "full", "gpu"])
 def test_counts_are_those_of_the_evidence(campaign):
     """Exponents that are not exactly zero by verdict, and the number of those that are."""
     record = json.loads((ROOT / "verify" / "evidence" / campaign / "evidence.json").read_text(encoding="utf-8"))
@@ -18,6 +19,34 @@ def test_counts_are_those_of_the_evidence(campaign):
     agree, refuted, open_ = (judged.count(v) for v in ("AGREES", "REFUTED", "INCONCLUSIVE"))
     cells = (campaign, f"{agree:,} of {len(judged):,}", refuted, open_, f"{len(rows) - len(judged):,}")
     assert "| " + " | ".join(map(str, cells)) + " |" in RESULTS.splitlines()
+
+
+def best(curve):
+    """log2 of the best rate of one width, and the mean losses by rate."""
+    means = {x: mean([v for v in row if v is not None]) for x, row in zip(curve["grid"], curve["losses"], strict=True)}
+    return min(means, key=means.get), means
+
+
+@pytest.mark.parametrize(("name", "count"), [("h100_experts_fixed", 5), ("h100_experts_grow", 4)])
+def test_the_tables_of_transfer_are_those_of_the_evidence(name, count):
+    record = json.loads((ROOT / "verify" / "evidence" / "text" / f"{name}.json").read_text(encoding="utf-8"))
+    found = {key: [best(w) for w in record["parameterizations"][key]["widths"]] for key in ("mup", "sp")}
+    rows = [
+        ("plan: best log2 rate", [f"{at:.0f}" for at, _ in found["mup"]]),
+        ("plan: loss there", [f"{means[at]:.2f}" for at, means in found["mup"]]),
+        ("one rate for all: best log2 rate", [f"{at:.0f}" for at, _ in found["sp"]]),
+        ("one rate for all: loss there", [f"{means[at]:.2f}" for at, means in found["sp"]]),
+        ("one rate for all: loss at 2^-8", [f"{means[-8]:.2f}" for _, means in found["sp"]]),
+    ]
+    assert all(len(cells) == count for _, cells in rows)
+    table = "\n".join("| " + " | ".join([head, *cells]) + " |" for head, cells in rows)
+    assert table in RESULTS
+    if count == 5:
+        (first, *_, last), (_, *_, plain) = found["mup"], found["sp"]
+        told = [f"from {first[1][-8]:.2f} to {last[1][-8]:.2f}"]
+        told += [f"is {plain[1][-8]:.2f}", f"reaches {plain[1][-10]:.2f}"]
+        front = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+        assert all(text in front for text in told), told
 
 
 def test_the_front_page_shows_the_evidence():

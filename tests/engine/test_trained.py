@@ -1,5 +1,8 @@
 """An optimizer for every tensor: read from texts and dicts, derived by the rule of each tensor."""
 
+import re
+from itertools import combinations_with_replacement
+
 import pytest
 
 from scaling_algebra import Infeasible, Optimizer, UsageError, derive, formula, network, prove, recipe
@@ -44,12 +47,50 @@ def test_an_optimizer_of_a_file_is_that_of_its_attributes(tmp_path):
         ("memory = 1", "memory of the optimizer .* is 1; give a bool"),
         ("name = 'x'\nnegligible = true", "named 'name', 'negligible'"),
         ("memory", "this is not TOML"),
+        ("", "says of no optimizer what it is"),
+        ("epsilon = true", "epsilon of .* is True; it goes with normalises = 'entry'"),
+        ("relative = false", "says of no optimizer what it is"),
+        ("normalises = 'Entry'", "no normaliser of .* named 'Entry'; did you mean 'entry'"),
+        ("normalises = 'matrix'\nshape = 'ORIGINAL'", "no factor of a shape named 'ORIGINAL'; did you mean 'original'"),
+        ("torch = 'SGD'\nmemory = true", "memory of .* is True; it goes with a normaliser"),
+        ("normalises = 'matrix'\nepsilon = true", "epsilon of .* is True; it goes with normalises = 'entry'"),
+        ("normalises = 'entry'\nshape = 'original'", "shape of .* is 'original'; it goes with normalises = 'matrix'"),
+        ("normalises = 'entry'\nflattened = true", "flattened of .* is True; it goes with normalises = 'matrix'"),
+        ("normalises = 'entry'\nsphere = true", "sphere of .* is True; it goes with .* relative = true"),
+        ("torch = 'SGD'\nblocks = 4", "blocks of .* is 4; it goes with normalises = 'matrix'"),
+        ("normalises = 'matrix'\nblocks = -1", "blocks of .* is -1; give a side of 1 to"),
+        ("normalises = 'matrix'\nper = 'zz'", "per of .* is 'zz'; give letters, each once"),
+        ("torch = 'Adam'\nfirst = nan", "first of .* is nan; give a positive number"),
+        ("normalises = 'entry'\noptions = { eps = 1 }", "options of .* goes with a class, torch"),
     ],
 )
 def test_a_wrong_file_is_one_line(text, message, tmp_path):
     (tmp_path / "own.toml").write_text(text)
     with pytest.raises(UsageError, match=message):
         optimizer(str(tmp_path / "own.toml"))
+
+
+def test_matrices_in_blocks_of_a_fixed_side_have_the_rates_of_entries(tmp_path):
+    (tmp_path / "own.toml").write_text("normalises = 'matrix'\nmemory = true\nblocks = 4\n")
+    blocks, whole = (derive("III", x, "mup").tensors for x in (str(tmp_path / "own.toml"), "shampoo"))
+    assert blocks == derive("III", "shampoo-blocks", "mup").tensors != whole
+
+
+def test_every_key_with_every_normaliser_is_answered_or_refused_in_one_line():
+    """180 pairs of keys: a derivation, or a line that names a key."""
+    values = {"memory": True, "epsilon": True, "negligible": True, "shape": "original", "flattened": True, "blocks": 4}
+    values |= {"per": "a", "relative": True, "sphere": True, "decoupled_decay": True}
+    answered = 0
+    for normalises in ("", "entry", "matrix"):
+        for one, other in combinations_with_replacement(values, 2):
+            try:
+                rule = Optimizer("own", normalises=normalises, **{one: values[one], other: values[other]})
+            except UsageError as error:
+                assert re.match(rf"({one}|{other}) of the optimizer own is .*; it goes with ", str(error)), error
+                continue
+            answered += 1
+            assert derive(ray="N=1", optimizer=rule, parameterization="mup", architecture="mlp").tensors
+    assert 40 < answered < 100
 
 
 def test_matrices_of_hidden_layers_are_no_routers_gains_or_biases():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from dataclasses import replace
 from fractions import Fraction
 
@@ -9,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from scaling_algebra import derive
+from scaling_algebra import Optimizer, UsageError, derive
 from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.spec.optimizers import OPTIMIZERS, optimizer
 from scaling_algebra.spec.powers import Power
@@ -244,6 +246,36 @@ def test_sign_descent_and_lion_are_the_published_rules():
             weight.grad = g.clone()
             made.step()
         torch.testing.assert_close(weight.detach(), -0.5 * directions.sign().sum(0), msg=name)
+
+
+@pytest.mark.parametrize(
+    ("torch_class", "options", "message"),
+    [
+        ("LBFGS", {}, "raises TypeError: LBFGS.step"),
+        ("os.system", {}, "is no optimizer; name a class of torch.optim, or FILE.py:Class"),
+        ("builtins.print", {}, "is no optimizer"),
+        ("lr_scheduler", {}, "is no optimizer"),
+        ("Optimizer", {}, "raises TypeError"),
+        ("Adam", {"foo": 1}, "unexpected keyword argument 'foo'"),
+        ("Adam", {"betas": [2.0, 3.0]}, "raises ValueError: Invalid beta"),
+        ("SGD", {"weight_decay": math.nan}, "makes weights that are not finite"),
+        ("{own}:function", {}, "is no optimizer"),
+        ("{own}:Missing", {}, "is no optimizer"),
+        ("missing.py:Own", {}, "no file missing.py"),
+    ],
+)
+def test_an_optimizer_that_cannot_step_is_one_line(torch_class, options, message, tmp_path):
+    own = tmp_path / "own.py"
+    own.write_text("import torch\nclass Own(torch.optim.SGD): pass\ndef function(*_): raise AssertionError('called')\n")
+    with pytest.raises(UsageError, match=message):
+        stepper(Optimizer("o.toml", torch_class.format(own=own), options))
+    assert issubclass(stepper(Optimizer("o.toml", f"{own}:Own")), torch.optim.SGD)
+
+
+def test_no_module_is_imported_for_an_optimizer():
+    with pytest.raises(UsageError, match="is no optimizer"):
+        stepper(Optimizer("o.toml", "this.s"))
+    assert "this" not in sys.modules
 
 
 def test_a_negligible_epsilon_is_far_below_every_gradient():

@@ -5,16 +5,16 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from math import prod
-from pydoc import locate
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from scaling_algebra.errors import UsageError, foreign
+from scaling_algebra.errors import UsageError, foreign, shown
+from scaling_algebra.files import python_module
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.optimizers import SHAPES, Optimizer, Optimizers, Trained
 
@@ -226,26 +226,31 @@ Group = tuple[Optimizer, Mapping[str, object]]
 """The rule of a tensor, and its group of parameters."""
 
 
+@lru_cache
 def stepper(rule: Optimizer) -> Callable[..., torch.optim.Optimizer]:
-    """The class that steps by a rule.
+    """The class that steps by a rule, with its options, once tried on a small tensor.
 
     Raises:
-        UsageError: there is none.
+        UsageError: there is none, it fails with these options, or makes weights that are not finite.
     """
     if rule.untrained:
         raise UsageError(rule.untrained)
-    found: Any = OWN.get(rule.torch) or getattr(torch.optim, rule.torch, None)
-    if found is None and "." in rule.torch:
-        with foreign(f"{rule.torch}, which {rule.name} steps with,"):
-            found = locate(rule.torch)
-    if not callable(found):
-        raise UsageError(
-            f"no class {rule.torch}, which {rule.name} steps with; name one of torch.optim or module.Class"
-        )
+    what, (file, _, name) = f"{rule.torch}, which {rule.name} steps with,", rule.torch.rpartition(":")
+    place: Any = python_module(file) if file.endswith(".py") else torch.optim
+    found: Any = OWN.get(rule.torch) or getattr(place, name, None)
+    if not isinstance(found, type) or not issubclass(found, torch.optim.Optimizer):
+        raise UsageError(f"{what} is no optimizer; name a class of torch.optim, or FILE.py:Class with one of its own")
     cls: Callable[..., torch.optim.Optimizer] = found
-    if rule.blocks:
-        return partial(cls, shape=rule.shape, blocks=rule.blocks)
-    return partial(cls, shape=rule.shape) if rule.folded else cls
+    if rule.folded:
+        cls = partial(cls, shape=rule.shape, **({"blocks": rule.blocks} if rule.blocks else {}))
+    weight = nn.Parameter(torch.ones(1, 2, 2))
+    weight.grad = torch.ones_like(weight)
+    fold = {"fold": Fold((0,), (1,), (2,))} if rule.folded else {}
+    with foreign(what):
+        cls([dict(group(rule, weight, 0.1, 1e-8, 0.0, **fold)[1])], **rule.options).step()
+    if not weight.isfinite().all():
+        raise UsageError(f"{what} makes weights that are not finite; change its options {shown(rule.options)}")
+    return cls
 
 
 def group(

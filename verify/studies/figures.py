@@ -27,6 +27,9 @@ COLOURS = ("#b3261e", "#1f5fa8", "#777777", "#2a7a3b", "#b58900")
 """Of parameterizations, in the order in which a record names them."""
 STYLE: dict[Any, Any] = {"font.size": 9, "legend.frameon": False, "axes.titlesize": 9.5}
 
+LABELS = {"mup": "plan (muP)", "mssp": "plan (MSSP)", "sp": "one rate for all"}
+"""Of parameterizations, where a panel shows one."""
+
 Record = Mapping[str, Any]
 
 
@@ -39,18 +42,19 @@ def _rates(studies: Sequence[Record], titles: Sequence[str]) -> Figure:
         for axes, (name, kept) in zip(row, study["parameterizations"].items(), strict=False):
             shades = matplotlib.colormaps["viridis"](np.linspace(0.9, 0.1, len(kept["widths"])))
             for w, colour in zip(kept["widths"], shades, strict=True):
-                losses, style = (
-                    np.array(w["losses"]),
-                    {"color": colour, "lw": 1, "label": f"{study.get('along', 'N')} = {w['width']}"},
-                )
-                error = losses.std(axis=1, ddof=1) / losses.shape[1] ** 0.5
-                axes.errorbar(w["grid"], losses.mean(axis=1), error, **style)
-                axes.plot(w["log2_lr"], w["loss"], "v", color=colour, ms=4)
-            axes.set_title(f"{title}, {name}")
+                losses = np.array(w["losses"], dtype=float)  # a seed that was not run is NaN
+                seeds, means = np.isfinite(losses).sum(axis=1), np.nanmean(losses, axis=1)
+                error = np.nanstd(losses, axis=1) / np.sqrt(np.maximum(seeds - 1, 1))
+                style: Any = {"color": colour, "lw": 1, "label": f"{study.get('along', 'N')} = {w['width']}"}
+                axes.errorbar(w["grid"], means, error, **style)
+                axes.plot(w["grid"][means.argmin()], means.min(), "o", color=colour, ms=4)
+            axes.set_title(": ".join(filter(None, (title, LABELS.get(name, name)))))
             axes.set_xlabel("log2 learning rate" if study.get("swept", "lr") == "lr" else f"log2 {study['swept']}")
             axes.grid(lw=0.3)
-        row[0].set_ylabel("loss, nats")
+        row[0].set_ylabel(study.get("loss", "loss, nats"))
         row[0].legend(fontsize=7)
+        for axes in row[len(study["parameterizations"]) :]:
+            axes.set_axis_off()
     return figure
 
 
@@ -104,7 +108,7 @@ KINDS: dict[str, Callable[[Sequence[Record], Sequence[str]], Figure]] = {
 
 
 def picture(kind: str, path: Path, records: Sequence[Path], titles: Sequence[str] = ()) -> None:
-    """Draws records into a PNG; each is titled by its file name if no titles are given.
+    """Draws records into a PNG; of several each is titled by its file name if no titles are given.
 
     Raises:
         UsageError: records of another study.
@@ -112,10 +116,12 @@ def picture(kind: str, path: Path, records: Sequence[Path], titles: Sequence[str
     studies = [json.loads(record.read_text(encoding="utf-8")) for record in records]
     with matplotlib.rc_context(STYLE):
         try:
-            figure = KINDS[kind](studies, titles or [record.stem.replace("_", ", ") for record in records])
+            names = [record.stem.replace("_", " ") if len(records) > 1 else "" for record in records]
+            figure = KINDS[kind](studies, titles or names)
         except KeyError as key:
-            names = ", ".join(str(record) for record in records)
-            raise UsageError(f"{names} has no {key}; give records of the study that {kind} draws") from None
+            raise UsageError(
+                f"{', '.join(map(str, records))} has no {key}; give records of the study that {kind} draws"
+            ) from None
         figure.savefig(path, format="png", dpi=150, metadata={"Software": None})
 
 

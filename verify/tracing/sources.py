@@ -6,10 +6,7 @@ and no hub is asked. Read next: ``models.py``.
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Callable, Mapping
-from importlib.util import module_from_spec, spec_from_file_location
 from inspect import isfunction
 from pathlib import Path
 from typing import Any
@@ -17,7 +14,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from scaling_algebra.errors import UsageError, foreign, missing, shown
+from scaling_algebra.errors import UsageError, missing, shown
+from scaling_algebra.files import python_module
 from scaling_algebra.recipes.files import read_config, size_names
 from scaling_algebra.recipes.sizes import read_sizes
 
@@ -133,7 +131,7 @@ def function_of(text: str) -> tuple[Callable[..., Any], Mapping[str, Any]]:
     where, colon, name = text.rpartition(":")
     if not (colon and where and name.isidentifier()):
         raise UsageError(f"cannot read the model {shown(text)}; write FILE.py:NAME, for example mymodel.py:build")
-    module = _module(where)
+    module = python_module(where)
     build = getattr(module, name, None)
     if not callable(build):
         lacks = "has no function" if build is None else f"{name} is {shown(build)}, no function; it has"
@@ -143,21 +141,3 @@ def function_of(text: str) -> tuple[Callable[..., Any], Mapping[str, Any]]:
     if not isinstance(beside, dict):
         raise UsageError(f"{BESIDE} in {where} is {shown(beside)}; give a dict of keywords, such as base and target")
     return build, beside
-
-
-def _module(where: str) -> Any:
-    path, file = Path(where), where.endswith(".py")
-    if file and not path.is_file():
-        raise UsageError(f"no file {where}; give the file of your model as FILE.py:NAME")
-    folder = str(path.parent.resolve()) if file else ""
-    sys.path.insert(0, folder)
-    try:
-        with foreign(where, "; it must run by itself"):
-            spec: Any = spec_from_file_location(f"_scaling_{path.stem}", path) if file else None
-            if spec is None:
-                return importlib.import_module(where)
-            module = sys.modules[spec.name] = module_from_spec(spec)
-            spec.loader.exec_module(module)
-            return module
-    finally:
-        sys.path.remove(folder)
