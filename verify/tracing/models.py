@@ -21,7 +21,7 @@ from scaling_algebra.spec.axes import AXES
 from scaling_algebra.spec.networks.files import from_toml
 from scaling_algebra.spec.networks.language import Network
 
-from . import rules  # noqa: F401 - fills the table
+from . import layout, rules  # noqa: F401 - fill the table
 from .folding import Folder, bare, settled, wiring
 from .graph import IndexClass, Restart, TracedNode, Unreadable, View, refused, walk
 from .reading import Reader

@@ -251,6 +251,10 @@ def record(model: nn.Module, inputs: tuple[Any, ...], keywords: Mapping[str, Any
         Unreadable: a branch on what is computed, or ``out=``.
     """
     model.eval()
+    for module in model.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):  # as in training, and nothing is remembered
+            module.train()
+            module.momentum = 0.0
     recorder, hooks = Recorder(strict), []
 
     def entered(name: str) -> Callable[..., None]:

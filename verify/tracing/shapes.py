@@ -20,7 +20,7 @@ from scaling_algebra.spec.networks.files import as_toml
 from scaling_algebra.spec.networks.grammar import network
 from scaling_algebra.spec.networks.language import Network
 
-from .graph import NUMBER, Sizes, Unreadable
+from .graph import NUMBER, Scaled, Sizes, Unreadable
 from .models import COUNTS, Asked, Build, Traced, built, called, doubled, exactly, traced
 from .recording import Recording, Ref, leaves, record
 from .table import plain
@@ -261,12 +261,12 @@ def read(build: Build, base: Mapping[str, int] | None = None, strict: bool = Fal
         strict: equations, or nothing.
 
     Raises:
-        Unreadable: strict, and not read; or no answer by shape either.
+        Unreadable: strict, and not read; or no answer by shape either, since the module itself multiplies by a power.
     """
     try:
         return traced(build, base)
     except Unreadable as error:
-        if strict:
+        if strict or isinstance(error, Scaled):
             raise
         why = str(error)
     return by_shape(build, base, why)
