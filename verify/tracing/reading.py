@@ -437,13 +437,14 @@ def _entries(op: Callable[[Tensor, Tensor], Tensor], a: View, b: View) -> Any:
     return tuple((r, both(op, f, g)) for r, f in a.node.entries() for s, g in b.node.entries() if r is s)
 
 
-def law(node: TracedNode, depth: int = LAW) -> Any:
-    """How a signal is made, its tensors left open: two that are made alike by functions have one mean. A product with
-    a tensor has none, and is a law of its own."""
+def law(node: TracedNode, named: bool = True, depth: int = LAW) -> Any:
+    """How a signal is made. Behind functions the names of tensors are left open: what two functions of signals that
+    are made alike have in common is their mean. A product with a tensor has none of its own."""
     node = _bare(node)
-    if node.kind == "param" or (node.kind == "contract" and any(c.kind == "param" for c in node.children)):
-        return node.number if depth == LAW else ()
-    return node.kind, node.name, tuple(law(c, depth - 1) for c in node.children) if depth else ()
+    if node.kind == "param":
+        return node.name if named else ""
+    named = named and node.kind != "func"
+    return node.kind, node.name, tuple(law(c, named, depth - 1) for c in node.children) if depth else ()
 
 
 def _bare(node: TracedNode) -> TracedNode:
