@@ -1,7 +1,7 @@
-"""The headline experiment: runs the plan that was written before it, judges it by the plan's rule, and draws it.
+"""The headline experiment: judges it by the rule of the plan that was written before it, and draws it.
 
-Run: ``python benchmarks/headline.py run -o DIR`` (trains, about an hour of one core; goes on where it stopped),
-``... judge`` (the table of verdicts), ``... draw DIR`` (the figures); the last two read the committed evidence.
+Run: ``python benchmarks/headline.py judge`` (the table of verdicts), ``... draw DIR`` (the figures); both read the
+committed evidence, which ``study transfer`` of commit 14223e7e measured on networks of its own.
 """
 
 from __future__ import annotations
@@ -10,15 +10,11 @@ import json
 import shlex
 import tomllib
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import click
 from tabulate import tabulate
-
-from scaling_algebra.cli import main as scalecalc
 
 EVIDENCE = Path(__file__).parents[1] / "verify" / "evidence" / "headline"
 PLAN = EVIDENCE / "plan.toml"
@@ -91,24 +87,6 @@ def factor(of: Mapping[str, Any], key: str) -> str:
 @click.group()
 def main() -> None:
     """The headline experiment."""
-
-
-@main.command()
-@click.option("-o", "folder", type=click.Path(path_type=Path), required=True)
-def run(folder: Path) -> None:
-    """Trains every run of the plan, in its order; those whose file is there are not run again."""
-    plan = planned()
-    for one in plan["run"]:
-        out = folder / f"{one['name']}.json"
-        if not out.exists():
-            options = arguments(plan, one)
-            click.echo(f"{datetime.now(UTC):%H:%M:%S} scalecalc {shlex.join(options)}")
-            try:
-                with patch("sys.argv", ["scalecalc", *options]):  # the record names this as its command
-                    scalecalc([*options, "--resume", str(folder / "pieces"), "-o", str(out)])
-            except SystemExit as end:  # a verdict is no failure
-                if end.code not in (0, 1, 3):
-                    raise
 
 
 @main.command()

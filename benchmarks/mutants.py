@@ -71,6 +71,7 @@ MUTANTS = [
         ("algebra.py", "dropped = larger(dropped, top + cut)", "pass"),
         ("kernels.py", "not centred.isdisjoint(merged[x][1])", "False"),
         ("algebra.py", "if s.signed:", "if False:"),
+        ("algebra.py", "whole.centred = {", "whole.centred = {} and {"),
     ),
     *_room(
         "dynamics",
@@ -96,7 +97,11 @@ MUTANTS = [
         ("analysis.py", "key = part._zero, rung", "key = frozenset(), rung"),
         ("analysis.py", "if t and self.network.live and self._stepped(signs=True)", "if False"),
         ("trajectory.py", "size = own.packed if own.certain else", "size ="),
-        ("bounds.py", "return self._divided(role, step, scalars)", "return None"),
+        ("steps.py", "whole = tr.algebra.uncentred(s)", "whole = s"),
+        ("steps.py", "most = max(most, _skew(tr, few))", "pass"),
+        ("steps.py", 'if not share:\n        return [((), bent)]', 'if True:\n        return [((), bent)]'),
+        ("run.py", "if self.network.passes(function):", "if False:"),
+        ("norms.py", "if not outgrown or tr.decays:", "if True:"),
         ("run.py", "if self.grows(x)), default=1)", "if not self.network.live), default=1)"),
     ),
     *_room(

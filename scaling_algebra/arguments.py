@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from fractions import Fraction
 from functools import cache, wraps
@@ -38,6 +39,8 @@ def pairs(what: str, texts: Iterable[str], example: str) -> dict[str, str]:
     return values
 
 
+ONE = threading.RLock()
+"""One thread at a time: the engine's caches, and z3, are of one thread."""
 _WORDS: dict[Any, str] = {
     str: "a text",
     int: "an integer",
@@ -49,7 +52,7 @@ _WORDS: dict[Any, str] = {
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
-    """A function that raises UsageError for an argument that is not of the kind its annotation says.
+    """A function that raises UsageError for an argument that is not of the kind its annotation says. Threads wait.
 
     Examples:
         >>> @checked
@@ -79,7 +82,8 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
                 if not _fits(given, hint):
                     raise UsageError(f"{function.__qualname__}: {label} is {shown(given)}; give {_described(hint)}")
         try:
-            return function(*arguments, **named)
+            with ONE:
+                return function(*arguments, **named)
         except RecursionError:
             raise UsageError(
                 f"{function.__qualname__}: the network is too deep; give layers that are alike one letter"

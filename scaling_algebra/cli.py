@@ -19,7 +19,7 @@ from typing import Any
 
 import click
 
-from .errors import Unsatisfiable, UsageError, missing, shortened, shown
+from .errors import Unsatisfiable, UsageError, missing, shortened, shown, told
 from .files import reason
 from .waiting import interruptible, watched
 
@@ -171,7 +171,7 @@ def _exit_code(run: Callable[[], Any], arguments: list[str]) -> int:
     except SystemExit as stop:  # of code that is not of this package
         return _fail(f"code that was called ended the program, with {shown(stop.code)}; it must return", 2)
     except Exception as error:
-        memory = isinstance(error, MemoryError) or any(x in str(error).lower() for x in NO_MEMORY)
+        memory = isinstance(error, MemoryError) or any(x in told(error).lower() for x in NO_MEMORY)
         return _fail(TOO_LITTLE, 2) if memory else _internal(error)
 
 
@@ -179,7 +179,7 @@ def _internal(error: Exception) -> int:
     """A fault of this program: one line, and where it happened on request."""
     if os.environ.get("SCALECALC_DEBUG") == "1":
         _quietly(lambda: traceback.print_exception(error), 70)
-    return _fail(f"internal error (please report): {type(error).__name__}: {error}", 70)
+    return _fail(f"internal error (please report): {told(error)}", 70)
 
 
 def _fail(message: str, code: int) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import os
+import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -13,6 +15,7 @@ Entry = TypeVar("Entry")
 
 MESSAGE, QUOTED = 700, 160
 """Characters of a message, and of one word in it."""
+_EXIT = os._exit
 ROMAN = {"1": "I", "2": "II", "3": "III"}
 NEARBY, NAMED = 400, 6
 """Names among which one is looked for that was meant; and wrong ones that a message quotes."""
@@ -45,7 +48,7 @@ def shown(value: object) -> str:
 
 @contextmanager
 def foreign(where: str, instead: str = "") -> Iterator[None]:
-    """Runs code of somebody else.
+    """Runs code of somebody else. ``os._exit`` there would end this program as if all were well, so it raises.
 
     Args:
         where: what the message begins with. instead: its end, what to do.
@@ -53,13 +56,34 @@ def foreign(where: str, instead: str = "") -> Iterator[None]:
     Raises:
         UsageError: it raises anything but that and Ctrl-C, the end of the program included.
     """
+    process = os.getpid()
+
+    def ended(code: int) -> None:
+        if os.getpid() != process:
+            _EXIT(code)
+        raise SystemExit(code)
+
     try:
+        os._exit = ended  # type: ignore[assignment]
         yield
-    except (UsageError, KeyboardInterrupt):
+        if sys.stdout is not None and getattr(sys.stdout, "closed", False):
+            sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+            raise ValueError("it closed standard output")
+    except (UsageError, KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:
-        what = "ends the program" if isinstance(error, SystemExit) else f"raises {type(error).__name__}: {error}"
+        what = "ends the program" if isinstance(error, SystemExit) else f"raises {told(error)}"
         raise UsageError(f"{where} {what}{instead}") from error
+    finally:
+        os._exit = _EXIT
+
+
+def told(error: BaseException) -> str:
+    """An error in one line, whatever its own ``str`` does."""
+    try:
+        return f"{type(error).__name__}: {error}".strip(": ")
+    except Exception:
+        return type(error).__name__
 
 
 def _cut(text: str, most: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -14,13 +15,24 @@ AFTER = 3.0
 _CLEAR = "\r\x1b[2K"
 
 
+def ended(number: int, frame: Any) -> None:
+    """Ends the program where there is nothing to put away: before a verb works, and after it."""
+    os.write(2, b"scalecalc: interrupted\n")
+    os._exit(130)
+
+
+def heard() -> dict[Any, Any]:
+    """Signals that stop a program, unless they are ignored or somebody else has them: with their handlers."""
+    names = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    free = (signal.SIG_DFL, signal.default_int_handler, ended)
+    here = threading.current_thread() is threading.main_thread()
+    return {s: handler for s in names if here and (handler := signal.getsignal(s)) in free}
+
+
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """SIGTERM and SIGHUP, as batch systems send them before they kill, act as Ctrl-C: once, and unless ignored."""
-    names = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    usual = {s: signal.getsignal(s) for s in names if signal.getsignal(s) is signal.SIG_DFL}
-    if threading.current_thread() is not threading.main_thread():
-        usual = {}
+    """SIGTERM and SIGHUP, as batch systems send them before they kill, act as Ctrl-C, once."""
+    usual = heard()
 
     def stop(number: int, frame: Any) -> None:
         for s in usual:
@@ -28,7 +40,7 @@ def interruptible() -> Iterator[None]:
         raise KeyboardInterrupt
 
     for s in usual:
-        signal.signal(s, stop)
+        signal.signal(s, signal.default_int_handler if s is signal.SIGINT else stop)
     try:
         yield
     finally:

@@ -13,4 +13,4 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     gc.set_threshold(*GARBAGE)
-    config.pluginmanager.register(lanes.Lanes(config))
+    config.pluginmanager.register(lanes.Lanes(config), "lanes")

@@ -4,10 +4,11 @@
 take long (setup, the fixtures they use and the call, with every cache of the program empty, so that no order matters).
 """
 
+import gc
 import json
 import os
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,6 +29,18 @@ BUDGETS = {"all": 25 * 60.0, "fast": 240.0}
 """CPU seconds of all tests and of the fast ones, as they are recorded with every cache empty. A run shares its caches:
 there all took 995 s of CPU time, and ten minutes by the clock; the fast ones have two minutes of two cores."""
 LONGEST = 35.0
+FIRST = ("tests/tables", "tests/docs", "tests/engine/test_phases.py", "tests/engine/test_theorems.py")
+"""Run first, by one worker: they ask the same questions, whose answers are kept while a process lasts."""
+MEMORY = 1.5 * 2**30
+"""Bytes of a process from which kept answers are forgotten before the next test."""
+SKIPPED = {
+    "no chromium or chrome on PATH": 12,
+    "the assets of the page cannot be had": 12,
+    "needs pdflatex": 40,
+    "a LaTeX package is missing here": 40,
+    "this system lets no test mount a disk": 1,
+}
+"""Why a test may be skipped, by the beginning of the reason, and how many at most; more is a failure."""
 WARM = ("z3", "sympy", "torch")
 """Imported before the first test of `check`, so that no test pays for them."""
 
@@ -46,6 +59,14 @@ def seconds(node: str, known: dict[str, dict]) -> float | None:
 def cpu() -> float:
     """CPU seconds of this process and of the ones it started."""
     return sum(os.times()[:4])
+
+
+def resident() -> int:
+    """Bytes of memory of this process; 0 where the system does not say."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0
 
 
 def forget() -> None:
@@ -85,14 +106,18 @@ class Lanes:
         if self.record and any("::" in arg for arg in config.args):
             raise pytest.UsageError("--record-durations records whole files: name no single test")
         self.known, self.late, self.stale = recorded(), [], []
-        self.fixtures, self.reports = {}, defaultdict(dict)
+        self.fixtures, self.reports, self.skipped, self.collected = {}, defaultdict(dict), Counter(), set()
+        self.whole = not (config.option.keyword or config.option.markexpr or any("::" in x for x in config.args))
         self.worker = hasattr(config, "workerinput")
 
     def pytest_ignore_collect(self, collection_path, config):
         named = any(Path(arg.partition("::")[0]).resolve().is_relative_to(MEASURE) for arg in config.args)
         return True if collection_path == MEASURE and self.lane != "measure" and not named else None
 
+    @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, config, items):
+        self.collected = {item.nodeid for item in items} if self.whole else set()
+        items.sort(key=lambda item: not item.nodeid.startswith(FIRST))
         if self.lane == "check":
             out = [x for x in items if (seconds(x.nodeid, self.known) or 0) > FAST or self._not_yet(x)]
             config.hook.pytest_deselected(items=out)
@@ -121,8 +146,9 @@ class Lanes:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item):
-        if self.record:
+        if self.record or resident() > MEMORY:
             forget()
+            gc.collect()
         item.spent, item.made = 0.0, dict(self.fixtures)
         return (yield)
 
@@ -149,7 +175,15 @@ class Lanes:
             report.user_properties.append(("cpu", (item.spent, alone)))
         return report
 
+    def pytest_collectreport(self, report):
+        self._note_skip(report)
+
+    def _note_skip(self, report):
+        if report.skipped and not self.worker and not hasattr(report, "wasxfail"):
+            self.skipped[report.longrepr[2].removeprefix("Skipped: ")] += 1
+
     def pytest_runtest_logreport(self, report):
+        self._note_skip(report)
         noted = dict(report.user_properties) if report.when == "call" else {}
         times = noted.get("cpu")
         if times is None or self.worker:
@@ -161,11 +195,29 @@ class Lanes:
             self.late.append(f"{report.nodeid}: {times[0]:.1f} s")
 
     def pytest_sessionfinish(self, session):
+        if self.beyond() and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
         if self.record and not self.worker:
             RECORDED.write_text(json.dumps(written(self.reports), indent=1) + "\n")
 
+    def beyond(self):
+        """Reasons for which more tests were skipped than is listed."""
+        return [
+            why for why, n in self.skipped.items() if n > next((m for x, m in SKIPPED.items() if why.startswith(x)), 0)
+        ]
+
+    def gone(self):
+        """Names of records without a test, and files of tests without a record; of what was collected whole."""
+        files = {node.partition("::")[0] for node in self.collected}
+        named = {f"{file}::{name}" for file in files & set(self.known) for name in self.known[file]["long"]}
+        return sorted(named - self.collected), sorted(files - set(self.known))
+
     def pytest_terminal_summary(self, terminalreporter):
-        """Says what is slow and what is old, and fails nothing: a machine may be slower than the one that recorded."""
+        """Says what was skipped, what is slow and what is old; a machine may be slower than the one that recorded."""
+        if self.skipped:
+            told = "; ".join(f"{n}: {why}" for why, n in self.skipped.most_common())
+            more = f"; not listed in tests/lanes.py: {', '.join(self.beyond())}" if self.beyond() else ""
+            terminalreporter.write_line(f"skipped: {told}{more}")
         if self.late:
             terminalreporter.section("slow for `--lane check`: make them faster, or pytest FILE --record-durations")
             for line in self.late:

@@ -2,9 +2,11 @@
 
 import importlib
 import json
+import os
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -22,8 +24,10 @@ def test_no_test_takes_long():
     assert {name: x for name, x in long.items() if x > lanes.LONGEST} == {}
 
 
-def test_only_files_that_exist_are_recorded():
+def test_what_is_recorded_is_there_and_what_is_there_is_recorded(request):
+    """Of the files that were collected; `pytest FILE... --record-durations` records them again."""
     assert [file for file in lanes.recorded() if not (lanes.ROOT / file).is_file()] == []
+    assert request.config.pluginmanager.get_plugin("lanes").gone() == ([], [])
 
 
 @pytest.mark.parametrize("test", evidence.measurements(), ids=lambda x: x.stem)
@@ -71,8 +75,9 @@ def test_evidence_that_is_missing_or_red_is_refused(measured, found, said):
 
 
 def ran(folder, *options):
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--rootdir", str(folder), *options]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "xdist", "--rootdir", str(folder)]
+    environ = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    return subprocess.run([*command, *options], cwd=folder, env=environ, capture_output=True, text=True)
 
 
 @pytest.fixture
@@ -121,6 +126,26 @@ def test_old_evidence_is_one_line(suite, workers):
     assert found.returncode == 0 and found.stdout.count("evidence older than its code") == 1
     assert "renews it): a, b" in found.stdout
     assert "evidence older" not in ran(suite, "-n", workers, "tests/test_x.py").stdout
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_more_is_skipped_than_is_listed(suite, workers):
+    """A reason that is listed passes, and is told; another one, or more of it, fails."""
+    text = "import pytest\n@pytest.mark.parametrize('x', range({}))\ndef test_z(x): pytest.skip('{}')\n"
+    for count, why, code in ((1, "this system lets no test mount a disk", 0), (2, "no luck", 1)):
+        (suite / "tests" / "test_z.py").write_text(text.format(count, why))
+        found = ran(suite, "-n", workers, "tests/test_z.py")
+        assert found.returncode == code and f"skipped: {count}: {why}" in found.stdout, found.stdout
+        assert ("not listed in tests/lanes.py: no luck" in found.stdout) == bool(code)
+
+
+def test_a_record_without_a_test_is_seen():
+    plugin = lanes.Lanes(
+        SimpleNamespace(option=SimpleNamespace(lane="test", record_durations=False, keyword="", markexpr=""), args=[])
+    )
+    plugin.known = {"tests/a.py": {"long": {"test_x": 1.0, "test_y": 1.0}}, "tests/c.py": {"long": {"test_z": 1.0}}}
+    plugin.collected = {"tests/a.py::test_x", "tests/b.py::test_w"}
+    assert plugin.gone() == (["tests/a.py::test_y"], ["tests/b.py"])
 
 
 def test_durations_are_recorded_of_whole_files(suite):

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from scaling_algebra import files, limits
-from scaling_algebra.documents import FORMATS, Document, format_of, render
+from scaling_algebra.documents import CSV, FORMATS, Document, format_of, render
 from scaling_algebra.errors import UsageError, unknown_name
 from scaling_algebra.spec.axes import REGIMES
 from scaling_algebra.spec.configuration import (
@@ -339,7 +339,7 @@ def configured(command: Command) -> Command:
 
 def format_option(extra: Iterable[str] = (), more: str = "") -> Callable[[Command], Command]:
     """--format, with formats that a command has besides those of documents, and what to say of them."""
-    names = tuple(dict.fromkeys((*FORMATS, *extra)))
+    names = tuple(dict.fromkeys((*FORMATS, CSV, *extra)))
     text = f"{', '.join(names)}; by default text, or what the ending of -o FILE says.{more}"
     return click.option("--format", "form", type=Name("format", names), metavar="FORMAT", help=text)
 

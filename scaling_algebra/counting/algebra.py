@@ -59,7 +59,9 @@ class Algebra(SignalSizes):
         sound = s.zero or (s.sound and all(x.certain for x in scalars))
         made = Made("scaled", (s,), scalars)
         least, loss = (None if x is None else x + exponent for x in (s.least, s.loss))
-        return s.but(terms=terms, tail=tail, leaf=None, name="", made=made, least=least, sound=sound, loss=loss)
+        zero = {x: Algebra.scaled(self, rest, *scalars) for x, rest in s.centred.items()}
+        changes = {"made": made, "least": least, "sound": sound, "loss": loss, "centred": zero}
+        return s.but(terms=terms, tail=tail, leaf=None, name="", **changes)
 
     def centred(self, s: Signal, letter: str, ignoring: str = "") -> Signal:
         """Subtract the mean over an index: the part that is constant along it cancels exactly, the rest keeps its size.
@@ -73,14 +75,15 @@ class Algebra(SignalSizes):
         if letter not in s.letters:
             raise ValueError(f"cannot centre over {letter!r}: the algebra does not track it")
         if letter in s.flat:
-            return self.nothing(s.letters)
+            return Signal(s.letters, {})
         at = s.letters.index(letter)
         keep = {k: e for k, e in s.terms.items() if self._varies(self._kernels[k], at, ignoring)}
         if s.signed:
             squares = [k for k in keep if self._square(self._kernels[k], at)]
             keep |= {self.with_doubt(k): keep.pop(k) - self._later for k in squares}
+        zero = {x: Algebra.centred(self, rest, letter, ignoring) for x, rest in s.centred.items()}
+        zero |= {} if ignoring else {letter: Signal(s.letters, {})}
         s = s.but(least=None)
-        zero = s.centred if ignoring else s.centred | {letter}
         return s.but(terms=keep, leaf=None, name="", made=Made("centred", (s,)), centred=zero)
 
     def restricted(self, s: Signal, letter: str, to: str) -> Signal:
@@ -95,7 +98,8 @@ class Algebra(SignalSizes):
             number = self.retyped(k, at, to)
             terms[number] = max(e, terms.get(number, e))
         letters, flat = s.letters.replace(letter, to), frozenset(to if x == letter else x for x in s.flat)
-        made, zero = Made("restricted", (s,)), s.centred - {letter}
+        made = Made("restricted", (s,))
+        zero = {x: Algebra.restricted(self, rest, letter, to) for x, rest in s.centred.items() if x != letter}
         return s.but(letters=letters, terms=terms, leaf=None, made=made, flat=flat, centred=zero)
 
     def doubted(self, s: Signal, along: Signal) -> Signal:
@@ -106,7 +110,8 @@ class Algebra(SignalSizes):
             if number not in terms or self._before(number, e, terms[number]):
                 terms[number] = e
         loss = larger(s.loss, s.tail) if along is s else s.loss
-        return s.but(terms=terms, least=None, leaf=None, made=Made("doubted", (s,)), loss=loss)
+        zero = {x: self.doubted(rest, rest if along is s else along) for x, rest in s.centred.items()}
+        return s.but(terms=terms, least=None, leaf=None, made=Made("doubted", (s,)), loss=loss, centred=zero)
 
     def less_multiple(self, s: Signal, other: Signal) -> Signal:
         """A signal with a lower bound on what is left of it where a random multiple of another one, entry by entry, is
@@ -141,7 +146,8 @@ class Algebra(SignalSizes):
             raise ValueError(f"cannot call {old!r} {new!r}: the signal has letters {s.letters!r}")
         leaf = None if s.leaf is None else "".join(to[x] for x in s.leaf)
         letters = "".join(to[x] for x in s.letters)
-        flat, zero = frozenset(to[x] for x in s.flat), frozenset(to[x] for x in s.centred)
+        flat = frozenset(to[x] for x in s.flat)
+        zero = {to[x]: Algebra.relabelled(self, rest, old, new) for x, rest in s.centred.items()}
         return s.but(letters=letters, leaf=leaf, made=Made("relabelled", (s,)), flat=flat, centred=zero)
 
     def add(self, signals: Iterable[Signal]) -> Signal:
@@ -167,6 +173,8 @@ class Algebra(SignalSizes):
         whole = Signal(nonzero[0].letters, terms, tail, made=Made("sum", tuple(nonzero)), least=least, loss=loss)
         if twice and not twice.isdisjoint(self.leading(whole)):
             self.notes.add("generic-constants")
+        centred = {x for s in nonzero for x in s.centred}
+        whole.centred = {x: Algebra.add(self, [s.centred.get(x, s) for s in nonzero]) for x in centred}
         return self._prune(self._shared(whole))
 
     def reduced(self, s: Signal, by: Signal) -> Signal:
@@ -176,16 +184,38 @@ class Algebra(SignalSizes):
         makes the same of both, and what is left is not parallel to ``by``. Where a kernel may stand for a nonlinear
         function of its leaves only the linear part is removed, so it stays as an upper bound.
         """
-        leading = self.leading(by)
-        order = min((self._degree(by.terms[k]) for k in leading), default=0)
-        pivot = next((k for k in leading if k in s.terms and self._degree(by.terms[k]) == order), None)
+        pivot = self._pivot(s, by)
         if pivot is None:
             return s
         factor = Scalar("what the common direction is multiplied by", s.terms[pivot] - by.terms[pivot])
         rest, multiple = ({k: e for k, e in x.terms.items() if k != pivot} for x in (s, self.scaled(by, factor)))
         if s.curved or by.curved:
             rest[self.with_doubt(pivot)] = s.terms[pivot] - self._later
-        return self.add([s.but(terms=rest), self.scaled(by, factor).but(terms=multiple)])
+        zero = {x: self.doubted(left, by) for x, left in s.centred.items()}
+        return self.add([s.but(terms=rest, centred=zero), self.scaled(by, factor).but(terms=multiple)])
+
+    def outgrows(self, s: Signal, by: Signal) -> bool:
+        """A signal may have more of another one than there is of it."""
+        pivot = self._pivot(s, by)
+        return pivot is not None and self.value(s.terms[pivot]) >= self.value(by.terms[pivot])
+
+    def _pivot(self, s: Signal, by: Signal) -> int | None:
+        """The leading kernel of a signal that another has."""
+        leading = self.leading(by)
+        order = min((self._degree(by.terms[k]) for k in leading), default=0)
+        return next((k for k in leading if k in s.terms and self._degree(by.terms[k]) == order), None)
+
+    def largest(self, s: Signal, most: int) -> Signal:
+        """A signal with its largest kernels, and the size of the others as its tail."""
+        kept, rest = self._sorted(s)[:most], self._sorted(s)[most:]
+        tail = max((size for size, _, _ in rest), default=None)
+        loss = max((size for size, k, _ in rest if self._doubted[k]), default=None)
+        terms = {k: e for _, k, e in kept}
+        return s.but(terms=terms, tail=larger(s.tail, tail), loss=larger(s.loss, loss)) if rest else s
+
+    def uncentred(self, s: Signal) -> Signal:
+        """A signal as large, of which no addend is known to sum to zero."""
+        return s.but(centred={}) if s.centred else s
 
     def contract(self, a: Signal, b: Signal, out: str, tag: str = "") -> Signal:
         """Product of two signals; letters they share are identified, letters not in ``out`` are summed.
@@ -200,21 +230,34 @@ class Algebra(SignalSizes):
         out = self.live(out)
         if a.zero or b.zero:
             return Signal(out, {})
-        for x in {*a.letters, *b.letters} - set(out):  # of what sums to zero, only a factor that varies is seen
-            if (x in a.centred and x not in b.letters) or (x in b.centred and x not in a.letters):
-                return Signal(out, {})
-            if x in a.centred and x not in (b.leaf or ""):  # an initial tensor varies, and keeps its operator norm
-                b = self.centred(b, x)
+        for x in sorted({*a.letters, *b.letters} - set(out)):  # of what sums to zero, only a factor that varies is seen
+            if x not in b.letters or x not in a.letters:
+                a, b = a.centred.get(x, a), b.centred.get(x, b)
+            elif x in a.centred and x not in (b.leaf or ""):  # an initial tensor varies, and keeps its operator norm
+                return self._apart(a, b, x, out, tag)
             elif x in b.centred and x not in (a.leaf or ""):
-                a = self.centred(a, x)
+                return self._apart(b, a, x, out, tag)
         if a.zero or b.zero:
             return Signal(out, {})
         try:
-            return self._contract(a, b, out, tag, self._gap)
+            product = self._contract(a, b, out, tag, self._gap)
         except Exhausted:
             if self.rung.whole:
                 raise
-            return self._contract(a, b, out, tag, -self._step)
+            product = self._contract(a, b, out, tag, -self._step)
+        for one, other in ((a, b), (b, a)):
+            for x in (x for x in one.centred if x in out and x not in set(other.letters) - other.flat):
+                product.centred = {**product.centred, x: Algebra.contract(self, one.centred[x], other, out, tag)}
+        return product
+
+    def _apart(self, a: Signal, b: Signal, x: str, out: str, tag: str) -> Signal:
+        """A product that sums an index along which addends of the first factor sum to zero, the others apart."""
+        factors = (a, self.centred(b, x))
+        left, right = (s.but(centred={y: s.centred[y] for y in s.centred if y != x}) for s in factors)
+        products = [Algebra.contract(self, left, right, out, tag)]
+        if not a.centred[x].zero:
+            products.append(Algebra.contract(self, a.centred[x], b, out, tag))
+        return Algebra.add(self, products)
 
     def _contract(self, a: Signal, b: Signal, out: str, tag: str, gap: int) -> Signal:
         spec, contraction, cost = self._spec(a.letters, b.letters, out)

@@ -11,12 +11,14 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from math import lcm
 
+from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.powers import Form, Power
 
 _UNIT = 2**28 * 3**6 * 5**2 * 7 * 11 * 13
 """Exponents are multiples of one over this, times the rates of the ray, in units of the largest rate: a ray times a
 constant packs to the same integers."""
+COARSER = "give powers whose denominators have no prime factor above 13"
 FIELD = 24
 """Bits of each component of a packed exponent; components are small counts, far below 2**23."""
 
@@ -40,11 +42,11 @@ class Packing:
         """One integer for an exponent: its value, powers of the axes (multiples of 1/2) and counts of the unknowns.
 
         Raises:
-            ValueError: the exponent is finer than the unit of this packing.
+            UsageError: the exponent is finer than the unit of this packing.
         """
         scaled = value * self._unit
         if scaled.denominator != 1:
-            raise ValueError(f"exponent {value} is finer than the unit {1 / self._unit} of this ray")
+            raise UsageError(f"exponent {value} is finer than what is counted; {COARSER}")
         packed = scaled.numerator << self._shift
         for k, axis in enumerate(self.counted):
             if axis in axes:

@@ -5,7 +5,8 @@ What pruning drops is bounded by ``Signal.tail``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Literal, Self
 
@@ -77,7 +78,7 @@ class Signal:
         name: what explanations call it; empty for intermediate results.
         made: how it was made.
         flat: letters along which all of it is constant, what pruning dropped included.
-        centred: letters along which all of it sums to zero.
+        centred: letters along which addends of it sum to zero, each with what is left where these are not counted.
         least: packed lower bound on its root-mean-square that no kernel shows.
         sound: every size that it was divided by is certified.
         loss: packed bound on what was dropped and may cancel something else; part of the tail.
@@ -93,7 +94,7 @@ class Signal:
     name: str = ""
     made: Made | None = None
     flat: frozenset[str] = frozenset()
-    centred: frozenset[str] = frozenset()
+    centred: Mapping[str, Signal] = field(default_factory=dict)
     least: int | None = None
     sound: bool = True
     loss: int | None = None

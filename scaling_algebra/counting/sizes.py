@@ -111,16 +111,7 @@ class SignalSizes(KernelStore):
         assert s.made is not None
         parts = s.made.parts
         varying = {x for part in parts for x in part.letters if x not in part.flat}
-        if s.made.rule == "sum":
-            zero = frozenset.intersection(*(part.centred for part in parts))
-        else:
-            zero = frozenset(
-                x
-                for part in parts
-                for x in part.centred & set(s.letters)
-                if all(x not in set(other.letters) - other.flat for other in parts if other is not part)
-            )
-        s.flat, s.centred, s.sound = frozenset(s.letters) - varying, zero, all(part.sound for part in parts)
+        s.flat, s.sound = frozenset(s.letters) - varying, all(part.sound for part in parts)
         names = [part.depends for part in parts]
         s.depends = None if None in names else frozenset[str]().union(*(x for x in names if x is not None))
         s.signed = any(part.signed for part in parts)

@@ -151,7 +151,7 @@ class KernelStore(Packing):
         kernel = self._kernels[k]
         if self._doubted[k]:
             return k
-        return self.intern(Kernel(kernel.types, kernel.opens, tuple(sorted({*kernel.leaves, DOUBT}))))
+        return self.intern(Kernel(kernel.types, kernel.opens, tuple(sorted((*kernel.leaves, DOUBT)))))
 
     def kernel(self, k: int) -> Kernel:
         return self._kernels[k]

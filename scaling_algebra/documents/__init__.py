@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import singledispatch
 from pathlib import Path
 from types import ModuleType
@@ -17,22 +17,24 @@ from scaling_algebra.errors import UsageError, unknown_name
 
 from . import writers
 from .blocks import Document
+from .frames import as_csv, rows
 
-__all__ = ["FORMATS", "Document", "Rendered", "document_of", "format_of", "render", "suffixes"]
+__all__ = ["CSV", "FORMATS", "Document", "Rendered", "document_of", "format_of", "render", "suffixes"]
 
 FORMATS: tuple[str, ...] = tuple(module.name for module in pkgutil.iter_modules(writers.__path__))
-"""Every format, by name."""
-
-TABLES = ("parameters", "tensors", "quantities")
-"""Keys of records that hold rows: a list of them, or one by name."""
+"""Every format of every document, by name."""
+CSV = "csv"
+"""The format of tables alone."""
 
 
 def render(documents: Document | Sequence[Document], form: str = "text") -> str:
     """One document or several in a format, without a final newline.
 
     Raises:
-        UsageError: no such format.
+        UsageError: no such format, or CSV of what is no table.
     """
+    if form.lower() == CSV:
+        return as_csv([documents] if isinstance(documents, Document) else documents)
     return str(_writer(form).write([documents] if isinstance(documents, Document) else list(documents)))
 
 
@@ -47,7 +49,7 @@ def format_of(path: Path, default: str = "") -> str:
     Raises:
         UsageError: no format has this ending.
     """
-    formats = {suffix: name for name, suffix in suffixes().items()}
+    formats = {suffix: name for name, suffix in suffixes().items()} | {".csv": CSV}
     if path.suffix.lower() in formats:
         return formats[path.suffix.lower()]
     if default and not path.suffix:
@@ -80,23 +82,18 @@ class Rendered:
         return f"<{type(self).__name__}: {self.about}>"
 
     def to_frame(self) -> Any:
-        """The rows of its record as a ``pandas.DataFrame``, one for each tensor, parameter or quantity.
+        """The rows of its record as a ``pandas.DataFrame``: see ``frames.py``.
 
         Raises:
             UsageError: pandas is not installed, or the result is no table.
         """
         try:
-            from pandas import json_normalize
+            from pandas import DataFrame
         except ModuleNotFoundError:
             raise UsageError("to_frame needs pandas; install it with: pip install pandas") from None
-        record = self.document().record
-        rows = next((record[key] for key in TABLES if record.get(key)), None)
-        if rows is None:
+        if (found := rows(self.document().record)) is None:
             raise UsageError(f"{type(self).__name__} is no table; its record is result.document().record")
-        if isinstance(rows, Mapping):
-            cells = {k: x if isinstance(x, Mapping) else dict(enumerate(x)) for k, x in rows.items()}
-            rows = [{"name": name, **row} for name, row in cells.items()]
-        return json_normalize(rows)
+        return DataFrame(found)
 
     def _repr_html_(self) -> str:
         from .writers.html import fragment
@@ -109,5 +106,5 @@ class Rendered:
 
 def _writer(form: str) -> ModuleType:
     if form.lower() not in FORMATS:
-        raise unknown_name("format", form, FORMATS)
+        raise unknown_name("format", form, (*FORMATS, CSV))
     return importlib.import_module(f"{writers.__name__}.{form.lower()}")

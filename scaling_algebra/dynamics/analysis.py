@@ -31,10 +31,10 @@ from .parts import ORDERS, SLOW, parts
 from .quantities import Quantity, quantities, quantity, with_decay
 from .run import BeyondPowerCounting, Degrees, RunContext
 from .sparse_routing import algebra_for, bounds_for, trajectory_for
+from .steps import SQUARED
 from .trajectory import Trajectory
 
 _ORTHOGONAL = "the norm may cancel it: it is orthogonal to what the norm divides"
-_SQUARED = "a part of it may cancel: the square of a sign is 1"
 _RAISED = "functions are read as polynomials, and two degrees more give"
 _CUBES = "a product may see the cubic part of a sign, of which functions leave an upper bound alone"
 _LONG = 8
@@ -377,7 +377,7 @@ class Analysis:
         if isinstance(read, Signal):
             packed, decided, below = algebra.rms(read), algebra.certified(read), algebra.stands(read)
             if not decided and algebra.doubtful(read):
-                why = _ORTHOGONAL if self.network.norms else _SQUARED
+                why = SQUARED if SQUARED in notes or not self.network.norms else _ORTHOGONAL
         else:
             packed, decided, below = read.packed, read.certain, read.certain
         if packed is None:

@@ -247,8 +247,8 @@ class BoundRun(Trajectory):
         if self._updating is not None:
             self._readers[what, signal].add(self._updating)
         letters = self.algebra.live(self.network.signals[signal])
-        zero = self._sums_to_zero(what, signal) & set(letters)
-        return Signal(letters, {}, self.bounds.get((what, signal)), name=f"{what} of {signal}", centred=frozenset(zero))
+        zero = dict.fromkeys(self._sums_to_zero(what, signal) & set(letters), Signal(letters, {}))
+        return Signal(letters, {}, self.bounds.get((what, signal)), name=f"{what} of {signal}", centred=zero)
 
     def _sums_to_zero(self, what: str, signal: str) -> set[str]:
         """Letters along which a change of shares, or the gradient at what shares are made of, sums to zero."""
@@ -292,8 +292,8 @@ class BoundRun(Trajectory):
             return self._stepped(role, 1, tuple(rates))
         return [] if all(map(vanishes, self.factors(role, 1))) else [self._normalised(role, tuple(rates))]
 
-    def _curved(self, role: str, step: int, scalars: tuple[Scalar, ...]) -> int | None:
-        return self._divided(role, step, scalars)
+    def _curved(self, role: str, step: int, scalars: tuple[Scalar, ...]) -> tuple[int, bool]:
+        return self._divided(role, step, scalars), False
 
     def _gradient_size(self, role: str, step: int) -> EntrySize:
         return EntrySize(self.gradient_bound(role))

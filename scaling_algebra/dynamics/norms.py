@@ -17,9 +17,9 @@ class Norm:
     """Division by the root-mean-square r along an index: y = x / r. A LayerNorm centres first.
 
     Law: the change of y and the gradient at x are orthogonal to x. A multiple of x in dx, or of y in the gradient, is
-    removed exactly. What is left, v, is not along it: the change is (v - x_0 <x_0 + x_t, v> / (dim r_0 r)) / r_t with r
-    the larger of r_0 and r_t, and the gradient (v - y <y, v> / dim) / r_t. They are as large as v / r_t; but what they
-    share with x may cancel in later products.
+    removed exactly, where that in dx is above -1: beyond, y turns its sign. What is left, v, is not along it: the
+    change is (v - x_0 <x_0 + x_t, v> / (dim r_0 r)) / r_t with r the larger of r_0 and r_t, and the gradient
+    (v - y <y, v> / dim) / r_t. They are as large as v / r_t; but what they share with x may cancel in later products.
     """
 
     def value(self, tr: TrainingRun, s: Statement, t: int) -> Signal:
@@ -37,7 +37,8 @@ class Norm:
         turned = self._along(tr, s, tr.algebra.add([first, now]), reduced, first)
         larger = min((0, t), key=lambda step: divisor(tr, s, step).size)
         turned = over(tr, s, over(tr, s, turned, 0), larger)
-        return over(tr, s, self._orthogonal(tr, s, reduced, turned, first), t)
+        change = over(tr, s, self._orthogonal(tr, s, reduced, turned, first), t)
+        return _perhaps_negative(tr, s, change, tr.algebra.outgrows(normed(tr, s, "change", t), first), t)
 
     def adjoint(self, tr: TrainingRun, s: Statement, k: int, above: Signal, t: int, modes: Modes) -> Signal:
         assert isinstance(s, Function)
@@ -86,7 +87,9 @@ class Direction(Entrywise):
 
     def change(self, tr: TrainingRun, s: Statement, t: int) -> Signal:
         assert isinstance(s, Function)
-        return self._over(tr, s, super().change(tr, s, t), t)
+        first, moved = (Entrywise.argument(self, tr, s, which, t) for which in ("initial", "change"))
+        change = self._over(tr, s, super().change(tr, s, t), t)
+        return _perhaps_negative(tr, s, change, tr.algebra.outgrows(moved, first), t)
 
     def adjoint(self, tr: TrainingRun, s: Statement, k: int, above: Signal, t: int, modes: Modes) -> Signal:
         assert isinstance(s, Function)
@@ -112,6 +115,14 @@ def of_few_entries(tr: TrainingRun, s: Function) -> bool:
     if s.kind.centres or tr.grows(s.over) or not (isinstance(producer, Product) and producer.tensor):
         return False
     return tr.network.meets_others(s.out, tr.network.signals[s.out].index(s.over), producer.tensor.name)
+
+
+def _perhaps_negative(tr: TrainingRun, s: Function, change: Signal, outgrown: bool, t: int) -> Signal:
+    """The change of what a norm divides: as large as that where it may be more than taken away."""
+    if not outgrown or tr.decays:
+        return change
+    tr.note(f"{s.inputs[0].name} may change by a multiple of itself, below -1 at t={t}, and what divides it turns sign")
+    return tr.algebra.add([change, tr.algebra.unknown(change.letters)])
 
 
 def normed(tr: TrainingRun, s: Function, which: Which, t: int) -> Signal:

@@ -101,6 +101,8 @@ class TrainingRun:
     point: Point
     optimizer: Trained
     context: RunContext = PLAIN
+    decays = False
+    """Changes of tensors hold a multiple of what they start with, above -1."""
 
     def __post_init__(self) -> None:
         network, algebra, point = self.network, self.algebra, self.point
@@ -182,6 +184,8 @@ class TrainingRun:
     def powers(self, function: Function) -> frozenset[int]:
         """Powers of the argument in the polynomial that stands for a function."""
         powers, degrees = function.kind.powers, self.context.degrees
+        if self.network.passes(function):
+            return frozenset({1})
         if degrees == "lowest":
             return powers & {0, 1}
         more = 2 if degrees == "raised" else 0

@@ -8,10 +8,12 @@ Read next: ``trajectory.py`` (takes the steps), ``scaling_algebra/spec/optimizer
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from itertools import combinations
+from operator import xor
 from typing import Any
 
-from scaling_algebra.counting.kernels import Exhausted
+from scaling_algebra.counting.kernels import INDICATOR, Exhausted
 from scaling_algebra.counting.signals import Scalar, Signal
 from scaling_algebra.spec.axes import FIXED
 from scaling_algebra.spec.networks.language import Factor, Function, Network, Product, Statement, Sum
@@ -20,6 +22,11 @@ from .functions import mean
 from .run import BeyondPowerCounting, TrainingRun
 
 Factors = tuple[Signal, ...]
+Step = tuple[tuple[Scalar, ...], Factors]
+"""A product with factors of its own."""
+SQUARED = "a part of it may cancel: the square of a sign is 1"
+SKEWED = 12
+"""Kernels of a gradient of which it is known what they have beside an odd part, as many as the first rung keeps."""
 Addend = tuple[int | None, frozenset[str], Any]
 """The gradient at the output of a use of a tensor, and what the tensor acts on there."""
 
@@ -61,7 +68,7 @@ def zeros_of(net: Network, signal: str) -> frozenset[str]:
     """Functions and sums that make a share of the entries of a signal exactly zero."""
     s = net.producer(signal)
     if isinstance(s, Function):
-        if s.kind.gaps:
+        if s.kind.gaps and not net.passes(s):
             return frozenset({signal})
         keeps = s.kind.kind in ("entrywise", "norm") and 0 not in s.kind.powers and not s.kind.centres
         return zeros_of(net, s.inputs[0].name) if keeps else frozenset()
@@ -80,7 +87,7 @@ def zeros_of_gradient(net: Network, signal: str) -> frozenset[str]:
 
 def _zeros_of_path(net: Network, s: Statement, k: int) -> frozenset[str]:
     if isinstance(s, Function):
-        if s.kind.gaps:
+        if s.kind.gaps and not net.passes(s):
             return frozenset({s.out})
         return zeros_of_gradient(net, s.out) if s.kind.kind == "entrywise" else frozenset()
     if isinstance(s, Product) and not set(s.letters) <= set(s.factors[k].letters):
@@ -141,7 +148,7 @@ def _lasting(tr: TrainingRun, role: str, s: Signal, whole: Signal, t: int) -> Si
         return s
     if tr.algebra.value(size) != tr.algebra.value(full):
         s, size = tr.algebra.scaled(s, Scalar("its size", full - size, tr.algebra.certified(whole))), full
-    return s.but(tail=size, leaf=None, flat=frozenset()) if tr.optimizer.of(role).memory and t else s
+    return s.but(tail=size, leaf=None, flat=frozenset(), centred={}) if tr.optimizer.of(role).memory and t else s
 
 
 def _leading(tr: TrainingRun, role: str, gradients: Sequence[Factors]) -> int:
@@ -209,32 +216,87 @@ def _sign(tr: TrainingRun, s: Signal) -> Signal:
     s = s.but(signed=True)
     if not s.letters or not tr.network.live or len(s.terms) < 2:
         return s
+    tr.note(SQUARED)
     first = next(iter(tr.algebra.leading(s)), None)  # none, where only the size of the whole is known
     return tr.algebra.doubted(s, s.but(terms={k: e for k, e in s.terms.items() if k != first}))
 
 
-def odd(tr: TrainingRun, s: Signal, share: int) -> Signal:
-    """A factor of a step that is normalised entry by entry.
+def entrywise(tr: TrainingRun, factors: Factors, names: Sequence[str], share: int, again: bool) -> list[Step]:
+    """Products that a step which is normalised entry by entry is the sum of, each with a factor of its own.
 
-    Law: such a step is an odd function of the gradient, x + x^3 + ... with generic coefficients. Powers above the first
-    are seen by products of as many signals; k k l, of a sum of two, by a multiple of l, which is in the first one.
-    What of them is not kept is no larger than the gradient, since |f(x)| <= C |x|.
+    Law: a step is g / (v + epsilon), with v as large as a gradient and a function of its sign: what is linear in g,
+    and as much less of what is not, F(g) with F odd and generic, as v is smaller than epsilon.
 
     Args:
-        share: packed size of the gradient over what it is divided by: where that is larger, the step is linear.
+        names: what explanations call the factors.
+        share: packed size of v / epsilon, at most 0. again: a step before had as much of F.
     """
-    size = tr.algebra.rms(s)
-    if size is None or not s.letters or len(s.terms) < 3:
-        return s
-    parts, power = [s], s
-    for _ in tr.odd_powers(s.letters)[1:]:
-        power = tr.algebra.contract(tr.algebra.contract(s, power, s.letters), s, s.letters)
-        power = tr.algebra.scaled(power, Scalar("a square over that of what the step divides by", 2 * (share - size)))
-        most = size + 2 * share
-        tail, loss = (None if x is None else min(x, most, key=tr.algebra.value) for x in (power.tail, power.loss))
+    bent = tuple(_signed(tr, odd(tr, s, again), s, name) for s, name in zip(factors, names, strict=True))
+    if not share:
+        return [((), bent)]
+    less = Scalar("what the step divides by over epsilon", share)
+    if sum(x is not y for x, y in zip(factors, bent, strict=True)) > 1:
+        return [((), factors), ((less,), bent)]
+    both = ((x, y if x is y else tr.algebra.scaled(y, less)) for x, y in zip(factors, bent, strict=True))
+    return [((), tuple(x if x is y else tr.algebra.add([x, y]) for x, y in both))]
+
+
+def odd(tr: TrainingRun, s: Signal, again: bool = False) -> Signal:
+    """A factor of a generic odd function of a gradient, entry by entry; the factor itself where that makes it.
+
+    Law: x + x^3 + ... with generic coefficients. What sums to zero does so no more. Powers above the first are seen by
+    products of as many signals; k k l, of a sum of two, by a multiple of l, which is in the first one. Of what is not
+    symmetric they have a mean, which every sum sees. What of them is not kept is no larger than the gradient, since
+    |F(x)| <= C |x|.
+    """
+    whole = tr.algebra.uncentred(s)
+    size, most = tr.algebra.rms(s), tr.odd_powers(s.letters)[-1] if len(s.terms) > 2 and not again else 1
+    few = whole if most > 1 else tr.algebra.largest(whole, SKEWED)
+    if any(map(tr.grows, s.letters)) and tr.context.degrees != "lowest":
+        most = max(most, _skew(tr, few))
+    if size is None or most < 3:
+        return whole
+    if few is not whole and few.tail is not None and tr.algebra.value(few.tail) >= tr.algebra.value(size):
+        return whole.but(tail=few.tail, loss=few.loss)
+    parts, power = [whole], few
+    for _ in range(3, most + 1, 2):
+        power = tr.algebra.contract(tr.algebra.contract(few, power, s.letters), few, s.letters)
+        power = tr.algebra.scaled(power, Scalar("1/a square", -2 * size))
+        tail, loss = (None if x is None else min(x, size, key=tr.algebra.value) for x in (power.tail, power.loss))
         power = power.but(tail=tail, loss=loss)
         parts.append(power)
-    return tr.algebra.add(parts) if len(parts) > 1 else s
+    return tr.algebra.add(parts)
+
+
+def _skew(tr: TrainingRun, s: Signal) -> int:
+    """The smallest odd number of random kernels of a signal with a product that is even in every tensor; 0 where there
+    is none: then other signs of some tensors give the signal another sign, and it is symmetric."""
+    places: dict[str, int] = {}
+    parities = set()
+    for k in s.terms:
+        names = [name for name, _ in tr.algebra.kernel(k).leaves if not name.startswith(INDICATOR)]
+        if names:
+            parities.add(reduce(xor, (1 << places.setdefault(name, len(places)) for name in names)))
+    pairs, products, number = {x ^ y for x in parities for y in parities}, parities, 1
+    while 0 not in products:
+        wider = products | {x ^ y for x in products for y in pairs}
+        if wider == products:
+            return 0
+        products, number = wider, number + 2
+    return max(number, 3)
+
+
+def _signed(tr: TrainingRun, s: Signal, whole: Signal, name: str) -> Signal:
+    """A factor of a normalised step, and what is nonlinear in its sign, a Gaussian of its own, where there are norms.
+
+    Law: sign(u) is a multiple of u plus higher Hermite parts, uncorrelated with all that is linear in u. Where a
+    norm removes the direction of u these are what is left; else they are never larger than the linear part.
+    """
+    size = tr.algebra.rms(s)
+    if not tr.network.norms or size is None or not s.letters or s.flat.issuperset(s.letters):
+        return s
+    part = tr.algebra.tensor(f"sign({name})", s.letters, size).but(depends=s.depends)
+    return tr.named(tr.algebra.add([s, part]), whole.name)
 
 
 # singular directions --------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from scaling_algebra.spec.networks.language import Function, Product
 from .norms import over
 from .rules import rule
 from .run import Increment, Modes, TrainingRun
-from .steps import apart, odd, signs, vanishes
+from .steps import Step, apart, entrywise, signs, vanishes
 
 
 class Trajectory(TrainingRun):
@@ -222,27 +222,25 @@ class Trajectory(TrainingRun):
             gradients = signs(self, role, step, gradients)
         if rule.normalises == "matrix":
             shares = apart(self, role, gradients)
-        curved = self._curved(role, step, scalars) if rule.normalises == "entry" else None
         increments = []
         for use, factors, share in zip_longest(uses, gradients, shares):
             if vanishes(factors):
                 continue
-            if curved is not None:
-                factors = tuple(odd(self, x, curved) for x in factors)
-            if rule.normalises == "entry" and self.network.norms:
-                names = (f"df/d{use.out}", *(x.name for x in use.factors))
-                factors = tuple(map(self._signed, factors, names))
             multiples = (*scalars, share) if share is not None and (share.size or not share.certain) else scalars
-            increments.append(Increment(step, multiples, factors[0], factors[1:]))
+            products: list[Step] = [((), factors)]
+            if rule.normalises == "entry":
+                names = (f"df/d{use.out}", *(x.name for x in use.factors))
+                products = entrywise(self, factors, names, *self._curved(role, step, scalars))
+            increments += [Increment(step, (*multiples, *more), x[0], x[1:]) for more, x in products]
         return increments
 
-    def _curved(self, role: str, step: int, scalars: tuple[Scalar, ...]) -> int | None:
-        """Packed size of a gradient over what it is divided by, where powers of the step above the first count: those
-        of the steps before hold them where they are as large. None where they do not."""
-        own = self._divided(role, step, scalars)
-        before = [(k, self.scalars(role, k)) for k in range(step)]
-        value = self.algebra.value
-        return None if any(x and value(self._divided(role, k, x)) >= value(own) for k, x in before) else own
+    def _curved(self, role: str, step: int, scalars: tuple[Scalar, ...]) -> tuple[int, bool]:
+        """Packed size of what a step divides by without its epsilon over that with it, and whether a step before had
+        as much of what is not linear in its gradient."""
+        run = [(k, self.scalars(role, k)) for k in range(step)]
+        before = [self._divided(role, k, x) for k, x in run if x]
+        share = max([*before, self._divided(role, step, scalars)], key=self.algebra.value)
+        return share, any(self.algebra.value(x) == self.algebra.value(share) for x in before)
 
     def _divided(self, role: str, step: int, scalars: tuple[Scalar, ...]) -> int:
         """Packed size of a gradient over what it is divided by, which is epsilon where the gradient is smaller."""
@@ -250,25 +248,14 @@ class Trajectory(TrainingRun):
         size = own.packed if own.certain else self._gradient_size(role, step).packed
         return 0 if size is None else min(0, self.algebra.pack(self.algebra.value(size + scalars[-1].size), {}, {}))
 
-    def _signed(self, s: Signal, name: str) -> Signal:
-        """A factor of a normalised step: the factor itself, and what is nonlinear in its sign, a Gaussian of its own.
-
-        Law: sign(u) is a multiple of u plus higher Hermite parts, uncorrelated with all that is linear in u. Where a
-        norm removes the direction of u these are what is left; else they are never larger than the linear part.
-        """
-        size = self.algebra.rms(s)
-        if size is None or not s.letters or s.flat.issuperset(s.letters):
-            return s
-        return self.named(
-            self.algebra.add([s, self.algebra.tensor(f"sign({name})", s.letters, size).but(depends=s.depends)]), s.name
-        )
-
 
 class _Decaying(Trajectory):
     """A run whose updates hold what decoupled weight decay takes from the initial values.
 
     Law: W_t = (1 - lr decay)^t W_0 + updates, with lr decay Theta(1), so W_t - W_0 has a Theta(1) multiple of W_0.
     """
+
+    decays = True
 
     def _updates(self, role: str, t: int) -> list[Increment]:
         initial = self._initial[role]

@@ -111,10 +111,16 @@ class FormAlgebra(Algebra):
 
     def centred(self, s: Signal, letter: str, ignoring: str = "") -> Signal:
         if not isinstance(s, Graded):  # inside a product, one grade at a time
-            return Signal(s.letters, {}) if letter in s.flat else Algebra.centred(self, s, letter, ignoring)
+            return Algebra.centred(self, s, letter, ignoring)
         varying = {g: x for g, x in s.parts.items() if letter not in x.flat}
         parts = {g: Algebra.centred(self, x, letter, ignoring) for g, x in varying.items()}
         return Graded(s.letters, {}, parts=parts)
+
+    def uncentred(self, s: Signal) -> Signal:
+        bounds = {
+            g: {c: Signal(x.letters, {}, Algebra.bound(self, x)) for c in x.centred} for g, x in _parts(s).items()
+        }
+        return Graded(s.letters, {}, parts={g: x.but(centred=bounds[g]) for g, x in _parts(s).items()})
 
     def restricted(self, s: Signal, letter: str, to: str) -> Signal:
         parts = {g: Algebra.restricted(self, x, letter, to) for g, x in _parts(s).items()}

@@ -28,7 +28,7 @@ from scaling_algebra.spec.axes import REGIMES
 from scaling_algebra.spec.configuration import DEFAULT_ARCHITECTURE, DEFAULT_OPTIMIZER, Configuration
 from scaling_algebra.spec.networks.files import as_toml, from_toml
 from scaling_algebra.spec.networks.language import Network
-from scaling_algebra.spec.networks.library import ARCHITECTURES, TITLES
+from scaling_algebra.spec.networks.library import ARCHITECTURES, TITLES, architecture
 from scaling_algebra.spec.networks.printing import as_text
 from scaling_algebra.spec.optimizers import EPSILONS, OPTIMIZERS
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS, READOUTS
@@ -41,8 +41,10 @@ ASKED = ("regime", "ray", "optimizer", "parameterization", "epsilon", "readout_i
 TUNED = ("lr", "std", "eps", "decay")
 SIZES = ("base", "target", *TUNED)
 """Words of a recipe, instead of a regime or a ray."""
-COPIES = ("markdown", "latex", "json", "python", "command")
-"""Texts to copy: formats of documents, the call that asks the same, and the command."""
+COPIES = ("markdown", "latex", "json", "csv", "python", "command")
+"""Texts to copy or to save: formats of documents, the call that asks the same, and the command."""
+USUAL = "muon+adamw"
+"""Two optimizers as they are used together, offered beside each alone."""
 _FILE = "mine.toml"
 
 
@@ -70,10 +72,17 @@ def answered(question: Question) -> dict[str, Any]:
     except ModuleNotFoundError as error:
         return {"needs": error.name}
     except UsageError as error:
-        return {"error": str(error), "line": _line(question.get("network", ""), str(error))}
+        return {"error": _said(error), "line": _line(question.get("network", ""), str(error))}
     except Infeasible as error:
         missing = isinstance(error, NotFound)
-        return {"error": str(error), "line": None, "missing": missing, "place": _lies(_configuration(question))}
+        return {"error": _said(error), "line": None, "missing": missing, "place": _lies(_configuration(question))}
+
+
+def _said(error: Exception) -> str:
+    """An error as the page says it: without the clauses that name options or commands of the command line."""
+    text = re.sub(r" \([^()]*(--\w|scalecalc)[^()]*\)", "", str(error))
+    first, *rest = re.split(r"(?<=[^;]); ", text)
+    return "; ".join([first, *(x for x in rest if not re.search(r"--\w|scalecalc", x))])
 
 
 def copied(question: Question, form: str) -> str:
@@ -104,7 +113,7 @@ def _network(question: Question) -> dict[str, Network]:
     if text := question.get("network"):
         return {"network": from_toml(text, _FILE, "mine")}
     if name := question.get("architecture"):
-        return {"network": named("architecture", name, ARCHITECTURES)}
+        return {"network": architecture(name)}
     return {}
 
 
@@ -227,7 +236,7 @@ def choices() -> dict[str, Any]:
     example = replace(ARCHITECTURES["mlp"], name="mine", title="mine")
     return {
         "regimes": {name: ",".join(f"{k}={v}" for k, v in ray.rates.items()) for name, ray in REGIMES.items()},
-        "optimizers": {name: name for name in OPTIMIZERS},
+        "optimizers": {name: name for name in (*OPTIMIZERS, USUAL)},
         "parameterizations": {name: p.title for name, p in PARAMETERIZATIONS.items()},
         "derived": [name for name, p in PARAMETERIZATIONS.items() if p.derived],
         "epsilons": list(EPSILONS),

@@ -16,24 +16,25 @@ from .powers import Power
 from .scaling import TensorScaling
 
 
-def regauged(t: TensorScaling, multiplier: Power, optimizer: Optimizer) -> TensorScaling:
-    """The same tensor W = multiplier * w with another multiplier: init std / m, lr / m^2 (SGD), lr / m (Adam), eps * m.
+def moved(optimizer: Optimizer, zero: bool = False) -> dict[str, int]:
+    """By which powers of m the numbers of W = m w are those of w.
 
-    m is the new multiplier over the old one. The gradient of w is m times that of W, and a change of w changes W by m
-    times as much; a step that is normalised does not shrink with the gradient, a relative one grows with w, unless w
-    starts at zero, where it is relative to a constant. Then W and all of training are the same at every step.
-
-    Assumes: weight decay, if any, decoupled, so that its product with the learning rate is kept.
+    Law: the gradient of w is m times that of W, and a change of w changes W by m times as much; a step that is
+    normalised does not shrink with the gradient, a relative one grows with w. ``lr * decay`` is kept.
     Source: Yang et al. (2022), Lemma J.1; Yang and Hu (2021), abc-parameterizations.
+
+    Args:
+        zero: w starts at zero, where a relative step is relative to a constant.
     """
-    m = multiplier / t.multiplier
-    factors = 1 if optimizer.relative and t.init_std is None else optimizer.factors
-    return TensorScaling(
-        init_std=None if t.init_std is None else t.init_std / m,
-        lr=None if t.lr is None else t.lr / m**factors,
-        eps=None if t.eps is None else t.eps * m,
-        multiplier=multiplier,
-    )
+    rate = int(zero) if optimizer.relative else 1 if optimizer.normalises else 2
+    return {"init_std": 1, "lr": rate, "eps": -1, "decay": -rate}
+
+
+def regauged(t: TensorScaling, multiplier: Power, optimizer: Optimizer) -> TensorScaling:
+    """The same tensor W = multiplier * w with another multiplier, by ``moved``: all of training is the same."""
+    m, powers = multiplier / t.multiplier, moved(optimizer, t.init_std is None)
+    now = {x: None if (old := getattr(t, x)) is None else old / m ** powers[x] for x in ("init_std", "lr", "eps")}
+    return TensorScaling(**now, multiplier=multiplier)
 
 
 @dataclass(frozen=True)

@@ -230,11 +230,6 @@ class Optimizer(_Rules):
         return changed(self)  # type: ignore[return-value]
 
     @property
-    def factors(self) -> int:
-        """Of a forward multiplier in the update of the weight it multiplies: one of the gradient, one of the weight."""
-        return 0 if self.relative else 1 if self.normalises else 2
-
-    @property
     def folded(self) -> bool:
         """Steps are those of matrices, or blocks of them, not of entries."""
         return self.normalises == "matrix" or bool(self.blocks) or self.sphere

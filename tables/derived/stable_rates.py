@@ -16,6 +16,7 @@ from scaling_algebra.documents.blocks import Cell, Grid, Label, Row
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.solver.demands import HORIZON
 from scaling_algebra.solver.derivation import Derivation, derive
+from scaling_algebra.spec.gauges import moved
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import architecture
 from scaling_algebra.spec.optimizers import Optimizer, optimizer
@@ -133,7 +134,7 @@ def _abc(gauge: str) -> dict[str, Abc]:
 
 def _in_gauge(abc: Mapping[str, Abc], rule: Optimizer, rates: Mapping[str, Power]) -> dict[str, Power]:
     """Rates of tensors without multipliers as those of tensors with multipliers."""
-    return {role: rates[role] / abc[role].multiplier ** rule.factors for role in abc}
+    return {role: rates[role] / abc[role].multiplier ** moved(rule)["lr"] for role in abc}
 
 
 def _scaled(scaling: Scaling, role: str, by: Fraction) -> Scaling:

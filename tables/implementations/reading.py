@@ -14,6 +14,7 @@ from pathlib import Path
 from scaling_algebra.errors import UsageError, named, unknown_name
 from scaling_algebra.laws.entries import read
 from scaling_algebra.spec.axes import REGIMES, Ray
+from scaling_algebra.spec.gauges import moved
 from scaling_algebra.spec.given import SETTINGS
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import architecture
@@ -99,18 +100,17 @@ class ShippedRule:
         Args:
             optimizer: its own, with the epsilon in one of its regimes; epsilons are given only where they count.
 
-        Law: a tensor W = m V has init std m std(V) and learning rate m^2 lr (SGD) or m lr (normalised steps); the
-        gradient of V is m times that of W, so that its epsilon counts as eps/m.
+        Law: that of ``spec/gauges.py``.
         """
         powers: dict[str, Power | None] = {}
         for role, settings in self.tensors.items():
             rule = optimizer.of(role)
-            factors = {"init": 1, "lr": rule.factors, "eps": -1}
+            factors = {x.removesuffix("_std"): power for x, power in moved(rule).items()}
             forward = settings.get(MULTIPLIER) or Power()
-            for setting, factor in factors.items():
+            for setting in SETTINGS:
                 if setting in settings and (setting != "eps" or rule.epsilon):
                     power = settings[setting]
-                    powers[f"{role}.{setting}"] = None if power is None else power * forward**factor
+                    powers[f"{role}.{setting}"] = None if power is None else power * forward ** factors[setting]
         return powers | dict(self.multipliers)
 
     @property

@@ -176,7 +176,7 @@ def _power(text: Mapping[str, str] | str) -> str | Power:
         return text
     try:
         return Power.of({axis: Fraction(e) for axis, e in text.items()})
-    except ValueError:
+    except (ValueError, ZeroDivisionError):
         return " ".join(f"{axis}^({e})" for axis, e in text.items())
 
 

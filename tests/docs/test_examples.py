@@ -4,7 +4,6 @@ import doctest
 import re
 import shlex
 from functools import cache
-from importlib.util import find_spec
 
 import pytest
 
@@ -44,13 +43,9 @@ def plain(lines, command):
 
 
 def examples(long):
-    """The blocks that take long, or the others; skipped where a package is lacking."""
-    lacking = [pytest.mark.skip(reason="needs transformers")] if find_spec("transformers") is None else []
-    return [
-        pytest.param(b, id=str(b), marks=lacking if any("check-model" in c for c in b.commands()) else [])
-        for b in blocks("console")
-        if any(c.startswith(LONG) for c in b.commands()) == long
-    ]
+    """The blocks that take long, or the others."""
+    found = [b for b in blocks("console") if any(c.startswith(LONG) for c in b.commands()) == long]
+    return [pytest.param(b, id=str(b)) for b in found]
 
 
 def compare(block, folder):

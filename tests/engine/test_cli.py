@@ -3,17 +3,20 @@
 import doctest
 import importlib
 import importlib.util
+import io
 import json
 import pkgutil
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 import scaling_algebra
 from scaling_algebra.cli import Verbs
+from scaling_algebra.errors import UsageError, foreign
 from scaling_algebra.explanations.mechanisms import TITLES
 from scaling_algebra.spec.desiderata import ABOUT
 
@@ -42,9 +45,9 @@ DEFAULT = {"SIGINT": "signal.default_int_handler"}
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
-@pytest.mark.parametrize("module", ["click", "commands.derive", "scaling_algebra.commands.derive"])
+@pytest.mark.parametrize("module", ["click", "commands.derive", "scaling_algebra.commands.derive", "call"])
 def test_a_signal_while_modules_are_loaded_ends_in_one_line(name, module):
-    """Sent where the module is asked for, so that no clock decides when it comes."""
+    """Sent where the module is asked for, or before the command begins, so that no clock decides when it comes."""
     code = (
         "import builtins, importlib, os, signal, sys\n"
         f"signal.signal(signal.{name}, {DEFAULT.get(name, 'signal.SIG_DFL')})\n"  # the tests may run with it ignored
@@ -52,6 +55,9 @@ def test_a_signal_while_modules_are_loaded_ends_in_one_line(name, module):
         "usual(x, *rest, **named))[1]\n"
         "builtins.__import__, importlib.import_module = sent(builtins.__import__), sent(importlib.import_module)\n"
         "from scaling_algebra.__main__ import run\n"
+        f"if {module!r} == 'call':\n"
+        "    import click\n"
+        f"    click.Group.__call__ = lambda *_, **__: os.kill(os.getpid(), signal.{name})\n"
         "sys.argv = ['scalecalc', 'derive', '--regime', 'I']\n"
         "run()"
     )
@@ -80,6 +86,25 @@ def test_whatever_is_raised_is_one_line(raised, code, words, monkeypatch):
     monkeypatch.setattr(Verbs, "_run", fails)
     result = run("derive", "--regime", "I")
     assert result.exit_code == code and words in result.output and result.output.count("\n") == 1
+
+
+def test_code_that_was_called_may_close_the_output(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    with pytest.raises(UsageError, match="closed standard output"), foreign("it"):
+        sys.stdout.close()
+    print("nobody hears this, and nothing breaks")
+
+
+def test_threads_get_the_answers_that_one_gets():
+    """One waits for the other: the engine's caches are of one thread. Questions that no other test asks."""
+    asked = [{"ray": f"N={k}", "optimizer": o, "architecture": "mlp"} for k in (3, 5) for o in ("sgd", "adam", "lion")]
+
+    def answer(question):
+        return str(scaling_algebra.derive(**question))
+
+    with ThreadPoolExecutor(6) as threads:
+        found = list(threads.map(answer, asked * 2))
+    assert found == [answer(question) for question in asked] * 2
 
 
 def test_what_was_searched_and_not_proved_is_undecided():

@@ -1,5 +1,6 @@
 """Documents: every format renders every kind of result, escapes what it would read as markup, and drops nothing."""
 
+import csv
 import json
 import re
 import shutil
@@ -35,10 +36,13 @@ from scaling_algebra.documents.notation import formula, html, plain, rich
 from scaling_algebra.errors import UsageError
 from scaling_algebra.explanations.alignments import alignments
 from scaling_algebra.explanations.explanations import explain
+from scaling_algebra.laws.law import law
 from scaling_algebra.proofs.prover import prove
 from scaling_algebra.solver.derivation import derive, signals
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.tables.audit.comparison import audit
+
+from ..shared import scalecalc
 
 HALF = Fraction(1, 2)
 RESULTS = {
@@ -331,13 +335,27 @@ def test_latex_compiles_and_fits_the_page(kind, tmp_path):
     compiles(tmp_path, ["part"])
 
 
+def test_tables_are_csv(tmp_path):
+    """Of two answers the column that tells them apart; what is no table is one line."""
+    assert scalecalc("derive", "--regime", "III", "-o", tmp_path / "x.csv").exit_code == 0
+    found = list(csv.DictReader((tmp_path / "x.csv").read_text().splitlines()))
+    assert {row["parameterization"] for row in found} == {"mup", "mssp"} and len(found) == 10
+    (readout,) = [row for row in found if row["name"] == "readout" and row["parameterization"] == "mssp"]
+    assert (readout["b"], readout["b_value"], readout["b_is_zero"]) == ("zero", "", "True")
+    told = scalecalc("explain", "h1.change", "--regime", "I", "-o", tmp_path / "y.csv")
+    assert told.exit_code == 2 and "no CSV of it" in told.stderr and not (tmp_path / "y.csv").exists()
+
+
 def test_a_table_is_a_frame_where_pandas_is(monkeypatch):
     d = derive("III", "adam")
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(UsageError, match="to_frame needs pandas; install it"):
         d.to_frame()
-    monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(json_normalize=list))
-    assert d.to_frame() == [{"name": role, **row} for role, row in d.document().record["tensors"].items()]
+    monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=list))
+    router = next(row for row in d.to_frame() if row["name"] == "router")
+    assert (router["b"], router["b_value"], router["lr.N"], router["lr.N_value"]) == ("1/2", 0.5, "-1", -1.0)
     assert {row["name"] for row in signals("III", "adam", steps=1).to_frame()} >= {"h1.change"}
+    assert {row["verdict"] for row in audit("switch-cluster").to_frame()} == {"DISAGREES", "NOT COMPARABLE"}
+    assert {"name": "alpha_N", "exponent": "alpha"} in law("chinchilla").to_frame()
     with pytest.raises(UsageError, match="Explanation is no table"):
         explain("h1.change", "III", "adam").to_frame()

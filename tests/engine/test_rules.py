@@ -67,6 +67,20 @@ CUBIC = FAMILIES.format("j[a] = C[a,x] data[x]\ns[a] = k[a] + l[a] + j[a]\np[a] 
 CURVED_CUBIC = CUBIC.replace("f2 = W4[b] z[b]", "q[b] = tanh(z[b])\nf2 = W4[b] q[b]")
 GAPS = FAMILIES.format("s[a] = {}\np[a] = {}\n")
 FAMILY_AT = "b.V=1/2,b.W4=1,b.W5=2,c.V=1,c.W4=1,c.W5=2,d.V=1"
+LOGITS = "l[i] = Q[i,x] data[x]\np[i] = softmax(l[i]; i)\nv[i] = R[i,x] data[x]\ny = p[i] v[i]\nz = rho l[i]\n"
+SUM_OF_LOGITS, MEAN_OF_LOGITS = LOGITS + "f = y + z", LOGITS + "o = z W2[x] data[x]\nf = y + o"
+MEAN_AT = "b.W2=zero,rho=1,c.Q=1,c.R=1,c.W2=1,d.Q=1,d.R=1"
+SKEWED = (
+    "h[a] = A[a,x] data[x]\nq[a] = relu(h[a])\nn[a] = layernorm(q[a]; a)\nk[a] = B[a,x] data[x]\nw[a] = n[a] k[a]\n"
+    "y = beta w[a]\nz = rho k[a]\no = z W2[x] data[x]\nf = y + o"
+)
+SKEWED_AT = "b.W2=zero,beta=1,rho=1,c.A=1,c.B=1,c.W2=1,d.A=1,d.B=1"
+OF_SQUARE = (
+    "k[a] = A[a,x] data[x]\nl[a] = B[a,x] data[x]\nj[a] = C[a,x] data[x]\nm[a] = G[a,x] data[x]\n"
+    "s[a] = k[a] + l[a] + j[a] + m[a]\np[a] = k[a] l[a] j[a] m[a]\nq[a] = s[a] s[a]\nr[a] = relu(q[a])\n"
+    "f = rho p[a] r[a]"
+)
+PARALLEL = H + "n[a] = rmsnorm(h[a]; a)\nz = rho h[a] h[a]\ny = W2[a] n[a]\nf = z + y"
 SMALL_SHARES = "b.W1=1/2,b.W2=0,c.W1=-1,c.W2=-1"
 
 ROWS = [
@@ -126,6 +140,19 @@ ROWS = [
     # Vectors of length one that meet themselves have no gradient; those that meet others have.
     (ALONE, "sgd", "b.W2=1/2,b.W3=1,c.W1=-1,c.W3=1", WIDTH, "gq@0 ?, gr@0 -1", ""),
     (UNIT, "sgd", "b.W2=1/2,b.W4=1/2,b.W3=1,c.W1=-1,c.W3=1", WIDTH, "gq@0 -1, gq@1 -1, r.change@1 0, gh@0 -1", ""),
+    # The gradient behind a softmax sums to zero; so does a step along it (trained: -5.00), beside another gradient,
+    # too; a step of its entries by themselves does not (trained: 1.96e-3, 3.82e-4, 6.5e-5, 1.06e-5 at M = 64 to 4,096):
+    # over a large epsilon less of it, by one power (-2.50, -2.53 to M = 65,536).
+    (SUM_OF_LOGITS, "sgd", "rho=3", "M=1", "z.change@1 -5, gl@0 -1", ""),
+    *((MEAN_OF_LOGITS, rule, MEAN_AT, "M=1", "z.change@1 -3/2", "") for rule in ("signsgd", "adam", "lion")),
+    (MEAN_OF_LOGITS, "adam", "b.W2=zero,rho=1", "M=1", "z.change@1 -5/2", ""),
+    # A step of a gradient that is not symmetric has a mean (trained: -1.02, -1.00, -1.01).
+    (SKEWED, "adam", SKEWED_AT, WIDTH, "z.change@1 -1", ""),
+    *((SKEWED, rule, SKEWED_AT, WIDTH, "z.change@1 ?", "square of a sign") for rule in ("signsgd", "lion")),
+    # ReLU of a square is the square, which has no product of four signals (trained: -0.54, and -0.62 of medians).
+    (OF_SQUARE, "sgd", "rho=1", WIDTH, "f@0 -1/2, r@0 0", ""),
+    # A vector that loses more than there is of it turns its sign behind a norm (trained: the change is exactly 2).
+    (PARALLEL, "sgd", "rho=1,b.W2=2,c.W1=-1,c.W2=3", WIDTH, "n.change@1 ?, y.change@1 ?, n@0 0", "turns sign"),
     # A softmax does not see what all logits have in common: s is n^(1/2), and half of it is in every logit; logits
     # differ by n^0, so that the softmax does not saturate.
     (COMMON_LOGITS, "sgd", "c.W1=1,b.Q=3/2,c.Q=3,c.U=1,c.R=1", EXPERTS,

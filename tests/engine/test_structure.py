@@ -89,7 +89,9 @@ def private(path):
     """Private names of other modules that a test file asks for."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Attribute) and re.fullmatch(r"_[a-z]\w*", node.attr):
-            if not (isinstance(node.value, ast.Name) and node.value.id == "self") and not node.attr.endswith("_"):
+            if not (isinstance(node.value, ast.Name) and node.value.id in ("self", "os")) and not node.attr.endswith(
+                "_"
+            ):
                 yield f"{path.name}:{node.lineno} {node.attr}"
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("scaling_algebra"):
             yield from (f"{path.name}:{node.lineno} {x.name}" for x in node.names if x.name.startswith("_"))

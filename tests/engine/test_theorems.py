@@ -20,7 +20,7 @@ from scaling_algebra.linear.linear import Linear
 from scaling_algebra.proofs.clauses import AllRays
 from scaling_algebra.proofs.smtlib import script
 from scaling_algebra.spec.axes import Ray
-from scaling_algebra.spec.desiderata import Structure, interventions
+from scaling_algebra.spec.desiderata import Structure
 from scaling_algebra.spec.networks.grammar import network
 from scaling_algebra.spec.networks.library import ARCHITECTURES, MOE_BLOCK
 from scaling_algebra.spec.optimizers import OPTIMIZERS
@@ -118,10 +118,10 @@ def test_what_drops_nothing_never_drops_silently():
 # --- existence ------------------------------------------------------------------------------------------------------
 
 
-def test_mup_exists_on_whole_cells():
-    """Negative controls: the formula of another cell, and one with one power changed."""
-    for name in ("B exists", "C exists", "D exists", "E exists", "B exists, M fixed"):
-        assert "seen at the rays that span the cone" in answer(name).why
+def test_mup_exists_on_a_whole_cell():
+    """Negative controls: the formula of another cell, and one with one power changed. All cells:
+    ``tests/measure/test_walls.py``."""
+    assert "seen at the rays that span the cone" in answer("C exists").why
     p, rays = face(), [(1, 1, 0), (1, 0, 1), (1, 1, 1)]  # of C
     b, c = (known()[f"{name} exists"].scaling for name in "BC")
     assert holds(p, c, Structure(), rays).verdict == "proved"
@@ -137,10 +137,6 @@ def mssp_on_walls(rule):
     assert where == {"N_e + M = N", "N_e = N, M <= N", "N_e = N, M >= N"}
     for name in ("a exists", "b exists", "c exists"):
         answer(name, "mssp", rule)
-
-
-def test_mssp_exists_on_walls():
-    mssp_on_walls("sgd")
 
 
 # --- every ray ------------------------------------------------------------------------------------------------------
@@ -185,15 +181,6 @@ def test_what_is_not_proved_says_so():
     demands = [d for d in MSSP.demanded(MOE_BLOCK, ZERO_ROUTER) if d.kind == "bounded"]
     found = nowhere(MOE_BLOCK, MSSP, ZERO_ROUTER, off_walls(*WALLS), demands=demands)
     assert found.verdict == "refuted" and "meets the desiderata on N=1" in found.why
-
-
-def test_mssp_is_unique_on_a_wall_and_nowhere_beside_it():
-    """N_e = N with tied experts; negative control: off the other wall alone, one is found on this one. Of muP the cells
-    take minutes (``tests/measure/test_cones.py``); here are the dense networks."""
-    answer("b unique", "mssp")
-    tied = next(s for s in interventions(MOE_BLOCK, MSSP.base_structure("zero")) if len(s.tied) == 2 and not s.exempt)
-    found = nowhere(MOE_BLOCK, MSSP, replace(tied, zero=ZERO_ROUTER.zero), off_walls(WALLS[1]))
-    assert found.verdict == "refuted"
 
 
 # --- other networks, a fixed number of experts, other optimizers ------------------------------------------------------
@@ -277,9 +264,8 @@ def few_active(rule):
         assert str(claim.scaling.multipliers["alpha"]) == "K" and str(plain.scaling.multipliers["alpha"]) == "M"
 
 
-def test_where_few_experts_are_active():
-    """Negative control, and that rays with K < M are meant: with K = M a mean over all experts is right."""
-    few_active("sgd")
+def test_a_formula_of_all_experts_fails_where_few_are_active():
+    """With K = M a mean over all experts is right. The cells: ``tests/measure/test_walls.py``."""
     on = replace(face(), routed=True)
     formula = claims(face(), ["cover"])["B exists"].scaling
     rays = [(0, 0, 1), (1, 0, 1), (1, 1, 1)]

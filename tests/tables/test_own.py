@@ -44,6 +44,7 @@ def test_what_cannot_be_compared_proves_nothing(tmp_path):
     [
         ('"-1"', "-1", "[[cell]] 1: power is {'N': -1}; write numbers as texts"),
         ('"-1"', '"x"', "[[cell]] 1 cannot be read"),
+        ('"-1"', '"1/0"', "[[cell]] 1 cannot be read"),
         ('role = "router"', "", "[[cell]] 1 has no role"),
         ('quantity = "lr"', 'quantity = "speed"', "no quantity named 'speed'"),
         ('power = { N = "-1" }', "", "[[cell]] 1 has neither power nor exponent"),

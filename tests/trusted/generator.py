@@ -61,7 +61,9 @@ OWN: dict[tuple[str, str], Kind] = {
     ("page", "output"): Maker.unpaged,
     ("study transfer", "settings"): Maker.setting,
     ("study limit", "lr"): Maker.amount,
-    ("study transfer", "lr"): Maker.amount,
+    ("study transfer", "decay"): Maker.amount,
+    ("study transfer", "rates"): Maker.setting,
+    ("study transfer", "plot"): Maker.written,
     ("verify", "resume"): Maker.stored,
 }
 """Of single options."""
@@ -87,7 +89,7 @@ VERBS: dict[str, tuple[str, ...]] = {
     "verify": TRAINED,
     "verify --merge": ("none",),
     "study": ("epsilon",),
-    "study transfer": ("--regime", "I"),
+    "study transfer": ("--model", "nowhere.py:build"),
     "study limit": ("--regime", "I", "--optimizer", "sgd", "--parameterization", "mup"),
     "check-model": ("nowhere.py:build",),
 }
@@ -159,7 +161,7 @@ def word(maker: Maker) -> CommandCase:
         ("verify", "--merge"),
         ("table",),
         ("explain",),
-        ("study", "transfer"),
+        ("study", "transfer", "--grid"),
         ("derive", "--regime", "I", "I"),
     ]
     return CommandCase(maker.draw.choice(wrong))

@@ -59,7 +59,7 @@ def test_a_file_is_whole_or_as_it_was(tmp_path, monkeypatch):
 
 
 def test_a_file_that_grows_too_large_is_one_line_and_the_result_is_printed(tmp_path):
-    limited = f"ulimit -f 1; exec {sys.executable} -m scaling_algebra audit --errata -o {tmp_path / 'e.json'}"
+    limited = f"ulimit -f 1; exec {sys.executable} -m scaling_algebra list -o {tmp_path / 'e.json'}"
     found = subprocess.run(["bash", "-c", limited], capture_output=True, text=True, timeout=60)
     assert found.returncode == 2 and "cannot write" in found.stderr and len(found.stderr.splitlines()) == 1
     assert json.loads(found.stdout) and not list(tmp_path.iterdir())
@@ -200,6 +200,18 @@ def test_a_damaged_environment_counts_as_not_there(name, tmp_path):
     assert Store(tmp_path).environment("run") == {}
 
 
+@pytest.mark.parametrize("how", ["DELETE FROM measured WHERE", "UPDATE measured SET content = x'00' WHERE"])
+def test_lost_circumstances_are_told_again(how, tmp_path):
+    run(*VERIFY, "-o", tmp_path)
+    before = json.loads((tmp_path / "report.json").read_text())["runs"][0]["environment"]
+    with closing(sqlite3.connect(tmp_path / stored.MEASURED)) as database, database:
+        assert database.execute(f"{how} key LIKE '%/environment'").rowcount == 1
+    warned = ["damaged" in run("verify", "--resume", tmp_path).stderr for _ in range(2)]
+    after = json.loads((tmp_path / "report.json").read_text())["runs"][0]["environment"]
+    assert warned == ["UPDATE" in how, False]
+    assert {x: after[x] for x in ("torch", "device", "dtype")} == {x: before[x] for x in ("torch", "device", "dtype")}
+
+
 def test_a_store_that_two_write_is_refused(tmp_path):
     """The lock first; without it, as on a file system that has none, what is written."""
     first, second = Store(tmp_path), Store(tmp_path)
@@ -310,14 +322,21 @@ def test_a_plan_of_another_run_is_refused(other, tmp_path):
     assert found.exit_code == 2 and "plan of another run" in found.stderr and len(found.stderr.splitlines()) == 1
 
 
-TRANSFER = "study transfer --regime I --optimizer sgd --parameterization mup --parameterization sp --widths 8,16,32"
+TRANSFER = "study transfer --model mlp.py:build --optimizer sgd --base N=8 --widths 8,16,32"
 TRANSFER = f"{TRANSFER} --grid=-8,-4,2 --seeds 2 --steps 3 --extend 0 --device cpu".split()
+MLP = """
+from torch import nn
+def build(sizes):
+    return nn.Sequential(nn.Linear(64, sizes["N"], bias=False), nn.ReLU(), nn.Linear(sizes["N"], 10, bias=False))
+"""
 
 
 def test_transfer_goes_on_from_finished_pieces(tmp_path, monkeypatch):
     from scaling_algebra.verify.studies import sweep
 
-    whole, usual, trained = run(*TRANSFER, "--format", "json"), sweep.trained_losses, []
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mlp.py").write_text(MLP, encoding="utf-8")
+    whole, usual, trained = run(*TRANSFER, "--format", "json"), sweep.trained, []
 
     def counted(*given):
         trained.append(1)
@@ -325,12 +344,25 @@ def test_transfer_goes_on_from_finished_pieces(tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return usual(*given)
 
-    monkeypatch.setattr(sweep, "trained_losses", counted)
+    monkeypatch.setattr(sweep, "trained", counted)
     cut = run(*TRANSFER, "--resume", tmp_path / "kept")
     assert cut.exit_code == 130 and "same command again" in cut.stderr
     again = run(*TRANSFER, "--resume", tmp_path / "kept", "--format", "json")
-    assert again.exit_code == whole.exit_code and len(trained) == 5 + 18 - 4
+    assert again.exit_code == whole.exit_code and len(trained) == 5 + 30 - 4
     assert json.loads(again.output)["parameterizations"] == json.loads(whole.output)["parameterizations"]
+
+
+def test_an_interrupted_trial_is_not_kept(tmp_path, monkeypatch):
+    from scaling_algebra.verify.measuring import runs
+
+    def stops(*_):
+        raise KeyboardInterrupt
+
+    command = ["study", "epsilon", "--sizes", "8,12,18", "--seeds", "4", "--device", "cpu", "--resume", tmp_path]
+    with monkeypatch.context() as patched:
+        patched.setattr(runs, "train_network", stops)
+        assert run(*command).exit_code == 130
+    assert not [*Store(tmp_path).names()]
 
 
 def test_experiments_go_on_from_finished_trials(tmp_path, monkeypatch):

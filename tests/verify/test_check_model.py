@@ -1,9 +1,11 @@
 """Checks by training, without a role: a module is read, its parameters are trained and measured by name."""
 
+import os
 import re
 import subprocess
 import sys
 from fractions import Fraction
+from types import SimpleNamespace
 
 import pytest
 
@@ -176,6 +178,51 @@ def ends(sizes):
     return model
 
 
+def plain(sizes):
+    return nn.Sequential(nn.Linear(5, sizes["N"]), nn.Linear(sizes["N"], 3, bias=False))
+
+
+class Around(nn.Module):
+    """A model whose forward pass is another one's, changed."""
+
+    def __init__(self, sizes, forward):
+        super().__init__()
+        self.inner, self.changed = plain(sizes), forward
+
+    def forward(self, x):
+        return self.changed(self.inner, x)
+
+
+def around(forward):
+    return lambda sizes: (Around(sizes, forward), torch.ones(1, 5))
+
+
+class Raises(torch.optim.AdamW):
+    def step(self, closure=None):
+        raise ValueError("no step")
+
+
+class Mute(Exception):
+    def __str__(self):
+        raise RuntimeError
+
+
+def trained(optimizer, of=plain):
+    def build(sizes):
+        model = plain(sizes)
+        return model, optimizer((model if of is None else of(sizes)).parameters())
+
+    return build
+
+
+async def later(sizes):
+    return plain(sizes)
+
+
+def mute(sizes):
+    raise Mute
+
+
 class Grown(nn.Module):
     def __init__(self, n, wide):
         super().__init__()
@@ -192,6 +239,17 @@ class Grown(nn.Module):
         (lambda s: s["heads"] / 0, "raises ZeroDivisionError"),
         (lambda s: exit(0), r"build\(.*\) ends the program"),
         (lambda s: ends(s), "the model ends the program"),
+        (lambda s: os._exit(0), r"build\(.*\) ends the program"),
+        (around(lambda model, x: os._exit(0)), "the model ends the program"),
+        (around(lambda model, x: model(x) * float("nan")), "the output of the model is not a number"),
+        (around(lambda model, x: torch.ones(1, 3)), "depends on none of its parameters"),
+        (around(lambda model, x: model(x).detach()), "the output has no gradient"),
+        (lambda s: plain(s).requires_grad_(False), "no parameter of the model trains"),
+        (trained(torch.optim.AdamW), "parameters that are not of the model"),
+        (trained(Raises, None), "training the model raises ValueError: no step"),
+        (later, "build returns <coroutine"),
+        (mute, r"build\(.*\) raises Mute$"),
+        (lambda s: [s[f"x{k}"] for k in range(3000)], "more than 32 sizes, the last of them 'x32'"),
         (lambda s: (nn.Linear(5, s["N"]), torch.optim.SGD([nn.Parameter(torch.ones(1))])), "build brings SGD"),
         (lambda s: Grown(s["N"], True), "the input grows"),
         (lambda s: Grown(s["N"], False), "the output grows"),
@@ -204,6 +262,13 @@ def test_what_cannot_be_checked_is_one_line_before_training(build, said):
     with pytest.raises(UsageError, match=said) as error:
         check_model(build, *sizes, seeds=3 if "seeds" in said else 6)
     assert "\n" not in str(error.value)
+
+
+def test_a_compiled_module_is_read_as_it_was():
+    """And code that was called ends no program afterwards: ``os._exit`` is what it was."""
+    wraps = (lambda model: model, lambda model: SimpleNamespace(_orig_mod=model))  # torch.compile, without its import
+    texts = {traced(lambda s, wrap=wrap: wrap(plain(s))).text for wrap in wraps}
+    assert len(texts) == 1 and os._exit.__name__ == "_exit"
 
 
 def test_sizes_lie_on_a_ray_and_are_whole():

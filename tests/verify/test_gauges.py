@@ -70,8 +70,9 @@ def test_training_is_the_same_in_every_gauge(network, name):
         assert (other - reference).abs().max() < 1e-10, gauge
 
 
-@pytest.mark.parametrize("name", RULES)
-@pytest.mark.parametrize("kept", ["init_std", "lr", "eps"])
+@pytest.mark.parametrize(
+    ("name", "kept"), [(x, kept) for x in RULES for kept in ("init_std", "lr", "eps") if kept != "eps" or "adam" in x]
+)
 def test_a_mixture_of_two_gauges_trains_another_function(name, kept):
     """Negative control: one number of the readout from the other table."""
     own = derive(optimizer=name, parameterization="mup", architecture="mlp", ray="N=1")

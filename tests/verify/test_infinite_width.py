@@ -15,6 +15,7 @@ from scaling_algebra.spec.networks.grammar import network
 from scaling_algebra.spec.networks.library import AXES
 from scaling_algebra.verify.infinite_width.comparison import compared
 from scaling_algebra.verify.infinite_width.course import Descent, trajectory
+from scaling_algebra.verify.infinite_width.vectors import Particles
 from scaling_algebra.verify.judging.fit import Verdict
 from scaling_algebra.verify.studies.figures import picture
 
@@ -95,10 +96,13 @@ def test_one_update_through_a_function_is_an_integral_over_two_gaussians(functio
 CASES = {
     "a bias, momentum, two inputs": lambda: router("softmax-bias", 4, 0.1, optimizer="momentum", samples=2),
     "sigmoid experts with a hidden layer": lambda: course("moe", steps=3, lr=0.1, loss="output"),
-    "one matrix three times, both ways": lambda: course("loop", steps=4, lr=0.1, ray="N=1"),
+    "one matrix three times, both ways": lambda: course("loop", steps=3, lr=0.1, ray="N=1"),
     "a tied readout": lambda: course("tied-embedding", steps=3, lr=0.05, ray="N=1"),
     "a residual stream": lambda: course("residual", steps=3, lr=0.06),
     "tanh": lambda: shallow("tanh", 3),
+    "many experts": lambda: course("moe", "mssp", steps=4, lr=0.1, regime="II"),
+    "many experts, muP": lambda: course("moe", steps=4, lr=0.1, regime="II"),
+    "many wide experts that start alike": lambda: course("moe", "mssp", steps=4, lr=0.1, regime="III"),
     "a norm": lambda: dense(
         "h[a] = W1[a,x] data[x]\nu[b] = W2[b,a] h[a]\nn[b] = rmsnorm(u[b])\nf = W3[b] n[b]",
         {"W1": "input", "W2": "hidden", "W3": "readout"}, 3, 0.1,
@@ -114,10 +118,35 @@ def test_training_comes_nearer(case):
     assert not t.why and len(t.states) == asked.steps + 1
     many = any(axis == "M" for axis in t.limit.network.axes.values())
     sizes, seeds = ((24, 48, 96, 192), 48) if many else ((64, 128, 256, 512), 192)
+    if t.limit.sampled:
+        sizes, seeds = {2: ((16, 32, 64, 128), 96), 3: ((12, 18, 27, 40), 96)}[len(t.limit.products.spaces)]
     f = compared(t, sizes, seeds, "cpu")["f"]
     assert f.verdict is Verdict.AGREES, f
     wrong = replace(t, states=trajectory(replace(asked, lr=2 * asked.lr)).states)
     assert compared(wrong, sizes, seeds, "cpu")["f"].verdict is Verdict.REFUTED
+
+
+def test_many_experts_by_hand():
+    """f_1 = lr |h3|^2 / N: in II h3 is a random sum over experts, N_e E[phi^2]; in III it is (E[phi])^2 = 1/4."""
+    z, w = np.polynomial.hermite_e.hermegauss(80)
+    square = float((1 / (1 + np.exp(-z)) ** 2) @ w / w.sum())
+    for regime, expected in {"II": 4 * square, "III": 0.25}.items():
+        t = trajectory(course("moe", "mssp", steps=1, lr=0.1, regime=regime))
+        assert outputs(t)[1] == pytest.approx(0.1 * expected, abs=5e-4) and t.error < 1e-3
+
+
+def test_learning_is_delayed_under_mup_alone():
+    """With a zero readout the limit of muP never moves (MSSP paper, Fig. 1), that of MSSP moves at once."""
+    asked = course("moe", "mup", steps=3, lr=0.1, regime="II", readout_init="zero")
+    assert outputs(trajectory(asked)) == [0, 0, 0, 0]
+    assert outputs(trajectory(course("moe", "mssp", steps=1, lr=0.1, regime="II")))[1] > 0.1
+
+
+def test_samples_of_experts_are_closed_under_signs():
+    space = Particles(["Q", "W"], 4096, 0)
+    (x,), (y,) = space.gaussians(1, "Q"), space.gaussians(1, "W")
+    assert x @ x == pytest.approx(4096) and abs(x @ np.tanh(y)) < 1e-9 and abs((x**3 * y).sum()) < 1e-9
+    assert space.inner(x, x**3) > 1 and space.inner(x, y**3 * x**2) == 0
 
 
 def test_training_starts_from_the_same_bias():
@@ -151,7 +180,8 @@ def test_an_answer_ends_where_it_is_not_covered(asked, known, why):
 @pytest.mark.parametrize(
     ("asked", "why"),
     [
-        (lambda: course("moe", steps=1, lr=0.1, regime="II"), "M grows on this ray"),
+        (lambda: course("moe", steps=1, lr=0.1, regime="III"), "W2 has three indices that grow.*experts start alike"),
+        (lambda: course("deep-mlp", steps=1, lr=0.1, ray="N=1,L=1"), "L grows on this ray"),
         (lambda: course("moe", optimizer="adam", steps=1, lr=0.1), "no sum of products of vectors"),
         (lambda: course("moe", "sp", steps=1, lr=0.1, ray="N=1,N_e=1/2,M=0"), "different rates"),
         (lambda: course("routers-softmax-noise", "mup-sigmoid", steps=1, lr=0.1), "no rule for noise"),

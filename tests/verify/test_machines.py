@@ -30,7 +30,7 @@ def run(args, *gone):
 
 @pytest.mark.parametrize(
     ("args", "gone"),
-    [(["verify", *SMALL], "torch"), (["study", "routers"], "numpy"), (["study", "transfer", "--regime", "I"], "torch")],
+    [(["verify", *SMALL], "torch"), (["study", "routers"], "numpy"), (["study", "transfer"], "torch")],
 )
 def test_what_is_missing_is_one_line(args, gone):
     found = run(args, gone)

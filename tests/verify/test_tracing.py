@@ -15,10 +15,15 @@ from torch.nn import functional as F
 
 from scaling_algebra import derive
 from scaling_algebra.cli import main
+from scaling_algebra.documents import Document
 from scaling_algebra.errors import UsageError
+from scaling_algebra.spec.networks.files import from_toml
+from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.apply import plan
 from scaling_algebra.verify.tracing import Traced, Unreadable, traced
+from scaling_algebra.verify.tracing.commands import ModelOption
 from scaling_algebra.verify.tracing.entries import classified
+from scaling_algebra.verify.tracing.gradients import ALONE, FROZEN, MIXED, UNREACHED, ZERO, frozen_roles
 from scaling_algebra.verify.tracing.measuring import Watch
 from scaling_algebra.verify.tracing.models import TOLERANCE
 from scaling_algebra.verify.tracing.table import RULES, plain
@@ -371,7 +376,85 @@ def test_ways_to_write_a_product(how):
 
 
 def test_a_stop_of_the_gradient_is_told():
-    assert traced(of(lambda m, h: h + m.w(h).detach())).lines == ["model: a stop of the gradient is left out"]
+    lines = ["model: a stop of the gradient is left out", f"w.weight: {UNREACHED}"]
+    assert traced(of(lambda m, h: h + m.w(h).detach())).lines == lines
+
+
+class Low(nn.Module):
+    """LoRA of rank 8 beside a frozen layer."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.tokens, self.base = nn.Embedding(64, n), nn.Linear(n, n, bias=False)
+        self.A, self.B = nn.Linear(n, 8, bias=False), nn.Linear(8, n, bias=False)
+        self.head = nn.Linear(n, 64, bias=False)
+        for module in (self.tokens, self.base, self.head):
+            module.weight.requires_grad_(False)
+
+    def forward(self, ids):
+        h = self.tokens(ids)
+        return self.head(h + self.base(h) + self.B(self.A(h)))
+
+
+def test_frozen_parameters_are_frozen_tensors():
+    """As the same network by hand: A has std N^-1/2 and rate N^-1, B rate 1; trained whole there is another answer."""
+    model = traced(lambda sizes: Low(sizes["N"]))
+    assert model.lines == [f"tokens.weight, base.weight, head.weight: {FROZEN}"]
+    assert from_toml(model.text).frozen == model.network.frozen == {"tokens.weight", "base.weight", "head.weight"}
+    found = powers(model, "N=1")
+    assert found["A.weight"] == HIDDEN and found["B.weight"] == INPUT
+    p = plan(lambda sizes: Low(sizes["N"]), "N=32", "N=128", lr=1e-2, eps=1e-8, std=0.1)
+    assert [g["name"] for g in p.param_groups()] == ["A.weight", "B.weight"]
+
+
+class Stop(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * 0
+
+
+@pytest.mark.parametrize(
+    ("between", "told"),
+    [
+        (lambda m, h: h + F.linear(h, m.w.weight.data), [f"w.weight: {UNREACHED}"]),
+        (lambda m, h: Stop.apply(m.w(h)), [f"inp.weight, w.weight: {ZERO}"]),
+        (lambda m, h: m.w(h) if m.training else h, [f"w.weight: {ALONE}"]),
+        (lambda m, h: m.w(h), []),
+    ],
+    ids=["data", "backward", "training", "control"],
+)
+def test_what_no_gradient_reaches_is_named(between, told):
+    assert [x for x in traced(of(between)).lines if "left out" not in x] == told
+
+
+def test_without_gradients_nothing_trains():
+    with pytest.raises(UsageError, match="no gradient of the output reaches a parameter, so that nothing trains"):
+        traced(of(lambda m, h: m.w(h).detach(), head=lambda n: nn.Linear(n, 3, bias=False).requires_grad_(False)))
+
+
+def test_what_is_frozen_in_some_layers_alone_is_told():
+    names = {"layers.0.w": FROZEN, "layers.1.w": "", "head": UNREACHED, "spare": FROZEN}
+    roles, said = frozen_roles(names, ["layers.*.w", "head"])
+    assert roles == ["head"] and dict(said) == {"layers.*.w": MIXED, "head": UNREACHED}
+
+
+@pytest.mark.parametrize(("rule", "times"), [("sgd", 2), ("momentum", 2), ("adam", 1), ("muon", 1)])
+def test_a_factor_beside_a_tensor_moves_its_rate_by_its_rule(rule, times):
+    """Behind the head the module divides by N: m^2 of the rate along a gradient, m of a normalised one."""
+
+    def build(sizes):
+        model = of(lambda m, h: m.w(h))(sizes)
+        model.forward = lambda x: model.head(model.between(model.inp(x))) / sizes["N"]
+        return model
+
+    option = ModelOption(traced(build))
+    d = derive(ray="N=1", optimizer=rule, parameterization="mup", network=option.network)
+    record = option.beside(Document((), d.as_json())).record
+    assert Power.of(record["parameters"]["head.weight"]["lr"]) == d["head.weight"].lr * Power.of({"N": times})
 
 
 def test_a_gain_that_is_a_number():

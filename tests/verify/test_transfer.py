@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -10,28 +12,27 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
+from scaling_algebra import plan
 from scaling_algebra.errors import UsageError
-from scaling_algebra.spec.configuration import Configuration
-from scaling_algebra.verify.networks.base_shapes import recipe
-from scaling_algebra.verify.studies.curves import LossCurve, compare, drift, improvement, overall, vertex
+from scaling_algebra.spec.optimizers import optimizer as rule_of
+from scaling_algebra.verify.commands.transfer import sizes_of
+from scaling_algebra.verify.hardware import Hardware
+from scaling_algebra.verify.measuring.pool import Here
+from scaling_algebra.verify.measuring.store import Store
+from scaling_algebra.verify.studies.curves import LossCurve, compare, drift, improvement, overall, regret, vertex
+from scaling_algebra.verify.studies.data import DATA, load
+from scaling_algebra.verify.studies.models import Model, Trainee, start, tuned
 from scaling_algebra.verify.studies.presentation import study
-from scaling_algebra.verify.studies.sweep import Course, rate, sweep
-from scaling_algebra.verify.studies.tasks import TASKS
-from scaling_algebra.verify.studies.transfer import transfer
+from scaling_algebra.verify.studies.sweep import Course, sweep
+from scaling_algebra.verify.studies.training import How, loss, optimizer, rate, trained
+from scaling_algebra.verify.studies.transfer import check_memory, points, transfer
+from scaling_algebra.verify.tracing.sources import function_of
+
+from ..shared import scalecalc
 
 GRID = tuple(np.arange(-9.0, -2.0))
 YES, NO, OPEN = "TRANSFERS", "DRIFTS", "INCONCLUSIVE"
-SMALL = {"N": 8, "N_e": 8, "M": 2, "K": 2}
 WIDTHS = (16, 32, 64, 128)
-
-
-def course(steps, seeds):
-    """How digits are learned."""
-    return Course(TASKS["digits"], TASKS["digits"].data(), steps, range(seeds))
-
-
-def small_recipe(rule="adam"):
-    return recipe(Configuration.of("I", rule, "mup"), SMALL, False)
 
 
 def curve(width, at=-5.5, seeds=8, noise=0.0):
@@ -134,85 +135,297 @@ def test_seeds_are_paired_where_losses_are_compared():
     assert compare(*(curve(32, -12.0),) * 2).why
 
 
-def test_the_teacher_repeats_itself_and_never_an_example():
-    data = TASKS["teacher"].data(["batch=4"])
-    (x, y), (again, _), (other, _) = (data.batch(0, step) for step in (0, 0, 1))
-    assert (x == again).all() and not (x == other).any() and x.shape == (4, 16) and y.max() < 10
-    assert data.settings["batch"] == 4 and np.bincount(data.batch(0, None)[1], minlength=10).min() > 0
+def test_regret_is_the_loss_above_the_best_one():
+    found = curve(32, -5.0)
+    assert regret(found, -5.0).value == 0 and regret(found, -7.0).value == pytest.approx(0.4)
+    assert regret(found, -7.0).low == pytest.approx(0.4) and np.isnan(regret(found, -7.5).value)
 
 
-def test_the_schedule_warms_up_and_decays():
-    assert [rate(s, 100, 0.0, 1.0) for s in (0, 50, 99)] == [1.0, 1.0, 1.0]
-    cosine = [rate(s, 100, 0.1, 0.1) for s in range(101)]
-    assert 0 < cosine[0] < cosine[9] < cosine[10] == 1.0 and cosine[100] == pytest.approx(0.1)
+# data ----------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("grid", [(-16.0, -15.0, -14.0), (-3.0, -2.0, -1.0)])
-def test_a_grid_that_misses_the_optimum_is_extended_towards_it(grid):
-    run = (course(12, 4), [(small_recipe(), 8, grid)])
-    (short,) = sweep(*run)
+@pytest.mark.parametrize("name", DATA)
+def test_batches_depend_on_seed_and_step_and_one_is_held_out(name):
+    data = load(name, ("batch=4",))
+    (x, y), (again, _), (other, _) = (data.batch(0, step, "cpu") for step in (0, 0, 1))
+    held, _ = data.batch(3, None, "cpu")
+    assert (x == again).all() and not (x == other).all() and len(x) == len(y) == 4 == data.settings["batch"]
+    assert (
+        (held == data.batch(0, None, "cpu")[0]).all() and len(held) > 100 and data.digest != load("digits").digest[:8]
+    )
+
+
+def test_text_is_bytes_and_the_next_ones_and_no_held_out_byte_is_learned():
+    data = load("text", ("batch=2", "context=8"))
+    x, y = data.batch(0, 0, "cpu")
+    assert x.shape == (2, 8) and (x[:, 1:] == y[:, :-1]).all() and x.max() < 256
+    words = bytes(data.batch(0, None, "cpu")[0][0].tolist())
+    assert words.decode(errors="ignore").isprintable() or b"\n" in words
+    with pytest.raises(UsageError, match="give a shorter one"):
+        load("text", ("context=100000",))
+
+
+def test_data_of_ones_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(
+        "import torch\ndef batches(seed, step):\n"
+        "    x = torch.randn(4, 3, generator=torch.Generator().manual_seed(step or 0))\n    return x, x.sum(1, True)\n"
+        "def alone(seed, step):\n    return 1\ndef broken(seed, step):\n    return 1 / 0\n"
+    )
+    x, y = load("mine.py:batches").batch(0, 0, "cpu")
+    assert loss(torch.nn.Linear(3, 1), x, y, "mine").item() > 0  # numbers: mean square
+    for name, settings, message in [
+        ("mine.py:alone", (), "return .inputs, targets."),
+        ("mine.py:broken", (), "ZeroDivisionError"),
+        ("mine.py:batches", ("batch=2",), "leave out --set"),
+        ("txt", (), "did you mean 'text'"),
+        ("text", ("bach=2",), "did you mean 'batch'"),
+        ("text", ("batch=x",), "e.g. batch=16"),
+    ]:
+        with pytest.raises(UsageError, match=message):
+            load(name, settings)
+    with pytest.raises(UsageError, match="does not learn digits"):
+        loss(torch.nn.Linear(3, 10), *load("digits").batch(0, 0, "cpu"), "digits")
+
+
+# models --------------------------------------------------------------------------------------------------------------
+
+
+MLP = """
+from torch import nn
+def build(sizes):
+    n = sizes["N"]
+    linear = lambda a, b: nn.Linear(a, b, bias=False)
+    return nn.Sequential(linear(64, n), nn.RMSNorm(n), linear(n, n), nn.ReLU(), linear(n, 10))
+"""
+SIZES = [{"N": 8}, {"N": 16}, {"N": 32}]
+
+
+@pytest.fixture(scope="module")
+def mlp(tmp_path_factory):
+    path = tmp_path_factory.mktemp("model") / "mlp.py"
+    path.write_text(MLP)
+    return Model(f"{path}:build")
+
+
+def test_numbers_are_those_of_plan_and_at_the_base_those_of_the_module(mlp):
+    """``plan`` is asked by itself, with the stds that the module has at the base."""
+    base, _, wide = mlp.numbers("mup", "adamw", SIZES)
+    model = mlp.build(SIZES[0], 0)
+    stds = {name: float(p.detach().square().mean().sqrt()) for name, p in model.named_parameters()}
+    p = plan(function_of(mlp.name)[0], "N=8", "N=32", lr=1.0, eps=1e-8, std=stds)
+    for group in p.param_groups():
+        (name,) = group["param_names"]
+        assert (wide[name].lr, wide[name].eps) == (group["lr"], group["eps"])
+        assert wide[name].std == pytest.approx(p.groups[group["name"]].std) or name == "1.weight"
+    assert all(x.std is None and x.lr == 1 and x.eps == 1e-8 for x in base.values())
+    assert wide["1.weight"].std is None  # a gain stays one
+    ones = mlp.numbers("sp", "adamw", SIZES)
+    assert all(x.std is None and x.lr == 1 and x.eps == 1e-8 for numbers in ones for x in numbers.values())
+    with pytest.raises(UsageError, match="ntp is no plan of a module"):
+        mlp.numbers("ntp", "adamw", SIZES)
+
+
+def test_a_model_starts_and_steps_by_its_numbers(mlp):
+    numbers = mlp.numbers("mup", "adamw", SIZES)[2]
+    model = mlp.build({"N": 256}, 0)
+    start(model, numbers)
+    assert (
+        model[2].weight.std().item() == pytest.approx(numbers["2.weight"].std, rel=0.02)
+        and (model[1].weight == 1).all()
+    )
+    twice = tuned(numbers, {"2.*": 2.0, "*.weight": 3.0})
+    groups = optimizer(model, twice, 0.01).param_groups
+    rates = {name: g["lr"] for (name, _), g in zip(model.named_parameters(), groups, strict=True)}
+    assert rates["0.weight"] == pytest.approx(0.03 * numbers["0.weight"].lr)
+    assert rates["2.weight"] == pytest.approx(0.06 * numbers["2.weight"].lr)
+    with pytest.raises(UsageError, match=r"no parameter matches 'emb.'"):
+        tuned(numbers, {"emb*": 2.0})
+
+
+def test_two_optimizers_step_a_module(mlp):
+    """Muon steps matrices, also those of a stack, by itself: on one matrix as ``torch.optim.Muon`` does."""
+    muon, adamw = rule_of("muon"), rule_of("adamw")
+    numbers = {
+        name: Trainee(muon if name == "2.weight" else adamw) for name, _ in mlp.build(SIZES[0], 0).named_parameters()
+    }
+    data = load("digits", ("batch=4",))
+    how = How(mlp.name, "digits", ("batch=4",), data.digest, 2)
+    assert all(map(np.isfinite, trained(Hardware(), how, SIZES[1], numbers, 0.01, 0)))
+    grad = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
+    one, stack = torch.nn.Linear(6, 4, bias=False), torch.nn.Module()
+    stack.weight = torch.nn.Parameter(torch.zeros(2, 4, 6))
+    torch.nn.init.zeros_(one.weight)
+    one.weight.grad, stack.weight.grad = grad.clone(), torch.stack([grad, 3 * grad])
+    for model in (one, stack):
+        optimizer(model, {"weight": Trainee(muon)}, 0.1).step()
+    torch.testing.assert_close(stack.weight[0], one.weight)
+    torch.testing.assert_close(stack.weight[1], one.weight, rtol=0.05, atol=1e-3)
+    reference = torch.nn.Parameter(torch.zeros(4, 6))
+    reference.grad = grad.clone()
+    torch.optim.Muon([reference], lr=0.1, weight_decay=0.0).step()
+    torch.testing.assert_close(one.weight, reference)
+
+
+def test_rates_warm_up_and_fall_to_zero():
+    every = [rate(step, 100) for step in range(101)]
+    assert (
+        every[0] == pytest.approx(0.1)
+        and max(every) == every[9]
+        and every[100] == 0
+        and every[55] == pytest.approx(0.45)
+    )
+
+
+def test_half_the_precision_trains(mlp):
+    data, numbers = load("digits"), mlp.numbers("sp", "adamw", SIZES)[0]
+    losses = []
+    for dtype in ("float32", "bfloat16"):
+        how = How(mlp.name, "digits", (), data.digest, 20, dtype)
+        losses.append(trained(Hardware(), how, SIZES[0], numbers, 0.01, 0))
+    assert losses[0] != losses[1] and losses[0] == pytest.approx(losses[1], rel=0.05) and losses[0][1] < losses[0][0]
+
+
+# sweeps --------------------------------------------------------------------------------------------------------------
+
+
+def course(mlp, steps=6, seeds=2, store=None, **given):
+    data = load("digits", ("batch=8",))
+    return Course(
+        How(mlp.name, "digits", ("batch=8",), data.digest, steps, **given), range(seeds), store=store or Store()
+    )
+
+
+def asked(mlp, *names, sizes=SIZES, rule="adamw"):
+    return points(mlp, names or ("mup", "sp"), rule, sizes, {})
+
+
+class CountingPool(Here):
+    """Counts what is trained."""
+
+    trained = 0
+
+    def __call__(self, tasks):
+        for done in super().__call__(tasks):
+            self.trained += 1
+            yield done
+
+
+def test_what_is_asked_twice_is_trained_once_and_kept(mlp, tmp_path):
+    """muP and one rate are one model at the base; a second time nothing is trained; another rate is."""
+    pool = CountingPool(Hardware())
+    how = replace(course(mlp, store=Store(tmp_path)), pool=pool)
+    first = sweep(how, asked(mlp), (-8.0, -6.0))
+    assert pool.trained == 5 * 2 * 2
+    again = sweep(how, asked(mlp), (-8.0, -6.0))
+    assert pool.trained == 20 and all((a.losses == b.losses).all() for a, b in zip(first, again, strict=True))
+    assert (first[0].losses == first[3].losses).all() and (first[1].losses != first[4].losses).all()
+    sweep(how, asked(mlp), (-8.0, -7.0, -6.0))
+    assert pool.trained == 30
+
+
+@pytest.mark.parametrize("grid", [(-18.0, -17.0, -16.0), (-2.0, -1.0, 0.0)])
+def test_a_grid_that_misses_the_optimum_is_extended_towards_it(mlp, grid):
+    one = asked(mlp, "sp", sizes=SIZES[:2])[:1]
+    (short,) = sweep(course(mlp, 12), one, grid)
     assert short.edge == (1 if grid[0] < -9 else -1)
-    (long,) = sweep(*run, extend=2)
+    (long,) = sweep(course(mlp, 12), one, grid, extend=2)
     assert len(long.log2_lr) == 5 and set(grid) < set(long.log2_lr)
     assert (min(long.log2_lr) < grid[0]) == (grid[0] > -9)
 
 
-def test_diverged_runs_count_as_having_learned_nothing():
-    (found,) = sweep(course(8, 2), [(small_recipe("sgd"), 8, (-2.0, 20.0, 30.0))])
-    assert np.isfinite(found.losses).all() and (found.losses[1:] >= found.losses[0]).all()
-    assert found.losses[-1] == pytest.approx(np.log(10))  # zero readout: uniform over ten classes at the start
-    study = swept("mup", grid=(-6.0, 30.0, 66.0), extend=0)
-    assert study.diverged == "mup at N = 8 from 30 on, mup at N = 12 from 30 on, mup at N = 16 from 30 on"
+def swept(mlp, *names, grid=(-8.0, -7.0, -6.0), extend=0, seeds=4, steps=3, rule="adamw"):
+    how = course(mlp, steps, seeds)
+    return transfer(how, load("digits", ("batch=8",)), rule, asked(mlp, *names, rule=rule), grid, extend)
 
 
-@pytest.mark.parametrize("swept", ["init", "epsilon", "alpha"])
-def test_another_constant_is_swept_at_a_fixed_rate(swept):
-    """A factor of 1 is the network of a sweep of the rate; one of 2^30 is another."""
-    rates = sweep(course(6, 2), [(small_recipe(), 8, (-6.0, -5.0))])[0]
-    other = sweep(replace(course(6, 2), swept=swept, lr=2.0**-5), [(small_recipe(), 8, (0.0, 30.0))])[0]
-    assert (other.losses[0] == rates.losses[1]).all() and (other.losses[1] != rates.losses[1]).all()
+def test_diverged_runs_count_as_having_learned_nothing(mlp):
+    found = swept(mlp, "sp", grid=(-6.0, 58.0, 122.0), rule="sgd", steps=8)
+    (c, *_), record = found.series[0].curves, study(found).record
+    assert np.isfinite(c.losses).all() and not np.isfinite(c.held[1]).any() and 58 in c.diverged
+    assert "sp at N = 8 from 58 on" in found.diverged and "diverged" in str(study(found))
+    assert record["parameterizations"]["sp"]["widths"][0]["held_out_losses"][1] == [None] * 4
 
 
-def swept(*names, steps=3, grid=(-7.0, -6.0, -5.0), extend=4, data="digits", **settings):
-    """A study of the smallest networks."""
-    rules = [recipe(Configuration.of("I", "adamw", name), SMALL, TASKS[data].transformer) for name in names]
-    asked = [f"{name}={x}" for name, x in {"batch": 2, **settings}.items()]
-    how = Course(TASKS[data], TASKS[data].data(asked), steps, range(4))
-    return transfer(how, rules, (8, 12, 16), grid, extend)
-
-
-def test_an_optimum_on_the_edge_proves_nothing():
+def test_an_optimum_on_the_edge_proves_nothing(mlp):
     """Negative control of the whole chain: a grid far below every optimum."""
-    found = swept("mup", grid=(-16.0, -15.0, -14.0), extend=0)
-    text, record = str(study(found)), study(found).record["parameterizations"]["mup"]
-    assert found.exit_code == 3 and "fewer than two widths" in text and "<=" not in text and ">= -14" in text
+    found = swept(mlp, "mup", grid=(-18.0, -17.0, -16.0))
+    text, record = str(found), study(found).record["parameterizations"]["mup"]
+    assert found.exit_code == 3 and "fewer than two widths" in text and "<=" not in text and ">= -16" in text
     assert [w["edge"] for w in record["widths"]] == [1, 1, 1] and record["drift"]["verdict"] == "INCONCLUSIVE"
 
 
-TINY = {"text": {"context": 8, "blocks": 1, "head": 4}}
-
-
-@pytest.mark.parametrize("data", TASKS)
-def test_every_task_runs_end_to_end(data):
-    found = swept("mup", data=data, **TINY.get(data, {}))
-    report = study(found).record
-    widths = report["parameterizations"]["mup"]["widths"]
-    assert found.exit_code == report["exit_code"] in (0, 1, 3) and report["environment"]["data"]
-    assert [w["dims"]["N"] for w in widths] == [8, 12, 16] and widths[0]["parameters"] < widths[1]["parameters"]
-    assert all(len(w["losses"]) == len(w["grid"]) >= 3 and len(w["losses"][0]) == 4 for w in widths)
-    assert report["settings"]["batch"] == 2 and report["comparisons"] == []
-
-
-def test_a_blind_experiment_does_not_pass():
-    """Negative control of the verdict: two steps are too few for SP to drift, so nothing can transfer."""
-    found = swept("mup", "sp", steps=2, grid=(-8.0, -6.0, -4.0))
+def test_a_blind_experiment_does_not_pass(mlp):
+    """Negative control of the verdict: two steps are too few for one rate to drift, so nothing can transfer."""
+    found = swept(mlp, "mup", "sp", steps=2, grid=(-8.0, -6.0, -4.0))
     assert found.exit_code != 0 and "CANNOT SEE" in str(study(found))
 
 
-def test_widths_may_be_values_of_another_axis():
-    ray, base = "N=0,N_e=0,M=1,K=1", {"N": 8, "N_e": 8, "M": 4, "K": 4}
-    configuration = Configuration.of(None, "adam", "mup", ray=ray)
-    shapes = recipe(configuration, base, False, along="M")
-    assert shapes.dims(16) == {"N": 8, "N_e": 8, "M": 16, "K": 16}
-    with pytest.raises(UsageError, match="N does not grow"):
-        recipe(configuration, base, True, along="M")
+def test_rows_are_runs_and_verdicts_those_of_the_losses(mlp):
+    pandas = pytest.importorskip("pandas")
+    found = swept(mlp, "mup", "sp")
+    frame, record = found.to_frame(), study(found).record
+    assert isinstance(frame, pandas.DataFrame) and len(frame) == 2 * 3 * 3 * 4
+    kept = record["parameterizations"]["mup"]["widths"][1]
+    means = frame[(frame.parameterization == "mup") & (frame.N == 16)].groupby("log2_lr").loss.mean()
+    assert kept["loss"] == pytest.approx(means.min(), abs=1e-5)
+    assert kept["regret"]["nats"] == pytest.approx(means[found.series[0].at] - means.min(), abs=1e-5)
+    assert [c["width"] for c in record["comparisons"]] == [8, 16, 32] and record["comparisons"][0]["verdict"] == "EQUAL"
+
+
+def test_models_that_do_not_fit_are_refused():
+    point = asked_point = type("SizedModel", (), {"parameters": 10**9})
+    check_memory(None, point)
+    with pytest.raises(UsageError, match="1,000,000,000 parameters takes more than 15 GiB"):
+        check_memory(2**30, asked_point)
+
+
+# the command ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_command_trains_a_module_resumes_and_draws(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mlp.py").write_text(MLP)
+    words = "study transfer --model mlp.py:build --base N=8 --widths 16,32 --seeds 2 --steps 3 --grid=-8,-6 --extend 0"
+    words += " --set batch=4 --device cpu --resume kept --plot rates.png --format json"
+    first, second = (scalecalc(*words.split()) for _ in range(2))
+    assert first.exit_code == 3, first.output
+    record, again = json.loads(first.stdout), json.loads(second.stdout)
+    assert record["parameterizations"] == again["parameterizations"] and record["along"] == "N"
+    assert [w["dims"]["N"] for w in record["parameterizations"]["mup"]["widths"]] == [8, 16, 32]
+    assert record["environment"]["seeds"] == 2 and record["settings"]["batch"] == 4
+    assert (tmp_path / "rates.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--base", "M=3,K=2"], "the base has M, and the model has N"),
+        (["--base", "N=8", "--widths", "32,16"], "in increasing order"),
+        (["--widths", "16", "--size", "N=32"], "leave out --widths"),
+        (["--rate", "emb*=2", "--base", "N=8"], "no parameter matches 'emb.'"),
+        (["--data", "text"], "does not learn text"),
+        (["--parameterization", "mean-field"], "is no plan of a module"),
+    ],
+)
+def test_wrong_words_about_a_module_are_one_line(mlp, words, message):
+    found = scalecalc("study", "transfer", "--model", mlp.name, *words)
+    assert found.exit_code == 2 and not found.stdout and len(found.stderr.splitlines()) == 1
+    assert re.search(message, found.stderr), found.stderr
+
+
+def test_sizes_are_multiples_or_said_whole():
+    usual = {"N": 32, "N_e": 48, "M": 4}
+    assert sizes_of(usual, None, "32,64", ()) == [usual, {"N": 64, "N_e": 96, "M": 4}]
+    assert sizes_of(usual, "N=16,N_e=8", "64", ()) == [{"N": 16, "N_e": 8, "M": 4}, {"N": 64, "N_e": 32, "M": 4}]
+    assert sizes_of(usual, None, None, ("M=8", "N=64,M=16"))[1:] == [{**usual, "M": 8}, {**usual, "N": 64, "M": 16}]
+    with pytest.raises(UsageError, match="at N=33 N_e"):
+        sizes_of({"N": 32, "N_e": 1}, None, "33", ())
+
+
+def test_a_family_of_transformers_learns_text():
+    pytest.importorskip("transformers")
+    model = Model("llama")
+    assert model.base == {"N": 32, "L": 2} and Model("mixtral").base["M"] == 4
+    x, y = load("text", ("batch=2", "context=8")).batch(0, 0, "cpu")
+    assert loss(model.build({"N": 32, "L": 1}, 0), x, y, "text").item() == pytest.approx(np.log(256), rel=0.05)

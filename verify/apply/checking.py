@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from scaling_algebra.dynamics.analysis import Analysis
-from scaling_algebra.errors import UsageError, shown
+from scaling_algebra.errors import UsageError, foreign, shown
 from scaling_algebra.recipes.recipe import Recipe, recipe
 from scaling_algebra.recipes.sizes import Sizes, read_sizes, way
 from scaling_algebra.solver.derivation import BY_SHAPE, Derivation, derive
@@ -36,7 +36,8 @@ from scaling_algebra.verify.judging.report import Report, ReportRow
 from scaling_algebra.verify.judging.verdicts import judge
 from scaling_algebra.verify.measuring.batches import descend
 from scaling_algebra.verify.tracing import Traced
-from scaling_algebra.verify.tracing.measuring import OUTPUT, UPDATE, Watch, of_role, roles_of
+from scaling_algebra.verify.tracing.gradients import roles_of
+from scaling_algebra.verify.tracing.measuring import OUTPUT, UPDATE, Watch, of_role
 from scaling_algebra.verify.tracing.models import Inputs, built, called, exactly, usual
 from scaling_algebra.verify.tracing.recording import output_of
 from scaling_algebra.verify.tracing.shapes import read
@@ -53,7 +54,8 @@ TINY = 1e-30
 """Epsilon of a parameter without a gradient."""
 OPTIMIZERS = (torch.optim.Adam, torch.optim.AdamW)
 DIRECT = (".init", ".update")
-"""Endings of what the initial values or the updates of one tensor make: its own numbers decide their power."""
+"""Endings of what the initial values or the updates of one tensor make: its own numbers decide their power,
+where that is one at every step."""
 WIDTHS, WIDER = ("N", "N_e"), 4
 """Axes that grow where no target is given, and how much."""
 
@@ -101,6 +103,7 @@ def check_model(
     model, inputs, own = built(build, sizes[0])
     if own is not None and not isinstance(own, OPTIMIZERS):
         raise UsageError(f"build brings {type(own).__name__}; a check knows Adam and AdamW")
+    _check_trains(model, own, inputs)
     if any(not of_role(model, role) for role in reading.network.tensors):
         raise UsageError("the output grows; return one of the same shape at every size, such as logits")
     where: Any = {"network": reading.network}
@@ -135,7 +138,7 @@ def check_model(
         return _bounded(judge(m, theta, direct={name for name in names if name.endswith(DIRECT)}))
     moved = {x: power.on(ray) for x, power in (folded(numbers, reading) if fold else {}).items()}
     predicted, powers = _predicted(numbers.derivations[0], zero, names, steps, moved)
-    direct = {name for name in names if name.endswith(DIRECT)}
+    direct = {x for x in names if x.endswith(DIRECT) and len({e for e in predicted[x] if isinstance(e, Fraction)}) < 2}
     return judge(m, predicted, powers=powers, direct=direct)
 
 
@@ -149,6 +152,18 @@ def _bounded(report: Report) -> Report:
         for row in report.rows
     )
     return replace(report, rows=rows)
+
+
+def _check_trains(model: nn.Module, own: torch.optim.Optimizer | None, inputs: Inputs) -> None:
+    """Raises UsageError: nothing trains, another model's parameters would, or the output has no gradient."""
+    mine = {id(p) for p in model.parameters()}
+    if not any(p.requires_grad for p in model.parameters()):
+        raise UsageError("no parameter of the model trains: requires_grad is False for all; there is nothing to check")
+    if own is not None and any(id(p) not in mine for group in own.param_groups for p in group["params"]):
+        raise UsageError("the optimizer that build brings has parameters that are not of the model; give it those")
+    with exactly(), foreign("the model"):
+        if not output_of(model(*inputs[0], **inputs[1])).requires_grad:
+            raise UsageError("the output has no gradient: it is detached, or computed under torch.no_grad")
 
 
 def culprit(report: Report) -> ReportRow | None:
@@ -210,10 +225,14 @@ def _measure(
 
 
 def _set(p: Plan, zero: Sequence[str], seed: int) -> torch.optim.Optimizer:
-    """The initial values of a plan, drawn, but for those that start at zero; and its optimizer."""
-    with torch.random.fork_rng(devices=[]):
+    """The initial values of a plan, drawn, those of frozen tensors, too, but for those that start at zero; and its
+    optimizer."""
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)
         p.init_()
+        for e in p.entries:
+            if e.frozen and e.role and e.fill is None:
+                e.tensor.normal_(0.0, e.settings["init_std"].target or 0.0)
     for role in zero:
         for tensor in of_role(p.model, role):
             tensor.zero_()
@@ -221,7 +240,7 @@ def _set(p: Plan, zero: Sequence[str], seed: int) -> torch.optim.Optimizer:
 
 
 def _epsilons(p: Plan) -> dict[str, float]:
-    return {e.name: e.settings["eps"].target or TINY for e in p.entries if e.settings}
+    return {e.name: e.settings["eps"].target or TINY for e in p.entries if "eps" in e.settings}
 
 
 def _gradients(
@@ -257,7 +276,7 @@ def _steps(
         return (out - torch.randn(out.shape, generator=draw, dtype=out.dtype)).square().mean(), 0.0
 
     yield
-    with exactly():
+    with exactly(), foreign("training the model"):
         for _ in descend(optimizer, loss, steps):
             yield
 
@@ -312,7 +331,7 @@ def _readouts(reading: Traced) -> list[str]:
         return []
     (last, *_) = network.statements[-1].inputs
     made = [s.tensor.name for s in network.linear if s.tensor is not None and s.out == last.name]
-    return [role for role in made if len(network.uses(role)) == 1]
+    return [role for role in made if len(network.uses(role)) == 1 and role not in network.frozen]
 
 
 def _flat(inputs: Inputs) -> list[Tensor]:

@@ -1,7 +1,6 @@
 """Forward multipliers put into tensors: W = m w has the numbers of w, moved by powers of m; nothing else changes.
 
-Law: the gradient of W is that of w over m. A normalised step of W is m times that of w where its rate is m times, its
-epsilon and decay 1 / m of that of w; a step along the gradient where its rate is m^2 of it (``spec/gauges.py``).
+Law: that of ``spec/gauges.py``.
 Read next: ``planning.py`` (which multipliers are folded).
 """
 
@@ -12,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from scaling_algebra.errors import UsageError
 from scaling_algebra.recipes.settings import Setting
+from scaling_algebra.spec.gauges import moved
 from scaling_algebra.spec.networks.language import Network, Product, Sum
 from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.powers import Power
@@ -29,15 +29,15 @@ class Ends:
 
 def scaled(settings: Settings, power: Power, factor: float, rule: Optimizer) -> dict[str, Setting]:
     """The settings of m w, of those of w; ``factor`` is m at the target over that at the base."""
-    signs = {"init_std": 1, "lr": rule.factors, "eps": -1, "decay": -rule.factors}
+    signs = moved(rule, "init_std" in settings and settings["init_std"].rule is None)
 
-    def moved(s: Setting, sign: int) -> Setting:
+    def power_of(s: Setting, sign: int) -> Setting:
         if s.rule is None:
             return s
         before = None if s.before is None else s.before * power**sign
         return replace(s, rule=s.rule * power**sign, factor=s.factor * factor**sign, before=before)
 
-    return {what: moved(s, signs[what]) for what, s in settings.items()}
+    return {what: power_of(s, signs[what]) for what, s in settings.items()}
 
 
 def ends(network: Network, multiplier: str) -> Ends:

@@ -22,7 +22,8 @@ from scaling_algebra.spec.networks.files import from_toml
 from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.tracing import Traced
-from scaling_algebra.verify.tracing.measuring import of_role, roles_of
+from scaling_algebra.verify.tracing.gradients import FROZEN, listed, roles_of
+from scaling_algebra.verify.tracing.measuring import of_role
 from scaling_algebra.verify.tracing.models import called
 from scaling_algebra.verify.tracing.shapes import read
 from scaling_algebra.verify.tracing.sources import small_of
@@ -31,8 +32,6 @@ from .folding import ends, scaled
 from .modules import Entry, aliases, parameters, plain_name
 from .plans import Plan, trainer
 
-NAMED = 4
-"""Parameters that an error or a warning names."""
 GIVE = "give plan(build, base, target), where build(sizes) returns the module"
 
 STACKS = (
@@ -84,7 +83,8 @@ def _configured(model: nn.Module, base: Any, target: Any, fold: bool, strict: bo
     base = read_sizes(base, "base") if small is None else sizes_of(_config(small), "base model")
     target = sizes_of(config, "model")
     build = small_of(config.to_dict(), "the configuration", deep=base.get("L") != target["L"])
-    reading = _layered(read(build, strict=strict))
+    reading = layered(read(build, strict=strict))
+    reading = reading.freezing({e.name: FROZEN if e.frozen else "" for e in parameters(model)})
     p = planned(model, reading, _numbers(base, target, given, reading), called(build, dict(reading.base))[0], fold)
     return p if small is None else replace(p, warnings=(*p.warnings, *_otherwise(p, small)))
 
@@ -96,7 +96,7 @@ def _config(model: nn.Module) -> Any:
     return config
 
 
-def _layered(reading: Traced) -> Traced:
+def layered(reading: Traced) -> Traced:
     """A reading of one layer as that of every layer: its number becomes ``*``."""
     text, gauge = _general(reading.text), {_general(role): x for role, x in reading.gauge.items()}
     network = replace(from_toml(text, reading.network.name), unread=reading.network.unread)
@@ -144,11 +144,13 @@ def planned(model: nn.Module, reading: Traced, numbers: Recipe, small: nn.Module
         left[name] = 1.0
     entries, named = [], list(parameters(model))
     roles = roles_of([e.name for e in named], numbers)
-    if alone := [e.name for e in named if not roles[e.name] and not e.frozen]:
-        more = f" and {len(alone) - NAMED} more" if len(alone) > NAMED else ""
-        raise UsageError(
-            f"the output does not depend on {', '.join(alone[:NAMED])}{more}; freeze, or leave out of the model"
-        )
+    train = [e.name for e in named if not e.frozen]
+    for why, names in (
+        ("the output does not depend on", [name for name in train if not roles[name]]),
+        ("no gradient of the output reaches", [name for name in train if network.frozen.issuperset(roles[name])]),
+    ):
+        if names:
+            raise UsageError(f"{why} {listed(names)}; freeze, or leave out of the model")
     for e in named:
         mine = roles[e.name]
         if any(settings[role] != settings[mine[0]] for role in mine):
@@ -194,8 +196,7 @@ def _otherwise(p: Plan, small: nn.Module) -> list[str]:
             grows = network.size(letters).ratio(way.base, way.target)
             if not math.isclose(e.tensor.numel(), counts[name] * grows):
                 odd[name] = None
-    names, more = list(odd)[:NAMED], f" and {len(odd) - NAMED} more" if len(odd) > NAMED else ""
-    return [f"{', '.join(names)}{more}: no size grows as N, N_e or M do; taken as if it did"] if odd else []
+    return [f"{listed(odd)}: no size grows as N, N_e or M do; taken as if it did"] if odd else []
 
 
 def _general(name: str) -> str:

@@ -59,7 +59,8 @@ class Session:
                                  "put its own plan back, or begin with another -o DIR")  # fmt: skip
 
     def todo(self, jobs: Sequence[Job]) -> list[tuple[Setup, RunCell]]:
-        """All cells of this part that are not in the store.
+        """All cells of this part that are not in the store, and the first of a run whose circumstances are not: it
+        tells them.
 
         Raises:
             UsageError, Infeasible: one cannot be done here.
@@ -68,7 +69,9 @@ class Session:
         every = [(setup, cell) for setup in setups for cell in cells(setup)]
         if parts > 1:
             every = sorted(every, key=lambda item: -cost(*item))[part - 1 :: parts]
-        missing = [item for item in every if kept(*item, self.store) is None]
+        lost = {setup.run for setup in setups if not self.store.environment(setup.run)}
+        again = {setup.run: cell for setup, cell in reversed(every) if setup.run in lost}
+        missing = [x for x in every if again.get(x[0].run) == x[1] or kept(*x, self.store) is None]
         for setup in {setup.run: setup for setup, _ in missing}.values():
             runs.check(setup, self.pool.hardware.most, self.pool.free)
         return missing

@@ -16,7 +16,10 @@ from scaling_algebra.errors import UsageError, named
 from .shared import POOL, RESUME, again, integers, kept, pool, progress
 
 STUDIES = {
-    "transfer": ("Sweeps of the learning rate.", "scaling_algebra.verify.commands.transfer"),
+    "transfer": (
+        "Does the rate that was tuned on a small model stay the best of a large one?",
+        "scaling_algebra.verify.commands.transfer",
+    ),
     "limit": ("The limit of infinite width.", "scaling_algebra.verify.commands.limit"),
 }
 """Studies with options of their own."""
@@ -29,7 +32,7 @@ STUDIES = {
     epilog=examples(
         "scalecalc study --list",
         "scalecalc study routers --only softmax --seeds 64 -o routers.md",
-        "scalecalc study transfer --regime III --optimizer adam",
+        "scalecalc study transfer --model mymodel.py:build",
     ),
 )
 @click.argument("names", nargs=-1, metavar="[NAME]...")
@@ -51,7 +54,7 @@ def command(
 ) -> tuple[Answer, int]:
     """Run experiments of the papers (all of them without NAME) and say what became of every claim.
 
-    `study transfer` sweeps the learning rate at several widths, `study limit` computes the limit of infinite width;
+    `study transfer` trains a model at several sizes and rates, `study limit` computes the limit of infinite width;
     each has options of its own (study transfer --help).
 
     A claim is predicted, published or planted; one that contradicts the prediction must be refuted. Exit codes: 0 every

@@ -54,6 +54,9 @@ def command(
     jobs, claims, written_by = runs_of(plans[0])
     store = Store(*folders)
     judged = [(run, run.report(store, claims, required=required)) for run in jobs]
+    if store.damaged:
+        said = "damaged rows, which are left out; verify --resume measures them again"
+        click.echo(f"scalecalc: warning: {said}: {len(store.damaged)}", err=True)
     if evidence is not None:
         write_evidence(evidence, judged, written_by)
     return finish(judged, written_by, folder, file, form, every)

@@ -1,142 +1,173 @@
-"""``scalecalc study transfer``: learning-rate sweeps over widths, derived parameterizations beside standard ones."""
+"""``scalecalc study transfer``: does the rate that was tuned on a small model stay the best of a large one?"""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import click
 
-from scaling_algebra import limits
-from scaling_algebra.commands.options import WHERE, Answer, Count, Name, examples, printed
+from scaling_algebra import files, limits
+from scaling_algebra.commands.options import OPTIMIZER, Answer, Count, Name, PathType, examples, options, printed
 from scaling_algebra.errors import UsageError
-from scaling_algebra.spec.configuration import Configuration
-from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS, READOUTS
-from scaling_algebra.verify.networks.scales import AXES, Dims
-from scaling_algebra.verify.studies.tasks import SWEPT, TASKS, numbers
+from scaling_algebra.recipes.sizes import Sizes, read_sizes
+from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
 
 from .shared import POOL, RESUME, defaulted, integers, kept, pool, positive, progress, reals, resumable
+
+GROWN = ("N", "N_e")
+"""Axes that grow along --widths."""
+DATA = ("text", "digits", "teacher")
+DTYPES = ("float32", "bfloat16")
 
 
 @click.command(
     "study transfer",
     epilog=examples(
-        "scalecalc study transfer --regime III --optimizer adam",
-        "scalecalc study transfer --ray N=0,N_e=0,M=1,K=1 --along M --widths 4,8,16",
-        "scalecalc study transfer --regime II --data text --optimizer adamw --seeds 4 -o runs/text.json",
+        "scalecalc study transfer",
+        "scalecalc study transfer --model mymodel.py:build --data mymodel.py:batches --widths 64,128,256",
+        "scalecalc study transfer --base N=64,N_e=128,M=8,K=4 --size N=128,N_e=256,M=16,K=8 --device cuda --workers 10",
     ),
 )
-@WHERE
 @defaulted(
-    "--data", type=Name("data", TASKS), default="digits", metavar="NAME", help=f"What is learned: {', '.join(TASKS)}."
+    "--model",
+    default="mixtral",
+    metavar="NAME",
+    help="FILE.py:build of yours, hf:config.json, or a family of transformers, such as mixtral or llama.",
 )
+@click.option(
+    "--data",
+    metavar="NAME",
+    help=f"{', '.join(DATA)}, or FILE.py:batches of yours; default: text where the model begins with an embedding.",
+)
+@OPTIMIZER
 @defaulted(
     "--parameterization",
     "names",
     multiple=True,
-    default=("mup", "mssp", "sp"),
+    default=("mup", "sp"),
     type=Name("parameterization", PARAMETERIZATIONS),
     metavar="NAME",
-    help="Repeatable. Those that are not derived are the negative control.",
+    help="Repeatable: the plans mup and mssp, and sp, the model's own values with one rate for all, the control.",
 )
+@click.option("--base", metavar="SIZES", help="The size that is tuned, such as N=32,N_e=64,M=4,K=2.")
+@click.option("--widths", metavar="N,N,...", help="Values of N, the base's first; N_e grows along.  [default: 1,2,4 N]")
+@click.option("--size", "sizes", multiple=True, metavar="SIZES", help="Instead of --widths, repeatable: any sizes.")
+@click.option("--grid", metavar="FIRST,LAST[,SPACING]", help="log2 of the rates.  [default: -10,-5]")
 @defaulted(
-    "--readout-init",
-    "readout",
-    type=Name("readout init", READOUTS),
-    default="zero",
-    metavar="KIND",
-    help=f"Of every parameterization: {' or '.join(READOUTS)}.",
+    "--extend", default=4, type=Count(0, limits.RATES), help="Rates to add per size while its optimum is on the edge."
 )
-@defaulted(
-    "--along", type=Name("axis", AXES), default="N", metavar="NAME", help="The axis that --widths are values of."
-)
-@click.option("--widths", metavar="N,N,...", help="At least three for a verdict; default, along N: the data's.")
-@click.option(
-    "--base", metavar="SIZES", help="Size at which all parameterizations are alike, e.g. N=32,N_e=32,M=4,K=4."
-)
-@defaulted(
-    "--sweep",
-    "swept",
-    type=Name("constant", SWEPT),
-    default="lr",
-    metavar="NAME",
-    help="The constant that --grid is of: lr; or every init std, every epsilon, alpha of the sum over experts.",
-)
-@click.option("--lr", metavar="NUMBER", help="Learning rate where another constant is swept.")
-@click.option("--grid", metavar="FIRST,LAST[,SPACING]", help="log2 of what is swept, e.g. --grid=-10,-4.")
-@defaulted(
-    "--extend", default=4, type=Count(0, limits.RATES), help="Rates to add per width while its optimum is on the edge."
-)
-@defaulted("--seeds", default=8, type=Count(1, limits.SEEDS), help="Replicas, at least four for a verdict.")
-@click.option("--steps", type=Count(1, limits.STEPS), help="Number of optimizer steps; default: the data's.")
-@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="Repeatable, e.g. batch=32, context=1024.")
-@POOL
-@RESUME
+@defaulted("--seeds", default=4, type=Count(1, limits.SEEDS), help="Runs of every point, at least four for a verdict.")
+@defaulted("--steps", default=100, type=Count(2, limits.STEPS), help="Number of optimizer steps.")
+@click.option("--rate", "rates", multiple=True, metavar="PATTERN=FACTOR", help='Repeatable, such as "*embed*=2".')
+@click.option("--decay", metavar="NUMBER", help="Weight decay at the base; rate times decay is the same at every size.")
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="Repeatable, of the data: batch=32.")
+@defaulted("--dtype", type=Name("dtype", DTYPES), default="float32", metavar="NAME", help="float32 or bfloat16.")
+@click.option("--plot", type=PathType(), metavar="FILE.png", help="Draw loss against rate, too.")
+@options(POOL, RESUME)
 @printed()
 def command(**given: Any) -> tuple[Answer, int]:
-    """Sweep the learning rate at several widths and say whether the optimum stays where it is.
+    """Train a model at several sizes and rates, and say whether the best rate of the smallest stays the best.
 
     Exit codes: 0 TRANSFERS, 1 DRIFTS, 2 wrong usage, 3 INCONCLUSIVE, 130 interrupted. With a negative control beside
     them (sp), derived parameterizations transfer only where the control is seen to drift.
     """
-    task = TASKS[given["data"]]
-    names = dict.fromkeys(given["names"])
-    where = (given["regime"], given["optimizer"])
-    configurations = [Configuration.of(*where, name, ray=given["ray"], epsilon=given["epsilon"]) for name in names]
-    if given["widths"] is None and given["along"] != "N":
-        raise UsageError(f"--along {given['along']} has no default widths; give --widths, e.g. 4,8,16")
-    widths = _increasing("widths", integers("widths", given["widths"])) if given["widths"] is not None else task.widths
-    swept, lr = given["swept"], 2.0 ** (sum(task.grid[:2]) / 2)
-    if swept == "epsilon" and any(x.optimizer.regime is None for x in configurations):
-        raise UsageError(f"{given['optimizer']} has no epsilon; leave out --sweep epsilon")
-    if given["lr"] is not None:
-        if swept == "lr":
-            raise UsageError("--lr is the rate of a sweep of another constant; give --sweep init, epsilon or alpha")
-        lr = positive("learning rate", given["lr"])
-    grid, base = _grid(given["grid"]), {**task.base, **_base(given["base"])}
-
+    grid, rates = _grid(given["grid"] or "-10,-5"), _rates(given["rates"])
+    decay = 0.0 if given["decay"] is None else positive("weight decay", given["decay"])
+    if given["plot"] is not None:
+        if given["plot"].suffix.lower() != ".png":
+            raise UsageError(f"--plot draws a PNG; give FILE.png, not {given['plot']}")
+        files.check_place(given["plot"].parent, "choose another --plot FILE.png")
     import numpy  # noqa: F401  torch warns where it is missing
+    from torch import nn
 
-    from scaling_algebra.verify.networks.base_shapes import recipe
+    from scaling_algebra.verify.studies.data import load
+    from scaling_algebra.verify.studies.models import Model
     from scaling_algebra.verify.studies.presentation import study
     from scaling_algebra.verify.studies.sweep import Course
-    from scaling_algebra.verify.studies.transfer import check_memory, transfer
+    from scaling_algebra.verify.studies.training import How, loss
+    from scaling_algebra.verify.studies.transfer import check_memory, points, transfer
 
-    size = base, task.transformer, given["readout"], given["along"]
-    recipes = [recipe(configuration, *size) for configuration in configurations]
-    data, steps = task.data(given["settings"]), given["steps"] or task.steps
-    seeds, store = range(given["seeds"]), kept(given["resume"])
+    model = Model(given["model"])
+    sizes = sizes_of(model.base, given["base"], given["widths"], given["sizes"])
+    smallest = model.build(sizes[0], 0)
+    name = given["data"] or ("text" if any(isinstance(x, nn.Embedding) for x in smallest.modules()) else "digits")
+    data, settings = load(name, given["settings"]), given["settings"]
+    loss(smallest, *data.batch(0, 0, "cpu"), name)  # fail before the long part
+    how = How(model.name, name, settings, data.digest, given["steps"], given["dtype"], decay)
+    asked = points(model, list(dict.fromkeys(given["names"])), given["optimizer"], sizes, rates)
+    store = kept(given["resume"])
     with store.alone(), pool(given) as workers:
-        for each in recipes:  # fail before the long part
-            check_memory(workers.free, each, widths[-1], given["seeds"])
-            data.build(each, each.dims(widths[0]), [0], "cpu")
+        check_memory(workers.free, asked[-1])
         with resumable(given["resume"]), progress() as watch:
-            course = Course(task, data, steps, seeds, swept, lr, workers, watch, store)
-            result = transfer(course, recipes, widths, grid, given["extend"])
+            course = Course(how, range(given["seeds"]), workers, watch, store)
+            result = transfer(course, data, given["optimizer"], asked, grid, given["extend"])
     document = study(result)
     record = {"command": "scalecalc " + " ".join(sys.argv[1:]), **document.record}
+    if given["plot"] is not None:
+        _draw(given["plot"], record)
     return replace(document, record=record), result.exit_code
 
 
-def _base(text: str | None) -> Dims:
-    wrong = f"cannot read the base size {text!r}; write e.g. N=32,N_e=32,M=4,K=4"
-    return numbers("axis of the base size", text.split(",") if text else (), AXES, limits.SIZE, wrong)
+def _draw(path: Path, record: Mapping[str, Any]) -> None:
+    from scaling_algebra.verify.studies.figures import draw
+
+    draw("rates", path, [record], [""])
 
 
-def _grid(text: str | None) -> list[float] | None:
-    if text is None:
-        return None
+def sizes_of(usual: Sizes, base: str | None, widths: str | None, sizes: tuple[str, ...]) -> list[dict[str, int]]:
+    """The base and all sizes after it.
+
+    Raises:
+        UsageError: widths that are not multiples, or not increasing; both widths and sizes.
+    """
+    first = {**usual, **(_read(base, "base") if base else {})}
+    if unknown := next((axis for axis in first if axis not in usual), None):
+        raise UsageError(f"the base has {unknown}, and the model has {', '.join(usual)}; leave it out")
+    if sizes:
+        if widths:
+            raise UsageError("--size says sizes whole; leave out --widths")
+        return [first, *({**first, **_read(text, "size")} for text in sizes)]
+    if "N" not in first:
+        raise UsageError(f"the model has {', '.join(first)} and no N; give --size instead of --widths")
+    n = first["N"]
+    values = integers("widths", widths) if widths else [n, 2 * n, 4 * n]
+    if values[0] != n:
+        values = [n, *values]
+    if any(a >= b for a, b in pairwise(values)):
+        raise UsageError(f"widths are {values!r}, the base's first; give them in increasing order")
+    grown = []
+    for value in values:
+        scaled = {axis: x * value for axis, x in first.items() if axis in GROWN}
+        if odd := next((axis for axis, x in scaled.items() if x % n), None):
+            raise UsageError(f"at N={value} {odd} is no whole number; give multiples of N={n}, or --size")
+        grown.append({**first, **{axis: x // n for axis, x in scaled.items()}})
+    return grown
+
+
+def _read(text: str, label: str) -> dict[str, int]:
+    """Sizes as they are said: without K where it is not."""
+    return {axis: n for axis, n in read_sizes(text, label).items() if f"{axis}=" in text.replace(" ", "")}
+
+
+def _rates(texts: tuple[str, ...]) -> dict[str, float]:
+    rates = {}
+    for text in texts:
+        pattern, equals, factor = text.rpartition("=")
+        if not (equals and pattern):
+            raise UsageError(f"cannot read the rate {text!r}; write PATTERN=FACTOR, such as *embed*=2")
+        rates[pattern] = positive(f"factor of {pattern}", factor)
+    return rates
+
+
+def _grid(text: str) -> list[float]:
     rates = reals("grid", text)
     if len(rates) in (2, 3):
         first, last, spacing = (*rates, 1.0)[:3]
         if spacing > 0 and 2 * spacing <= last - first < limits.RATES * spacing and max(-first, last) <= 1000:
             return [first + k * spacing for k in range(int((last - first) / spacing + 1e-9) + 1)]
     raise UsageError(f"the grid is {text!r}; give FIRST,LAST[,SPACING] with three rates or more, e.g. -10,-4")
-
-
-def _increasing(label: str, numbers: list[int]) -> list[int]:
-    if any(n < 1 for n in numbers) or any(a >= b for a, b in pairwise(numbers)):
-        raise UsageError(f"{label} are {numbers!r}; give positive ones in increasing order, without repeats")
-    return numbers

@@ -159,7 +159,7 @@ def command(ctx: click.Context, /, **given: Any) -> int:
                 click.echo(f"scalecalc: warning: {changes}", err=True)
         session.check(jobs)
         if store.damaged:
-            click.echo(f"scalecalc: warning: {len(store.damaged)} damaged rows are measured again", err=True)
+            click.echo(f"scalecalc: warning: damaged rows, which are measured again: {len(store.damaged)}", err=True)
         if folder is not None:
             write_plan(folder, {**record, "runs": [run.as_json() for run in jobs]}, resume is not None)
         with resumable(folder, how):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -38,17 +38,42 @@ class Descent:
 
 @dataclass(frozen=True)
 class Computed:
-    """States of all samples by updates; ``why`` they end before the last one, if they do."""
+    """States of all samples by updates; ``why`` they end before the last one, if they do.
+
+    Attributes:
+        error: of the output where experts are sampled: its standard deviation over sets of samples; else 0.
+    """
 
     course: Descent
     limit: Limit
     states: tuple[tuple[State, ...], ...]
     why: str = ""
+    error: float = 0.0
+
+    @property
+    def outputs(self) -> Values:
+        """The output, (updates, samples)."""
+        name = self.limit.network.output
+        return np.array([[float(s.signals[name]) for s in row] for row in self.states])
+
+
+SETS = 4
+"""Sets of samples of experts whose outputs are compared."""
 
 
 def trajectory(course: Descent) -> Computed:
     """The limit, as far as it is covered."""
-    limit, states = Limit(course.derivation, course.inputs, course.lr, course.seed), []
+    first = _computed(course, 0)
+    if not first.limit.sampled:
+        return first
+    outputs = [first.outputs, *(_computed(course, draw).outputs for draw in range(1, SETS))]
+    common = min(map(len, outputs))
+    error = np.std([x[:common] for x in outputs], axis=0, ddof=1).max(initial=0.0)
+    return replace(first, error=float(error))
+
+
+def _computed(course: Descent, draw: int) -> Computed:
+    limit, states = Limit(course.derivation, course.inputs, course.lr, course.seed, draw), []
     try:
         for state in limit.train(course.steps, course.targets):
             states.append(state)

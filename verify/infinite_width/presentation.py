@@ -11,7 +11,7 @@ from scaling_algebra.documents.blocks import Block, Document, Grid, Heading, Lin
 from scaling_algebra.verify.judging.fit import Verdict, number
 from scaling_algebra.verify.judging.presentation import interval, signed
 
-from .course import Computed
+from .course import SETS, Computed
 from .vectors import Values
 
 if TYPE_CHECKING:
@@ -39,11 +39,16 @@ def document(t: Computed, compared: Mapping[str, Compared]) -> Document:
             found.append((c.name, f"{c.error:.4f}", f"{c.scale:.4f}", *slope, c.verdict))
         blocks.append(Grid.of(header, found))
     lines = ["d NAME: gradient of f; |NAME|: root-mean-square of the entries, of experts that are alike of one"]
+    if t.error:
+        lines.append(
+            f"experts are sampled: f is known to {t.error:.1g}, its standard deviation over {SETS} sets of samples"
+        )
     lines += [f"undecided after {steps - 1} updates: {t.why}" if steps else f"undecided: {t.why}"] if t.why else []
     if compared:
         lines.append(
             "error: of the mean over seeds, of: the largest value of the limit; a deviation must fall as n^(-1/2)"
         )
+        lines.append(_moved(t, compared))
     record = {
         "configuration": course.derivation.configuration.as_json(),
         "steps": course.steps,
@@ -51,6 +56,7 @@ def document(t: Computed, compared: Mapping[str, Compared]) -> Document:
         "lr": course.lr,
         "limit": {name: [number(x) for x in values] for name, values in named.items()},
         "undecided": t.why or None,
+        "error": number(t.error),
         "trained": {name: c.as_json() for name, c in compared.items()},
     }
     return Document((*blocks, Lines.of(*lines)), record)
@@ -60,6 +66,21 @@ def exit_code(t: Computed, compared: Mapping[str, Compared]) -> int:
     """1 where a deviation does not fall, 3 where something is undecided, else 0."""
     verdicts = {c.verdict for c in compared.values()}
     return 1 if Verdict.REFUTED in verdicts else 3 if t.why or Verdict.INCONCLUSIVE in verdicts else 0
+
+
+MOVED = 0.1
+"""Change of the output that ends the delay of learning (MSSP paper, Fig. 1 and App. Q.3)."""
+
+
+def _moved(t: Computed, compared: Mapping[str, Compared]) -> str:
+    """After how many updates the output has moved, in the limit and where it was trained."""
+    f = compared[t.limit.network.output]
+    courses = {"in the limit": t.outputs, **{f"at n = {n}": x for n, x in zip(f.sizes, f.means, strict=True)}}
+    found = []
+    for where, values in courses.items():
+        late = (np.abs(values - values[0]).max(1) > MOVED).tolist()
+        found.append(f"{late.index(True)} {where}" if any(late) else f"more than {len(values) - 1} {where}")
+    return f"updates until f has moved by {MOVED}: {', '.join(found)}"
 
 
 def _clean(x: float) -> float:

@@ -6,14 +6,13 @@ left out: a signal has a limit where its power is 0 and the bound is below it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import prod
 from typing import Any
 
 import numpy as np
-from scipy.special import erf, expit
 
 from scaling_algebra.errors import UsageError
 from scaling_algebra.solver.derivation import Derivation
@@ -22,23 +21,12 @@ from scaling_algebra.verify.measuring.sizes import FIXED
 from scaling_algebra.verify.networks.scales import FIXED_SIZES
 
 from .contraction import HALF, NONE, Contractions, Leading, added, levelled, named, numbers
-from .vectors import GaussianMatrix, NotCovered, Space, Values
+from .functions import ENTRYWISE, softmax
+from .fusing import fused
+from .vectors import GaussianMatrix, NotCovered, Particles, Space, Values
 
-
-def _normal(x: Values) -> Values:
-    density: Values = np.exp(-(x**2) / 2) / (2 * np.pi) ** 0.5
-    return density
-
-
-ENTRYWISE: dict[str, tuple[Callable[[Values], Any], Callable[[Values], Any]]] = {
-    "gate": (expit, lambda x: expit(x) * expit(-x)),
-    "sigmoid": (expit, lambda x: expit(x) * expit(-x)),
-    "tanh": (np.tanh, lambda x: 1 - np.tanh(x) ** 2),
-    "silu": (lambda x: x * expit(x), lambda x: expit(x) * (1 + x * expit(-x))),
-    "gelu": (lambda x: x * (1 + erf(x / 2**0.5)) / 2, lambda x: (1 + erf(x / 2**0.5)) / 2 + x * _normal(x)),
-    "relu": (lambda x: np.maximum(x, 0), lambda x: (x > 0) * 1.0),
-}
-"""Functions of one number, with their slopes."""
+SAMPLES = 2**16
+"""Samples of the Gaussians of one expert."""
 
 
 @dataclass
@@ -47,13 +35,15 @@ class LimitTensor:
 
     Attributes:
         start, current, momentum: of tensors with at most one letter that grows.
-        matrices: by the values of its other letters. extra: power of n beside that of entries of variance 1/n.
+        grow: the letters of a matrix. matrices: by the values of the others that do not grow.
+        extra: power of n beside that of entries of variance 1/n.
         updates: factors of every rank-one gradient. shares, buffer: what the tensor and its momentum have of each.
     """
 
     tensor: Tensor
     letters: str
     rate: tuple[float, Fraction] | None
+    grow: str = ""
     start: Leading | None = None
     current: Leading | None = None
     momentum: Leading | None = None
@@ -81,22 +71,23 @@ class Limit:
         inputs: (samples, *dimensions of the data).
         lr: the learning rate of every tensor, without its power of n; all other constants are 1.
         seed: of the tensors that do not grow, whose values the limit depends on.
+        draw: of the samples of experts that grow in number.
 
     Raises:
         UsageError: an axis that grows otherwise than the width, another optimizer than SGD, a statement without a rule.
     """
 
-    def __init__(self, derivation: Derivation, inputs: Values, lr: float, seed: int = 0) -> None:
+    def __init__(self, derivation: Derivation, inputs: Values, lr: float, seed: int = 0, draw: int = 0) -> None:
         self.network, scaling = derivation.network, derivation.scaling
         ray = derivation.ray
         sizes = {"L": FIXED, "K": FIXED, **FIXED_SIZES}
         letters = self.network.letters
         self.growing = frozenset(x for x, axis in letters.items() if axis not in FIXED_SIZES and ray[axis])
+        self.network = fused(self.network, self.growing)
         axes = {self.network.axes[x] for x in self.growing if x in self.network.axes}
-        if few := sorted(axes & {"M", "K", "L"}):
+        if "L" in axes:
             raise UsageError(
-                f"{few[0]} grows on this ray: then experts or layers are draws from a distribution, and their limit (a "
-                "mean-field hierarchy, MSSP paper, App. K to O) is not computed; give a ray such as N=1,N_e=1,M=0"
+                "L grows on this ray: the limit of many layers is not computed; give a ray such as N=1,L=0"
             )
         if len({ray[axis] for axis in axes}) > 1:
             raise UsageError(f"axes grow at different rates ({ray}); the limit is computed where all grow alike")
@@ -107,13 +98,13 @@ class Limit:
                 "limit is not computed; give sgd or momentum"
             )
         self.rate = ray[min(axes)] if axes else Fraction(1)
-        self.ray, self.inputs = ray, inputs
+        self.ray, self.inputs, self.draw = ray, inputs, draw
         (rule,) = derivation.optimizer.rules
         self.decay = float(rule.options.get("momentum", 0.0))
         fixed = {x: sizes.get(axis, FIXED) for x, axis in letters.items() if x not in self.growing}
-        self.products = Contractions(letters, self.growing, fixed, {axis: Space() for axis in sorted(axes)})
+        self.products = Contractions(letters, self.growing, fixed, self._spaces(axes, frozenset(scaling.tied)))
         self.multipliers = {m: self._number(1 / p) for m, p in scaling.multipliers.items()}
-        self._check()
+        self._check(frozenset(scaling.tied))
         drawn, self.weights = np.random.default_rng(seed), dict[str, LimitTensor]()
         for role, tensor in self.network.tensors.items():
             powers = scaling.tensors[role]
@@ -123,38 +114,61 @@ class Limit:
             alike = tensor.experts if role in scaling.tied else ""
             self.weights[role] = self._drawn(tensor, rate, std, alike, drawn)
 
+    def _spaces(self, axes: Iterable[str], tied: frozenset[str]) -> dict[str, Space | Particles]:
+        """The random variables of every axis that grows; along experts samples, of the tensors that differ there."""
+        letters, sources = self.network.letters, list[str]()
+        for role, tensor in self.network.tensors.items():
+            own = set(tensor.letters) - (set(tensor.experts) if role in tied else set())
+            sources += [tensor.symbol] if any(letters[x] == "M" for x in own) else []
+        return {axis: Particles(sources, SAMPLES, draw=self.draw) if axis == "M" else Space() for axis in sorted(axes)}
+
+    @property
+    def sampled(self) -> bool:
+        """Experts grow in number."""
+        return "M" in self.products.spaces
+
     def _number(self, power: Any) -> tuple[float, Fraction]:
         """A power of the axes as a number and a power of n."""
         fixed = {axis: 1 if self.ray[axis] else FIXED for axis, _ in power.terms}
         return float(power.at(fixed)), power.on(self.ray) / self.rate
 
-    def _check(self) -> None:
-        for name, letters in self.network.signals.items():
-            if len(self.growing & set(letters)) > 1:
-                raise UsageError(f"the signal {name} has two indices that grow: its limit is not computed")
-        for tensor in self.network.tensors.values():
-            if len(self.growing & set(tensor.letters)) > 2:
-                raise UsageError(f"the tensor {tensor.symbol} has three indices that grow: its limit is not computed")
+    def _check(self, tied: frozenset[str]) -> None:
+        for s in self.network.statements:
+            grow = [x for x in self.network.signals[s.out] if x in self.growing]
+            if len(grow) > 1 and not (len(grow) == 2 and any(map(self.products.sampled, grow))):
+                raise UsageError(f"the signal {s.out} has two indices that grow: its limit is not computed")
+        for role, tensor in self.network.tensors.items():
+            if len(self.growing & set(tensor.letters)) > 2 + (role in tied):
+                mend = (
+                    "; where experts start alike (--parameterization mssp) it is"
+                    if tensor.experts in self.growing
+                    else ""
+                )
+                raise UsageError(
+                    f"the tensor {tensor.symbol} has three indices that grow: its limit is not computed{mend}"
+                )
         for s in self.network.functions:
             along = s.over in self.growing
+            if len(self.growing & set(self.network.signals[s.out])) > 1:
+                raise UsageError(f"{s.name} at {s.out} has two indices that grow: its limit is not computed")
             if s.kind.kind == "noise" or s.kind.selects or (s.kind.kind == "norm" and (not along or s.kind.centres)):
                 raise UsageError(f"the limit has no rule for {s.name} at {s.out}")
-            if s.kind.kind == "softmax" and along:
+            if s.kind.kind == "softmax" and along and not self.products.sampled(s.over):
                 raise UsageError(f"the softmax at {s.out} goes along an index that grows: its limit is not computed")
 
     def _drawn(
         self, tensor: Tensor, rate: Any, std: tuple[float, Fraction], alike: str, drawn: np.random.Generator
     ) -> LimitTensor:
-        letters, grow = tensor.letters, "".join(x for x in tensor.letters if x in self.growing)
-        fixed = "".join(x for x in letters if x not in grow)
+        letters, grow = tensor.letters, "".join(x for x in tensor.letters if x in self.growing and x != alike)
+        fixed = "".join(x for x in letters if x not in self.growing)
         shape = [self.products.sizes[x] for x in fixed]
-        weight, (size, power) = LimitTensor(tensor, letters, rate), std
+        weight, (size, power) = LimitTensor(tensor, letters, rate, grow), std
         power = power if size else NONE
         if len(grow) < 2:
             once = [1 if x == alike else n for x, n in zip(fixed, shape, strict=True)]
             if grow:
                 space, count = self.products.space(grow), prod(once)
-                values = space.gaussians(count)
+                values = space.gaussians(count, tensor.symbol)
                 values = values.reshape(*once, -1)
                 values = np.broadcast_to(values, (*shape, values.shape[-1]))
             else:
@@ -165,7 +179,9 @@ class Limit:
             weight.extra = power + HALF
             for index in np.ndindex(*shape):
                 of = tuple(0 if x == alike else k for x, k in zip(fixed, index, strict=True))
-                weight.matrices[index] = weight.matrices[of] if of in weight.matrices else GaussianMatrix(size, spaces)
+                weight.matrices[index] = (
+                    weight.matrices[of] if of in weight.matrices else GaussianMatrix(size, spaces, tensor.symbol)
+                )
         return weight
 
     def _through(self, role: str, letters: str, operands: Sequence[Leading], out: str, where: str) -> Leading:
@@ -175,18 +191,8 @@ class Limit:
         if weight.current is not None:
             return self.products.contract([weight.current.renamed(names), *operands], out, where)
         parts = []
-        row, column = (x for x in letters if x in self.growing)
-        transposed = not any(q.over == column for q in operands)
-        source, target = (row, column) if transposed else (column, row)
-        inputs = [q for q in operands if q.over == source]
-        if not inputs:
-            raise NotCovered(f"{where} is a matrix by itself")
         if weight.matrices:
-            x = self.products.entrywise(inputs, source, where)
-            others = [q for q in operands if q.over != source]
-            parts.append(
-                self.products.contract([self._image(weight, names, x, target, transposed), *others], out, where)
-            )
+            parts.append(self._matrix(weight, names, operands, out, where))
         for k, factors in enumerate(weight.updates):
             if weight.shares[k] and weight.rate is not None:
                 spare = {x: chr(0x2100 + i) for i, x in enumerate(self._inside(factors, weight.letters))}
@@ -195,16 +201,36 @@ class Limit:
                 parts.append(
                     self.products.contract([*taken, *operands], out, where).times(weight.shares[k], weight.rate[1])
                 )
-        return added(parts)
+        return added(parts) if parts else self.products.zero(out)
 
     @staticmethod
     def _inside(factors: Iterable[Leading], letters: str) -> str:
         return "".join(dict.fromkeys(x for q in factors for x in q.letters if x not in letters))
 
-    def _image(
-        self, weight: LimitTensor, names: Mapping[str, str], x: Leading, target: str, transposed: bool
+    def _matrix(
+        self, weight: LimitTensor, names: Mapping[str, str], operands: Sequence[Leading], out: str, where: str
     ) -> Leading:
+        """The product with a matrix as it started; what only its operands sum is summed first."""
+        row, column = (names[x] for x in weight.grow)
+        sides = {x: {q.over for q in operands if x in q.over} for x in (column, row)}
+        transposed = not sides[column] or (sides[column] != {column} and sides[row] == {row})
+        source, target = (row, column) if transposed else (column, row)
+        inner = {source}
+        while more := {x for q in operands if inner & set(q.over) for x in q.over} - inner - set(out):
+            inner |= more
+        taken, others = [q for q in operands if inner & set(q.over)], [q for q in operands if not inner & set(q.over)]
+        if not any(source in q.over for q in taken):
+            raise NotCovered(f"{where} is a matrix by itself")
         fixed = "".join(names[k] for k in weight.letters if names[k] not in self.growing)
+        elsewhere = {*out, *fixed, *(x for q in others for x in q.letters)}
+        letters = "".join(dict.fromkeys(x for q in taken for x in q.letters if x in elsewhere))
+        left = "".join(dict.fromkeys(x for q in taken for x in q.over if x in out))
+        x = self.products.contract(taken, letters + left.replace(source, "") + source, where)
+        if x.over != source:
+            raise NotCovered(f"{where} is a matrix times what has two indices that grow")
+        return self.products.contract([self._image(weight, fixed, x, target, transposed), *others], out, where)
+
+    def _image(self, weight: LimitTensor, fixed: str, x: Leading, target: str, transposed: bool) -> Leading:
         letters = "".join(dict.fromkeys(fixed + x.letters))
         shape, images = [self.products.sizes[k] for k in letters], []
         for index in np.ndindex(*shape):
@@ -262,8 +288,11 @@ class Limit:
             if q.power == NONE or not lengths.all():
                 raise NotCovered(f"{s.out} divides by zero")
             return replace(q, values=q.values / lengths[..., None], power=Fraction(0), rest=q.rest - q.power)
+        if s.kind.kind == "softmax" and q.over:
+            e = np.exp(levelled(q).values)
+            return Leading(q.letters, q.over, e / e.mean(-1, keepdims=True), Fraction(-1), q.rest - 1)
         if s.kind.kind == "softmax":
-            return Leading(q.letters, "", _softmax(numbers(q), q.letters.index(s.over)), rest=q.rest)
+            return Leading(q.letters, "", softmax(numbers(q), q.letters.index(s.over)), rest=q.rest)
         value = ENTRYWISE[s.name][0]
         if q.over:
             return self.products.apply(value, [levelled(q)], q.letters, q.over, s.out)
@@ -277,9 +306,14 @@ class Limit:
             removed = self.products.contract([unit, along.times(-1.0, Fraction(-1))], q.letters + q.over, s.out)
             whole = added([above, removed])
             return replace(whole, values=whole.values / lengths[..., None]).times(1.0, -q.power)
+        if s.kind.kind == "softmax" and q.over:
+            shares = self._function(s, q)
+            mean = self.products.contract([shares, above], q.letters, s.out)
+            whole = added([above, self.products.contract([mean.times(-1.0)], q.letters + q.over, s.out)])
+            return self.products.entrywise([shares, whole], q.over, s.out)
         if s.kind.kind == "softmax":
             axis = q.letters.index(s.over)
-            phi = _softmax(numbers(q), axis)
+            phi = softmax(numbers(q), axis)
             values = phi * (above.values - (phi * above.values).sum(axis, keepdims=True))
             values = np.where(np.abs(values) > 1e-14 * np.abs(above.values).max(initial=0), values, 0.0)
             return replace(above, values=values, power=above.power if values.any() else NONE)
@@ -361,7 +395,7 @@ class Limit:
         return State(scalars, slopes)
 
     def _rms(self, q: Leading) -> Values:
-        return self.products.lengths(q) if q.power == 0 else np.zeros(q.values.shape[:-1])
+        return self.products.lengths(q) if q.power == 0 else np.zeros(q.values.shape[: len(q.letters)])
 
     def _step(self, samples: Sequence[tuple[float, list[tuple[str, Any]]]]) -> None:
         for weight in self.weights.values():
@@ -384,9 +418,3 @@ class Limit:
             weight.shares = weight.shares - rate * weight.buffer
             if weight.current is not None and weight.momentum is not None:
                 weight.current = added([weight.current, weight.momentum.times(-rate, power)])
-
-
-def _softmax(x: Values, axis: int) -> Values:
-    e = np.exp(x - x.max(axis, keepdims=True))
-    values: Values = e / e.sum(axis, keepdims=True)
-    return values

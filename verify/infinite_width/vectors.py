@@ -1,8 +1,8 @@
 """Entries of vectors that grow, as random variables: combinations of independent standard Gaussians, and functions.
 
 Entries of one vector are alike and independent in the limit, so a vector is one random variable, and an inner product
-over n is an expectation. Combinations of Gaussians are exact; a function of combinations is integrated by quadrature,
-where at most three Gaussians enter.
+over n is an expectation. Combinations of Gaussians are exact. A function of combinations is integrated by quadrature
+where at most three Gaussians enter; along experts, whose gates are functions of many, by samples.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ MOST = 3
 """Gaussians that a function may depend on."""
 NODES = {0: 1, 1: 200, 2: 80, 3: 40}
 """Nodes of the quadrature in each direction, by the number of directions."""
+NOISE = 4.0
+"""Standard errors that a sampled expectation must differ from zero by."""
 TINY = 1e-11
 """A squared norm below this, relative to what it is the rest of, is rounding."""
 
@@ -47,8 +49,13 @@ class Space:
     atoms: list[Nonlinear | None] = field(default_factory=list)
     _products: dict[tuple[int, int], float] = field(default_factory=dict)
 
-    def gaussians(self, count: int) -> Values:
-        """New independent standard Gaussians, (count, atoms)."""
+    @property
+    def zero(self) -> Values:
+        """The variable that is zero, (atoms,)."""
+        return np.zeros(len(self.atoms))
+
+    def gaussians(self, count: int, source: str) -> Values:
+        """New independent standard Gaussians, (count, atoms), whatever tensor they come from."""
         self.atoms += [None] * count
         return np.eye(len(self.atoms))[-count:]
 
@@ -66,8 +73,17 @@ class Space:
         self.atoms.append(Nonlinear(function, taken, self._rows(taken)))
         return np.eye(len(self.atoms))[-1]
 
-    def inner(self, x: Values, y: Values) -> Values:
-        """Expectations of the products of variables, (*dimensions of x, *dimensions of y)."""
+    def inner(self, x: Values, y: Values) -> float:
+        """The expectation of the product of two variables."""
+        x, y = self.dual(x, y)
+        return float(x @ y)
+
+    def resolved(self, values: Values, products: Callable[[], Values]) -> Values:
+        """Expectations, which are exact here."""
+        return values
+
+    def dual(self, x: Values, y: Values) -> tuple[Values, Values]:
+        """Arrays whose products, summed over their last dimension, are the expectations of the products of x and y."""
         x, y = self.padded(x), self.padded(y)
         if any(self.atoms):
             gram, some = np.zeros((len(self.atoms),) * 2), [np.abs(v).reshape(-1, v.shape[-1]).any(0) for v in (x, y)]
@@ -75,7 +91,7 @@ class Space:
                 for j in np.flatnonzero(some[1]):
                     gram[i, j] = self._product(*sorted((int(i), int(j))))
             x = x @ gram
-        return np.tensordot(x, y, axes=(-1, -1))
+        return x, y
 
     def _product(self, i: int, j: int) -> float:
         first, second = self.atoms[i], self.atoms[j]
@@ -128,6 +144,66 @@ class Space:
         return values
 
 
+class Particles:
+    """The random variables of the expert index: values at samples of the Gaussians that they depend on.
+
+    The samples are closed under a change of sign of all Gaussians of one tensor, so what is odd in a tensor has mean
+    zero to rounding; Gaussians of one tensor are orthonormal over the samples. An expectation within ``NOISE`` standard
+    errors of zero counts as zero.
+
+    Args:
+        sources: tensors that bring Gaussians. count: samples, rounded to a multiple of 2^sources. draw: of the samples.
+    """
+
+    def __init__(self, sources: Sequence[str], count: int, draw: int) -> None:
+        self.signs = {x: (np.arange(2 ** len(sources)) >> k & 1) * 2.0 - 1 for k, x in enumerate(sources)}
+        self.patterns = 2 ** len(sources)
+        self.drawn = np.random.default_rng([11, draw])
+        self.base = max(1, count // self.patterns)
+        self.known: dict[str, list[Values]] = {x: [] for x in sources}
+
+    @property
+    def zero(self) -> Values:
+        """The variable that is zero, (samples,)."""
+        return np.zeros(self.patterns * self.base)
+
+    def gaussians(self, count: int, source: str) -> Values:
+        """New standard Gaussians of a tensor, (count, samples)."""
+        found = []
+        for _ in range(count):
+            x = self.drawn.standard_normal(self.base)
+            for y in self.known[source]:
+                x = x - (x @ y / self.base) * y
+            x = x / np.sqrt((x**2).mean())
+            self.known[source].append(x)
+            found.append(np.multiply.outer(self.signs[source], x).ravel())
+        return np.stack(found)
+
+    def padded(self, x: Values) -> Values:
+        """The samples as they are."""
+        return x
+
+    def function(self, function: Callable[..., Values], arguments: Iterable[Values]) -> Values:
+        """A function of variables, (samples,)."""
+        return np.asarray(function(*arguments))
+
+    def inner(self, x: Values, y: Values) -> float:
+        """The expectation of the product of two variables."""
+        product = x * y
+        return float(self.resolved(np.asarray(product.mean()), lambda: product))
+
+    def dual(self, x: Values, y: Values) -> tuple[Values, Values]:
+        """Arrays whose products, summed over their last dimension, are the expectations of the products of x and y."""
+        return x / x.shape[-1], y
+
+    def resolved(self, values: Values, products: Callable[[], Values]) -> Values:
+        """Means of ``products()``, (..., samples), with zero for those that the samples cannot tell from zero."""
+        apart = products().reshape(*values.shape, self.patterns, self.base).mean(-2)
+        error = apart.std(-1) / self.base**0.5
+        found: Values = np.where(np.abs(values) > NOISE * error, values, 0.0)
+        return found
+
+
 @cache
 def quadrature(directions: int) -> tuple[Values, Values]:
     """Nodes (directions, count) and weights (count,) of a standard Gaussian."""
@@ -147,12 +223,13 @@ class GaussianMatrix:
     dh_i] = E[h_i x] / std^2. Inputs are kept orthonormal, so that all Gaussians are independent.
 
     Attributes:
-        spaces: of rows and of columns.
+        spaces: of rows and of columns. name: of the tensor.
         known: for W and its transpose: inputs, their Gaussians and outputs.
     """
 
     std: float
-    spaces: tuple[Space, Space]
+    spaces: tuple[Space | Particles, Space | Particles]
+    name: str
     known: tuple[list[tuple[Values, Values, Values]], ...] = field(default_factory=lambda: ([], []))
 
     def times(self, x: Values, transposed: bool) -> Values:
@@ -160,17 +237,17 @@ class GaussianMatrix:
         target, source = self.spaces if not transposed else self.spaces[::-1]
         mine, other = self.known[transposed], self.known[not transposed]
         x = source.padded(x)
-        rest, out, whole = x, np.zeros(len(target.atoms)), float(source.inner(x, x))
+        rest, out, whole = x, target.zero, source.inner(x, x)
         for known, _, image in mine:
-            part = float(source.inner(known, rest))
+            part = source.inner(known, rest)
             rest, out = rest - part * source.padded(known), out + part * target.padded(image)
-        size = float(source.inner(rest, rest))
+        size = source.inner(rest, rest)
         if whole and size > TINY * whole:
             unit = rest / size**0.5
-            (gaussian,) = target.gaussians(1)
+            (gaussian,) = target.gaussians(1, self.name)
             image = self.std * gaussian
             for y, hat, _ in other:
-                image = image + self.std * float(source.inner(hat, unit)) * target.padded(y)
+                image = image + self.std * source.inner(hat, unit) * target.padded(y)
             mine.append((unit, gaussian, image))
             out = target.padded(out) + size**0.5 * image
         return out

@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 
-from scaling_algebra.errors import UsageError, missing
+from scaling_algebra.errors import UsageError, missing, told
 from scaling_algebra.verify.hardware import Hardware, spare_threads
 
 TRIES = 3
@@ -91,7 +91,7 @@ class Here:
         except UsageError:
             raise
         except Exception as error:
-            return Failed(task, _said(error))
+            return Failed(task, told(error))
 
 
 class Cluster(Here):
@@ -207,7 +207,7 @@ class Cluster(Here):
             raise error
         if isinstance(error, ImportError):
             raise UsageError(f"a worker cannot load what it is to do ({error}); install the same scalecalc there")
-        return Failed(task, f"{TRIES} workers died of it" if isinstance(error, KilledWorker) else _said(error))
+        return Failed(task, f"{TRIES} workers died of it" if isinstance(error, KilledWorker) else told(error))
 
 
 EVERY = 1.0
@@ -267,8 +267,9 @@ def pool(
         where = {"scheduler_file": scheduler} if Path(scheduler).is_file() else {"address": scheduler}
         try:
             client = distributed.Client(**where, timeout=REACHED, set_as_default=False)
-        except (OSError, ValueError, TypeError) as error:
-            raise UsageError(f"cannot reach a scheduler at {scheduler!r}: {_said(error)}; give its address") from None
+        except Exception as error:  # a file that is empty or not of Dask may raise anything
+            why = told(error) if str(error) else "nothing there names one"
+            raise UsageError(f"cannot reach a scheduler at {scheduler!r}: {why}; give its address") from None
         hardware = Hardware("cuda" if device.startswith("cuda") else "cpu", most)
         cluster = Cluster(hardware, 1, lambda: client, local=False)
     with closing(cluster):
@@ -298,7 +299,3 @@ def _visible(hardware: Hardware, k: int) -> dict[str, str]:
     index = int(chosen) if chosen else k % torch.cuda.device_count()
     names = [x for x in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if x]
     return {"CUDA_VISIBLE_DEVICES": names[index] if names else str(index)}
-
-
-def _said(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}".strip(": ")

@@ -71,13 +71,9 @@ def measure(
     setup = Setup(derivation, *grid, products=tuple(products))
     here, store = Here(Hardware.of(device)), Store()
     check(setup, free=here.free)
-    interrupted = False
-    try:
-        for failed in perform(((setup, cell) for cell in cells(setup)), here, store, progress):
-            raise UsageError(str(failed))
-    except KeyboardInterrupt:
-        interrupted = True
-    return collect(setup, store, interrupted)
+    for failed in perform(((setup, cell) for cell in cells(setup)), here, store, progress):
+        raise UsageError(str(failed))
+    return collect(setup, store)
 
 
 def check(setup: Setup, most: int | None = None, free: int | None = None) -> None:

@@ -16,9 +16,6 @@ from scaling_algebra.spec.optimizers import Optimizer
 Dims = Mapping[str, int]
 """Size of every axis."""
 
-AXES = ("N", "N_e", "M", "K")
-"""Axes that a network of a transfer study, or a Transformer, gives a size to."""
-
 D = 8
 """Input dimension of the MoE block."""
 
@@ -48,9 +45,6 @@ NEGLIGIBLE = 1e-30
 
 DECAY = 0.1
 """Learning rate times weight decay of AdamW: scale-free, so torch's ``weight_decay`` is ``DECAY / lr``."""
-
-TRANSFORMER_EPS = 1e-8
-"""Epsilon of AdamW at the base size (MSSP paper, App. P.2)."""
 
 MOE_CONSTANTS: dict[str, Any] = {
     "init": INIT, "lr": LR, "eps": EPS, "lr_times_weight_decay": DECAY, "loss_slope": LOSS_SLOPE, "D": D

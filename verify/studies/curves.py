@@ -78,8 +78,8 @@ class LossCurve:
     Attributes:
         width, dims, parameters: of the network.
         log2_lr: learning rates in increasing order, shape (R,).
-        losses: loss late in training, nats, shape (R, seeds); a run that diverges has the loss of its start.
-        held: loss on held-out data after training, shape (R, seeds), not finite where a run diverged.
+        losses: what is judged, shape (R, seeds): the held-out loss, or that of the first batch where a run diverged.
+        held: the held-out loss as it is, shape (R, seeds), not finite where a run diverged.
     """
 
     width: int
@@ -104,6 +104,15 @@ class LossCurve:
         best = self.losses[self.best]
         error = float(best.std(ddof=1) / self.seeds**0.5) if self.seeds > 1 else math.nan
         return float(best.mean()), error, float(self.held[self.best].mean())
+
+    @property
+    def diverged(self) -> list[float]:
+        """Rates at which some training ended in no number."""
+        return [x for x, held in zip(self.log2_lr, self.held, strict=True) if not np.isfinite(held).all()]
+
+    def mean_at(self, log2: float) -> float:
+        """Mean loss at a rate, NaN where it was not trained."""
+        return float(self.losses[self.log2_lr.index(log2)].mean()) if log2 in self.log2_lr else math.nan
 
     @cached_property
     def optimum(self) -> Estimate:
@@ -183,6 +192,14 @@ def compare(curve: LossCurve, reference: LossCurve) -> Change:
     unknown = f"{seeds} seeds; at least {MIN_SEEDS} needed" if seeds < MIN_SEEDS else _at_edge((curve, reference))
     ratio = resampled([curve.losses, reference.losses], lambda means: np.subtract(*_lowest(means)), paired=True)
     return RANK.judged(ratio, [curve.width], unknown)
+
+
+def regret(curve: LossCurve, log2: float) -> Estimate:
+    """Loss at a rate above the smallest one, nats; unknown where the rate was not trained."""
+    if log2 not in curve.log2_lr:
+        return UNKNOWN
+    at = curve.log2_lr.index(log2)
+    return resampled([curve.losses], lambda means: means[0][at] - means[0].min(axis=0))
 
 
 def overall(derived: Sequence[Settled], controls: Sequence[Settled]) -> Settled:

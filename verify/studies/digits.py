@@ -17,14 +17,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-from scaling_algebra.spec.configuration import Configuration
+from scaling_algebra.verify.hardware import generators
 from scaling_algebra.verify.judging.fit import Array
-from scaling_algebra.verify.measuring.batches import Data, cross_entropy, descend, digits
-from scaling_algebra.verify.networks.base_shapes import Scaled, balance, chosen, recipe
+from scaling_algebra.verify.measuring.batches import descend
+from scaling_algebra.verify.networks.replicas import fill
 
+from .data import CLASSES, Data, digits
 from .findings import Conditions, Observation
 from .quadratic import rule_of
 
@@ -40,8 +41,74 @@ BALANCING = 0.1
 """Weight of the load-balancing loss."""
 
 
-def _network(data: Data, dims: dict[str, int], seeds: range, device: str) -> Scaled:
-    return data.build(recipe(Configuration.of("I", "adam", "mup"), dims, False), dims, seeds, device)
+PIXELS = 64
+
+
+class Replicas(nn.Module):
+    """x -> gelu(W1 x) -> mixture -> W4, one replica for each seed; std fan_in^-1/2, the readout at zero.
+
+    Attributes:
+        weights: parameters by name, shape (S, ...); both matrices of the experts are (S, M, N_e, N).
+    """
+
+    def __init__(self, dims: Mapping[str, int], seeds: Sequence[int], device: str) -> None:
+        super().__init__()
+        n, n_e, self.count, self.active = (dims[axis] for axis in ("N", "N_e", "M", "K"))
+        experts, streams = (self.count, n_e, n), generators(seeds, device)
+        shapes = {"input": (n, PIXELS), "router": (self.count, n), "expert_in": experts, "expert_out": experts}
+        fan_in = {"input": PIXELS, "router": n, "expert_in": n, "expert_out": n_e}
+        self.weights = nn.ParameterDict()
+        for name, shape in shapes.items():
+            weight = torch.zeros(len(seeds), *shape, device=device)
+            fill(weight, shape, streams)
+            self.weights[name] = nn.Parameter(weight * fan_in[name] ** -0.5)
+        self.weights["readout"] = nn.Parameter(torch.zeros(len(seeds), CLASSES, n, device=device))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits (S,B,classes) of inputs (S,B,pixels), by the K experts with the largest logits."""
+        h = F.gelu(x @ self.weights["input"].mT)
+        return self.mixed(h, chosen(h @ self.weights["router"].mT, self.active))
+
+    def mixed(self, h: Tensor, mask: Tensor) -> Tensor:
+        """Logits of signals (S,B,N) where the experts of a mask (S,B,M) are active."""
+        w = self.weights
+        gates = (h @ w["router"].mT).sigmoid() * mask
+        h2 = (h @ w["expert_in"].flatten(1, 2).mT).unflatten(-1, (self.count, -1))
+        h3 = (gates[..., None] * F.gelu(h2)).flatten(-2) @ w["expert_out"].flatten(1, 2) / self.active
+        return h3 @ w["readout"].mT
+
+
+def chosen(psi: Tensor, active: int) -> Tensor:
+    """Mask of the ``active`` largest logits of every token, (S,P,M) of zeros and ones; no gradient passes."""
+    if active >= psi.shape[-1]:
+        return torch.ones_like(psi)
+    return torch.zeros_like(psi).scatter(-1, psi.detach().topk(active, -1).indices, 1.0)
+
+
+def balance(psi: Tensor, mask: Tensor) -> Tensor:
+    """Load-balancing loss M sum_i f_i P_i of every replica, (S,); 1 at perfect balance.
+
+    f_i: share of the routed pairs that go to expert i; P_i: mean over tokens of phi_i / sum_j phi_j.
+    Source: Fedus et al. (2022), with normalised sigmoid scores for the softmax.
+    """
+    share = mask.sum(-2) / mask.sum((-2, -1))[..., None]
+    scores = psi.sigmoid()
+    mean = (scores / scores.sum(-1, keepdim=True)).mean(-2)
+    result: Tensor = psi.shape[-1] * (share * mean).sum(-1)
+    return result
+
+
+def batches(data: Data, seeds: Sequence[int], step: int | None, device: str) -> tuple[Tensor, Tensor]:
+    """One batch for each replica."""
+    drawn = [data.batch(seed, step, device) for seed in seeds]
+    x, y = (torch.stack(part) for part in zip(*drawn, strict=True))
+    return x, y
+
+
+def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """Mean over all but the replica dimension, nats, (S,): logits (S,...,classes), targets (S,...)."""
+    losses = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="none")
+    return losses.view(len(targets), -1).mean(1)
 
 
 def matched_time(
@@ -52,13 +119,13 @@ def matched_time(
     for batch in BATCHES:
         lr, eps, beta1, beta2 = (x * rule[name].at({"B": batch}) for name, x in BASE.items())
         data, replicas = digits(batch), range(how.seeds)
-        model = _network(data, {"N": 32, "N_e": 32, "M": 4, "K": 4}, replicas, how.device)
+        model = Replicas({"N": 32, "N_e": 32, "M": 4, "K": 4}, replicas, how.device)
         start = [p.detach().clone() for p in model.parameters()]
         adam: Any = torch.optim.Adam(model.parameters(), lr=lr, betas=(1 - beta1, 1 - beta2), eps=eps, fused=True)
 
-        def loss(step: int | None, data: Data = data, model: Scaled = model) -> tuple[Tensor, float]:
-            x, y = data.batches(range(how.seeds), step, how.device)
-            return cross_entropy(model(x)[0], y), 0.0
+        def loss(step: int | None, data: Data = data, model: Replicas = model) -> tuple[Tensor, float]:
+            x, y = batches(data, range(how.seeds), step, how.device)
+            return cross_entropy(model(x), y), 0.0
 
         for _ in descend(adam, loss, EXAMPLES // batch):
             pass
@@ -98,7 +165,7 @@ class Mixture:
         self.data, self.device, self.count, self.random = digits(BATCH), how.device, count, rates.random
         self.seeds = range(FIRST, FIRST + how.seeds)
         dims = {"N": 32, "N_e": 16, "M": count, "K": 1}
-        self.model = _network(self.data, dims, self.seeds, how.device)
+        self.model = Replicas(dims, self.seeds, how.device)
         self.draw = torch.Generator().manual_seed(count)
         factors = {"expert_in": rates.experts, "expert_out": rates.experts, "router": rates.router}
         weights = self.model.weights.items()
@@ -109,14 +176,13 @@ class Mixture:
 
     def losses(self, step: int) -> tuple[Tensor, Tensor]:
         """Cross entropy and balancing loss of a batch, (seeds,) each."""
-        x, y = self.data.batches(self.seeds, step, self.device)
+        x, y = batches(self.data, self.seeds, step, self.device)
         w = self.model.weights
         h = F.gelu(x @ w["input"].mT)
         psi = h @ w["router"].mT
         anyone = torch.randint(self.count, psi.shape[:-1], generator=self.draw).to(self.device)
         mask = F.one_hot(anyone, self.count).to(psi.dtype) if self.random else chosen(psi, 1)
-        loss = cross_entropy(self.model.moe(h, mask=mask).h3 @ w["readout"].mT, y)
-        return loss, BALANCING * balance(psi, mask)
+        return cross_entropy(self.model.mixed(h, mask), y), BALANCING * balance(psi, mask)
 
     def gradient(self) -> tuple[Array, Array]:
         """Root mean square over experts' weights of the mean gradient and of the noise of a batch, (seeds,) each."""

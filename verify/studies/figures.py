@@ -114,15 +114,19 @@ def picture(kind: str, path: Path, records: Sequence[Path], titles: Sequence[str
         UsageError: records of another study.
     """
     studies = [json.loads(record.read_text(encoding="utf-8")) for record in records]
+    names = [record.stem.replace("_", " ") if len(records) > 1 else "" for record in records]
+    try:
+        draw(kind, path, studies, titles or names)
+    except KeyError as key:
+        raise UsageError(
+            f"{', '.join(map(str, records))} has no {key}; give records of the study that {kind} draws"
+        ) from None
+
+
+def draw(kind: str, path: Path, studies: Sequence[Record], titles: Sequence[str]) -> None:
+    """Draws studies, as JSON has them, into a PNG."""
     with matplotlib.rc_context(STYLE):
-        try:
-            names = [record.stem.replace("_", " ") if len(records) > 1 else "" for record in records]
-            figure = KINDS[kind](studies, titles or names)
-        except KeyError as key:
-            raise UsageError(
-                f"{', '.join(map(str, records))} has no {key}; give records of the study that {kind} draws"
-            ) from None
-        figure.savefig(path, format="png", dpi=150, metadata={"Software": None})
+        KINDS[kind](studies, titles).savefig(path, format="png", dpi=150, metadata={"Software": None})
 
 
 if __name__ == "__main__":

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import isfinite
 
+from scaling_algebra.documents import document_of
 from scaling_algebra.documents.blocks import Block, Document, Grid, Heading, Lines, Piece
 from scaling_algebra.documents.notation import formula, plain, typeset
 from scaling_algebra.verify.judging.fit import Verdict
 from scaling_algebra.verify.judging.presentation import interval, signed
 from scaling_algebra.verify.judging.regions import Settled
 
-from .curves import Change, LossCurve
+from .curves import Change, LossCurve, regret
 from .findings import Finding
 from .runner import Experiment, Result, worst
 from .transfer import Study
@@ -57,39 +58,46 @@ def _row(f: Finding) -> tuple[Piece, ...]:
     return f.quantity, str(f.by), typeset(f.claimed), *measured, verdict, f.data, f.source
 
 
+@document_of.register
 def study(r: Study) -> Document:
-    """Optima by width, drifts, improvements and comparisons with verdicts, and one closing line."""
-    optima = [(s.recipe.name, *_optimum(c)) for s in r.series for c in s.curves]
-    header = ("", "N", "N_e", "M", "K", "parameters", f"log2 {r.course.swept}", "interval", "loss", "held out")
-    blocks: list[Block] = [Heading(r.title), Grid.of(header, optima)]
+    """Optima and regrets by size, drifts, improvements and comparisons with verdicts, and one closing line."""
+    axes = list(r.series[0].curves[0].dims)
+    header = ("", *axes, "parameters", "log2 lr", "interval", "loss", "transferred", "regret", "interval")
+    optima = [(s.name, *_optimum(c, s.at)) for s in r.series for c in s.curves]
+    blocks: list[Block] = [Heading(f"{r.model} on {r.data.name}, {r.optimizer}"), Grid.of(header, optima)]
     end = ("interval", "verdict", "because")
-    blocks.append(Grid.of(("", "drift", *end), [(s.recipe.name, *_shift(s.drift)) for s in r.series]))
-    blocks.append(Grid.of(("", "scale", *end), [(s.recipe.name, *_factor(s.improvement)) for s in r.series]))
+    blocks.append(Grid.of(("", "drift", *end), [(s.name, *_shift(s.drift)) for s in r.series]))
+    blocks.append(Grid.of(("", "scale", *end), [(s.name, *_factor(s.improvement)) for s in r.series]))
     if r.comparisons:
         rows = [(f"{one} over {other}", str(change.used[0]), *_factor(change)) for one, other, change in r.comparisons]
         blocks.append(Grid.of(("", r.along, "loss", *end), rows))
-    what = "learning rate" if r.course.swept == "lr" else r.course.swept
     e, used = r.environment, r.series[0].improvement.used
     lines = [
-        f"drift: change of log2 of the best {what} per doubling of {r.along}",
+        f"loss: held out, {r.data.unit}; transferred: at the best rate of the first size; regret: above the best loss",
+        f"drift: change of log2 of the best learning rate per doubling of {r.along}",
         f"scale: factor of the best loss per doubling of {r.along}, over {r.along} = {', '.join(map(str, used))}",
-        f"{e['optimizer']} on {e['device']}, torch {e['torch']}, {e['dtype']}, {e['wall_seconds']:.1f} s, "
-        f"{r.course.steps} steps, {len(r.course.seeds)} seeds",
+        f"{e['device']}, torch {e['torch']}, {e['dtype']}, {e['wall_seconds']:.1f} s, {e['steps']} steps, "
+        f"{e['seeds']} seeds",
     ]
     if r.diverged:
-        lines.append(f"diverged (log2 {r.course.swept}): {r.diverged}")
+        lines.append(f"diverged (log2 lr): {r.diverged}")
     if any(s.derived for s in r.series):
         outcomes = {True: "drifts, so a drift would be seen", False: "does not drift, so this run CANNOT SEE a drift"}
         controls = [s for s in r.series if not s.derived]
-        lines += [f"control: {s.recipe.name} {outcomes[s.drift.verdict is Settled.DRIFTS]}" for s in controls]
+        lines += [f"control: {s.name} {outcomes[s.drift.verdict is Settled.DRIFTS]}" for s in controls]
     return Document((*blocks, Lines.of(*lines), Heading(r.verdict, 2)), r.as_json())
 
 
-def _optimum(c: LossCurve) -> tuple[Piece, ...]:
-    sizes = (str(c.dims[axis]) for axis in ("N", "N_e", "M", "K"))
-    (value, _, low, high), (loss, error, held) = c.optimum, c.loss
+def _optimum(c: LossCurve, at: float) -> tuple[Piece, ...]:
+    (value, _, low, high), (loss, error, _) = c.optimum, c.loss
     rate = formula({-1: "<= ", 0: "", 1: ">= "}[c.unknown] + plain(signed(value, 2, "unknown")))
-    return *sizes, str(c.parameters), rate, interval(low, high, 2), f"{loss:.3f} +- {error:.3f}", f"{held:.3f}"
+    lost, there = regret(c, at), c.mean_at(at)
+    more = f"{there:.3f}" if isfinite(there) else "unknown"
+    sizes = [str(n) for n in c.dims.values()]
+    return (
+        *sizes, f"{c.parameters:,}", rate, interval(low, high, 2), f"{loss:.3f} +- {error:.3f}", more,
+        signed(lost.value, 3, "unknown"), interval(lost.low, lost.high, 3),
+    )  # fmt: skip
 
 
 def _shift(d: Change) -> tuple[Piece, ...]:

@@ -1,34 +1,38 @@
-"""Does the best learning rate of a small MoE network stay the best of a large one? Sweeps, side by side."""
+"""Does the rate that was tuned on a small model stay the best of a large one? Sweeps of any module, side by side."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations, islice
 from typing import Any
 
-import numpy as np
-import torch
-
+from scaling_algebra.documents import Rendered
 from scaling_algebra.errors import UsageError
+from scaling_algebra.recipes.sizes import Sizes
+from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
 from scaling_algebra.verify.judging.fit import number
 from scaling_algebra.verify.judging.regions import Settled
-from scaling_algebra.verify.networks.base_shapes import BaseShapes
-from scaling_algebra.verify.networks.steppers import class_name
 
-from .curves import Change, LossCurve, compare, drift, improvement, overall
-from .sweep import Course, sweep
+from .curves import Change, LossCurve, compare, drift, improvement, overall, regret
+from .data import Data
+from .models import Model, tuned
+from .sweep import Course, SizedModel, sweep
 
 EXIT = {Settled.TRANSFERS: 0, Settled.DRIFTS: 1, Settled.INCONCLUSIVE: 3}
+GRID = (-10.0, -5.0, 1.0)
+"""log2 of the learning rates: first, last, spacing."""
+BYTES = 16
+"""Of memory that a parameter takes: its value, gradient and two moments."""
 
 
 @dataclass(frozen=True)
-class Swept:
-    """One parameterization at all widths."""
+class Series:
+    """One parameterization at all sizes; ``at``: log2 of the best rate of the base, which is transferred."""
 
-    recipe: BaseShapes
+    name: str
     curves: tuple[LossCurve, ...]
 
     @cached_property
@@ -42,19 +46,24 @@ class Swept:
     @property
     def derived(self) -> bool:
         """Is the parameterization derived? Else it is a negative control."""
-        return self.recipe.configuration.parameterization.derived
+        return PARAMETERIZATIONS[self.name].derived
+
+    @property
+    def at(self) -> float:
+        base = self.curves[0]
+        return base.log2_lr[base.best]
 
     def as_json(self) -> dict[str, Any]:
         return {
-            "base": dict(self.recipe.base),
             "widths": [
                 {
                     "width": c.width,
-                    **_numbers(("log2_lr", "se", "low", "high", "loss", "loss_se", "held"), (*c.optimum, *c.loss)),
-                    "edge": c.unknown,
-                    "seeds": c.seeds,
                     "dims": dict(c.dims),
                     "parameters": c.parameters,
+                    **_numbers(("log2_lr", "se", "low", "high", "loss", "loss_se"), (*c.optimum, *c.loss[:2])),
+                    "edge": c.unknown,
+                    "transferred": number(c.mean_at(self.at)),
+                    "regret": _numbers(("nats", "se", "low", "high"), regret(c, self.at)),
                     "grid": list(c.log2_lr),
                     "losses": [[number(x) for x in row] for row in c.losses.tolist()],
                     "held_out_losses": [[number(x) for x in row] for row in c.held.tolist()],
@@ -67,35 +76,32 @@ class Swept:
 
 
 @dataclass(frozen=True)
-class Study:
-    """Everything that was swept; ``verdict`` is that of the derived parameterizations, see ``curves.overall``."""
+class Study(Rendered):
+    """Everything that was trained; ``verdict`` is that of the derived parameterizations, see ``curves.overall``.
 
-    course: Course
-    extend: int
-    series: tuple[Swept, ...]
+    Attributes:
+        along: the axis whose values are called widths. environment: where and how it was trained.
+    """
+
+    model: str
+    data: Data
+    optimizer: str
+    along: str
+    series: tuple[Series, ...]
     environment: Mapping[str, Any]
 
     @property
-    def title(self) -> str:
-        configuration = self.series[0].recipe.configuration
-        epsilon = "" if configuration.optimizer.regime is None else f", epsilon {configuration.optimizer.regime}"
-        readout = "" if configuration.readout_init == "zero" else f", readout {configuration.readout_init}"
-        rate = "" if self.course.swept == "lr" else f", learning rate {self.course.lr:g}"
-        return f"{self.course.task.title}; {configuration.optimizer.name}, {configuration.ray}{epsilon}{readout}{rate}"
-
-    @property
-    def along(self) -> str:
-        """The axis whose values are the widths."""
-        return self.series[0].recipe.along
+    def about(self) -> str:
+        return f"{self.model}; {self.data.name}; {self.optimizer}; {', '.join(s.name for s in self.series)}"
 
     @property
     def diverged(self) -> str:
         """Where training ended in no number; empty where none did."""
         lowest = {
-            f"{s.recipe.name} at {self.along} = {c.width}": min(ends)
+            f"{s.name} at {self.along} = {c.width}": min(ends)
             for s in self.series
             for c in s.curves
-            if (ends := [x for x, held in zip(c.log2_lr, c.held, strict=True) if not np.isfinite(held).all()])
+            if (ends := c.diverged)
         }
         return ", ".join(f"{where} from {x:g} on" for where, x in lowest.items())
 
@@ -105,9 +111,9 @@ class Study:
 
     @cached_property
     def comparisons(self) -> tuple[tuple[str, str, Change], ...]:
-        """The best loss of every parameterization over that of every later one, at every width."""
+        """The best loss of every parameterization over that of every later one, at every size."""
         return tuple(
-            (first.recipe.name, second.recipe.name, compare(*pair))
+            (first.name, second.name, compare(*pair))
             for first, second in combinations(self.series, 2)
             for pair in zip(first.curves, second.curves, strict=True)
         )
@@ -116,16 +122,35 @@ class Study:
     def exit_code(self) -> int:
         return EXIT[self.verdict]
 
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Every run."""
+        for s in self.series:
+            for c in s.curves:
+                for x, losses in zip(c.log2_lr, c.held.tolist(), strict=True):
+                    for seed, loss in enumerate(losses):
+                        row = {"parameterization": s.name, **c.dims, "parameters": c.parameters}
+                        yield {**row, "log2_lr": x, "seed": seed, "loss": number(loss)}
+
+    def to_frame(self) -> Any:
+        """Every run, as a ``pandas.DataFrame``.
+
+        Raises:
+            UsageError: pandas is not installed.
+        """
+        try:
+            from pandas import DataFrame
+        except ModuleNotFoundError:
+            raise UsageError("to_frame needs pandas; install it with: pip install pandas") from None
+        return DataFrame(list(self.rows()))
+
     def as_json(self) -> dict[str, Any]:
         return {
-            "task": self.title,
-            "settings": dict(self.course.data.settings),
-            "seeds": len(self.course.seeds),
-            "steps": self.course.steps,
-            "swept": self.course.swept,
+            "task": f"{self.model}; {self.data.name}; {self.optimizer}",
+            "loss": f"held out, {self.data.unit}",
+            "settings": dict(self.data.settings),
             "along": self.along,
-            "extend": self.extend,
-            "parameterizations": {s.recipe.name: s.as_json() for s in self.series},
+            "base": dict(self.series[0].curves[0].dims),
+            "parameterizations": {s.name: s.as_json() for s in self.series},
             "comparisons": [
                 {"one": one, "other": other, "width": change.used[0], **_record("ratio", change)}
                 for one, other, change in self.comparisons
@@ -136,43 +161,68 @@ class Study:
         }
 
 
+def points(
+    model: Model, names: Sequence[str], optimizer: str, sizes: Sequence[Sizes], rates: Mapping[str, float]
+) -> list[SizedModel]:
+    """Every parameterization at every size.
+
+    Args:
+        sizes: the first one is the base. rates: what the rates of parameters are multiplied by, by pattern of names.
+
+    Raises:
+        UsageError: a pattern that no parameter has, or as ``Model.numbers``.
+    """
+    along = axis_of(sizes)
+    counts = [sum(p.numel() for p in model.build(one, 0).parameters()) for one in sizes]
+    made = []
+    for name in names:
+        for one, numbers, count in zip(sizes, model.numbers(name, optimizer, sizes), counts, strict=True):
+            made.append(SizedModel(name, one[along], one, tuned(numbers, rates), count))
+    return made
+
+
+def axis_of(sizes: Sequence[Sizes]) -> str:
+    """The axis that grows most."""
+    return max(sizes[0], key=lambda axis: sizes[-1][axis] / sizes[0][axis])
+
+
 def transfer(
     course: Course,
-    recipes: Sequence[BaseShapes],
-    widths: Sequence[int],
-    grid: Sequence[float] | None = None,
+    data: Data,
+    optimizer: str,
+    asked: Sequence[SizedModel],
+    grid: Sequence[float],
     extend: int = 4,
 ) -> Study:
     """Sweeps every parameterization, and judges where its optimum goes.
 
     Args:
-        widths: values of the axis ``along``. grid: log2 of what is swept; None for the task's own rates, and from -4 to
-            4 of other constants.
-        extend: how many more rates may be tried per width while the optimum lies on the edge.
+        asked: as ``points`` makes them. grid: log2 of the rates.
+        extend: how many more rates may be tried per size while the optimum lies on the edge.
     """
-    started = time.perf_counter()
-    first, last, spacing = course.task.grid if course.swept == "lr" else (-4.0, 4.0, 1.0)
-    rates = grid or [first + k * spacing for k in range(round((last - first) / spacing) + 1)]
-    curves = iter(sweep(course, [(recipe, n, rates) for recipe in recipes for n in widths], extend))
-    swept = tuple(Swept(recipe, tuple(islice(curves, len(widths)))) for recipe in recipes)
+    began = time.perf_counter()
+    names = dict.fromkeys(point.series for point in asked)
+    curves = iter(sweep(course, asked, grid, extend))
+    count = len(asked) // len(names)
+    series = tuple(Series(name, tuple(islice(curves, count))) for name in names)
     environment = {
         **course.pool.hardware.described(),
-        "dtype": str(torch.get_default_dtype()).removeprefix("torch."),
-        "optimizer": class_name(recipes[0].configuration.optimizer),
-        "data": course.data.digest,
-        "wall_seconds": round(time.perf_counter() - started, 2),
+        "dtype": course.how.dtype,
+        "steps": course.how.steps,
+        "seeds": len(course.seeds),
+        "data": data.digest,
+        "wall_seconds": round(time.perf_counter() - began, 2),
     }
-    return Study(course, extend, swept, environment)
+    return Study(course.how.model, data, optimizer, axis_of([p.sizes for p in asked[:count]]), series, environment)
 
 
-def check_memory(free: int | None, recipe: BaseShapes, width: int, seeds: int) -> None:
-    """Raises UsageError if the experts alone, with a gradient and one moment, are more than the memory that is free."""
-    dims = recipe.dims(width)
-    needed = 3 * 4 * 2 * seeds * dims["N"] * dims["N_e"] * dims["M"]
+def check_memory(free: int | None, point: SizedModel) -> None:
+    """Raises UsageError if values, gradients and moments alone are more than the memory that is free."""
+    needed = BYTES * point.parameters
     if free is not None and needed > free:
         raise UsageError(
-            f"{seeds} networks of width {width} take more than {needed / 2**30:.0f} GiB, and "
-            f"{free / 2**30:.0f} GiB are free; give smaller --widths or fewer --seeds"
+            f"a model of {point.parameters:,} parameters takes more than {needed / 2**30:.0f} GiB to train, and "
+            f"{free / 2**30:.0f} GiB are free; give smaller --widths"
         )
 
 

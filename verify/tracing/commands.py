@@ -9,9 +9,11 @@ from typing import Any
 from scaling_algebra.documents import Document
 from scaling_algebra.documents.blocks import Block, Heading, Lines, literal
 from scaling_algebra.spec.axes import AXES
+from scaling_algebra.spec.gauges import moved
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.records import plain
+from scaling_algebra.spec.trained import trained
 
 from .graph import Unreadable
 from .models import Traced
@@ -70,10 +72,10 @@ class ModelOption:
         for name, settings in record.get("tensors", {}).items():
             if isinstance(settings, Mapping) and "because" in settings:
                 own = Power.of(self.model.gauge.get(name, {}))
-                rate = -2 if str(record.get("optimizer", "")).startswith("sgd") else -1  # of a rate in own * tensor
+                powers = moved(trained(record["optimizer"], self.network).of(name), settings["init_std"] is None)
                 parameters[name] = {
-                    what: None if settings[what] is None else plain(Power.of(settings[what]) * own**sign)
-                    for what, sign in (("init_std", -1), ("lr", rate), ("eps", 1))
+                    what: None if settings[what] is None else plain(Power.of(settings[what]) / own ** powers[what])
+                    for what in ("init_std", "lr", "eps")
                 }
         more = {"parameters": parameters} if parameters else {}
         return {**more, "left_out": self.model.lines}

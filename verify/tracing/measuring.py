@@ -7,7 +7,7 @@ signals of then and now. Read next: ``models.py`` (the reading), ``verify/apply/
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import zip_longest
 
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from scaling_algebra.dynamics.quantities import quantities
 from scaling_algebra.errors import UsageError
 
+from .gradients import roles_of
 from .models import Inputs, Traced, exactly
 from .recording import Recording, Ref, TorchCall, mapped, record, refs
 
@@ -26,17 +27,6 @@ PARTS = {"init": ("init",), "update": ("update", "effective"), "propagating": ("
 """Parts of products, and what the engine calls them; of data nothing moves, so that both updates are one."""
 DATA_READERS = ("embedding",)
 """Calls that read a tensor at the places that the data say."""
-
-
-def roles_of(names: Iterable[str], roles: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Of every parameter of a module the roles that a reading has for it: one, or one for each of its parts.
-
-    Examples:
-        >>> roles_of(["experts.3.up", "qkv", "spare"], ["experts.*.up", "qkv[0]", "qkv[1]"])
-        {'experts.3.up': ('experts.*.up',), 'qkv': ('qkv[0]', 'qkv[1]'), 'spare': ()}
-    """
-    patterns = {role: re.escape(re.sub(r"(\[\d+\])+$", "", role)).replace(r"\*", r"\d+") for role in roles}
-    return {name: tuple(r for r, pattern in patterns.items() if re.fullmatch(pattern, name)) for name in names}
 
 
 def of_role(model: nn.Module, role: str) -> list[Tensor]:

@@ -5,11 +5,12 @@ Read next: ``recording.py``, ``reading.py``, ``folding.py``, ``writing.py``, in 
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
@@ -23,15 +24,18 @@ from scaling_algebra.spec.networks.language import Network
 
 from . import layout, rules  # noqa: F401 - fill the table
 from .folding import Folder, bare, settled, wiring
+from .gradients import frozen_roles, states
 from .graph import IndexClass, Restart, TracedNode, Unreadable, View, refused, walk
 from .reading import Reader
-from .recording import Recording, record
+from .recording import Recording, output_of, record
 from .table import apply
 from .writing import Powers, Writer
 
 DEFAULTS = {"N": 32, "N_e": 24, "M": 4, "K": 4, "L": 2}
 """Sizes at which a module is read where nothing is said; of any other axis ``OTHER``."""
 OTHER = 4
+MOST = 32
+"""Axes that a module may have."""
 TOKENS = 5
 """Length of the input."""
 COUNTS = ("M", "L")
@@ -67,6 +71,14 @@ class Traced:
     error: float
     base: Mapping[str, int]
 
+    def freezing(self, found: Mapping[str, str]) -> Traced:
+        """The reading of a module of whose parameters some do not train, as ``gradients.states`` says."""
+        frozen, notes = frozen_roles(found, [*self.network.tensors])
+        network = self.network.freezing(frozen)
+        table = f"frozen = {json.dumps(frozen)}\n" if frozen else ""
+        text = self.text.replace('equations = """', f'{table}equations = """', 1)
+        return replace(self, text=text, network=network, notes=[*self.notes, *notes])
+
     @property
     def lines(self) -> list[str]:
         """What is held and left out, one line each, and the module's own factors."""
@@ -90,6 +102,8 @@ class Asked(dict[str, int]):
     """Sizes that note which axes are asked for; those that are not given have a default."""
 
     def __missing__(self, axis: str) -> int:
+        if len(self) >= MOST:
+            raise Unreadable(f"build asks for more than {MOST} sizes, the last of them {shown(axis)}; give fewer")
         self[axis] = DEFAULTS.get(axis, OTHER)
         return self[axis]
 
@@ -118,7 +132,10 @@ def called(build: Build, sizes: dict[str, int], seed: int | None = 0) -> tuple[n
         torch.manual_seed(seed)
     with foreign(f"build({dict(sizes)})"):
         made = build(sizes)
+    if isinstance(made, Coroutine):
+        made.close()
     model, rest = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+    model = getattr(model, "_orig_mod", model)  # of torch.compile
     if not isinstance(model, nn.Module):
         raise Unreadable(f"build returns {shown(made)}; return a torch.nn.Module, or it and its optimizer or its input")
     return model, rest
@@ -235,7 +252,21 @@ def traced(build: Build, base: Mapping[str, int] | None = None, name: str = "tra
         raise Unreadable(f"{where}: no network says what this computes ({why})") from None
     if lost := [x for x in start if x in AXES and x != "K" and x not in network.axes.values()]:
         raise Unreadable(f"model: build takes {', '.join(lost)}, and nothing that the output depends on grows with it")
-    return Traced(text, network, writer.factors, writer.gauge, [*writer.notes, *notes], calls, error, start)
+    reading = Traced(text, network, writer.factors, writer.gauge, [*writer.notes, *notes], calls, error, start)
+    return _with_gradients(reading, build)
+
+
+def _with_gradients(reading: Traced, build: Build) -> Traced:
+    """The reading with its frozen tensors; parameters that do not train are in its notes."""
+    model, (inputs, keywords), _ = built(build, reading.base)
+    try:
+        with foreign("the backward pass"), exactly():
+            found = states(model, lambda model: output_of(model(*inputs, **keywords)))
+    except UsageError as error:
+        if isinstance(error.__cause__, Exception):  # of torch: whether it can train is not known
+            return replace(reading, notes=[*reading.notes, ("", f"gradients are not checked: {error}")])
+        raise Unreadable(str(error)) from None
+    return reading.freezing(found)
 
 
 def usual(build: Build) -> dict[str, int]:
@@ -263,6 +294,8 @@ def guard(reader: Reader, output: View) -> float:
         Unreadable: they differ. The first call whose tensor differs, in any order of its entries, is named.
     """
     run, values = reader.runs[0], dict[int, Tensor]()
+    if output.node.kind == "const":
+        raise Unreadable("the output of the model depends on none of its parameters")
     truth = run.tensors[run.output.number].double()
     got = output.laid_out(output.node.evaluate(values))
     apart = _apart(got, truth)

@@ -288,6 +288,8 @@ def record(model: nn.Module, inputs: tuple[Any, ...], keywords: Mapping[str, Any
         torch.backends.mha.set_fastpath_enabled(fast)
         for hook in hooks:
             hook.remove()
+    if strict and bool(out.isnan().any()):
+        raise Unreadable("the output of the model is not a number; give sizes and an input at which it is")
     recorder.run.output = recorder.ref(out)
     return recorder.run
 

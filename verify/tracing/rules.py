@@ -34,9 +34,14 @@ def matmul(reader: Reader, a: View, b: View) -> View:
     return reader.contract([(a, left), (b, right)], [k for k in (*range(n), "r", "o") if k in (*left, *right)])
 
 
-@rule("baddbmm", "addmm")
+@rule("addmm")
 def addmm(reader: Reader, c: View, a: View, b: View) -> View:
     return reader.add([c, matmul(reader, a, b)])
+
+
+@rule("baddbmm")
+def baddbmm(reader: Reader, c: View, batch1: View, batch2: View) -> View:
+    return addmm(reader, c, batch1, batch2)
 
 
 @rule("einsum")

@@ -20,6 +20,7 @@ from scaling_algebra.spec.networks.files import as_toml
 from scaling_algebra.spec.networks.grammar import network
 from scaling_algebra.spec.networks.language import Network
 
+from .gradients import FROZEN
 from .graph import NUMBER, Scaled, Sizes, Unreadable
 from .models import COUNTS, Asked, Build, Traced, built, called, doubled, exactly, traced
 from .recording import Recording, Ref, leaves, record
@@ -161,7 +162,6 @@ class Shapes:
         self.constants: dict[str, str] = {}
         self.lines: list[str] = []
         self.roles: dict[str, str] = {}
-        self.frozen: list[str] = []
         groups: dict[str, list[Shaped]] = {}
         for p in parameters:
             groups.setdefault(NUMBER.sub("*", p.name), []).append(p)
@@ -182,7 +182,6 @@ class Shapes:
     def _tensor(self, p: Shaped) -> None:
         name, grows = p.name, [self._grows(p.name, s) for s in p.sizes]
         summed, made, stack = self._places(name, p, grows)
-        self.frozen += [name] if p.frozen else []
         taken: dict[str, int] = {}
 
         def letters(dims: Sequence[int]) -> str:
@@ -247,7 +246,7 @@ class Shapes:
         used = set(re.findall(r"(?<=[\[,])\w(?=[\],])", text))
         axes = {x: a for x, a in self.axes.items() if x in used}
         read = network(name, text, axes, self.roles, constants=[x for x in self.constants.values() if x != "data"])
-        return replace(read, unread=why).freezing(self.frozen)
+        return replace(read, unread=why)
 
 
 def _named(name: str, letters: Sequence[str]) -> str:
@@ -293,4 +292,5 @@ def by_shape(build: Build, base: Mapping[str, int] | None, why: str, name: str =
         counted |= {pattern: "M"} if "M" in powers else {}
     shapes = Shapes([*shaped(models, run)], builds, counted)
     network = shapes.network(name, why)
-    return Traced(as_toml(network), network, {}, {}, shapes.notes, {}, math.nan, start)
+    found = {x: "" if p.requires_grad else FROZEN for x, p in models[0].named_parameters()}
+    return Traced(as_toml(network), network, {}, {}, shapes.notes, {}, math.nan, start).freezing(found)

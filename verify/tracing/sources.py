@@ -68,9 +68,13 @@ def build_of(text: str, deep: bool = False) -> tuple[Callable[..., Any], Mapping
 
 
 def small_of(
-    record: Mapping[str, Any], path: str, deep: bool
+    record: Mapping[str, Any], path: str, deep: bool, instead: Mapping[str, Any] | None = None
 ) -> Callable[[Mapping[str, int]], tuple[nn.Module, dict[str, Any]]]:
-    """Small models of a configuration, and their input. ``path``: for errors; ``deep``: as for ``build_of``."""
+    """Small models of a configuration, and their input.
+
+    Args:
+        path: for errors. deep: as for ``build_of``. instead: options that replace those of small models.
+    """
     try:
         from transformers import AutoConfig, AutoModelForCausalLM
     except ModuleNotFoundError:
@@ -101,7 +105,7 @@ def small_of(
             options |= dict.fromkeys(named["K"], sizes["K"])
             options |= dict.fromkeys((k for k in SHARED if k in known), sizes["N_e"])
             options["experts_implementation"] = "batched_mm"
-        options |= {"attn_implementation": "eager", "use_cache": False}
+        options |= {"attn_implementation": "eager", "use_cache": False, **(instead or {})}
         try:
             model: nn.Module = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **options))
         except Exception as error:

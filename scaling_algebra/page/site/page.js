@@ -18,6 +18,7 @@ const MODES = [...Object.keys(choices.regimes), "ray", "sizes"];
 let mode = page.first.regime;
 let shown = null; // the question whose answer is on the page
 let turns = 0;
+let strange = {}; // words of the link that the form has no field for
 
 const engine = new Engine(page, (state, text) => {
   document.body.dataset.engine = state;
@@ -45,11 +46,18 @@ $("quantities").replaceChildren(...choices.quantities.map((x) => new Option(x)))
 $("about").textContent = `scalecalc ${page.version}, unmodified, under Pyodide ${page.pyodide}. Nothing is sent anywhere: all files come with this page.`;
 $("network").value = choices.example;
 
+/** Puts a value into a field; one that a list lacks is added to it, so that the answer says what is wrong with it. */
+function choose(id, value) {
+  const field = $(id);
+  field.value = value;
+  if (field.tagName === "SELECT" && field.selectedIndex < 0) field.add(new Option(value, value, true, true));
+}
+
 function networks() {
   const usual = mode === "sizes" ? "Transformer with depth (default)" : "MoE block of the MSSP paper (default)";
   const kept = $("architecture").value;
   options("architecture", [["", usual], ...Object.entries(choices.architectures).map(([x, title]) => [x, `${x}: ${title}`]), [OWN, "your own"]]);
-  $("architecture").value = kept;
+  choose("architecture", kept);
 }
 
 function arrange() {
@@ -72,7 +80,7 @@ function arrange() {
 }
 
 function question() {
-  const query = { ask: mode === "sizes" ? "recipe" : "derive" };
+  const query = { ask: mode === "sizes" ? "recipe" : "derive", ...strange };
   if (choices.regimes[mode]) query.regime = mode;
   const unused = mode === "sizes" ? ["ray"] : query.regime ? ["ray", ...SIZES] : SIZES;
   for (const name of FIELDS.filter((x) => x !== "network" && !unused.includes(x))) {
@@ -97,13 +105,16 @@ function link() {
 
 function follow() {
   const words = new URLSearchParams(location.hash.slice(1));
-  if (!MODES.includes(words.get("grow"))) return words;
-  mode = words.get("grow");
+  strange = {};
+  if (![...words].length) return words;
+  const grow = words.get("grow") ?? mode;
+  if (MODES.includes(grow)) mode = grow;
+  else strange.regime = grow;
+  for (const [name, value] of words) if (!["grow", "why", ...FIELDS].includes(name)) strange[name] = value;
   for (const name of FIELDS) {
     if (name === "network" && !words.has(name)) continue;
-    const field = $(name);
-    field.value = words.get(name) ?? "";
-    if (field.tagName === "SELECT" && field.selectedIndex < 0) field.selectedIndex = 0;
+    const usual = $(name).tagName === "SELECT" ? (page.first[name] ?? "") : "";
+    choose(name, words.get(name) ?? usual);
   }
   return words;
 }
@@ -140,7 +151,7 @@ async function draw() {
     if (wanted !== title) return;
     map.show(maps[name], !drawn);
     const none = maps[name].cells.every((cell) => !cell.name);
-    const cells = none ? "No cell has a formula; the green walls have, and the regimes lie on them." : "A cell has one formula. Dots are the regimes.";
+    const cells = none ? "No cell has a formula; the green walls have, and the regimes lie on them." : "A cell has one formula. Dots are the regimes, triangles published families of models.";
     $("map-hint").textContent = drawn ? `N grows at rate 1. ${cells}` : `No map of ${title}; there are maps of ${choices.maps.join(", ").replaceAll("-", " ")}, as defined.`;
   }
   map.put(point($("ray").value));
@@ -246,6 +257,7 @@ async function answer() {
   if (!reply.error) {
     write($("document"), reply.html, $("answer-title"));
     if (query.ask === "derive") numbers(query);
+    if (query.ask === "recipe") $("document").querySelector("table").classList.add("values");
   } else $("answer-title").textContent = "No answer";
   $("status").textContent = reply.error ?? `answer: ${$("answer-title").textContent}`;
   $("answer").dataset.key = key(query);
@@ -280,6 +292,15 @@ function numbers(query) {
   const table = $("document").querySelector("table");
   table.classList.add("powers");
   const heads = [...table.querySelectorAll("thead th")].map((th) => th.textContent);
+  const meaning = {
+    b: "init std n^-b on this ray", c: "learning rate n^-c on this ray", d: "epsilon n^-d on this ray",
+    "init std": "how the initial std follows the sizes", lr: "how the learning rate follows the sizes", eps: "how epsilon follows the sizes",
+  };
+  for (const th of table.querySelectorAll("thead th")) th.title = meaning[th.textContent] ?? "";
+  if (heads.includes("b")) {
+    const text = `On the ray init std ~ n^-b, learning rate ~ n^-c${heads.includes("d") ? ", epsilon ~ n^-d" : ""}. Press a power for its reason.`;
+    table.parentElement.after(make("p", { className: "hint", id: "letters", textContent: text }));
+  }
   for (const row of table.querySelectorAll("tbody tr")) {
     const role = row.querySelector("th").title;
     [...row.cells].forEach((cell, k) => {
@@ -346,7 +367,7 @@ function copies(query) {
   const group = make("div", { className: "copies" }, make("span", { textContent: "Copy as", ariaHidden: "true" }));
   group.setAttribute("role", "group");
   group.setAttribute("aria-label", "Copy as");
-  const titles = { latex: "LaTeX", json: "JSON" };
+  const titles = { latex: "LaTeX", json: "JSON", csv: "CSV" };
   for (const form of choices.copies) {
     const title = titles[form] ?? form[0].toUpperCase() + form.slice(1);
     const button = make("button", { type: "button", textContent: title });
@@ -362,6 +383,29 @@ function copies(query) {
     });
     group.append(button);
   }
+  const save = (form, ending) => {
+    const button = make("button", { type: "button", textContent: `Save .${ending}` });
+    button.dataset.save = ending;
+    button.addEventListener("click", async () => {
+      const reply = await wait({ ...(query ?? shown), as: form }, `writing ${ending}`);
+      if (!reply) return;
+      $("status").textContent = reply.error ?? `saved as scalecalc.${ending}`;
+      button.title = reply.error ?? "";
+      if (reply.error) return;
+      const address = URL.createObjectURL(new Blob([`${reply.text}\n`], { type: "text/plain" }));
+      make("a", { href: address, download: `scalecalc.${ending}` }).click();
+      URL.revokeObjectURL(address);
+    });
+    return button;
+  };
+  const link = make("button", { type: "button", textContent: "Copy link" });
+  link.dataset.form = "link";
+  link.addEventListener("click", async () => {
+    link.dataset.copied = location.href;
+    const done = await navigator.clipboard.writeText(location.href).then(() => true, () => false);
+    $("status").textContent = done ? "link copied" : "not copied: the browser refused";
+  });
+  group.append(save("csv", "csv"), save("markdown", "md"), link);
   return group;
 }
 document.querySelector(".copies").replaceWith(copies(null));
@@ -373,6 +417,7 @@ $("question").addEventListener("submit", (event) => {
   answer();
 });
 $("question").addEventListener("change", (event) => {
+  strange = {};
   if (event.target.name === "mode") mode = event.target.value;
   if (event.target.id === "ray" && mode !== "sizes") mode = "ray";
   arrange();

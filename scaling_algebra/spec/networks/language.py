@@ -388,6 +388,22 @@ class Network:
                 return False
         return True
 
+    def passes(self, function: Function) -> bool:
+        """A function is linear where its argument is: of degree one, and that has no negative entry."""
+        return function.kind.homogeneous and function.source is not None and self._positive(function.source.name)
+
+    def _positive(self, signal: str) -> bool:
+        """A signal has no negative entry: it is made of squares and of functions that have none."""
+        s = self.producer(signal)
+        if isinstance(s, Function):
+            signed = s.kind.signed and s.source is not None and self._positive(s.source.name)
+            return s.kind.positive or s.kind.gaps or signed
+        if isinstance(s, Sum):
+            return all(self._positive(x.name) for x in s.terms)
+        if s is None or s.tensor:
+            return False
+        return all(s.factors.count(x) % 2 == 0 or self._positive(x.name) for x in s.factors)
+
     def tensors_of(self, signal: str) -> frozenset[str]:
         """All tensors that a signal is computed from."""
         if signal not in self._behind:

@@ -1,0 +1,104 @@
+"""Records as rows, one for each tensor, parameter, quantity, exponent or cell: what frames and CSV files have.
+
+Beside a column of exact numbers, which are texts, stands one of floats: ``b`` is ``"1/2"`` and ``b_value`` 0.5.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+from scaling_algebra.errors import UsageError
+
+from .blocks import Document
+
+Row = dict[str, Any]
+TABLES = ("parameters", "tensors", "quantities", "exponents", "parameterizations", "disagreements", "cells", "theorems")
+"""Keys of records that hold rows: a list of them, or one by name."""
+ZERO = "zero"
+"""The value of an init std that is exactly zero."""
+_EXACT = re.compile(r"-?\d+(/\d+)?")
+
+
+def rows(record: Mapping[str, Any]) -> list[Row] | None:
+    """The rows of a record; None where it holds none.
+
+    Examples:
+        >>> rows({"tensors": {"router": {"b": "1/2", "lr": {"N": "-1"}}}})
+        [{'name': 'router', 'b': '1/2', 'b_value': 0.5, 'lr.N': '-1', 'lr.N_value': -1.0}]
+    """
+    key = next((x for x in TABLES if isinstance(record.get(x), list | Mapping)), None)
+    if key is None:
+        return None
+    found = [dict(_flat(row)) for row in _named(record[key])]
+    if key == "disagreements":  # of an audit, with what it could not compare
+        found = [{"verdict": "DISAGREES", **row} for row in found]
+        found += [{"verdict": "NOT COMPARABLE", **dict(_flat(row))} for row in record.get("not_comparable", ())]
+    return _valued(found)
+
+
+def _named(table: Any) -> Iterator[Mapping[str, Any]]:
+    if not isinstance(table, Mapping):
+        yield from table
+        return
+    for name, x in table.items():
+        if isinstance(x, Mapping) and isinstance(x.get("widths"), list):  # of a sweep: one for each size
+            yield from ({"name": name, **each} for each in x["widths"])
+        elif isinstance(x, Mapping):
+            yield {"name": name, **x}
+        else:
+            yield {"name": name, **({str(k): y for k, y in enumerate(x)} if isinstance(x, list) else {"exponent": x})}
+
+
+def _flat(row: Mapping[Any, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in row.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value
+
+
+def _valued(found: Sequence[Row]) -> list[Row]:
+    """The rows with a column of floats after each of exact numbers, and a flag of what starts at zero."""
+    texts: dict[str, list[str]] = {}
+    for row in found:
+        for key, x in row.items():
+            texts.setdefault(key, []).extend([x] if isinstance(x, str) else [])
+    exact = {key for key, said in texts.items() if any(map(_EXACT.fullmatch, said))}
+    zero = {key for key, said in texts.items() if ZERO in said}
+    made: list[Row] = []
+    for row in found:
+        made.append({})
+        for key, x in row.items():
+            made[-1][key] = x
+            if key in exact:
+                number = isinstance(x, str) and _EXACT.fullmatch(x)
+                made[-1][f"{key}_value"] = float(Fraction(x)) if number else None
+            if key in zero:
+                made[-1][f"{key}_is_zero"] = x == ZERO
+    return made
+
+
+def as_csv(documents: Sequence[Document]) -> str:
+    """The rows of documents as CSV; of several ones, with the columns that tell them apart.
+
+    Raises:
+        UsageError: one is no table.
+    """
+    every: list[Row] = []
+    for d in documents:
+        if (found := rows(d.record)) is None:
+            raise UsageError("this is no table, so there is no CSV of it; take json")
+        told = [key for key, x in d.record.items() if any(x != other.record.get(key) for other in documents)]
+        every += [{**{k: d.record[k] for k in told if isinstance(d.record[k], str)}, **row} for row in found]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(dict.fromkeys(key for row in every for key in row)), lineterminator="\n")
+    writer.writeheader()
+    for row in every:
+        writer.writerow({key: json.dumps(x) if isinstance(x, list) else x for key, x in row.items()})
+    return text.getvalue().removesuffix("\n")

@@ -1,0 +1,35 @@
+"""Networks whose signals have at most one index that grows, beside that of experts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from scaling_algebra.spec.networks.language import Factor, Network, Product
+
+
+def fused(network: Network, growing: frozenset[str]) -> Network:
+    """The network in which a product with several indices that grow is written into the product that alone reads it.
+
+    Where a sum over experts reads what comes out of them, ``h3[b] = phi[i] W3[i,b,k] h2[i,k]``.
+    """
+    left: dict[str, Any] = {s.out: s for s in network.statements}
+    for s in network.statements:
+        readers = network.consumers(s.out)
+        if not (
+            isinstance(s, Product) and s.tensor and len(growing & set(network.signals[s.out])) > 1 and len(readers) == 1
+        ):
+            continue
+        out, k = readers[0]
+        reader = left[out.out]
+        if isinstance(reader, Product) and not reader.tensor:
+            use, letters = out.inputs[k], network.signals[s.out]
+            names = dict(zip(letters, use.letters, strict=True))
+            if any(names.get(x, x) in reader.letters for x in s.letters if x not in letters):
+                continue
+            factors = tuple(x for x in reader.factors if x is not use)
+            own = [Factor(x.name, "".join(names.get(c, c) for c in x.letters)) for x in (s.tensor, *s.factors)]
+            multipliers = (*s.multipliers, *reader.multipliers)
+            left[out.out] = Product(out.out, (*factors, *own[1:]), own[0], multipliers)
+            del left[s.out]
+    return replace(network, statements=tuple(left.values()))

@@ -1,0 +1,182 @@
+"""What models learn in ``study transfer``: bytes of text, handwritten digits, what a random network says, or one's own.
+
+Batches depend on seed and step only, so that they are the same at every size, rate and parameterization; step None is
+the held-out batch, alike for every seed. Adding data: a function here, and its line in ``DATA``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from inspect import signature
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from scaling_algebra import limits
+from scaling_algebra.errors import UsageError, foreign, missing, shown, unknown_name
+from scaling_algebra.verify.tracing.sources import function_of
+
+CLASSES = 10
+"""Of digits, and of the teacher's answers: the loss starts at log 10."""
+HELD_OUT = 1024
+"""Examples in the teacher's held-out batch."""
+STRETCHES = 128
+"""Stretches of text in the held-out batch."""
+
+Cut = Callable[[int, int | None], tuple[Any, Any]]
+"""Inputs and targets by seed and step."""
+
+
+@dataclass(frozen=True)
+class Data:
+    """Batches in memory.
+
+    Attributes:
+        unit: of the loss. digest: tells data apart. settings: what they were made with.
+    """
+
+    name: str
+    cut: Cut
+    digest: str
+    unit: str = "nats"
+    settings: Mapping[str, int] = field(default_factory=dict)
+
+    def batch(self, seed: int, step: int | None, device: str) -> tuple[Tensor, Tensor]:
+        """Inputs and targets on a device.
+
+        Raises:
+            UsageError: a function of the reader's gives something else.
+        """
+        drawn = self.cut(seed, step)
+        if not (isinstance(drawn, tuple) and len(drawn) == 2):
+            raise UsageError(f"{self.name} returns {shown(drawn)}; return (inputs, targets)")
+        x, y = (torch.as_tensor(part) for part in drawn)
+        if device != "cpu":
+            x, y = x.pin_memory(), y.pin_memory()  # else the copy waits for the device
+        return x.to(device, non_blocking=True), y.to(device, non_blocking=True)
+
+
+def _digest(*arrays: np.ndarray) -> str:
+    return hashlib.sha256(b"".join(x.tobytes() for x in arrays)).hexdigest()[:16]
+
+
+def text(batch: int = 16, context: int = 64) -> Data:
+    """Bytes of the documentation that Python ships, and the next ones; the last twentieth is held out.
+
+    Raises:
+        UsageError: this Python has none, or too little for the context.
+    """
+    try:
+        from pydoc_data.topics import topics
+    except ModuleNotFoundError:
+        raise UsageError("this Python ships no pydoc_data; give --data FILE.py:batches") from None
+    tokens = np.frombuffer("".join(topics[key] for key in sorted(topics)).encode(), dtype=np.uint8).astype(np.int64)
+    train, held = np.split(tokens, [int(0.95 * len(tokens))])
+    if context >= len(held):
+        raise UsageError(f"the context is {context} bytes, and {len(held)} are held out; give a shorter one")
+
+    def cut(seed: int, step: int | None) -> tuple[Any, Any]:
+        rng, source = np.random.default_rng([0] if step is None else [seed, step]), held if step is None else train
+        starts = rng.integers(0, len(source) - context, STRETCHES if step is None else batch)
+        stretches = source[starts[:, None] + np.arange(context + 1)]
+        return stretches[:, :-1], stretches[:, 1:]
+
+    return Data("text", cut, _digest(tokens), "nats a byte")
+
+
+def digits(batch: int = 32) -> Data:
+    """8x8 images of digits that ship with scikit-learn, standardised; one in five is held out.
+
+    Raises:
+        UsageError: scikit-learn is missing.
+    """
+    try:
+        from sklearn.datasets import load_digits
+    except ModuleNotFoundError:
+        raise missing("digits", "scikit-learn", "verify") from None
+    images, labels = load_digits(return_X_y=True)
+    images = ((images - images.mean()) / images.std()).astype(np.float32)
+    held = np.arange(len(images)) % 5 == 4
+    x, y = images[~held], labels[~held]
+
+    def cut(seed: int, step: int | None) -> tuple[Any, Any]:
+        if step is None:
+            return images[held], labels[held]
+        rows = np.random.default_rng([seed, step]).integers(0, len(x), batch)
+        return x[rows], y[rows]
+
+    return Data("digits", cut, _digest(images))
+
+
+def teacher(batch: int = 32, inputs: int = 16, units: int = 8) -> Data:
+    """Gaussian inputs, never the same twice, and the class that a fixed random network of one hidden layer gives them.
+
+    class = argmax(V tanh(U x)), x of ``inputs`` entries, U with rows of norm about 2, V Gaussian. A network that knew U
+    and V would reach loss 0.
+    """
+    rng = np.random.default_rng([inputs, units])
+    u, v = 2 * rng.standard_normal((inputs, units)) / inputs**0.5, rng.standard_normal((units, CLASSES))
+
+    def cut(seed: int, step: int | None) -> tuple[Any, Any]:
+        drawn = np.random.default_rng([1, seed, step] if step is not None else [0])
+        x = drawn.standard_normal((HELD_OUT if step is None else batch, inputs))
+        return x.astype(np.float32), (np.tanh(x @ u) @ v).argmax(axis=1)
+
+    return Data("teacher", cut, _digest(u, v))
+
+
+DATA: dict[str, Callable[..., Data]] = {"text": text, "digits": digits, "teacher": teacher}
+"""Every kind of data, by name."""
+
+
+@lru_cache(maxsize=2)
+def load(name: str, settings: tuple[str, ...] = ()) -> Data:
+    """The data of a name, or of a function ``FILE.py:batches`` that is called with seed and step.
+
+    Args:
+        settings: ``name=number``, what the function of the name takes.
+
+    Raises:
+        UsageError: no such data, an unknown setting, or what they need is missing.
+    """
+    if name not in DATA:
+        if ":" not in name:
+            raise unknown_name("data", name, (*DATA, "FILE.py:batches"))
+        if settings:
+            raise UsageError(f"{name} is a function of yours; leave out --set {settings[0]}")
+        batches = function_of(name)[0]
+
+        def cut(seed: int, step: int | None) -> tuple[Any, Any]:
+            with foreign(f"{name}({seed}, {step})"):
+                return batches(seed, step)
+
+        first = Data(name, cut, "").batch(0, None, "cpu")
+        return Data(name, cut, _digest(*(x.numpy() for x in first)), "loss")
+    known = {key: p.default for key, p in signature(DATA[name]).parameters.items()}
+    chosen = {**known, **numbers(f"setting of {name}", settings, known)}
+    made = DATA[name](**chosen)
+    return Data(made.name, made.cut, made.digest, made.unit, chosen)
+
+
+def numbers(kind: str, texts: Iterable[str], names: Mapping[str, int]) -> dict[str, int]:
+    """``NAME=NUMBER``, each a positive whole number.
+
+    Raises:
+        UsageError: an unknown name, or no such number.
+    """
+    values: dict[str, int] = {}
+    for given in texts:
+        name, _, number = (part.strip() for part in given.partition("="))
+        if name not in names:
+            raise unknown_name(kind, name, names)
+        try:
+            values[name] = limits.within(name, limits.whole(number), 1, limits.SEEDS)
+        except ValueError:
+            wrong = f"cannot read the setting {given!r}; write name=number, e.g. {name}={names[name]}"
+            raise UsageError(wrong) from None
+    return values

@@ -1,0 +1,185 @@
+"""The models of ``study transfer``: what builds them at any sizes, and how every parameter starts and learns there.
+
+A family of transformers is read with one layer, whatever number is trained. Read next: ``training.py`` (trains one).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from scaling_algebra.errors import UsageError
+from scaling_algebra.recipes.files import read_config, size_names
+from scaling_algebra.recipes.recipe import recipe
+from scaling_algebra.recipes.sizes import Sizes
+from scaling_algebra.spec.optimizers import Optimizer
+from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
+from scaling_algebra.spec.trained import trained
+from scaling_algebra.verify.apply.planning import layered, planned
+from scaling_algebra.verify.apply.plans import Plan
+from scaling_algebra.verify.tracing import Traced, traced
+from scaling_algebra.verify.tracing.measuring import of_role
+from scaling_algebra.verify.tracing.models import called, usual
+from scaling_algebra.verify.tracing.sources import HUGGING_FACE, build_of, small_of
+
+EPS = 1e-8
+"""Epsilon at the base."""
+BYTES = 256
+"""Tokens that a family is built for."""
+USUAL = {"N": 32, "N_e": 64, "M": 4, "K": 2, "L": 2}
+"""Base sizes of a family."""
+TRAINED: Mapping[str, Any] = {"vocab_size": BYTES, "experts_implementation": "eager", "attn_implementation": "sdpa"}
+"""Options of a family that is trained, beside those with which it is read."""
+
+
+@dataclass(frozen=True)
+class Trainee:
+    """How one parameter starts and learns.
+
+    Attributes:
+        lr: over the rate that is swept. eps: of its rule, where it has one.
+        std: of initial values that are drawn; None for the module's own.
+        alike: do all experts start alike?
+    """
+
+    rule: Optimizer
+    lr: float = 1.0
+    eps: float = EPS
+    std: float | None = None
+    alike: bool = False
+
+    def as_json(self) -> dict[str, Any]:
+        return {**vars(self), "rule": self.rule.name}
+
+
+Numbers = Mapping[str, Trainee]
+"""By parameter."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model by its name: ``FILE.py:build``, ``hf:config.json``, or a family of transformers such as ``mixtral``."""
+
+    name: str
+
+    @property
+    def own(self) -> bool:
+        """Is it a function of the reader's?"""
+        return ":" in self.name and not self.name.startswith(HUGGING_FACE)
+
+    @cached_property
+    def _config(self) -> tuple[dict[str, Any], str]:
+        path = self.name.removeprefix(HUGGING_FACE)
+        record = {"model_type": self.name} if path == self.name else read_config(Path(path))
+        return record, path
+
+    @cached_property
+    def _build(self) -> Callable[[dict[str, int]], Any]:
+        if self.own:
+            return build_of(self.name)[0]
+        return small_of(*self._config, deep=True, instead=TRAINED)
+
+    def build(self, sizes: Sizes, seed: int) -> nn.Module:
+        """The module at these sizes, with the initial values of a seed.
+
+        Raises:
+            UsageError: it cannot be built.
+        """
+        return called(self._build, dict(sizes), seed)[0]
+
+    @cached_property
+    def base(self) -> dict[str, int]:
+        """Sizes where none are given: those beside the function, or small ones of every axis that it asks for."""
+        if self.own:
+            return dict(build_of(self.name)[1]) or usual(self._build)
+        record, _ = self._config
+        experts = "M" in size_names(record["model_type"], record)
+        return {axis: n for axis, n in USUAL.items() if experts or axis in ("N", "L")}
+
+    def numbers(self, parameterization: str, optimizer: str, sizes: Sequence[Sizes]) -> list[Numbers]:
+        """Of every parameter at each of the sizes, the first of which is the base; there derived parameterizations
+        start and learn as the module itself does. ``sp`` is that at every size: its own values, and one rate.
+
+        Raises:
+            UsageError: a parameterization that is defined elsewhere, or what ``plan`` raises.
+            Infeasible: there is none on the ray.
+        """
+        derived = PARAMETERIZATIONS[parameterization].derived
+        if not derived and parameterization != "sp":
+            raise UsageError(f"{parameterization} is no plan of a module; compare mup, mssp and sp (one rate for all)")
+        plans = _plans(self, parameterization if derived else "mup", optimizer, tuple(tuple(x.items()) for x in sizes))
+        found = [{e.name: _number(p, e.name) for e in p.entries if not e.frozen} for p in plans]
+        if not derived:
+            return [{name: Trainee(x.rule) for name, x in numbers.items()} for numbers in found]
+        started = {name: replace(x, std=None) if x.std and not x.alike else x for name, x in found[0].items()}
+        return [started, *found[1:]]
+
+    def reading(self, base: Sizes) -> Traced:
+        """The equations, read at the base."""
+        if self.own:
+            return traced(self._build, base)
+        shallow = {axis: n for axis, n in base.items() if axis != "L"}
+        return layered(traced(small_of(*self._config, deep=False), shallow))
+
+
+@lru_cache(maxsize=8)
+def _plans(
+    model: Model, parameterization: str, optimizer: str, sizes: tuple[tuple[tuple[str, int], ...], ...]
+) -> list[Plan]:
+    """The plans of one reading at several sizes."""
+    base, *_, last = map(dict, sizes)
+    reading, small = model.reading(base), model.build(base, 0)
+    stds = {role: _std(small, role) for role in reading.network.tensors}
+    given: dict[str, Any] = {"lr": 1.0, "std": stds, "network": reading.network}
+    if any(rule.epsilon for rule in trained(optimizer, reading.network).rules):
+        given["eps"] = EPS
+    numbers, plans = recipe(base, last, optimizer, parameterization, **given), []
+    for one in map(dict, sizes):
+        plans.append(planned(model.build(one, 0), reading, numbers.at(one), small))
+        if left := [f"{name} = {x:g}" for name, x in plans[-1].multipliers.items() if x != 1]:
+            raise UsageError(f"{model.name} lacks a multiplier that muP asks for ({', '.join(left)}); build it in")
+    return plans
+
+
+def _std(model: nn.Module, role: str) -> float:
+    """The standard deviation of the module's own values, 1 where they are all zero: those stay."""
+    return max(float(p.double().square().mean().sqrt()) for p in of_role(model, role)) or 1.0
+
+
+def _number(p: Plan, name: str) -> Trainee:
+    group = p.groups[p[name].group]
+    std = None if group.fill is not None else group.std
+    numbers = group.numbers
+    return Trainee(group.optimizer, numbers["lr"], numbers.get("eps", EPS), std, group.tied)
+
+
+def tuned(numbers: Numbers, rates: Mapping[str, float]) -> Numbers:
+    """The numbers with rates multiplied.
+
+    Args:
+        rates: factors by pattern of names, such as ``*embed*``; all that match multiply.
+
+    Raises:
+        UsageError: a pattern that no parameter has.
+    """
+    for pattern in rates:
+        if not any(fnmatchcase(name, pattern) for name in numbers):
+            raise UsageError(f"no parameter matches {pattern!r} of --rate; the first is {next(iter(numbers))}")
+    factors = {name: math.prod(f for p, f in rates.items() if fnmatchcase(name, p)) for name in numbers}
+    return {name: replace(x, lr=x.lr * factors[name]) for name, x in numbers.items()}
+
+
+def start(model: nn.Module, numbers: Numbers) -> None:
+    """Draws the initial values that are not the module's own."""
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if (x := numbers[name]).std is not None:
+                p.copy_(torch.empty_like(p[:1] if x.alike else p).normal_(0.0, x.std).expand_as(p))
