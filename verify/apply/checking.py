@@ -134,7 +134,7 @@ def check_model(
     if unread := reading.network.unread:
         m.environment["read"] = [f"BY SHAPE, not derived: {BY_SHAPE}; in the way of more: {unread}", *reading.lines]
         moving = [name for name in names if any(x.any() for t in range(1, steps + 1) for x in m.values[name, t])]
-        theta = {name: [..., *[Fraction(0)] * steps] for name in moving}
+        theta: dict[str, Sequence[Cell]] = {name: [..., *[Fraction(0)] * steps] for name in moving}
         return _bounded(judge(m, theta, direct={name for name in names if name.endswith(DIRECT)}))
     moved = {x: power.on(ray) for x, power in (folded(numbers, reading) if fold else {}).items()}
     predicted, powers = _predicted(numbers.derivations[0], zero, names, steps, moved)

@@ -85,7 +85,10 @@ def made(call: TorchCall, run: Recording, value: Mapping[int, Tensor]) -> list[T
     arguments, keywords = mapped((call.arguments, call.keywords), Ref, get)
     with torch.no_grad():
         out = call.function(*arguments, **keywords)
-    return [x.double() for x in ([arguments[0]] if call.name == "__setitem__" else _tensors(out))]
+    results = [arguments[0]] if call.name == "__setitem__" else _tensors(out)
+    if not all(x.is_floating_point() for x in results):
+        raise TypeError("results that are no real numbers")
+    return [x.double() for x in results]
 
 
 def _tensors(out: Any) -> list[Tensor]:
@@ -110,8 +113,9 @@ def linear(reader: Reader) -> list[View]:
         for c, r, n in zip(reader.calls, reader.runs, numbers, strict=True)
     ]
     terms: list[list[View]] = [[] for _ in reader.shapes]
+    alike_made = len({reader.law(views[k].node) for k in places}) < len(places)
     for k in places:
-        for found, term in zip(terms, _maps(reader, sides, [n[k] for n in numbers], views[k]), strict=True):
+        for found, term in zip(terms, _maps(reader, sides, [n[k] for n in numbers], views[k], alike_made), strict=True):
             found += [] if term is None else [term]
     results = []
     for k, found in enumerate(terms):
@@ -142,8 +146,13 @@ class _Side:
         return [y - offset for y, offset in zip(results, self.zero, strict=True)]
 
 
-def _maps(reader: Reader, sides: Sequence[_Side], numbers: Sequence[int], view: View) -> list[View | None]:
+def _maps(
+    reader: Reader, sides: Sequence[_Side], numbers: Sequence[int], view: View, signless: bool
+) -> list[View | None]:
     """Of every result the part that one signal makes, C times it.
+
+    Args:
+        signless: another signal of one law is added, so that C must not be negative.
 
     Raises:
         Unreadable: there is no C, or another one at another build.
@@ -180,6 +189,8 @@ def _maps(reader: Reader, sides: Sequence[_Side], numbers: Sequence[int], view: 
             sums = [*range(-len(along), 0)]
             column.append((last(y, along) * ray).sum(sums) / ray.square().sum() if sums else y / float(ray))
     matrices = [torch.stack(c, -1).reshape([*c[0].shape, *(shape[d] for d in stays)]) for c in columns]
+    if signless and any(float(c.min()) < 0 for c in matrices):
+        raise reader.fail("a difference of two signals of one law may cancel, and the equations have no signs")
     for side, number in zip(sides, numbers, strict=True):  # the same map of any vector, at every build
         there = side.run.tensors[number].shape
         part, ray = drawn(there, stays), drawn(there, grows)

@@ -150,6 +150,8 @@ def built(build: Build, sizes: Mapping[str, int], seed: int = 0) -> tuple[nn.Mod
         Unreadable: no module, or an input that cannot be guessed.
     """
     model, rest = called(build, dict(sizes), seed)
+    while isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):  # of torch.compile
+        model = inner
     if away := [n for n, p in model.named_parameters() if p.device.type != "cpu"]:
         raise Unreadable(f"{away[0]} is not on the CPU at {dict(sizes)}; build small models there")
     optimizer = rest if isinstance(rest, torch.optim.Optimizer) else None

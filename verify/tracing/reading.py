@@ -389,6 +389,7 @@ class Reader(Indices):
         if c.is_floating_point() and bool(((c == 0) | (c < -1e3)).all()) and bool((c == 0).any()):
             out.node.note = "a mask is left out"
         else:
+            constant(self, by)  # one that equations can say
             out.node.kind, out.node.value, out.node.name = "shift", by.node.value, f"{float(c.abs().max()):g}"
         return out
 
@@ -417,6 +418,10 @@ class Reader(Indices):
         if len(views) == 2:
             node.entry = _entries(operator.add, *views)
         return View(node, dims)
+
+    def law(self, node: TracedNode) -> Any:
+        """How a signal is made: ``law``."""
+        return law(node)
 
     def _acting(self, x: View) -> View:
         """What is made of weights alone, as it acts on a constant."""

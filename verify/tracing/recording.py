@@ -295,13 +295,16 @@ def record(model: nn.Module, inputs: tuple[Any, ...], keywords: Mapping[str, Any
 
 
 def output_of(out: Any) -> Tensor:
-    """The tensor that a module returns, alone, first, or as ``logits`` or ``last_hidden_state``.
+    """The tensor that a module returns, alone, first (also of a dict), or as ``logits`` or ``last_hidden_state``.
 
     Raises:
         Unreadable: none.
     """
     out = getattr(out, "logits", getattr(out, "last_hidden_state", out))
-    out = out[0] if isinstance(out, list | tuple) else out
+    if isinstance(out, dict):
+        out = out.get("logits", next(leaves(out, Tensor), out))
+    while isinstance(out, list | tuple) and out:
+        out = out[0]
     if not isinstance(out, Tensor):
         raise Unreadable(f"the model returns {type(out).__name__}; return a tensor, or an object with logits")
     return out

@@ -34,14 +34,11 @@ def matmul(reader: Reader, a: View, b: View) -> View:
     return reader.contract([(a, left), (b, right)], [k for k in (*range(n), "r", "o") if k in (*left, *right)])
 
 
-@rule("addmm")
-def addmm(reader: Reader, c: View, a: View, b: View) -> View:
-    return reader.add([c, matmul(reader, a, b)])
-
-
-@rule("baddbmm")
-def baddbmm(reader: Reader, c: View, batch1: View, batch2: View) -> View:
-    return addmm(reader, c, batch1, batch2)
+@rule("baddbmm", "addmm")
+def addmm(reader: Reader, c: View, *given: Any, beta: Any = 1, alpha: Any = 1, **words: Any) -> View:
+    a, b = [*given, *(words[x] for x in ("batch1", "mat1", "batch2", "mat2") if x in words)]
+    product, rest = matmul(reader, a, b), multiply(reader, c, beta)
+    return reader.add([rest, product if alpha == 1 else multiply(reader, product, alpha)])
 
 
 @rule("einsum")
@@ -196,10 +193,10 @@ def channels(reader: Reader, x: View, *given: Any, **words: Any) -> View:
     n = len(x.dims)
     if reader.name == "group_norm":
         groups = reader.vector(given[0] if given else words["num_groups"])
-        weight, bias = (*given[1:3], *[None] * (2 - len(given[1:3])))
-        y, over = _apart(reader, x, 1, groups), range(2, n + 1)
+        weight, bias = [*given[1:3], None, None][:2]
+        y, over = _apart(reader, x, 1, groups), list(range(2, n + 1))
     else:
-        weight, bias = (*given[2:4], *[None] * (2 - len(given[2:4])))
+        weight, bias = [*given[2:4], None, None][:2]
         y, over = x, [d for d in range(n) if d > 1 or (d == 0 and reader.name == "batch_norm")]
     weight, bias, eps = words.get("weight", weight), words.get("bias", bias), words.get("eps", 1e-5)
     if reader.name != "group_norm" and not (words.get("training", given[4] if len(given) > 4 else True)):

@@ -70,8 +70,8 @@ def places(call: str, position: int, dims: int, arguments: Sequence[Any]) -> Pla
         left = position == (1 if call in ("baddbmm", "addmm") else 0)
         return ((dims - 1,), (dims - 2,), stack) if left else ((dims - 2,), (dims - 1,), stack)
     if call == "einsum" and isinstance(arguments[0], str) and "." not in arguments[0]:
-        left, _, out = arguments[0].replace(" ", "").partition("->")
-        mine, *others = sorted(left.split(","), key=lambda t: left.split(",").index(t) != position)
+        terms, _, out = arguments[0].replace(" ", "").partition("->")
+        mine, *others = sorted(terms.split(","), key=lambda t: terms.split(",").index(t) != position)
         beside = set("".join(others))
         summed = tuple(d for d, x in enumerate(mine) if x not in out)
         return summed, tuple(d for d, x in enumerate(mine) if x in out and x not in beside), tuple(
@@ -286,7 +286,7 @@ def by_shape(build: Build, base: Mapping[str, int] | None, why: str, name: str =
     except Exception:  # whatever hinders the run hinders the equations, and is said there; shapes need none
         pass
     numbers = [Counter(NUMBER.sub("*", x) for x, _ in m.named_parameters()) for m in models]
-    counted = {}
+    counted: dict[str, str] = {}
     for pattern in numbers[0]:
         powers = powers_of([n[pattern] or 1 for n in numbers], builds) or {}
         counted |= {pattern: "M"} if "M" in powers else {}
