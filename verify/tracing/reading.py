@@ -411,7 +411,7 @@ class Reader(Indices):
         if len(views) == 2 and (known := self._one_function(operator.add, *views)) is not None:
             return known
         if any(not v.node.weight for v in views):
-            views = [self._acting(v) if v.node.weight and v.node.kind != "param" else v for v in views]
+            views = [self._acting(v) if v.node.weight and _bare(v.node).kind != "param" else v for v in views]
         _, classes, terms, order, dims = self.labelled(*broadcast(views))
         sources = tuple((node, tuple(order.index(x) for x in mine)) for node, mine in terms)
         node = TracedNode("add", [classes[x] for x in order], self.where, sources)

@@ -37,8 +37,10 @@ def matmul(reader: Reader, a: View, b: View) -> View:
 @rule("baddbmm", "addmm")
 def addmm(reader: Reader, c: View, *given: Any, beta: Any = 1, alpha: Any = 1, **words: Any) -> View:
     a, b = [*given, *(words[x] for x in ("batch1", "mat1", "batch2", "mat2") if x in words)]
-    product, rest = matmul(reader, a, b), multiply(reader, c, beta)
-    return reader.add([rest, product if alpha == 1 else multiply(reader, product, alpha)])
+    product = matmul(reader, a, b)
+    return reader.add(
+        [c if beta == 1 else multiply(reader, c, beta), product if alpha == 1 else multiply(reader, product, alpha)]
+    )
 
 
 @rule("einsum")
