@@ -14,7 +14,6 @@ from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.desiderata import Structure, horizon
 from scaling_algebra.spec.networks.language import Network, Product
 from scaling_algebra.spec.networks.roles import experts
-from scaling_algebra.spec.optimizers import Trained
 from scaling_algebra.spec.powers import Power
 
 _LEARNED = ("effective", "cross")
@@ -56,29 +55,6 @@ def layerwise(look: Analysis, structure: Structure) -> dict[str, Power]:
             powers[f"c.{role}"] = rate * (shaped if rule.normalises else 1 / gradient)
             if rule.relative and look.point.b[role] is not None:
                 powers[f"c.{role}"] /= powers.get(f"b.{role}", Power())
-        powers[f"d.{role}"] = gradient
-    return powers
-
-
-def aligned(network: Network, ray: Ray, optimizer: Trained) -> dict[str, Power]:
-    """One over every unknown by the layer-wise law at full alignment: init of the spectral condition, entries of an
-    update 1/fan_in where a gradient is one over the number of entries that the tensor makes alone, and an aggregation
-    that takes the mean.
-
-    Law: std = min(1, sqrt(rows / columns)) / sqrt(columns) for the operator of all experts stacked.
-    Source: Yang, Simon and Bernstein (2023), A spectral condition for feature learning.
-    """
-    powers = terms_behind(network, ray)
-    for role, tensor in network.tensors.items():
-        rule, columns = optimizer.of(role), network.size(tensor.fan_in)
-        rows = network.size(x for x in tensor.letters if x not in tensor.fan_in)
-        entries = rule.entries(network, role) / rule.shaped(network, role, ray)
-        gradient = gradient_power(network, network.uses(role)[0])
-        wide = columns / rows if columns.on(ray) > rows.on(ray) else Power()
-        powers[f"b.{role}"] = (columns * wide) ** Fraction(1, 2)
-        powers[f"c.{role}"] = columns / {"": gradient, "entry": Power(), "matrix": entries}[rule.normalises]
-        if rule.relative:
-            powers[f"c.{role}"] /= powers[f"b.{role}"]
         powers[f"d.{role}"] = gradient
     return powers
 

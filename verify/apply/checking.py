@@ -26,7 +26,7 @@ from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.errors import UsageError, foreign, shown
 from scaling_algebra.recipes.recipe import Recipe, recipe
 from scaling_algebra.recipes.sizes import Sizes, read_sizes, way
-from scaling_algebra.solver.derivation import BY_SHAPE, Derivation, derive
+from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.hardware import spare_threads
 from scaling_algebra.verify.judging.fit import MIN_SEEDS, MIN_SIZES, Verdict
@@ -131,8 +131,8 @@ def check_model(
         "wall_seconds": time.monotonic() - start,
         "read": reading.lines,
     }
-    if unread := reading.network.unread:
-        m.environment["read"] = [f"BY SHAPE, not derived: {BY_SHAPE}; in the way of more: {unread}", *reading.lines]
+    if reading.network.unread and numbers.level is not None:
+        m.environment["read"] = [*numbers.level.lines, *reading.lines]
         moving = [name for name in names if any(x.any() for t in range(1, steps + 1) for x in m.values[name, t])]
         theta: dict[str, Sequence[Cell]] = {name: [..., *[Fraction(0)] * steps] for name in moving}
         return _bounded(judge(m, theta, direct={name for name in names if name.endswith(DIRECT)}))

@@ -2,7 +2,7 @@
 
 Which dimensions of a parameter are summed is said by the call that takes it; where none says so, by its shape, and the
 answer names it as ambiguous. Read next: ``models.py`` (tries to read first), ``scaling_algebra/solver/layerwise.py``
-(``aligned``, the law that such a network gets).
+(the law that such a network gets).
 """
 
 from __future__ import annotations
