@@ -1,4 +1,4 @@
-"""Why one rate for all, tuned at every width, is lower than the plan: runs the plan that was written before, and judges.
+"""Why one rate for all, tuned at every width, is lower than the plan: runs a plan that was written before, and judges.
 
 Run: ``python benchmarks/tuned.py run`` (three CPU minutes, goes on where it stopped), ``... judge`` (what came of every
 expectation). Read next: ``verify/evidence/tuned/plan.toml`` (expectations), ``docs/guide/tuning.md`` (what follows).
