@@ -76,11 +76,14 @@ CODES = {True: 0, False: 1, None: 3}
     "left_out",
     multiple=True,
     metavar="NAME",
-    help=f"Leave a function out: its value is its argument (repeatable); '{EACH}': every one by itself.",
+    help="Leave a function out: --without phi derives as if phi were its argument (repeatable); "
+    f"--without {EACH} does so for every function in turn, and says what changes.",
 )
 @SMTLIB
 @STRICT
-@click.option("--effort", is_flag=True, help="Search on where a demand is undecided: minutes instead of seconds.")
+@click.option(
+    "--effort", is_flag=True, help="Search on where a demand is undecided (as for stack2): minutes, not seconds."
+)
 @click.option("--table-only", "alone", is_flag=True, help="The table, and nothing else.")
 @printed()
 def command(

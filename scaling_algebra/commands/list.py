@@ -12,7 +12,7 @@ from scaling_algebra.documents import Document
 from scaling_algebra.documents.blocks import Code, Grid, Heading, Lines, literal
 from scaling_algebra.dynamics.quantities import quantities
 from scaling_algebra.errors import UsageError
-from scaling_algebra.explanations.mechanisms import TITLES
+from scaling_algebra.explanations.mechanisms import PICTURES, TITLES
 from scaling_algebra.spec.assumptions import ASSUMPTIONS
 from scaling_algebra.spec.axes import AXES, REGIMES, about
 from scaling_algebra.spec.desiderata import ABOUT
@@ -91,7 +91,11 @@ def network_document(network: Network) -> Document:
     return Document(tuple(blocks), record)
 
 
-GLOSSARY: Mapping[str, Mapping[str, str]] = {"words": TERMS, "mechanisms": TITLES, "desiderata": ABOUT}
+GLOSSARY: Mapping[str, Mapping[str, str]] = {
+    "words": TERMS,
+    "mechanisms": {letter: f"{title}. {PICTURES[letter]}." for letter, title in TITLES.items()},
+    "desiderata": ABOUT,
+}
 
 
 def glossary_document() -> Document:

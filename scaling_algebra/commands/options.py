@@ -204,8 +204,8 @@ OPTIMIZER = options(
     click.option(
         "--epsilon",
         type=Name("epsilon regime", EPSILONS),
-        metavar="REGIME",
-        help="Of an optimizer that has one: derived (the default), or negligible, far below every gradient.",
+        metavar="NAME",
+        help="Adam's epsilon: derived scales as the gradients (the default); negligible stays far below, as 1e-8.",
     ),
 )
 WHERE = options(
@@ -307,7 +307,11 @@ GIVEN = click.option(
 )
 
 
-STRICT = click.option("--strict", is_flag=True, help="Print as undecided what assumes more than counting powers.")
+STRICT = click.option(
+    "--strict",
+    is_flag=True,
+    help="Print as undecided what assumes more than counting powers, such as held-gates (--why).",
+)
 
 
 GAUGE = click.option(
@@ -316,7 +320,8 @@ GAUGE = click.option(
     default=OWN,
     show_default=True,
     metavar="NAME",
-    help="Multipliers as in table3 (none), table8 or table9 of Tensor Programs V; the same training.",
+    help="Where powers stand: in std and rate (table3), or in multipliers (table8, table9 of Tensor Programs V): with "
+    "--gauge table8 the readout is multiplied by 1/N. The training is the same.",
 )
 
 

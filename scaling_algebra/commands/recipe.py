@@ -63,13 +63,16 @@ ALONE = ("optimizer", "hold", "batch", "tokens", "base", "axes", "experts", "for
 @click.option(
     "--hold",
     metavar="NAME,NAME",
-    help="Invariants that batch and tokens leave: sde, sde-time, bias, timescale, averages, half-life, loss, schedule, "
-    "mup, or all; by default sde, timescale and schedule.",
+    help="What stays while batch and tokens change: --hold half-life keeps after how many tokens Adam's averages "
+    "forget half. Of sde, sde-time, bias, timescale, averages, half-life, loss, schedule, mup, or all; by default sde, "
+    "timescale and schedule. recipe --hold all --optimizer adamw says what each keeps.",
 )
 @click.option("--axes", metavar="B,T", help="Without sizes: what changes, batch B, tokens T, or both.")
 @click.option("--experts", is_flag=True, help="Without sizes: also by what an expert under top-K differs, in K/M.")
 @options(network_options("the Transformer above"), READOUT_INIT, GAUGE)
-@click.option("--strict", is_flag=True, help="Exit code 1 where the ray between the sizes has no parameterization.")
+@click.option(
+    "--strict", is_flag=True, help="Exit code 1 where the ray between the sizes has none, not the nearest ray's powers."
+)
 @printed(ENDINGS)
 def command(
     base: str | None,

@@ -14,6 +14,7 @@ from .pages import ROOT, blocks, write_files
 
 MEASURES = {"verify", "study", "check-model"}
 LONG = (
+    "scalecalc check-model",
     "scalecalc derive --architecture mixtral",
     "scalecalc derive --architecture deepseek-v3",
     "scalecalc study clusters",

@@ -17,7 +17,7 @@ import pytest
 import scaling_algebra
 from scaling_algebra.cli import Verbs
 from scaling_algebra.errors import UsageError, foreign
-from scaling_algebra.explanations.mechanisms import TITLES
+from scaling_algebra.explanations.mechanisms import PICTURES, TITLES
 from scaling_algebra.spec.desiderata import ABOUT
 
 from ..shared import scalecalc as run
@@ -36,7 +36,8 @@ def test_a_file_is_opened_and_a_shell_completes_names(tmp_path, monkeypatch):
 def test_a_word_of_the_glossary_needs_no_regime():
     """`explain B`; with a regime the word is a quantity again."""
     for word in ("B", "mechanism b"):
-        assert run("explain", word).output.splitlines()[-1].split() == ["B", *TITLES["B"].split()]
+        said = " ".join(run("explain", word).output.splitlines()[-1].split())
+        assert said.startswith(f"B {TITLES['B']}. sum_i W3_i W3_i^T g: ") and set(PICTURES) == set(TITLES)
     assert ABOUT["mu-2"] in run("explain", "mu-2", "--format", "json").output
     assert run("explain", "B", "--regime", "I").exit_code == run("explain", "nothing").exit_code == 2
 

@@ -9,25 +9,19 @@ from math import factorial
 
 import numpy as np
 import pytest
+import torch
 
 from scaling_algebra import NotFound, derive, network
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.proofs.prover import Uniqueness, settled
 from scaling_algebra.spec.networks.functions import FUNCTIONS
 from scaling_algebra.spec.optimizers import optimizer
+from scaling_algebra.verify.networks.reading import entrywise
 
 from ..shared import scalecalc
 from .scenarios import placed, sizes
 from .test_rules import BOUNDED_SHARES, CUBIC, CURVED_CUBIC, EVEN, FAMILY_AT, SILU, TANH, TOP
 
-SCALAR = {
-    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
-    "tanh": np.tanh,
-    "silu": lambda x: x / (1 + np.exp(-x)),
-    "gelu": lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
-    "relu": lambda x: np.maximum(x, 0),
-    "softmax": np.exp,
-}
 EVEN_AT = "c.W=-1,rho=1,beta=1"
 
 
@@ -36,7 +30,8 @@ def test_hermite_coefficients_are_those_of_the_class(name):
     """By quadrature: a coefficient vanishes where no power of the class has its parity, up to the linear part."""
     kind = FUNCTIONS[name]
     x, weight = np.polynomial.hermite_e.hermegauss(160)
-    value, weight = SCALAR[name.removeprefix("topk_").removeprefix("bounded_")](x), weight / weight.sum()
+    of = torch.exp if kind.kind == "softmax" else entrywise(kind)
+    value, weight = of(torch.tensor(x)).numpy(), weight / weight.sum()
     found = {p: weight @ (value * np.polynomial.hermite_e.HermiteE.basis(p)(x)) / factorial(p) for p in range(8)}
     seen = {p for p, c in found.items() if abs(c) > 1e-3 / factorial(p)}
     above = {p % 2 for p in kind.powers if p > 1}

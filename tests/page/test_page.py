@@ -171,6 +171,36 @@ def test_an_error_of_a_network_stands_at_its_line(page, tmp_path, monkeypatch):
     assert page.run("document.querySelector('#network-error').textContent") == ""
 
 
+def test_a_link_with_unknown_words_says_so(page):
+    """Of a value, of a word, and of a regime; the form goes on from there."""
+    for link, said in (
+        ("grow=II&optimizer=adamm", "no optimizer named 'adamm'; did you mean 'adam"),
+        ("grow=II&optimzer=adam", "did you mean 'optimizer'"),
+        ("grow=IV", "no regime named 'IV'"),
+    ):
+        page.run(f"document.querySelector('#answer').dataset.state = ''; location.hash = '{link}'")
+        page.until("document.querySelector('#answer').dataset.state === 'error'", RAY)
+        assert said in page.run("document.querySelector('#error').textContent")
+    question = {
+        "ask": "derive",
+        "ray": "N=1",
+        "optimizer": "muon+adamw",
+        "parameterization": "mup",
+        "architecture": "mlp",
+    }
+    ask(page, question)
+    same(page, question, "#document")
+    assert copy(page, "link") == page.run("location.href") and copy(page, "csv") == copied(question, "csv")
+
+
+def test_numbers_of_the_target_are_on_a_phone(page):
+    ask(page, {"ask": "recipe", "base": "N=64,L=2", "target": "N=256,L=8", "lr": "3e-3", "parameterization": "mup"})
+    page.size(390)
+    right = "[...document.querySelectorAll('.values td:last-child')].map(x => x.getBoundingClientRect().right)"
+    assert max(page.run(right)) <= 390
+    page.size(1280)
+
+
 def test_a_proof_can_be_cancelled_and_is_that_of_the_command_line(page):
     question = {"ask": "derive", "regime": "II", "optimizer": "sgd", "parameterization": "mup"}
     ask(page, question)

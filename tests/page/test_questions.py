@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -102,6 +103,23 @@ def test_a_network_is_read():
 def test_a_wrong_question_is_one_line(question, says):
     found = answered(question)
     assert says in found["error"] and "\n" not in found["error"]
+
+
+def test_every_network_that_is_offered_is_read():
+    """Whole layers, too, which stand apart in the library."""
+    assert {"mixtral", "deepseek-v3", "moe-softmax"} <= set(choices()["architectures"])
+    for name in choices()["architectures"]:
+        assert answered({"ask": "read", "architecture": name})["quantities"], name
+
+
+def test_an_answer_names_no_option_of_the_command_line():
+    """Neither in errors nor in what is printed; negative control: the command line does."""
+    question = {"ask": "explain", "what": "router", "regime": "I", "optimizer": "sgd", "parameterization": "mup"}
+    wrong = [{"ask": "derive", "regime": "I", "parameterization": "m"}, {"ask": "derive"}, question]
+    for asked in wrong:
+        assert not re.search(r"--\w|scalecalc", answered(asked)["error"]), answered(asked)
+    assert "scalecalc list" in scalecalc("explain", "nothing", "--regime", "I").stderr
+    assert answered(question | {"what": "nothing"})["error"] == "no quantity named 'nothing'"
 
 
 def test_what_a_search_does_not_find_may_be_proved():

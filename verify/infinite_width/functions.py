@@ -1,30 +1,29 @@
-"""Functions of one number, with their slopes, and the softmax."""
+"""Functions of one number, with their slopes, as torch has them; and the softmax."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
-from scipy.special import erf, expit
+import torch
+
+from scaling_algebra.spec.networks.functions import FunctionKind
+from scaling_algebra.verify.networks.reading import entrywise
 
 from .vectors import Values
 
 
-def _normal(x: Values) -> Values:
-    density: Values = np.exp(-(x**2) / 2) / (2 * np.pi) ** 0.5
-    return density
+def value_of(kind: FunctionKind, x: Values) -> Values:
+    """The function, entry by entry."""
+    found: Values = entrywise(kind)(torch.tensor(np.asarray(x, np.float64))).numpy()
+    return found
 
 
-ENTRYWISE: dict[str, tuple[Callable[[Values], Any], Callable[[Values], Any]]] = {
-    "gate": (expit, lambda x: expit(x) * expit(-x)),
-    "sigmoid": (expit, lambda x: expit(x) * expit(-x)),
-    "tanh": (np.tanh, lambda x: 1 - np.tanh(x) ** 2),
-    "silu": (lambda x: x * expit(x), lambda x: expit(x) * (1 + x * expit(-x))),
-    "gelu": (lambda x: x * (1 + erf(x / 2**0.5)) / 2, lambda x: (1 + erf(x / 2**0.5)) / 2 + x * _normal(x)),
-    "relu": (lambda x: np.maximum(x, 0), lambda x: (x > 0) * 1.0),
-}
-"""By name: function and slope."""
+def slope_of(kind: FunctionKind, x: Values) -> Values:
+    """Its slope, entry by entry."""
+    with torch.enable_grad():
+        at = torch.tensor(np.asarray(x, np.float64), requires_grad=True)
+        (found,) = torch.autograd.grad(entrywise(kind)(at).sum(), at)
+    slopes: Values = found.numpy()
+    return slopes
 
 
 def softmax(x: Values, axis: int) -> Values:

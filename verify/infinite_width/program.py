@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -21,7 +22,7 @@ from scaling_algebra.verify.measuring.sizes import FIXED
 from scaling_algebra.verify.networks.scales import FIXED_SIZES
 
 from .contraction import HALF, NONE, Contractions, Leading, added, levelled, named, numbers
-from .functions import ENTRYWISE, softmax
+from .functions import slope_of, softmax, value_of
 from .fusing import fused
 from .vectors import GaussianMatrix, NotCovered, Particles, Space, Values
 
@@ -293,10 +294,9 @@ class Limit:
             return Leading(q.letters, q.over, e / e.mean(-1, keepdims=True), Fraction(-1), q.rest - 1)
         if s.kind.kind == "softmax":
             return Leading(q.letters, "", softmax(numbers(q), q.letters.index(s.over)), rest=q.rest)
-        value = ENTRYWISE[s.name][0]
         if q.over:
-            return self.products.apply(value, [levelled(q)], q.letters, q.over, s.out)
-        return Leading(q.letters, "", value(numbers(q)), rest=q.rest)
+            return self.products.apply(partial(value_of, s.kind), [levelled(q)], q.letters, q.over, s.out)
+        return Leading(q.letters, "", value_of(s.kind, numbers(q)), rest=q.rest)
 
     def _pulled(self, s: Function, q: Leading, above: Leading) -> Leading:
         """The gradient at the argument of a function, from that at its value."""
@@ -317,11 +317,12 @@ class Limit:
             values = phi * (above.values - (phi * above.values).sum(axis, keepdims=True))
             values = np.where(np.abs(values) > 1e-14 * np.abs(above.values).max(initial=0), values, 0.0)
             return replace(above, values=values, power=above.power if values.any() else NONE)
-        slope = ENTRYWISE[s.name][1]
         if q.over:
-            at = self.products.apply(slope, [levelled(q)], q.letters, q.over, f"the slope at {s.out}")
+            at = self.products.apply(
+                partial(slope_of, s.kind), [levelled(q)], q.letters, q.over, f"the slope at {s.out}"
+            )
             return self.products.entrywise([at, above], q.over, f"the gradient at {s.out}")
-        return replace(above, values=slope(numbers(q)) * above.values)
+        return replace(above, values=slope_of(s.kind, numbers(q)) * above.values)
 
     def backward(self, signals: Mapping[str, Leading]) -> tuple[dict[str, Leading], list[tuple[str, Any]]]:
         """Gradients of the output at every signal, and at every tensor: quantities, or factors of rank-one matrices."""

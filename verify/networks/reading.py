@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from scaling_algebra.dynamics.sparse_routing import averaged
 from scaling_algebra.spec.networks import language
+from scaling_algebra.spec.networks.functions import FunctionKind
 from scaling_algebra.spec.networks.language import DATA, Factor, Function, Network, Product, Statement, Sum
 from scaling_algebra.spec.networks.multipliers import SHARE
 from scaling_algebra.spec.scaling import Scaling
@@ -49,9 +50,14 @@ def applied(function: Function, letters: str, x: Tensor) -> Tensor:
         last = x.movedim(along, -1)
         normalised: Tensor = getattr(functional, kind.torch)(last, last.shape[-1:], eps=TINY)
         return normalised.movedim(-1, along)
-    entrywise = getattr(functional, kind.torch, None) or getattr(torch, kind.torch)
-    values: Tensor = entrywise(x)
+    values = entrywise(kind)(x)
     return values if chosen is None else values * chosen
+
+
+def entrywise(kind: FunctionKind) -> Callable[[Tensor], Tensor]:
+    """The function of torch that an entrywise one is, by its name there."""
+    found: Callable[[Tensor], Tensor] = getattr(functional, kind.torch, None) or getattr(torch, kind.torch)
+    return found
 
 
 TINY = 1e-40
