@@ -87,7 +87,7 @@ def perform(folder: Path, tiny: bool, chosen: tuple[str, ...]) -> dict[str, Any]
         raise UsageError("no CUDA device is available; --tiny rehearses on the CPU")
     files.make_folder(folder, INSTEAD)
     files.write(folder / "mixtral.json", json.dumps(MIXTRAL), INSTEAD)
-    summary = {"tiny": tiny, "environment": environment(), "parts": dict[str, Any]()}
+    summary: dict[str, Any] = {"tiny": tiny, "environment": environment(), "parts": {}}
     for name in chosen:
         large, small, most = PARTS[name]
         summary["parts"][name] = part(folder, name, small if tiny else large, most)
