@@ -58,9 +58,10 @@ def wheel(source, tmp_path_factory):
 def fresh(wheel, tmp_path_factory):
     """An environment with the wheel; its dependencies are those of this one, the project itself is not."""
     folder = tmp_path_factory.mktemp("fresh")
-    venv.create(folder / "env", with_pip=True)
+    venv.create(folder / "env")
     python = folder / "env" / "bin" / "python"
-    run(python, "-m", "pip", "install", "-q", "--no-deps", "--no-index", wheel, cwd=folder)
+    quiet = ("-q", "--no-deps", "--no-index", "--no-compile")
+    run(sys.executable, "-m", "pip", "--python", python, "install", *quiet, wheel, cwd=folder)
     (home,) = (folder / "env" / "lib").glob("python*/site-packages")
     here = [path for path in sys.path if path.endswith("-packages")] or [sysconfig.get_path("purelib")]
     (home / "dependencies.pth").write_text("\n".join(here), encoding="utf-8")
