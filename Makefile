@@ -48,6 +48,7 @@ test: static docs browser
 CAMPAIGNS := quick rays library
 measure: setup
 	$(BIN)/pytest --lane measure --timeout 7200 tests/measure
+	$(BIN)/python benchmarks/floors.py
 	for name in $(CAMPAIGNS); do $(BIN)/scalecalc verify --campaign $$name --device cpu -o runs/$$name || exit; done
 
 docs: tree

@@ -15,7 +15,7 @@ import click
 
 from scaling_algebra.documents import Document, format_of
 from scaling_algebra.errors import UsageError
-from scaling_algebra.solver.demands import NO_COMMON, Infeasible, NotFound, provable
+from scaling_algebra.solver.demands import Infeasible, NotFound, provable
 from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.solver.presentation import alike, brief, table
 from scaling_algebra.spec.assumptions import listed
@@ -181,8 +181,8 @@ def _derive(
 
 
 def _with_either_epsilon(configuration: Configuration) -> Derivation:
-    """The derivation; where the demands have no common solution with a derived epsilon, and --epsilon is left out, that
-    with a negligible one.
+    """The derivation; where the demands fail with a derived epsilon, and --epsilon is left out, that with a negligible
+    one.
 
     Raises:
         NotFound: there is none.
@@ -191,7 +191,7 @@ def _with_either_epsilon(configuration: Configuration) -> Derivation:
         return derive(configuration)
     except NotFound as error:
         chosen = click.get_current_context().params["epsilon"] is not None
-        if chosen or configuration.optimizer.regime != "derived" or not error.failure.startswith(NO_COMMON):
+        if chosen or configuration.optimizer.regime != "derived" or error.undecided or error.everywhere:
             raise
         try:
             d = derive(configuration.but(epsilon="negligible"))

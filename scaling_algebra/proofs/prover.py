@@ -222,7 +222,9 @@ def settled(missing: NotFound) -> tuple[Uniqueness, str]:
     if not reason:
         proof = prove(asked if asked.given else asked.but(readout_init=asked.parameterization.readout_init))
         if proof.outcome.verdict is Uniqueness.IMPOSSIBLE:
-            return proof.outcome.verdict, missing.line("proved: none exists; derive --prove names the conflict")
+            faithful = " with a derived epsilon" if asked.optimizer.regime == "derived" else ""
+            line = f"proved{faithful}: none exists; derive --prove names the conflict"
+            return proof.outcome.verdict, missing.line(line)
         reason = f"the proof says {proof.outcome.verdict}"
     return Uniqueness.UNDECIDED, missing.line(f"UNDECIDED, searched and not proved: {reason}")
 

@@ -49,12 +49,15 @@ class Infeasible(Unsatisfiable):
 
     Attributes:
         undecided: that demand is not known to fail.
+        demand: that demand, where it was checked.
         everywhere: that demand fails at any powers: a zero that stays is exact whatever the powers are.
     """
 
-    def __init__(self, reason: str | Failure, undecided: bool = False, everywhere: bool = False) -> None:
+    def __init__(
+        self, reason: str | Failure, undecided: bool = False, demand: Demand | None = None, everywhere: bool = False
+    ) -> None:
         self.undecided = reason.undecided if isinstance(reason, Failure) else undecided
-        self.everywhere = everywhere
+        self.demand, self.everywhere = demand, everywhere
         super().__init__(str(reason))
 
 
@@ -133,7 +136,7 @@ def check(demands: Iterable[Demand], look: Analysis, closely: Callable[[], Analy
             closer = closer or closely()
             failure = violation(demand, closer)
         if failure:
-            raise Infeasible(failure)
+            raise Infeasible(failure, demand=demand)
 
 
 def met(demand: Demand, look: Analysis) -> bool:

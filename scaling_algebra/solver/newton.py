@@ -118,19 +118,24 @@ class Solver:
         best: Solution | None = None
         undecided = False
         near = self._derived(parameterization, base) if given.held or (given and parameterization.structural) else []
-        everywhere = True
+        everywhere, failed = True, list[Demand]()
         for structure in given.allowed(options):
             demands = parameterization.demanded(self.network, structure)
-            failure, sure = "", False
+            failure, sure, suspected = "", False, list[Demand]()
+            if parameterization.structural and not given and len(options) > 1:
+                suspected = [d for d in demands if (d in failed if failed else d.kind != "balanced")]
             for values in [start] if start else [*near, self.aligned(), self.lazy()]:
                 try:
-                    look, forms = self.iterate(demands, structure, values, given, proposed=not start)
+                    look, forms = self.iterate(demands, structure, values, given, not start, suspected)
                     start = start or {**values, **look.point.values}
                     unmet = self._unmet(demands, look) if given else self.met(demands, look)
                 except Infeasible as problem:
                     failure, sure = str(problem), problem.everywhere
                     undecided |= problem.undecided and not rejected
-                    if sure or (undecided and not self.effort and not given.held):
+                    failed += [problem.demand] if problem.demand else []
+                    if suspected and problem.demand and not start:  # c of descent, which counts c - d
+                        start = {**values, **self.descent.end, **{f"d.{x}": Fraction(0) for x in self.epsilons}}
+                    if sure or (suspected and start) or (undecided and not self.effort and not given.held):
                         break
                     continue
                 scaling = self.scaling(look, forms, structure, given)
@@ -153,21 +158,23 @@ class Solver:
         start: Mapping[str, Fraction],
         given: Given = NOTHING,
         proposed: bool = True,
+        suspected: Sequence[Demand] = (),
     ) -> tuple[Analysis, dict[str, Fixing]]:
         """Newton's method from a start: the engine at the point where it ends, and what fixes each unknown there.
 
         Args:
             proposed: the start may be the solution, so bound and witness are asked first.
+            suspected: demands that are likely to fail: they are examined first, where gradient descent ends.
 
         Raises:
             Infeasible: it does not end, or the demands leave an unknown free.
         """
         held = {name: power.on(self.ray) for name, power in given.held.items()}
         begin: Mapping[str, Fraction] = {**start, **held}
-        if proposed and self._stands(demands, structure, begin):
+        if proposed and not suspected and self._stands(demands, structure, begin):
             return self.newton(demands, structure, begin, held, steady=True)
-        if self.epsilons:
-            begin = self._after_descent(demands, structure, begin, held)
+        if self.epsilons or suspected:
+            begin = self._after_descent(demands, structure, begin, held, suspected)
         return self.newton(demands, structure, begin, held)
 
     def aligned(self) -> dict[str, Fraction]:
@@ -249,8 +256,9 @@ class Solver:
         start: Mapping[str, Fraction],
         held: Mapping[str, Fraction],
         steady: bool = False,
+        quick: bool = False,
     ) -> tuple[Analysis, dict[str, Fixing]]:
-        """Newton's method; at a start that is steady nothing diverges."""
+        """Newton's method; at a start that is steady nothing diverges. quick: by lower bounds alone."""
         fixed = {*held, *(f"b.{role}" for role in structure.zero)}
         wanted = [d for d in demands if d.fixes and d.fixes not in fixed]
         wanted = [d for d in wanted if concerns(d, self.optimizer)]
@@ -267,7 +275,7 @@ class Solver:
                 raise
             except ValueError:  # a fraction too fine for the engine: the iteration does not settle
                 raise Infeasible(NO_COMMON) from None
-            forms, steady = {}, steady or not any(diverges(look, demand) for demand in wanted)
+            forms, steady = {}, not quick and (steady or not any(diverges(look, demand) for demand in wanted))
             for demand in wanted:
                 fixing = largest(look, demand, steady)
                 if fixing is None:
@@ -313,6 +321,11 @@ class Solver:
             return self
         return Solver(self.network, self.ray, self.optimizer.with_descent, self._algebras, self.effort)
 
+    @property
+    def end(self) -> Mapping[str, Fraction]:
+        """Where the last iteration ended."""
+        return self._last.point.values if self._last else {}
+
     @cached_property
     def epsilons(self) -> list[str]:
         """Tensors whose rule has an epsilon."""
@@ -330,6 +343,7 @@ class Solver:
         structure: Structure,
         start: Mapping[str, Fraction],
         held: Mapping[str, Fraction],
+        suspected: Sequence[Demand],
     ) -> Mapping[str, Fraction]:
         """The start for rules with an epsilon: the solution of gradient descent.
 
@@ -347,7 +361,8 @@ class Solver:
             kept = {name: x for name, x in held.items() if name[:2] not in ("c.", "d.") or name[2:] not in roles}
             kept |= {f"c.{role}": counted[f"c.{role}"] for role in rates}
             try:
-                look, _ = plain.newton(demands, structure, counted, kept)
+                look, _ = plain.newton(demands, structure, counted, kept, quick=bool(suspected))
+                check(suspected, look)
             except Infeasible as failure:
                 if failure.everywhere or failure.undecided or any(name[:2] in ("c.", "d.") for name in held):
                     return start

@@ -132,6 +132,18 @@ def test_what_is_proved_not_to_exist_is_exit_1():
     assert mup["tensors"] and mssp["verdict"] == "IMPOSSIBLE" and mssp["unique"] is False
 
 
+def test_a_negligible_epsilon_is_taken_where_a_derived_one_fails(tmp_path):
+    """Low rank beside a layer, all trained: proved with a derived epsilon, that is, where it is asked for."""
+    (tmp_path / "low.toml").write_text(
+        'axes = { a = "N", b = "N", x = "D", r = "R" }\nequations = """\nh0[a] = E[a,x] data[x]\nw[b] = W[b,a] h0[a]\n'
+        'z[r] = A[r,a] h0[a]\nl[b] = B[b,r] z[r]\nh1[b] = h0[b] + w[b] + l[b]\nf = U[b] h1[b]\n"""\n'
+    )
+    asked = ("derive", "--network", str(tmp_path / "low.toml"), "--ray", "N=1", "--optimizer", "adam")
+    found, derived = run(*asked), run(*asked, "--epsilon", "derived")
+    assert found.exit_code == 0 and "found with --epsilon negligible" in found.stderr
+    assert derived.exit_code == 1 and "proved with a derived epsilon: none exists" in derived.stderr
+
+
 def test_json_is_only_json():
     both = json.loads(run("derive", "--regime", "III", "--format", "json").output)
     assert [d["parameterization"] for d in both] == ["mup", "mssp"]

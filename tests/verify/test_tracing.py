@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 from torch import nn
 from torch.nn import functional as F
 
-from scaling_algebra import derive
+from scaling_algebra import Infeasible, derive
 from scaling_algebra.cli import main
 from scaling_algebra.documents import Document
 from scaling_algebra.errors import UsageError
@@ -405,6 +405,18 @@ def test_frozen_parameters_are_frozen_tensors():
     assert found["A.weight"] == HIDDEN and found["B.weight"] == INPUT
     p = plan(lambda sizes: Low(sizes["N"]), "N=32", "N=128", lr=1e-2, eps=1e-8, std=0.1)
     assert [g["name"] for g in p.param_groups()] == ["A.weight", "B.weight"]
+
+
+def test_a_plan_without_a_derived_epsilon_has_a_negligible_one():
+    """Low rank beside a layer that trains, too: with a derived epsilon the low-rank part diverges."""
+
+    def build(sizes):
+        return Low(sizes["N"]).requires_grad_(True)
+
+    p = plan(build, "N=32", "N=128", lr=1e-2, eps=1e-8, std=0.1)
+    assert "negligible epsilon" in p.warnings[-1] and p["A.weight"].settings["init_std"].factor == 1 / 4
+    with pytest.raises(Infeasible, match="stays O"):
+        plan(build, "N=32", "N=128", lr=1e-2, eps=1e-8, std=0.1, epsilon="derived")
 
 
 class Stop(torch.autograd.Function):

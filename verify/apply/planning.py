@@ -18,6 +18,7 @@ from scaling_algebra.errors import UsageError
 from scaling_algebra.recipes.files import sizes_of
 from scaling_algebra.recipes.recipe import Recipe, recipe
 from scaling_algebra.recipes.sizes import Sizes, read_sizes
+from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.spec.networks.files import from_toml
 from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.powers import Power
@@ -33,6 +34,7 @@ from .plans import Plan, trainer
 
 GIVE = "give plan(build, base, target), where build(sizes) returns the module"
 
+NEGLIGIBLE = "these are numbers of a negligible epsilon: leave it far below every gradient, such as 1e-30"
 STACKS = (
     "{}: stacks of matrices; torch.optim.Muon takes single ones, and that of microsoft/dion or KellerJordan/Muon stacks"
 )
@@ -100,7 +102,16 @@ def layered(reading: Traced) -> Traced:
 
 
 def _numbers(base: Any, target: Any, given: Mapping[str, Any], reading: Traced) -> Recipe:
-    numbers = recipe(base, target, **{"optimizer": "adamw", **given, "network": reading.network})
+    asked = {"optimizer": "adamw", **given, "network": reading.network}
+    try:
+        numbers = recipe(base, target, **asked)
+    except Infeasible as error:  # a derived epsilon may stand in the way
+        if "epsilon" in given:
+            raise
+        try:
+            numbers = recipe(base, target, **{k: x for k, x in asked.items() if k != "eps"}, epsilon="negligible")
+        except (Infeasible, UsageError):
+            raise error from None
     if multiplied := [r for r, s in numbers.tensors.items() if "multiplier" in s]:
         raise UsageError(f"a plan sets no multiplier, and {multiplied[0]} has one in this gauge; take the gauge table3")
     lacking = [r for r, s in numbers.tensors.items() if "eps" in s and s["lr"].base and s["eps"].base is None]
@@ -155,7 +166,8 @@ def planned(model: nn.Module, reading: Traced, numbers: Recipe, small: nn.Module
         role, group = (mine[0], re.sub(r"(\[\d+\])+$", "", mine[0])) if mine else ("", "")
         entries.append(replace(e, role=role, settings=settings.get(role, {}), group=group, fill=filled.get(role)))
     stacks = dict.fromkeys(e.group for e in entries if e.role and _stacked(e, trainer(numbers, e.role)))
-    lines = [*reading.lines, *([STACKS.format(", ".join(stacks))] if stacks else [])]
+    lines = [*reading.lines, *([NEGLIGIBLE] if numbers.derivations[0].optimizer.regime == "negligible" else [])]
+    lines += [*([STACKS.format(", ".join(stacks))] if stacks else [])]
     buffers = tuple(plain_name(name) for name, _ in model.named_buffers())
     return Plan(model, numbers, tuple(entries), aliases(model), buffers, left, tuple(lines))
 
