@@ -52,7 +52,7 @@ class UpdateSizes:
             return
         seen: dict[str, Tensor] = {}
         hooks = [
-            x.register_forward_hook(lambda _, given, out, name=name: seen.setdefault(name, given[0]))
+            x.register_forward_hook(lambda _, given, out, name=name: seen.update({name: given[0]}))
             for name, x in linear.items()
         ]
         model(data.batch(0, None, "cpu")[0])
@@ -79,7 +79,7 @@ def train(kind: str, n: int, log2: float, rates: Rates, steps: int) -> dict[str,
     how = How(PLAN["model"], PLAN["data"], (), data.digest, steps)
     factors = {pattern: 2.0**x for group, x in rates.items() for pattern in PLAN["groups"][group]}
     numbers, losses, updates = tuned(planned()[kind, n], factors), [], []
-    for seed in range(4 if looks else PLAN["seeds"]):
+    for seed in range(2 if looks else PLAN["seeds"]):
         watch = UpdateSizes() if looks else None
         with spare_threads():
             losses.append(round(trained(Hardware(), how, {"N": n}, numbers, 2.0**log2, seed, watch)[1], 4))
@@ -180,9 +180,13 @@ def judge() -> None:
     before, after = (means("mup", BASE, x)[at][0] for x in ({}, factors))
     click.echo(f"\nfactors tuned at N = {BASE}: {chosen}; the loss there {before:.3f}, with them {after:.3f}\n")
     slopes = exponents()
-    lines = [[group, *(f"{slopes[p.removesuffix('.weight')][s]:.2f}" for s in PLAN["looks"])]
-             for group, (p, *_) in PLAN["groups"].items() if group != "input"]  # fmt: skip
-    click.echo(tabulate(lines, ("p after step", *PLAN["looks"])))
+    looks = [step for step in PLAN["looks"] if all(step in by for by in slopes.values())]
+    lines = [
+        [group, *(f"{slopes[pattern.removesuffix('.weight')][step]:.2f}" for step in looks)]
+        for group, (pattern,) in PLAN["groups"].items()
+        if slopes and group != "input"
+    ]
+    click.echo(tabulate(lines, ("p after step", *looks)) if lines else "the updates were not measured")
 
 
 if __name__ == "__main__":
