@@ -21,7 +21,7 @@ ROOMS = {
     "counts": ["scaling_algebra/counting", "scaling_algebra/dynamics"],
     "derives": [f"scaling_algebra/{room}" for room in ("counting", "dynamics", "solver", "spec")],
     "proves": [f"scaling_algebra/{room}" for room in ("counting", "dynamics", "solver", "formulas", "proofs")],
-    "trains": [f"verify/{room}" for room in ("decomposition", "judging", "measuring", "networks")],
+    "trains": [f"verify/{room}" for room in ("judging", "measuring", "networks")],
     "interprets": [f"tests/measure/{name}.py" for name in ("campaign", "interpreter", "judge", "networks")]
     + ["tests/engine/scenarios.py"],
 }

@@ -9,10 +9,10 @@ from scaling_algebra.dynamics.quantities import quantities
 from scaling_algebra.spec.optimizers import OPTIMIZERS
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import Scaling, TensorScaling
-from scaling_algebra.verify.decomposition.columns import rms
-from scaling_algebra.verify.decomposition.moments import TorchRun
 from scaling_algebra.verify.networks.reading import TorchNetwork
 from scaling_algebra.verify.networks.replicas import Draw
+from scaling_algebra.verify.networks.run import TorchRun
+from scaling_algebra.verify.networks.state import rms
 
 from ..measure.interpreter import InterpretedRun, orthogonal
 from ..measure.networks import from_text
@@ -70,7 +70,7 @@ def test_equals_the_reading_of_the_product(text, rule):
     model.x = run.data[0, 0]
     for role, w in run.start.items():
         model.weights[role].data = w.clone()
-    theirs = TorchRun(model, OPTIMIZERS[rule], 2)
+    theirs = TorchRun(model, OPTIMIZERS[rule])
     for group in theirs.stepper.param_groups:
         run.steps.lr[group["symbol"]], run.steps.eps[group["symbol"]] = group["lr"], group.get("eps", 0.0)
     table, compared = quantities(net), 0

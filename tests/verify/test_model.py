@@ -1,4 +1,4 @@
-"""Trained weights as initial values and updates, sizes of what is never formed, and the optimizers that torch lacks."""
+"""Updates of trained weights, and the optimizers that torch lacks."""
 
 from __future__ import annotations
 
@@ -16,14 +16,11 @@ from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.spec.optimizers import OPTIMIZERS, optimizer
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import Scaling, TensorScaling
-from scaling_algebra.verify.decomposition.columns import Columns, Group, rms
-from scaling_algebra.verify.decomposition.moments import TorchRun
-from scaling_algebra.verify.decomposition.updates import TrainedWeight, linear
 from scaling_algebra.verify.measuring.cells import Setup
 from scaling_algebra.verify.measuring.training import train_network
-from scaling_algebra.verify.networks.contraction import Products, contract
 from scaling_algebra.verify.networks.reading import TorchNetwork
 from scaling_algebra.verify.networks.replicas import Draw
+from scaling_algebra.verify.networks.run import TorchRun
 from scaling_algebra.verify.networks.scales import NEGLIGIBLE
 from scaling_algebra.verify.networks.steppers import Fold, shrinkage, stepper
 
@@ -47,81 +44,23 @@ def setup(name, scaling=SCALING):
     return Setup(replace(derive("III", name, "sp"), scaling=scaling), steps=2)
 
 
-def trained(name="sgd", steps=2, seeds=(1, 2, 3)):
-    """A run of the block after some updates, and its initial weights."""
-    model = TorchNetwork(MOE_BLOCK, Draw(DIMS, seeds, seeds), SCALING)
-    start = {role: w.detach().clone() for role, w in model.weights.items()}
-    run = TorchRun(model, optimizer(name), steps)
-    for _ in range(steps):
-        run.step()
-    return run, start
-
-
+@pytest.mark.parametrize("dims", [DIMS, DIMS | {"K": 3}])
 @pytest.mark.parametrize("name", MEASURABLE)
-def test_updates_are_what_the_optimizer_did(name):
-    run, start = trained(name, steps=3)
-    weights = run.updates.now()
-    kept = {role for role, w in weights.items() if w.start is None}
-    assert kept == ({"expert_in", "expert_out"} if linear(optimizer(name)) else set())  # the others are too small
-    for role, w in weights.items():
-        now = run.model.weights[role].detach()
-        if not (optimizer(name).decoupled_decay or optimizer(name).sphere):  # these move the reference, too
-            change = now - start[role]
-            torch.testing.assert_close(w.update_size(), change.square().flatten(1).mean(1).sqrt(), msg=role)
-            torch.testing.assert_close(applied(w, "update"), change, msg=role)
-        torch.testing.assert_close(applied(w, "init") + applied(w, "update"), now, msg=role)
-
-
-def applied(weight, mode):
-    """A part of a weight: the sum of the products that stand for it."""
-    return sum(sign * contract(x, weight.letters, {}) for sign, x in weight.signed(mode, weight.letters))
-
-
-@pytest.mark.parametrize("scale", [1e-12, 1.0, 1e3])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_sizes_of_signals_that_are_never_formed(scale, dtype, monkeypatch):
-    """Sizes from inner products keep their digits whatever the size of the update, however experts are cut."""
-    w, g, h = (torch.randn(3, *shape, dtype=dtype) for shape in ((5, 7, 4), (2, 7), (2, 5, 4)))
-    steps = (("2b", scale * g), ("2ik", h))
-    now = w + torch.einsum("stb,stik->sibk", scale * g, h)
-    weight, x = TrainedWeight("ibk", now, None, steps), torch.randn(3, 2, 5, 4, dtype=dtype)
-    terms = {m: tuple((s, (*y, ("0ik", x))) for s, y in weight.signed(m, "ibk")) for m in ("init", "update")}
-    keys = {"init": (0,), "update": (2, 3), "all": (0, 1, 2, 3), "zero": ()}
-    groups, sizes = tuple(Group(t, 2) for t in terms.values()), {"i": 5, "b": 7, "k": 4}
-    columns = Columns("ib", groups, keys, sizes, now, "i")
-    close = {"rtol": 100 * torch.finfo(dtype).eps * max(1, scale), "atol": 0}  # W_0 is W_t less the update
-    for cached in (1, 2**18):
-        monkeypatch.setattr("scaling_algebra.verify.decomposition.columns.CACHED", cached)
-        found = Columns("ib", groups, keys, sizes, now, "i")
-        for name in keys:
-            torch.testing.assert_close(found.sum([name]).rms(), rms(columns.sum([name]).entries).double(), **close)
-    update = torch.einsum("stb,stik,scik->scib", scale * g, h, x)
-    torch.testing.assert_close(columns.sum(["update"]).entries, update.sum(1), rtol=1e-4, atol=1e-5 * scale)
-
-
-def test_an_overflow_spoils_only_the_sums_it_is_in():
-    x = torch.tensor([[[2.0], [float("inf")]]], dtype=torch.float64)[..., None]
-    group = Group(((1, (("0i", x[..., 0]), ("b", torch.ones(1, 1, dtype=torch.float64)))),), 2)
-    sizes = Columns("ib", (group,), {"fine": (0,), "spoilt": (0, 1)}, {"i": 1, "b": 1}, x, "i")
-    assert sizes.sum(["fine"]).rms().item() == 2 and not sizes.sum(["spoilt"]).rms().isfinite().item()
-
-
-def test_a_product_is_made_once():
-    """What a weight makes of a gradient serves two signals below it."""
-    known, w = Products(), torch.randn(2, 5, 7, 4)
-    above, phi, h = torch.randn(2, 3, 7), torch.randn(2, 5), torch.randn(2, 5, 4)
-    first = contract([("ibk", w), ("0b", above), ("i", phi)], "0ik", {}, known)
-    kept = [x for _, _, (_, x) in known.made.values()]
-    second = contract([("ibk", w), ("0b", above), ("ik", h)], "0i", {}, known)
-    assert len(kept) == len(known.made) == 1
-    torch.testing.assert_close(first, torch.einsum("sibk,scb,si->scik", w, above, phi))
-    torch.testing.assert_close(second, torch.einsum("sibk,scb,sik->sci", w, above, h))
-    other = contract([("ibk", w + 1), ("0b", above), ("ik", h)], "0i", {}, known)  # negative control
-    assert not torch.allclose(other, second)
+def test_updates_are_what_the_optimizer_did(name, dims):
+    model = TorchNetwork(MOE_BLOCK, Draw(dims, [1, 2, 3], [1, 2, 3]), SCALING)
+    start = {role: w.detach().clone() for role, w in model.weights.items()}
+    run = TorchRun(model, optimizer(name))
+    for _ in range(3):
+        run.step()
+    for role, w in model.weights.items():
+        change = (w.detach() - start[role]).square().flatten(1).mean(1).sqrt()
+        torch.testing.assert_close(run.decaying().update_size(role, 3), change, msg=role)
+        moves = optimizer(name).decoupled_decay or optimizer(name).sphere  # the reference, too
+        assert torch.allclose(run.update_size(role, 3), change) != bool(moves), role
 
 
 def test_pathway_split_of_the_sgd_update_sums_to_the_whole():
-    run = TorchRun(TorchNetwork(MOE_BLOCK, Draw(DIMS, [1, 2], [1, 2]), SCALING), optimizer("sgd"), 2)
+    run = TorchRun(TorchNetwork(MOE_BLOCK, Draw(DIMS, [1, 2], [1, 2]), SCALING), optimizer("sgd"))
     for via in ("h2", "psi"):
         run.follow("h1", via)
     psi = MOE_BLOCK.producer("psi")

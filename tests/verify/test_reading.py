@@ -19,12 +19,12 @@ from scaling_algebra.spec.networks.library import ARCHITECTURES, AXES, MOE_BLOCK
 from scaling_algebra.spec.optimizers import OPTIMIZERS, optimizer
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import Scaling, TensorScaling
-from scaling_algebra.verify.decomposition.moments import NotMeasured, TorchRun
 from scaling_algebra.verify.measuring.cells import Setup
 from scaling_algebra.verify.measuring.training import train_network
 from scaling_algebra.verify.networks.contraction import contract
 from scaling_algebra.verify.networks.reading import TorchNetwork
 from scaling_algebra.verify.networks.replicas import Draw
+from scaling_algebra.verify.networks.run import NotMeasured, TorchRun
 
 MORE = {
     "thrice": """
@@ -76,7 +76,7 @@ def trained(name, rule="sgd", steps=2, draw=DRAW, **scaling):
     with torch.no_grad():
         for w in model.weights.values():
             w *= 0.4
-    run = TorchRun(model, optimizer(rule), steps, keep=True)
+    run = TorchRun(model, optimizer(rule), keep=True)
     for _ in range(steps):
         run.step()
     return run
@@ -89,7 +89,7 @@ def test_gradients_by_the_chain_rule_equal_autograds(name):
         for t in (0, 2):
             signals, raw = run.by_autograd(t, 3)
             found = {name: run.gradient(name, t).entries for name in signals}
-            found |= {role: contract(x, run.network.tensors[role].letters, {}) for role, x in run.steps[t].raw.items()}
+            found |= {role: run.states[t][1].of_weight(role) for role in raw}
             for name, theirs in (signals | raw).items():
                 close = {"rtol": 1e-8, "atol": 1e-10 * theirs.abs().max().item()}
                 torch.testing.assert_close(found[name], theirs, msg=f"{name}@{t}", **close)
@@ -146,7 +146,7 @@ def test_decoupled_decay_is_not_an_update():
     run = trained("mlp", "adamw", steps=1, zero=("readout",))
     assert not run.update_size("hidden", 1).any() and not run.change("h2", 1).entries.any()
     assert run.update_size("readout", 1).all()
-    starts = [step.moment.weights["hidden"].start for step in run.steps]
+    starts = [batch.start["hidden"] for _, batch in run.states]
     assert not torch.equal(*starts)
 
 
@@ -156,8 +156,7 @@ def test_paths_of_the_first_layers_change_sum_to_it(name):
     paths = list(dict.fromkeys(s.out for s, _ in run.network.consumers("h1")))
     for via in paths:
         run.follow("h1", via)
-    run.model.optimizer(optimizer("sgd"))
-    run = TorchRun(run.model, optimizer("sgd"), 2, keep=True)
+    run = TorchRun(run.model, optimizer("sgd"), keep=True)
     for via in paths:
         run.follow("h1", via)
     run.step(), run.step()
@@ -202,7 +201,7 @@ def test_entropy_of_the_gates():
     for name, active in (("routers-softmax", 4), ("routers-softmax-topk", 2)):
         d = derive("I", "sgd", "mup-sigmoid", architecture=name)
         found = train_network(Setup(d, 0), DRAW)
-        run = TorchRun(TorchNetwork(d.network, DRAW, d.scaling), d.optimizer, 0)
+        run = TorchRun(TorchNetwork(d.network, DRAW, d.scaling), d.optimizer)
         by_hand = -torch.special.xlogy(run.value("phi", 0).entries, run.value("phi", 0).entries).sum(1)
         by_hand = by_hand / math.log(active)
         assert found["phi.entropy", 0] == pytest.approx(by_hand.detach().numpy(), abs=1e-9) and by_hand.max() <= 1
@@ -222,3 +221,12 @@ def test_a_tensor_that_stands_twice_in_a_product_is_contracted_twice():
     w, v, d = torch.randn(1, 50, 2, 3), torch.randn(1, 50, 2, 3), torch.randn(1, 3)
     found = contract([("akx", w), ("ayk", v.transpose(2, 3)), ("x", d), ("y", d)], "k", sizes)
     torch.testing.assert_close(found, torch.einsum("Zakx,Zaky,Zx,Zy->Zk", w, v, d, d), rtol=1e-4, atol=1e-4)
+
+
+def test_an_output_that_is_a_sum_over_experts_is_measured():
+    """f = sum_i p_i v_i: what a tensor makes of each expert is one number."""
+    text = "h[a] = E[a,x] data[x]\ns[i] = Q[i,a] h[a]\np[i] = gate(s[i])\nv[i] = V[i,a] h[a]\nf = alpha p[i] v[i]"
+    net = network("values", text, {"a": "N", "i": "M", "x": "D"})
+    run = Setup(derive(ray="N=1,M=1", optimizer="sgd", parameterization="mup", network=net), steps=2)
+    seen = train_network(run, Draw({"N": 8, "M": 6}, [1, 2], [1, 2]), 2)
+    assert all(seen[name, 1].shape == (2,) and seen[name, 1].all() for name in ("v.init", "v.effective", "f.change"))

@@ -20,11 +20,11 @@ from scaling_algebra.dynamics.sparse_routing import behind, sparse
 from scaling_algebra.errors import UsageError
 from scaling_algebra.solver.derivation import Derivation
 from scaling_algebra.spec.networks.language import Network
-from scaling_algebra.verify.decomposition.updates import linear
 from scaling_algebra.verify.hardware import Hardware
 from scaling_algebra.verify.judging.measurement import MEMORY, SECONDS, Measurement, Record
-from scaling_algebra.verify.networks.reading import TorchNetwork, kept_apart
+from scaling_algebra.verify.networks.reading import TorchNetwork
 from scaling_algebra.verify.networks.replicas import Draw
+from scaling_algebra.verify.networks.run import linear
 from scaling_algebra.verify.networks.scales import every_size
 from scaling_algebra.verify.networks.steppers import class_name
 
@@ -165,7 +165,7 @@ def replica_bytes(setup: Setup, dims: Mapping[str, int]) -> int:
     """Memory of a replica: copies of its weights (gradient, optimizer, initial values, a spare), parts of signals."""
     copies = 6 if linear(setup.derivation.optimizer) else 8
     sizes, network = every_size(setup.network, dims), setup.network
-    formed = [network.signals[s.out] for s in network.statements if not kept_apart(network, s)]
+    formed = [network.signals[s.out] for s in network.statements]
     signals = sum(math.prod(sizes[network.axes[x]] for x in letters) for letters in formed)
     entries = copies * elements(dims, network) + SIGNALS * signals
     return entries * getattr(torch, setup.dtype).itemsize

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from scaling_algebra.dynamics.quantities import Quantity, inner_product, quantities, quantity, with_decay
 from scaling_algebra.spec.networks.roles import first_layer, pathways
-from scaling_algebra.verify.decomposition.columns import SignalEntries, relative_difference, rms
-from scaling_algebra.verify.decomposition.moments import NotMeasured, TorchRun
 from scaling_algebra.verify.judging.fit import Array
 from scaling_algebra.verify.judging.measurement import GRADIENTS, INPUT, PARAMETERS, Record, fingerprint
 from scaling_algebra.verify.networks.reading import TorchNetwork, selected
 from scaling_algebra.verify.networks.replicas import Draw, Replicated
+from scaling_algebra.verify.networks.run import NotMeasured, SignalEntries, TorchRun
+from scaling_algebra.verify.networks.state import rms
 
 from .cells import Setup
 
@@ -29,7 +29,7 @@ def train_network(setup: Setup, draw: Draw, checked: int = 0) -> Record:
     derivation, steps, products = setup.derivation, setup.steps, setup.products
     network = derivation.network
     model = TorchNetwork(network, draw, derivation.scaling, getattr(torch, setup.dtype))
-    run = TorchRun(model, derivation.optimizer, steps, keep=bool(products))
+    run = TorchRun(model, derivation.optimizer, keep=bool(products))
     for s in network.statements:
         if first_layer(network, s.out):
             for via in pathways(network, s.out).values():
@@ -95,5 +95,10 @@ def _size(q: Quantity, run: TorchRun, t: int) -> Tensor | None:
 def _gradient_difference(run: TorchRun, t: int, checked: int) -> Array:
     """Largest relative difference between gradients by the chain rule and autograd's, over signals and tensors, for
     each of the first replicas."""
+    differences = []
     with torch.no_grad():
-        return relative_difference(run.differences(t, checked))
+        for ours, theirs in run.differences(t, checked):
+            difference, size = (rms(x).double() for x in (ours - theirs, theirs))
+            differences.append(torch.where(size == 0, difference, difference / size))
+    largest: Array = torch.stack(differences).amax(0).cpu().numpy()
+    return largest

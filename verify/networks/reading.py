@@ -16,7 +16,7 @@ from torch.nn import functional
 from scaling_algebra.dynamics.sparse_routing import averaged
 from scaling_algebra.spec.networks import language
 from scaling_algebra.spec.networks.functions import FunctionKind
-from scaling_algebra.spec.networks.language import DATA, Factor, Function, Network, Product, Statement, Sum
+from scaling_algebra.spec.networks.language import DATA, Factor, Function, Network, Product, Sum
 from scaling_algebra.spec.networks.multipliers import SHARE
 from scaling_algebra.spec.scaling import Scaling
 from scaling_algebra.verify.hardware import generators
@@ -62,14 +62,6 @@ def entrywise(kind: FunctionKind) -> Callable[[Tensor], Tensor]:
 
 TINY = 1e-40
 """Added to the mean of squares that a norm divides by: nothing, unless that is exactly zero."""
-
-
-def kept_apart(network: Network, statement: Statement | None) -> bool:
-    """Is a signal never formed? Those that only sums over experts read, which write them out to their tensors."""
-    if not (isinstance(statement, Product) and statement.tensor):
-        return False
-    uses = network.consumers(statement.out)
-    return bool(uses) and all(s in network.aggregations for s, _ in uses)
 
 
 class TorchNetwork(Replicated):
@@ -139,10 +131,10 @@ class TorchNetwork(Replicated):
         return applied(s, letters, self.turned(signal(s.source.name), s.source.letters, letters))
 
     def memory(self, tensor: language.Tensor) -> str:
-        """The letters of a tensor in the order of memory: sums over experts also sum the input of their last tensors,
-        which comes next to the experts."""
-        apart = [s.tensor for s in self.network.linear if kept_apart(self.network, s)]
-        if all(x and tensor is not self.network.tensors[x.name] for x in apart):
+        """The letters of a tensor in the order of memory: the index that every expert sums by itself comes next to the
+        expert's, so that a sum over both is one matrix product."""
+        use = next(s for s in self.network.linear if s.tensor and self.network.tensors[s.tensor.name] is tensor)
+        if not any(tensor.experts in x.letters for x in use.factors if tensor.experts):
             return tensor.letters
         inner = tensor.fan_in + tensor.fan_out
         return "".join(x for x in tensor.letters if x not in inner) + inner
