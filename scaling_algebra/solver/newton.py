@@ -30,6 +30,7 @@ from scaling_algebra.spec.optimizers import Trained
 from scaling_algebra.spec.parameterizations import Parameterization
 from scaling_algebra.spec.powers import Form, Power
 from scaling_algebra.spec.scaling import Point, Scaling, TensorScaling
+from scaling_algebra.waiting import each
 
 from .demands import (
     NO_COMMON,
@@ -234,7 +235,8 @@ class Solver:
     def _stands(self, demands: Sequence[Demand], structure: Structure, values: Mapping[str, Fraction]) -> bool:
         """Bound and witness show that a proposal meets what is demanded of the sizes of signals."""
         look = self.looked(structure.point(self.network, values))
-        return all(met(d, look) for d in demands if d.kind in ("theta", "bounded"))
+        asked = [d for d in demands if d.kind in ("theta", "bounded")]
+        return all(met(d, look) for d in each("deriving", "demands", asked))
 
     def _derived(self, parameterization: Parameterization, base: Structure) -> list[dict[str, Fraction]]:
         """A start where some exponents are given: the solution where none is, if there is one."""
@@ -257,7 +259,7 @@ class Solver:
         Raises:
             Infeasible: a demand does not hold.
         """
-        demands = [d for d in demands if not met(d, look)]
+        demands = [d for d in each("deriving", "demands", list(demands)) if not met(d, look)]
         check(demands, look)
         ahead = self._fresh(look.point).limited(_AHEAD)
         for demand in demands:
@@ -265,7 +267,7 @@ class Solver:
                 raise Infeasible(failure)
         left: list[Open] = []
         closer, quick = look.closely(() if self.effort else CLOSELY), look.closely(QUICK[:1])
-        for demand in demands:
+        for demand in each("certifying", "demands left", demands):
             failure = violation(demand, quick if len(left) >= _SHARED and not self.effort else look)
             if failure and failure.undecided and (self.effort or not left):
                 failure = violation(demand, closer)
