@@ -40,6 +40,7 @@ from scaling_algebra.verify.tracing.gradients import roles_of
 from scaling_algebra.verify.tracing.measuring import OUTPUT, Watch, of_role
 from scaling_algebra.verify.tracing.models import Inputs, built, called, exactly, usual
 from scaling_algebra.verify.tracing.recording import output_of
+from scaling_algebra.waiting import each
 
 from .planning import folded, planned
 from .plans import Plan
@@ -199,7 +200,7 @@ def _measure(
         for i, size in enumerate(m.dims):
             m.parameters.append(sum(p.numel() for p in called(build, dict(size))[0].parameters()))
             m.inputs.append(str([fingerprint(x) for x in _flat(inputs)]))
-            for seed in range(seeds):
+            for seed in each(f"training {dict(size)}", "seeds", range(seeds)):
                 put(m.values, i, size, seed, how)
                 put(m.standard, i, size, seed, "one")
             put(m.control, i, m.dims[0], 10_000, how)  # one draw at every size: whatever differs is no noise

@@ -27,6 +27,7 @@ from scaling_algebra.verify.tracing.gradients import FROZEN, listed, roles_of
 from scaling_algebra.verify.tracing.measuring import of_role
 from scaling_algebra.verify.tracing.models import called
 from scaling_algebra.verify.tracing.sources import small_of
+from scaling_algebra.waiting import watched
 
 from .folding import ends, scaled
 from .modules import Entry, aliases, parameters, plain_name
@@ -65,6 +66,12 @@ def plan(
         UsageError: a model that cannot be read or built, a parameter that the output does not depend on, rates without
             epsilons, a multiplier that is to be folded and ends in no matrix, or what ``recipe`` raises.
     """
+    with watched("plan"):
+        return _plan(model, base, target, fold, given)
+
+
+def _plan(model: Any, base: Any, target: Any, fold: bool, given: Mapping[str, Any]) -> Plan:
+    """The plan of a model of transformers, or of a function that builds a module."""
     if isinstance(model, nn.Module):
         return _configured(model, base, target, fold, given)
     if not callable(model) or isinstance(base, nn.Module) or target is None:

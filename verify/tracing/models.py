@@ -21,6 +21,7 @@ from scaling_algebra.errors import UsageError, foreign, shown
 from scaling_algebra.spec.axes import AXES
 from scaling_algebra.spec.networks.files import from_toml
 from scaling_algebra.spec.networks.language import Network
+from scaling_algebra.waiting import each
 
 from . import rules  # noqa: F401 - fills the table
 from .folding import Folder, bare, settled, wiring
@@ -207,9 +208,7 @@ def traced(build: Build, base: Mapping[str, int] | None = None, name: str = "tra
         start["K"] = start["M"]
     first = _recorded(build, start)
     builds, runs, loops = [start], [first], []
-    for axis in start:
-        if axis == "K":
-            continue
+    for axis in each("reading", "builds", [axis for axis in start if axis != "K"]):
         run = _recorded(build, _doubled(start, axis))
         if run.names == first.names:
             builds.append(_doubled(start, axis))
