@@ -70,10 +70,10 @@ def plan(
             epsilons, a multiplier that is to be folded and ends in no matrix, or what ``recipe`` raises.
     """
     with watched("plan"):
-        return _plan(model, base, target, fold, given)
+        return _plan(model, base, target, fold, strict, given)
 
 
-def _plan(model: Any, base: Any, target: Any, fold: bool, given: Mapping[str, Any]) -> Plan:
+def _plan(model: Any, base: Any, target: Any, fold: bool, strict: bool, given: Mapping[str, Any]) -> Plan:
     """The plan of a model of transformers, or of a function that builds a module."""
     if isinstance(model, nn.Module):
         return _configured(model, base, target, fold, strict, given)
