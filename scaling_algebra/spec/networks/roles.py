@@ -12,7 +12,7 @@ from itertools import product
 
 from scaling_algebra.spec.axes import FIXED
 
-from .language import DATA, Function, Mode, Network, Product, Statement
+from .language import Function, Mode, Network, Product, Statement
 from .sums import ExpertSum, ends, experts
 
 
@@ -52,7 +52,7 @@ def matrix(network: Network, role: str, flattened: bool = False, per: str = "") 
 def readouts(network: Network) -> tuple[str, ...]:
     """The tensors that make the output, and nothing else, and train: they may start at zero. Empty where there are no
     such tensors."""
-    last = ends(network, network.output)
+    last = ends(network, network.output) if network.statements else frozenset()
     alone = all(len(network.uses(role)) == 1 and role not in network.frozen for role in last)
     return tuple(role for role in network.tensors if role in last) if alone else ()
 
@@ -60,7 +60,7 @@ def readouts(network: Network) -> tuple[str, ...]:
 def first_layer(network: Network, signal: str) -> bool:
     """Is a signal one tensor times the data?"""
     statement = network.producer(signal)
-    return isinstance(statement, Product) and bool(statement.tensor) and [x.name for x in statement.factors] == [DATA]
+    return one_layer(network, signal) and not network.producer(statement.inputs[0].name)  # type: ignore[union-attr]
 
 
 def one_layer(network: Network, signal: str) -> bool:
