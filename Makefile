@@ -47,7 +47,7 @@ test: static docs browser
 # What tests/measure finds is kept under verify/evidence/measure; `make check` says when the code has moved since.
 CAMPAIGNS := quick rays library
 measure: setup
-	$(BIN)/pytest --lane measure --timeout 7200 tests/measure
+	$(BIN)/pytest --lane measure --timeout 7200 tests/measure tests/measure/random_networks.py
 	$(BIN)/python benchmarks/floors.py
 	for name in $(CAMPAIGNS); do $(BIN)/scalecalc verify --campaign $$name --device cpu -o runs/$$name || exit; done
 

@@ -155,7 +155,8 @@ def _exit_code(run: Callable[[], Any], arguments: list[str]) -> int:
         from .commands.derive import missing as not_found
         from .solver.demands import NotFound  # there already: it was raised
 
-        return not_found(error)[0] if isinstance(error, NotFound) else _fail(str(error), 1)
+        code = 3 if getattr(error, "undecided", False) else 1
+        return not_found(error)[0] if isinstance(error, NotFound) else _fail(str(error), code)
     except (click.Abort, KeyboardInterrupt):
         return _fail("interrupted", 130)
     except BrokenPipeError:

@@ -75,11 +75,12 @@ class Face:
         return last + 1, last
 
     def solve(self, ray: Ray) -> tuple[Solution | None, str]:
-        """The solution on a ray; or None, and why."""
+        """The certified solution on a ray; or None, and why."""
         try:
-            return Solver(self.network, ray, self.optimizer).solve(self.rule), ""
+            solution = Solver(self.network, ray, self.optimizer).solve(self.rule)
         except Infeasible as failure:
             return None, str(failure)
+        return (solution, "") if solution.level.certified else (None, str(solution.level.open[0]))
 
     def fails(
         self,

@@ -21,6 +21,7 @@ from scaling_algebra.solver.presentation import alike, brief, table
 from scaling_algebra.spec.assumptions import listed
 from scaling_algebra.spec.configuration import EACH, Configuration
 from scaling_algebra.spec.gauges import OWN
+from scaling_algebra.spec.level import CERTIFIED
 from scaling_algebra.spec.networks.library import MOE_BLOCK
 
 from .options import (
@@ -42,6 +43,7 @@ from .options import (
 TERMINAL = ""
 """No format: text on a terminal, which is brief; every other form is whole."""
 PROOF = "proof that nothing else meets the demands: --prove"
+OPEN = f"functions that stand in the way: --without {EACH}; more work: --effort; none of these numbers: --strict"
 MORE = (
     "reasons: --why; exponents b, c, d: --exponents; every signal: scalecalc signals",
     "numbers of a model: scalecalc recipe --base SIZES --target SIZES --lr NUMBER",
@@ -101,11 +103,13 @@ def command(
     """Derive init std, learning rate and epsilon of every tensor.
 
     Files, and every format but text, are complete: exponents, reasons, rejected structures.
+    The first line names the level: certified, or certified but for some sizes, which are undecided (exit code 3).
     Where no parameterization is found, the exit code is 1 if a proof shows that none exists, else 3.
     --given holds exponents, derives the others, and names every desideratum that does not hold.
     --gauge prints the same parameterization with multipliers; --given is meant without multipliers.
     --without derives another network, without a function: it shows which function makes an answer undecided.
-    --strict: exit code 3 where the answer assumes more than counting powers (--why says what).
+    --strict: exit code 3 and no numbers where a size is undecided, or where the answer assumes more than counting
+    powers (--why says what).
     --prove: exit code 0 if every parameterization is the only one, 1 if not, 3 if that is undecided.
     """
     each = EACH in left_out
@@ -146,6 +150,7 @@ def command(
     elif form == TERMINAL:
         c = configurations[0]
         more = MORE if provable(c.network, c.ray, c.optimizer) else (PROOF, *MORE)
+        more = (OPEN, *more) if any(d.level is not None and d.level.open for d in ds) else more
         answer = [brief(group, more, why, exponents) for group in groups if group]
     return answer, 1 if 1 in codes else max(codes)
 
@@ -170,8 +175,11 @@ def _derive(
             codes.append(code)
             found.append(document)
             continue
-        if strict and d.assumes:
-            line = f"{configuration}: UNDECIDED, since it assumes {listed(d.assumes)}"
+        left = d.level.lines if d.level is not None else ()
+        codes.append(3 if left else 0)
+        if strict and (left or d.assumes):
+            why = left[0] if left else f"since it assumes {listed(d.assumes)}"
+            line = f"{configuration}: UNDECIDED, {why}"
             click.echo(f"scalecalc: {line}", err=True)
             codes.append(3)
             found.append(_record(configuration, None, "UNDECIDED", line))
@@ -236,6 +244,13 @@ def _prove(
             derived = replace(derive(configuration).in_gauge(gauge), unique=proof.unique)
         except Infeasible:
             derived = None
+        if (
+            derived is not None
+            and derived.level is not None
+            and not derived.level.certified
+            and proof.unique is not None
+        ):
+            derived = replace(derived, level=CERTIFIED) if proof.unique and proof.agrees(derived.scaling) else None
         standard = configuration.given or configuration.readout_init == configuration.parameterization.readout_init
         contradicts = proof.unique if derived is None or derived.unmet else not proof.agrees(derived.scaling)
         if derived is not None and standard and proof.unique is not None and contradicts:

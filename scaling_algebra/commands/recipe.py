@@ -71,7 +71,9 @@ ALONE = ("optimizer", "hold", "batch", "tokens", "base", "axes", "experts", "for
 @click.option("--experts", is_flag=True, help="Without sizes: also by what an expert under top-K differs, in K/M.")
 @options(network_options("the Transformer above"), READOUT_INIT, GAUGE)
 @click.option(
-    "--strict", is_flag=True, help="Exit code 1 where the ray between the sizes has none, not the nearest ray's powers."
+    "--strict",
+    is_flag=True,
+    help="Exit code 1 where the ray has none, not the nearest ray's powers; 3 and no numbers where not certified.",
 )
 @printed(ENDINGS)
 def command(
@@ -111,7 +113,7 @@ def command(
     start, end = _side("base", base, base_hf), _side("target", target, target_hf)
     where |= {name: {**start.values.get(name, {}), **values(name, where[name])} or None for name in TUNED}
     where |= {"batch": change("batch", batch), "tokens": change("tokens", tokens)}
-    where |= {"hold": held, "network": chosen(architecture, network)}
+    where |= {"hold": held, "network": chosen(architecture, network), "strict": strict}
     r = recipe(start.sizes, end.sizes, **{name: value for name, value in where.items() if value is not None})
     answer = FORMS[form](r) if form and form in FORMS else r.document()
     if r.instead is not None:
@@ -119,7 +121,7 @@ def command(
         kept = "" if grows is None else f", with which {grows.signal} grows by {grows.factor:.3g} at these sizes"
         line = f"no {r.configuration.parameterization.title} on the ray {r.way.ray}: powers of {r.instead}{kept}"
         click.echo(f"scalecalc: warning: {line}", err=True)
-    return answer, 1 if strict and r.instead is not None else 0
+    return answer, 1 if strict and r.instead is not None else 0 if r.level is None else r.level.code
 
 
 def _side(label: str, given: str | None, config: Path | None) -> Start:

@@ -91,9 +91,11 @@ class Rendered:
             from pandas import DataFrame
         except ModuleNotFoundError:
             raise UsageError("to_frame needs pandas; install it with: pip install pandas") from None
-        if (found := rows(self.document().record)) is None:
+        record = self.document().record
+        if (found := rows(record)) is None:
             raise UsageError(f"{type(self).__name__} is no table; its record is result.document().record")
-        return DataFrame(found)
+        frame = DataFrame(found)
+        return frame.assign(level=record["level"]) if record.get("level") else frame
 
     def _repr_html_(self) -> str:
         from .writers.html import fragment

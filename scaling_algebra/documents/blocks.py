@@ -6,9 +6,10 @@ format sets it its own way.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from itertools import groupby
 from typing import Any, TypeAlias
 
@@ -190,7 +191,29 @@ class Document:
     source: str = ""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "record", plain(self.record))
+        if not isinstance(self.record, Later):
+            object.__setattr__(self, "record", plain(self.record))
+
+
+class Later(Mapping[str, Any]):
+    """A record that is computed when it is first read: most documents are printed, and their records take longer."""
+
+    def __init__(self, compute: Callable[[], Mapping[str, Any]]) -> None:
+        self._compute = compute
+
+    @cached_property
+    def _record(self) -> Mapping[str, Any]:
+        record: Mapping[str, Any] = plain(self._compute())
+        return record
+
+    def __getitem__(self, key: str) -> Any:
+        return self._record[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._record)
+
+    def __len__(self) -> int:
+        return len(self._record)
 
 
 def literal(text: str) -> str:

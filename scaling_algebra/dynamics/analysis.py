@@ -34,6 +34,7 @@ from .steps import SQUARED
 from .trajectory import Trajectory
 
 _ORTHOGONAL = "the norm may cancel it: it is orthogonal to what the norm divides"
+_WORK = "what was left out may be as large: all of it takes more work than a question may"
 _RAISED = "functions are read as polynomials, and two degrees more give"
 _CUBES = "a product may see the cubic part of a sign, of which functions leave an upper bound alone"
 _LONG = 8
@@ -91,7 +92,10 @@ class Analysis:
             answer = self._agreed(name, t, self._climb(name, t, LADDER[:1] if self._whole else self._ladder or LADDER))
             notes = answer.assumes
             if not answer.decided:
-                high, why = self.upper(name) if t else None, answer.why or min(notes - ASSUMPTIONS.keys(), default="")
+                high, why = (
+                    self.upper(name) if t else None,
+                    answer.why or min(notes - ASSUMPTIONS.keys(), default=_WORK),
+                )
                 answer = Answer(None, None, decided=False, why=why, low=answer.low, high=high)
             self._answers[name, t] = replace(answer, assumes=notes & ASSUMPTIONS.keys())
         return self._answers[name, t]

@@ -5,6 +5,7 @@ Read next: ``analysis.py`` (evaluates them with a certificate), ``desiderata.py`
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -243,9 +244,11 @@ def _forward(network: Network) -> list[Quantity]:
             Quantity(f"{x}.{part}", formula, read) for part, (formula, read) in parts(network, statement).items()
         ]
         entries += _updated(network, statement)
+    along = {(f.inputs[0].name, f.over): f for f in network.spreading}
+    names = Counter(name for name, _ in along)
     entries += [
-        Quantity(f"{f.inputs[0].name}.spread", f"{f.inputs[0].name}_t minus its mean over {f.over}", _spread(f))
-        for f in network.spreading
+        Quantity(f"{x}.spread" + (f".{over}" if names[x] > 1 else ""), f"{x}_t minus its mean over {over}", _spread(f))
+        for (x, over), f in along.items()
     ]
     return entries
 
@@ -275,15 +278,15 @@ def _pathways(network: Network) -> list[Quantity]:
     """Of the update of the layer below the experts, what came through each path and what the router makes of it (MSSP
     paper, App. C)."""
     entries = []
-    for e in experts(network):
-        routed = next((s for s in network.uses(e.router)), None) if e.router else None
+    for router in dict.fromkeys(e.router for e in experts(network)):
+        routed = next((s for s in network.uses(router)), None) if router else None
         if routed is None or len(routed.factors) != 1:
             continue
         x = routed.factors[0].name
         if not one_layer(network, x):
             continue
         change = f"d{x}_t" if first_layer(network, x) else f"{x}.effective"
-        w, paths = network.tensors[e.router].symbol, pathways(network, x)
+        w, paths = network.tensors[router].symbol, pathways(network, x)
         if not {"expert", "router"} <= set(paths):
             continue
         for path, via in paths.items():

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
+from functools import cached_property
 
 from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.signals import EntrySize, Signal
@@ -229,9 +230,38 @@ class RoutedTrajectory(Trajectory):
 
 
 class RoutedBounds(RoutedTrajectory, BoundRun):
-    """Upper bounds of one token's signals, from those of the batch."""
+    """Upper bounds of one token's signals, from those of the batch.
+
+    Law: before any sum over active experts a token's signals are those of the batch at its own experts, which are as
+    large as at all of them: a matrix of all experts acts on one vector there, with its operator norm.
+    """
 
     _batch: BoundRun
+
+    @cached_property
+    def _alike(self) -> frozenset[str]:
+        """Signals that no sum over active experts is behind."""
+        network, behind = self._batch.network, set[str]()
+        for s in network.statements:
+            along = network.summed(s) if isinstance(s, Product) else s.over if isinstance(s, Function) else ""
+            behind |= (
+                {s.out}
+                if any(network.axes[x] == "M" for x in along) or any(x.name in behind for x in s.inputs)
+                else set()
+            )
+        return frozenset(network.signals) - behind
+
+    def _changed(self, s: Statement) -> Signal:
+        if s.out not in self._alike:
+            return super()._changed(s)
+        size = self._batch.bounds.get(("change", s.out))
+        return self.algebra.nothing(self.network.signals[s.out]) if size is None else self._sized(s.out, size)
+
+    def part(self, statement: Product, mode: Mode, which: Which, t: int, x: Signal | None = None) -> Signal:
+        batch = self._batch.network.producer(statement.out)
+        if statement.out not in self._alike or x is not None or not isinstance(batch, Product):
+            return super().part(statement, mode, which, t, x)
+        return self._seen(self._batch.part(batch, mode, which, t))
 
     def _over_all(self, network: Network, context: RunContext) -> BoundRun:
         return BoundRun(network, self.algebra, self.point, self.optimizer, context)

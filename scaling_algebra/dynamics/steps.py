@@ -270,14 +270,20 @@ def odd(tr: TrainingRun, s: Signal, again: bool = False) -> Signal:
 
 def _skew(tr: TrainingRun, s: Signal) -> int:
     """The smallest odd number of random kernels of a signal with a product that is even in every tensor; 0 where there
-    is none: then other signs of some tensors give the signal another sign, and it is symmetric."""
+    is none: then other signs of some tensors give the signal another sign, and it is symmetric. And 0 where it is no
+    larger than its mean and squares, or what is not linear is a bound alone: so are functions of it."""
     places: dict[str, int] = {}
-    parities = set()
+    parity: dict[int, int | None] = {}
     for k in s.terms:
         names = [name for name, _ in tr.algebra.kernel(k).leaves if not name.startswith(INDICATOR)]
-        if names:
-            parities.add(reduce(xor, (1 << places.setdefault(name, len(places)) for name in names)))
-    pairs, products, number = {x ^ y for x in parities for y in parities}, parities, 1
+        bits = [1 << places.setdefault(name, len(places)) for name in names]
+        parity[k] = reduce(xor, bits) if bits else None
+    exponents = {k: tr.algebra.value(e + tr.algebra.weight(k)) for k, e in s.terms.items()}
+    largest = {parity[k] for k, e in exponents.items() if e == max(exponents.values())}
+    if None in largest and (0 in largest or s.signed):
+        return 0
+    products = {x for x in parity.values() if x is not None}
+    pairs, number = {x ^ y for x in products for y in products}, 1
     while 0 not in products:
         wider = products | {x ^ y for x in products for y in pairs}
         if wider == products:

@@ -69,7 +69,8 @@ def obstacles(configuration: Configuration) -> Obstacles:
     for function in functions(network):
         failure = ""
         try:
-            derive(configuration.but(network=without(network, [function.out])))
+            level = derive(configuration.but(network=without(network, [function.out]))).level
+            failure = str(level.open[0]) if level is not None and level.open else ""
         except NotFound as why:
             failure = why.failure
         tried.append((function, failure))

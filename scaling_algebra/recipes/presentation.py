@@ -10,6 +10,7 @@ from typing import Any
 from scaling_algebra.documents import document_of
 from scaling_algebra.documents.blocks import ZERO, Block, Document, Grid, Heading, Lines, Piece, Text, literal
 from scaling_algebra.documents.notation import typeset
+from scaling_algebra.solver.presentation import left_open
 
 from .next_terms import SMALL, NextTerm, NextTerms
 from .recipe import Recipe
@@ -38,7 +39,7 @@ def recipe(r: Recipe) -> Document:
         blocks.append(Grid.of(("signal", "t", "grows at least as", "factor"), rows))
     header = ("tensor", "what", "base", "rule", "factor", "target")
     multipliers = ((name, "multiplier", "", _rule(s), number(s.factor), "") for name, s in r.multipliers.items())
-    blocks.append(Grid.of(header, (*_rows(r), *multipliers)))
+    blocks += [Grid.of(header, (*_rows(r), *multipliers)), *left_open(r.level)]
     if r.tied:
         blocks.append(Lines.of(typeset(f"experts share their initial values: {', '.join(r.tied)}")))
     blocks += _next_terms(r.next_terms)

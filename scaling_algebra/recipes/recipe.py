@@ -17,6 +17,7 @@ from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.spec.axes import AXES, Ray, about, ordered
 from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER, Configuration, Where
 from scaling_algebra.spec.gauges import OWN
+from scaling_algebra.spec.level import Level, recorded
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import ARCHITECTURES
 from scaling_algebra.spec.networks.roles import experts
@@ -109,6 +110,11 @@ class Recipe(Rendered):
         tensors, multipliers = {role: moved(x) for role, x in self.tensors.items()}, moved(self.multipliers)
         return replace(self, way=replace(self.way, target=size), tensors=tensors, multipliers=multipliers)
 
+    @property
+    def level(self) -> Level | None:
+        """How far the powers are shown to hold on the ray that they are of; None where they are defined."""
+        return Level.of(d.level for d in self.derivations)
+
     @cached_property
     def warnings(self) -> tuple[str, ...]:
         """Warnings to read before the numbers are used, a line each."""
@@ -137,6 +143,7 @@ class Recipe(Rendered):
             "parameterization": configuration.parameterization.name,
             "gauge": self.derivations[-1].gauge,
             "readout_init": configuration.readout_init,
+            **recorded(self.level),
             "architectures": [d.network.name for d in self.derivations],
             "tensors": {role: {**settings, "tied": role in self.tied} for role, settings in tensors.items()},
             "multipliers": {name: setting.as_json() for name, setting in self.multipliers.items()},
@@ -157,7 +164,8 @@ class Recipe(Rendered):
         sizes = " to ".join(",".join(f"{a}={n}" for a, n in x.items()) for x in (self.way.base, self.way.target))
         gauge = self.derivations[-1].gauge
         where = "" if gauge == OWN else f", gauge {gauge}"
-        return f"{configuration.parameterization.title}, {configuration.optimizer.name}, {sizes}{where}"
+        what = f"{configuration.parameterization.title}, {configuration.optimizer.name}"
+        return f"{what}, {sizes}{where}" if self.level is None else f"{what}, {self.level}, {sizes}{where}"
 
 
 def recipe(
@@ -174,6 +182,7 @@ def recipe(
     tokens: tuple[float, float] = (1.0, 1.0),
     hold: Sequence[str] | None = None,
     gauge: str = OWN,
+    strict: bool = False,
     **where: Unpack[Where],
 ) -> Recipe:
     """The numbers to set at a target size, from those tuned at a base size.
@@ -186,6 +195,7 @@ def recipe(
             invariants that ``horizon`` holds.
         hold: names of those, for each optimizer that has them; ``horizon`` says which by default.
         gauge: one of ``GAUGES``; what is tuned at the base is meant in it.
+        strict: no numbers that are not certified.
         where: ``architecture`` or ``network`` for another model than the Transformer; ``readout_init``, ``epsilon``.
 
     Examples:
@@ -198,7 +208,8 @@ def recipe(
     Raises:
         UsageError: sizes that cannot be read, a target smaller than the base, an unknown name, a value that is not
             positive or for a tensor that the model lacks.
-        Infeasible: no parameterization was found, neither on this ray nor towards the ray on which all axes grow alike.
+        Infeasible: no parameterization was found, neither on this ray nor towards the ray on which all axes grow alike;
+            or, if ``strict``, it is not certified.
     """
     if given := {"regime", "ray", "given"} & set(where):
         raise UsageError(f"a recipe takes its ray from base and target; leave out {min(given)}")
@@ -234,7 +245,10 @@ def recipe(
     multipliers = {m: Setting.of(going, 1 / before.multipliers[m], 1 / x) for m, x in after.multipliers.items()}
     broken = tuple(_breaks(derivations, going)) if instead else ()
     tensors = {role: settings(role) for role in after.tensors}
-    return Recipe(going, derivations, tensors, multipliers, after.tied, instead, missing, broken, horizons, run)
+    r = Recipe(going, derivations, tensors, multipliers, after.tied, instead, missing, broken, horizons, run)
+    if strict and r.level is not None and not r.level.certified:
+        raise Infeasible(f"{r.about}: {r.level.lines[0]}", undecided=True)
+    return r
 
 
 def _horizon(rule: str, hold: Sequence[str] | None) -> Horizon:

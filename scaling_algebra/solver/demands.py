@@ -6,7 +6,7 @@ Read next: ``newton.py`` (moves the point until none fails), ``scaling_algebra/s
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -18,6 +18,7 @@ from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.spec.desiderata import HORIZON as HORIZON
 from scaling_algebra.spec.desiderata import Demand
+from scaling_algebra.spec.level import Open
 from scaling_algebra.spec.networks.language import Function, Network
 from scaling_algebra.spec.networks.roles import experts
 from scaling_algebra.spec.optimizers import Trained
@@ -30,11 +31,13 @@ class Failure:
 
     Attributes:
         undecided: it is not known to hold, nor to fail. step: of the update at which it shows.
+        open: the first size that is undecided.
     """
 
     reason: str
     undecided: bool = False
     step: int = HORIZON + 1
+    open: Open | None = None
 
     def __str__(self) -> str:
         return self.reason
@@ -123,19 +126,10 @@ def concerns(demand: Demand, optimizer: Trained) -> bool:
     return demand.kind != "scale" or optimizer.of(demand.fixes.removeprefix("d.")).epsilon
 
 
-def check(demands: Iterable[Demand], look: Analysis, closely: Callable[[], Analysis] | None = None) -> None:
-    """Lower bounds are quick and mostly enough to reject; certificates decide.
-
-    Args:
-        closely: the run that does more work, for certificates; without it none are asked.
-    """
-    closer: Analysis | None = None
+def check(demands: Iterable[Demand], look: Analysis) -> None:
+    """Lower bounds are quick and mostly enough to reject."""
     for demand in demands:
-        failure = violation(demand, look, certified=closely is not None)
-        if closely and failure and failure.undecided:
-            closer = closer or closely()
-            failure = violation(demand, closer)
-        if failure:
+        if failure := violation(demand, look, certified=False):
             raise Infeasible(failure, demand=demand)
 
 
@@ -206,7 +200,8 @@ def violation(demand: Demand, look: Analysis, certified: bool = True, horizon: i
         return Failure(f"{demand.label}, but {' + '.join(demand.quantities)} ~ {reached}")
     if certified and undecided:
         name, t = undecided[0]
-        return Failure(f"{demand.label}, but {name} at t={t} is undecided", undecided=True)
+        open_ = Open(demand.label, name, t, answers[name, t].why)
+        return Failure(f"{demand.label}, but {name} at t={t} is undecided", undecided=True, open=open_)
     if last and not undecided:
         found = {name: size for name in demand.quantities if (size := answers[name, horizon].size) is not None}
         if len(set(found.values())) > 1:

@@ -24,6 +24,7 @@ from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER, DEFAULT_PARAME
 from scaling_algebra.spec.desiderata import Structure
 from scaling_algebra.spec.gauges import GAUGES, OWN
 from scaling_algebra.spec.given import SETTINGS, unknown
+from scaling_algebra.spec.level import Level, recorded
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.optimizers import Trained
 from scaling_algebra.spec.powers import Power
@@ -34,6 +35,8 @@ from scaling_algebra.spec.trained import OptimizerInput
 from .demands import Fixing, Infeasible, NotFound
 from .newton import Solution, Solver
 
+LAYERWISE = "the layer-wise law at full alignment; no demand that is decided fails"
+"""The reason of numbers that the iteration did not end at."""
 TIES = "a router that starts at zero ties all logits: top-K needs some randomness of its own"
 
 
@@ -50,6 +53,7 @@ class Derivation(Rendered):
         fixed_by: what fixes each unknown ``b.ROLE``, ``c.ROLE``, ``d.ROLE``, ``alpha``; empty where nothing was solved.
         unique: True or False where uniqueness was proved or refuted, None where it was not examined.
         unmet: the desiderata that do not hold with the exponents that are given, a line each, the earliest first.
+        level: how far the numbers are shown to hold; None where they are defined, not derived.
         assumes: what the exponents rest on beyond counting powers: names of ``ASSUMPTIONS``.
         gauge: the name of the gauge that tensors are shown in; the scaling is in that without multipliers.
     """
@@ -64,6 +68,7 @@ class Derivation(Rendered):
     unmet: tuple[str, ...] = ()
     gauge: str = OWN
     assumes: tuple[str, ...] = ()
+    level: Level | None = None
 
     def in_gauge(self, name: str) -> Derivation:
         """The same parameterization in another gauge, one of ``GAUGES``.
@@ -158,6 +163,7 @@ class Derivation(Rendered):
             "unique": self.unique,
             "unmet": self.unmet,
             "assumes": self.assumes,
+            **recorded(self.level),
             "tensors": tensors,
         }
         return {key: plain(value) for key, value in record.items()}
@@ -215,7 +221,7 @@ def derive(
     parameterization: str = DEFAULT_PARAMETERIZATION,
     **where: Unpack[Where],
 ) -> Derivation:
-    """Derive how init std, learning rate and epsilon of every tensor must scale.
+    """Derive how init std, learning rate and epsilon of every tensor must scale, and how far that is certified.
 
     The readout initialisation defaults to the one of the parameterization's definition in the MSSP paper (maximal for
     muP, zero for MSSP); another choice replaces the readout's init and leaves the other exponents as derived.
@@ -233,8 +239,8 @@ def derive(
 
     Raises:
         UsageError: an unknown name, a ray that is not one, or not exactly one of regime and ray.
-        NotFound (an Infeasible): the search found no parameterization that meets the desiderata on this ray; the
-            message names the first demand that fails without any intervention.
+        NotFound (an Infeasible): the search found no parameterization of which no desideratum is seen to fail on this
+            ray; the message names the first demand that fails without any intervention.
     """
     asked = Configuration.of(regime, optimizer, parameterization, **where)
     if asked.parameterization.borrowed:
@@ -284,13 +290,15 @@ def _derived(asked: Configuration) -> Derivation:
         reasons = {key: why[key] for key in _settings(asked.network) if key in why}
         return replace(_found(asked, solution, solution.scaling, reasons), unmet=unmet)
     solution = solved(asked.but(readout_init=rule.readout_init))
-    scaling, reasons = solution.scaling, _reasons(asked.network, solution)
+    scaling, reasons, level = solution.scaling, _reasons(asked.network, solution), solution.level
     if asked.readout_init != rule.readout_init:
-        largest = asked.but(parameterization="mup", readout_init="maximal")
-        std = None if asked.readout_init == "zero" else solved(largest).scaling.tensors["readout"].init_std
+        std = None
+        if asked.readout_init != "zero":
+            largest = solved(asked.but(parameterization="mup", readout_init="maximal"))
+            std, level = largest.scaling.tensors["readout"].init_std, Level.of((level, largest.level)) or level
         scaling = _with_readout(scaling, std)
         reasons["readout", "init"] = f"chosen: readout init {asked.readout_init}"
-    return _found(asked, solution, scaling, reasons)
+    return replace(_found(asked, solution, scaling, reasons), level=level)
 
 
 def solved(asked: Configuration) -> Solution:
@@ -324,7 +332,9 @@ def _solver(network: Network, ray: Ray, optimizer: Trained, effort: bool) -> Sol
 
 def _reasons(network: Network, solution: Solution) -> dict[tuple[str, str], str]:
     reasons: dict[tuple[str, str], str] = {}
-    for role in network.tensors:
+    if not solution.fixed_by:
+        reasons = {key: LAYERWISE for key in _settings(network)}
+    for role in network.tensors if solution.fixed_by else ():
         for label, letter in SETTINGS.items():
             fixing = solution.fixed_by.get(f"{letter}.{role}")
             if fixing is not None:
@@ -376,9 +386,8 @@ def _found(
     """A derivation with the structure of its solution; what is given and the readout are no interventions."""
     chosen = solution.structure
     own = chosen != Structure(zero=chosen.zero & (asked.given.zero | {"readout"}))
-    return Derivation(
-        asked, scaling, reasons, chosen if own else None, solution.rejected, solution.fixed_by, assumes=solution.assumes
-    )
+    found = Derivation(asked, scaling, reasons, chosen if own else None, solution.rejected, solution.fixed_by)
+    return replace(found, assumes=solution.assumes, level=solution.level)
 
 
 def _borrowed(asked: Configuration) -> Derivation:
@@ -395,7 +404,7 @@ def _borrowed(asked: Configuration) -> Derivation:
     }
     scaling = asked.given.over(replace(d.scaling, tensors={**d.scaling.tensors, **extra}))
     reasons = {key: f"as for {d.network.title}: {why}" for key, why in d.reasons.items()} | _as_given(asked)
-    return replace(d, configuration=asked, scaling=scaling, reasons=reasons)
+    return replace(d, configuration=asked, scaling=scaling, reasons=reasons, level=None)
 
 
 def _defined(asked: Configuration) -> Derivation:

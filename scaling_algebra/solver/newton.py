@@ -10,9 +10,9 @@ Read next: ``demands.py`` (how demands fare at a point), ``derivation.py`` (what
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property, partial
+from functools import cached_property
 
 from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.signals import Rung
@@ -24,6 +24,7 @@ from scaling_algebra.linear.linear import Row, solve_linear
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.desiderata import Demand, Structure, interventions
 from scaling_algebra.spec.given import NOTHING, Given
+from scaling_algebra.spec.level import CERTIFIED, Level, Open
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.optimizers import Trained
 from scaling_algebra.spec.parameterizations import Parameterization
@@ -51,6 +52,8 @@ from .layerwise import gradient_power, layerwise, terms_behind
 _LAZY = Fraction(2)
 """Learning rates n^-x that vanish, in units of the largest rate of the ray."""
 _ROUNDS = 24
+_SHARED = 3
+"""Sizes that may stay undecided before the others climb one rung alone."""
 _AHEAD = 5_000
 """Nodes of matching searches that one product may take on the update after the horizon."""
 
@@ -62,10 +65,11 @@ class Solution:
     Attributes:
         scaling: powers of the axes.
         structure: the discrete choices.
-        fixed_by: what fixes each unknown that is not given.
+        fixed_by: what fixes each unknown that is not given; empty where the layer-wise law does.
         rejected: structures tried before, each with the demand it failed.
         unmet: the demands that do not hold with what is given, each with the reason.
         assumes: what the sizes that show this rest on, beyond counting powers.
+        level: how far it is shown that the demands hold.
     """
 
     scaling: Scaling
@@ -74,6 +78,7 @@ class Solution:
     rejected: tuple[tuple[Structure, str], ...] = ()
     unmet: tuple[tuple[Demand, str], ...] = ()
     assumes: tuple[str, ...] = ()
+    level: Level = CERTIFIED
 
 
 class Solver:
@@ -102,8 +107,10 @@ class Solver:
     ) -> Solution:
         """The solution of a parameterization's demands with the fewest interventions in the structure.
 
-        Where exponents are given, the demands that would fix them fix nothing, and the rest is solved; if some demands
-        do not hold then, the structure in which the fewest fail is taken, and they are named.
+        Where no structure has one that is certified, it is a candidate of which nothing that is decided fails: the
+        layer-wise law, or where the iteration ends. Where exponents are given, the demands that would fix them fix
+        nothing, and the rest is solved; if some demands do not hold then, the structure in which the fewest fail is
+        taken, and they are named.
 
         Args:
             base: the structure before any intervention, by default that of the parameterization's definition.
@@ -128,7 +135,7 @@ class Solver:
                 try:
                     look, forms = self.iterate(demands, structure, values, given, not start, suspected)
                     start = start or {**values, **look.point.values}
-                    unmet = self._unmet(demands, look) if given else self.met(demands, look)
+                    unmet, left = self._unmet(demands, look) if given else ((), self.met(demands, look))
                 except Infeasible as problem:
                     failure, sure = str(problem), problem.everywhere
                     undecided |= problem.undecided and not rejected
@@ -138,18 +145,23 @@ class Solver:
                     if sure or (suspected and start) or (undecided and not self.effort and not given.held):
                         break
                     continue
-                scaling = self.scaling(look, forms, structure, given)
-                solution = Solution(scaling, structure, forms, tuple(rejected), unmet, look.assumed)
-                if not unmet:
+                scaling = self.scaling(look, by_axis(forms, given.held), structure, given)
+                solution = Solution(scaling, structure, forms, tuple(rejected), unmet, look.assumed, Level(left))
+                if not (unmet or left):
                     return solution
-                failure = unmet[0][1]
+                failure = unmet[0][1] if unmet else str(left[0])
                 if best is None or len(unmet) < len(best.unmet):
                     best = solution
+                undecided |= not (given or rejected)
+                if not (given or self.effort):
+                    break
             rejected.append((structure, failure))
             everywhere = everywhere and sure
-        if best is not None:
-            return best
-        raise Infeasible(rejected[0][1], undecided, everywhere=everywhere)
+        if undecided and not given:
+            best = self._layerwise(parameterization.demanded(self.network, base), base) or best
+        if best is None:
+            raise Infeasible(rejected[0][1], undecided, everywhere=everywhere)
+        return best
 
     def iterate(
         self,
@@ -178,27 +190,44 @@ class Solver:
         return self.newton(demands, structure, begin, held)
 
     def aligned(self) -> dict[str, Fraction]:
+        """The exponents of ``layer_by_layer`` on the ray."""
+        at_zero = dict.fromkeys(unknowns(self.network), Fraction(0))
+        return at_zero | {name: power.on(self.ray) for name, power in self.layer_by_layer().items()}
+
+    def layer_by_layer(self) -> dict[str, Power]:
         """The layer-wise law at full alignment: init of the spectral condition, entries of an update 1/fan_in where a
         gradient is one over the number of entries that the tensor makes alone, and an aggregation that takes the mean.
+        Every layer has a matrix of its own.
 
         Law: std = min(1, sqrt(rows / columns)) / sqrt(columns) for the operator of all experts stacked.
         Source: Yang, Simon and Bernstein (2023), A spectral condition for feature learning. Only a start: the
         iteration moves every unknown to where its demand holds.
         """
-        values = {name: Fraction(0) for name in unknowns(self.network)}
+        powers: dict[str, Power] = {}
+        half = Fraction(1, 2)
         for role, tensor in self.network.tensors.items():
-            statement, rule = self.network.uses(role)[0], self.optimizer.of(role)
-            columns = self.network.size(tensor.fan_in).on(self.ray)
-            rows = self.network.size(x for x in tensor.letters if x not in tensor.fan_in).on(self.ray)
-            entries = (rule.entries(self.network, role) / rule.shaped(self.network, role, self.ray)).on(self.ray)
-            gradient = gradient_power(self.network, statement).on(self.ray)
-            values[f"b.{role}"] = columns / 2 + max(Fraction(0), columns - rows) / 2
-            values[f"c.{role}"] = columns - {"": gradient, "entry": Fraction(0), "matrix": entries}[rule.normalises]
-            values[f"c.{role}"] -= values[f"b.{role}"] if rule.relative else 0
-            values[f"d.{role}"] = gradient
-        for name, power in terms_behind(self.network, self.ray).items():
-            values[name] = power.on(self.ray)
-        return values
+            rule, gradient = self.optimizer.of(role), gradient_power(self.network, self.network.uses(role)[0])
+            columns = self.network.size(tensor.fan_in)
+            layer = {x for x in tensor.letters if self.network.axes[x] == "L"}
+            rows = self.network.size(x for x in tensor.letters if x not in layer.union(tensor.fan_in))
+            entries = rule.entries(self.network, role) / rule.shaped(self.network, role, self.ray)
+            wide = columns.on(self.ray) > rows.on(self.ray)
+            powers[f"b.{role}"] = columns**half * ((columns / rows) ** half if wide else Power())
+            powers[f"c.{role}"] = columns / {"": gradient, "entry": Power(), "matrix": entries}[rule.normalises]
+            powers[f"c.{role}"] /= powers[f"b.{role}"] if rule.relative else Power()
+            powers[f"d.{role}"] = gradient
+        return powers | terms_behind(self.network, self.ray)
+
+    def _layerwise(self, demands: Sequence[Demand], structure: Structure) -> Solution | None:
+        """The layer-wise law, if no demand that is decided fails."""
+        look = self._look(structure.point(self.network, self.aligned()))
+        try:
+            left = self.met(demands, look)
+        except Infeasible:
+            return None
+        wanted = {d.fixes for d in demands if d.fixes and concerns(d, self.optimizer)}
+        powers = {name: x for name, x in self.layer_by_layer().items() if name[:2] != "d." or name in wanted}
+        return Solution(self.scaling(look, powers, structure), structure, {}, (), (), look.assumed, Level(left))
 
     # inside ----------------------------------------------------------------------------------------------------
 
@@ -218,10 +247,12 @@ class Solver:
                 self._solved[key] = []
         return self._solved[key]
 
-    def met(self, demands: Iterable[Demand], look: Analysis) -> tuple[tuple[Demand, str], ...]:
-        """The demands that are not met: none.
+    def met(self, demands: Iterable[Demand], look: Analysis) -> tuple[Open, ...]:
+        """The sizes that stay undecided, of demands of which none is seen to fail.
 
-        A demand is met where bound and witness meet; the others are examined step by step.
+        A demand is met where bound and witness meet; the others are examined step by step. Behind one that stays
+        undecided on the closer rungs the others climb the first two alone, and behind a few the first: unless effort is
+        asked for.
 
         Raises:
             Infeasible: a demand does not hold.
@@ -232,11 +263,22 @@ class Solver:
         for demand in demands:
             if failure := look_ahead(demand, ahead):
                 raise Infeasible(failure)
-        check(demands, look, partial(look.closely, () if self.effort else CLOSELY))
-        return ()
+        left: list[Open] = []
+        closer, quick = look.closely(() if self.effort else CLOSELY), look.closely(QUICK[:1])
+        for demand in demands:
+            failure = violation(demand, quick if len(left) >= _SHARED and not self.effort else look)
+            if failure and failure.undecided and (self.effort or not left):
+                failure = violation(demand, closer)
+            if failure and failure.open is None:
+                raise Infeasible(failure, demand=demand)
+            left += [failure.open] if failure and failure.open else []
+        return tuple(replace(x, why=x.why or look.bounds.why) for x in left)
 
-    def _unmet(self, demands: Iterable[Demand], look: Analysis) -> tuple[tuple[Demand, str], ...]:
-        """The demands that neither bound and witness nor a certificate show, in order of update and signal."""
+    def _unmet(
+        self, demands: Iterable[Demand], look: Analysis
+    ) -> tuple[tuple[tuple[Demand, str], ...], tuple[Open, ...]]:
+        """The demands that neither bound and witness nor a certificate show, in order of update and signal; and the
+        sizes among them that are undecided."""
         ahead = self._fresh(look.point).limited(_AHEAD)
         demands = [d for d in demands if concerns(d, self.optimizer) and not met(d, look)]
         failures: dict[Demand, Failure | None] = {}
@@ -247,7 +289,9 @@ class Solver:
             if failure and failure.undecided:  # work that is not shared goes further
                 alone = alone or Analysis(self.ray, look.point, self.optimizer, self.network)
                 failures[d] = violation(d, alone) or unfaithful(d, alone)
-        return tuple((d, failure.reason) for d, failure in causes_first(failures, self.network))
+        found = causes_first(failures, self.network)
+        left = tuple(failure.open for _, failure in found if failure.open)
+        return tuple((d, failure.reason) for d, failure in found), left
 
     def newton(
         self,
@@ -408,11 +452,11 @@ class Solver:
         return values
 
     def scaling(
-        self, look: Analysis, forms: Mapping[str, Fixing], structure: Structure, given: Given = NOTHING
+        self, look: Analysis, powers: dict[str, Power], structure: Structure, given: Given = NOTHING
     ) -> Scaling:
-        """Powers of the axes: the forms axis by axis. Where axes grow alike these cannot tell them apart, and the
-        layer-wise system decides if it meets the solution with half-integer powers."""
-        powers, values = by_axis(forms, given.held), look.point.values
+        """Powers of the axes, of which the forms axis by axis are some. Where axes grow alike these cannot tell them
+        apart, and the layer-wise system decides if it meets the solution with half-integer powers."""
+        values = look.point.values
         for name, power in layerwise(look, structure).items():
             plain = all((2 * e).denominator == 1 for _, e in power.terms)
             if name in powers and power.on(self.ray) == values[name] and plain:

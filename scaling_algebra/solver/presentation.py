@@ -24,6 +24,7 @@ from scaling_algebra.spec.assumptions import ASSUMPTIONS, listed
 from scaling_algebra.spec.axes import about
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.spec.gauges import GAUGES, OWN
+from scaling_algebra.spec.level import Level
 from scaling_algebra.spec.networks.language import Function
 from scaling_algebra.spec.powers import exponent_text
 from scaling_algebra.spec.scaling import Scaling
@@ -31,19 +32,34 @@ from scaling_algebra.spec.scaling import Scaling
 from .demands import counted
 from .derivation import TIES, Derivation, Signals
 
+SHOWN = 3
+"""Undecided sizes that are named below a table."""
+
 # the whole ---------------------------------------------------------------------------------------------------------
 
 
 @document_of.register(Derivation)
 def derivation(d: Derivation) -> Document:
     """Powers of every tensor, with the reason for every number."""
-    blocks: list[Block] = [Heading(literal(d.about)), *_multipliers([d], reasons=True), table([d], exponents=True)]
-    blocks += [*_unmet(d, True), Heading("why", 2), _reasons([d])]
+    blocks: list[Block] = [Heading(literal(leveled(d.about, d.level))), *_multipliers([d], reasons=True)]
+    blocks += [table([d], exponents=True), *left_open(d.level), *_unmet(d, True), Heading("why", 2), _reasons([d])]
     if d.structure:
         blocks += [Heading("structure", 2), Lines.of(*map(typeset, d.structure), listed=True)]
     if notes := [*_notes(d), *([f"assumes {listed(d.assumes)}"] if d.assumes else [])]:
         blocks += [Heading("notes", 2), Lines.of(*notes, listed=True)]
     return Document(tuple(blocks), d.as_json())
+
+
+def leveled(about: str, level: Level | None) -> str:
+    """The first line of numbers: what they are about, and their level."""
+    return about if level is None else f"{about}, {level}"
+
+
+def left_open(level: Level | None) -> list[Block]:
+    """What is not certified, below the numbers: the first sizes, and how many more."""
+    lines = () if level is None else level.lines
+    more = [f"and {len(lines) - SHOWN} more (--format json names them)"] if len(lines) > SHOWN else []
+    return [Lines.of(*map(literal, [*lines[:SHOWN], *more]))] if lines else []
 
 
 def table(ds: Sequence[Derivation], exponents: bool = False) -> Grid:
@@ -154,7 +170,7 @@ def _ties(ds: Sequence[Derivation]) -> list[str]:
 def alike(one: Derivation, two: Derivation) -> bool:
     """Whether two parameterizations fit into one table: they differ in few cells, and nothing is given."""
     changed = sum(len(_changes(one, two, role)) for role in one.tensors)
-    return changed <= len(one.tensors) and not one.configuration.given
+    return changed <= len(one.tensors) and not one.configuration.given and one.level == two.level
 
 
 def brief(ds: Sequence[Derivation], more: Sequence[str], why: bool = False, exponents: bool = False) -> Document:
@@ -167,7 +183,7 @@ def brief(ds: Sequence[Derivation], more: Sequence[str], why: bool = False, expo
     """
     first, assumed = ds[0], set().union(*(d.assumes for d in ds))
     blocks: list[Block] = [Heading(literal(_title(ds))), Lines.of(_growth(first.configuration)), *_multipliers(ds)]
-    blocks.append(table(ds, exponents))
+    blocks += [table(ds, exponents), *left_open(Level.of(d.level for d in ds))]
     blocks += [block for d in ds for block in _unmet(d, why)]
     if why:
         blocks += [Heading("why", 2), _reasons(ds)]
@@ -182,13 +198,14 @@ def brief(ds: Sequence[Derivation], more: Sequence[str], why: bool = False, expo
 
 
 def _title(ds: Sequence[Derivation]) -> str:
-    """``muP and MSSP for adam, epsilon derived: minimal MoE block``."""
+    """``muP and MSSP for adam, epsilon derived, certified: minimal MoE block``."""
     asked = ds[0].configuration
     title = f"{' and '.join(d.configuration.parameterization.title for d in ds)} for {asked.optimizer.name}"
-    title += f", epsilon {asked.optimizer.regime}" if asked.optimizer.regime else ""
+    title = leveled(title + (f", epsilon {asked.optimizer.regime}" if asked.optimizer.regime else ""), ds[0].level)
     usual = asked.readout_init == asked.parameterization.readout_init or "readout.init" in asked.given
     title += "" if usual else f", readout init {asked.readout_init}"
-    return f"{title}{f', given {asked.given}' if asked.given else ''}: {asked.network.title}"
+    what, _, _ = asked.network.title.partition(" (")  # the source is in the whole document
+    return f"{title}{f', given {asked.given}' if asked.given else ''}: {what}"
 
 
 def _growth(asked: Configuration) -> str:

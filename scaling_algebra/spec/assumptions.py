@@ -18,7 +18,8 @@ ASSUMPTIONS: dict[str, str] = {
     "where products see them",
     "rank-one-sign": "a sign is carried as that is, and that of a rank-one gradient is the product of two",
     "singular-directions": "the gradient of a matrix has rank Theta(1), and directions of one size are brought to one; "
-    "what is smaller by a power of n stays so, as under a fixed number of Newton-Schulz steps",
+    "what is smaller by a power of n stays so, as under a fixed number of Newton-Schulz steps; it is the gradient of "
+    "that step, as without momentum, which mixes directions before they are brought to one",
     "tensor-floor": "the rms of a tensor, which its steps are relative to, stays above the floor of the rule",
 }
 """Every assumption, by the name that answers carry."""

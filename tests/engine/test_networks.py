@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from scaling_algebra.dynamics.quantities import quantities
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.networks.files import as_toml, from_toml, read_network
 from scaling_algebra.spec.networks.functions import FUNCTIONS
@@ -310,3 +311,17 @@ def test_every_function_is_on_the_page():
     page = (Path(__file__).parents[2] / "docs" / "networks.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (`.*?) \|", page.partition("| function |")[2].partition("\n\n")[0], re.M)
     assert {name for row in rows for name in re.findall(r"`(\w+)", row)} == set(FUNCTIONS)
+
+
+def test_two_functions_may_read_one_signal_along_one_axis_or_two():
+    """Of the spreads along two axes each has its letter; one along both functions is one quantity."""
+    axes = {"a": "N", "b": "N", "i": "M", "x": "D", "t": "S"}
+    head, tail = "h[t,a] = E[a,x] data[t,x]\ng[t,i] = Q[i,a] h[t,a]\n", "f = U[b] o[t,b]"
+    middle = "d[t,i] = softmax(g[t,i]; t)\nc[t,i] = softmax(g[t,i]; i)\nz[i,a] = d[t,i] h[t,a]\n"
+    soft = network("soft", f"{head}{middle}y[i,b] = W[i,b,a] z[i,a]\no[t,b] = alpha c[t,i] y[i,b]\n{tail}", axes)
+    assert {x for x in quantities(soft) if ".spread" in x} == {"g.spread.t", "g.spread.i"}
+    pair = "p[t,i] = sigmoid(g[t,i])\nq[t,i] = tanh(g[t,i])\nv[t,i,b] = V[i,b,a] h[t,a]\n"
+    sums = "w[t,b] = alpha p[t,i] v[t,i,b]\nz[t,b] = beta q[t,i] v[t,i,b]\no[t,b] = w[t,b] + z[t,b]\n"
+    assert {"g.propagating.expert", "g.propagating.router"} <= set(
+        quantities(network("two", head + pair + sums + tail, axes))
+    )

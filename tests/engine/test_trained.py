@@ -76,6 +76,18 @@ def test_matrices_in_blocks_of_a_fixed_side_have_the_rates_of_entries(tmp_path):
     assert blocks == derive("III", "shampoo-blocks", "mup").tensors != whole
 
 
+@pytest.mark.parametrize(
+    ("name", "rate"),
+    [("muon", "N^(1/2)"), ("muon:original", "1"), ("muon:match_rms_adamw", "1"), ("muon:unit_rms_norm", "1")],
+)
+def test_kernels_of_channels_are_the_rows_of_one_matrix(name, rate):
+    """K of shape (N, 4), as torch.optim.Muon takes it: of operator norm 1, its entries are N^-1/2; one step of torch
+    with rate 1 changes k by n^-0.04 (original) and n^0.01 (match_rms_adamw), N = 64 to 4096."""
+    text = "h[t,a] = E[a,x] data[t,x]\nk[a] = K[a,t] h[t,a]\ny[b] = V[b,a] k[a]\nf = U[b] y[b]"
+    net = network("conv", text, {"a": "N", "b": "N", "x": "D", "t": "S"})
+    assert str(derive(ray="N=1", optimizer=name, parameterization="mup", network=net)["K"].lr) == rate
+
+
 def test_every_key_with_every_normaliser_is_answered_or_refused_in_one_line():
     """180 pairs of keys: a derivation, or a line that names a key."""
     values = {"memory": True, "epsilon": True, "negligible": True, "shape": "original", "flattened": True, "blocks": 4}

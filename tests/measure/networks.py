@@ -333,8 +333,50 @@ ROUTES = tuple(
 )
 
 
+SHAPED = 1200
+"""The cases from this number on have one of ``SHAPES``."""
+FIRST = "h[a] = W1[a,x] data[x]\n"
+SECOND_PATH = "z = rho {}\no = z W9[x] data[x]\nf = y + o"
+LOGITS = "l[i] = W1[i,x] data[x]\np[i] = softmax(l[i]; i)\nv[i] = W2[i,x] data[x]\ny = alpha p[i] v[i]\n"
+SHAPES = (
+    LOGITS + "z = rho l[i]\nf = y + z",
+    LOGITS + SECOND_PATH.format("l[i]"),
+    FIRST
+    + "n[a] = NORM(h[a]; a)\nk[a] = W2[a,x] data[x]\nw[a] = n[a] k[a]\ny = alpha w[a]\n"
+    + SECOND_PATH.format("h[a]"),
+    FIRST
+    + "q[a] = FUNCTION(h[a])\nn[a] = NORM(q[a]; a)\nk[a] = W2[a,x] data[x]\nw[a] = n[a] k[a]\ny = alpha w[a]\n"
+    + SECOND_PATH.format("k[a]"),
+    FIRST + "k[a] = W2[a,x] data[x]\ns[a] = h[a] + k[a]\nq[a] = s[a] s[a]\nr[a] = FUNCTION(q[a])\np[a] = h[a] k[a]\n"
+    "w[a] = p[a] r[a]\nf = rho w[a]",
+    FIRST + "n[a] = NORM(h[a]; a)\nz = rho h[a] h[a]\ny = W2[a] n[a]\nf = z + y",
+    FIRST
+    + "n[a] = NORM(h[a]; a)\nu[k] = W2[k,a] n[a]\nv[k] = FUNCTION(u[k])\nw[a] = W3[a,k] v[k]\ns[a] = h[a] + w[a]\n"
+    "m[a] = NORM(s[a]; a)\nc[k] = W4[k,a] m[a]\nd[k] = FUNCTION(c[k])\ne[a] = W5[a,k] d[k]\nr[a] = s[a] + e[a]\n"
+    "o[a] = NORM(r[a]; a)\nf = W6[a] o[a]",
+    FIRST + "q[k,x] = W2[k,x,a] h[a]\nr[k,x] = rmsnorm(q[k,x]; x)\nu[k,x] = W3[k,x,a] h[a]\nm[k] = r[k,x] u[k,x]\n"
+    "p[k] = FUNCTION(m[k])\nf = W4[k] p[k]",
+    FIRST + "l[i] = W2[i,a] h[a]\ng[i] = sigmoid(l[i])\nr[i] = NORM(g[i]; i)\ne[i,k] = W3[i,k,a] h[a]\n"
+    "o[i,b] = W4[i,b,k] e[i,k]\ny[b] = alpha r[i] o[i,b]\nf = W5[b] y[b]",
+)
+"""Second paths beside a softmax and norms, means of what is centred, skewed gradients, functions of squares, a norm of
+what moves along itself, two pre-norm blocks, normalised queries, normalised gates."""
+
+
+def shaped(seed: int) -> TrainingCase:
+    """A case with one of ``SHAPES``, its functions, norm and optimizer drawn."""
+    rng = random.Random(seed)
+    text = SHAPES[seed % len(SHAPES)].replace("NORM", rng.choice(("rmsnorm", "layernorm")))
+    text = text.replace("FUNCTION", rng.choice(ENTRYWISE))
+    rates = RAYS[3] if "i" in text and rng.random() < 0.5 else RAYS[2]
+    named = ",".join(f"{axis}={rate}" for axis, rate in rates.items())
+    return from_text(f"random-{seed}", text, rng.choice(OPTIMIZERS), named, constants=seed)
+
+
 def random_case(seed: int) -> TrainingCase:
     """The case of a number: small networks first."""
+    if seed >= SHAPED:
+        return shaped(seed)
     rng, routed = random.Random(seed), ROUTED <= seed < BRANCHED
     size = (seed % 3) + rng.randrange(2) if routed else 1 + (seed % 4) + rng.randrange(2)
     lines = EquationWriter(rng, size).drawn(routed) if seed < BRANCHED else EquationWriter(rng, size).branched()

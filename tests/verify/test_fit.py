@@ -268,6 +268,13 @@ def test_only_what_no_mixture_of_the_predicted_powers_gives_is_refuted(size, own
     assert judge(rows, {"h1": -3}, [Claim.parse("h1@0=0")], powers=known).claims[0].verdict is claimed
 
 
+@pytest.mark.parametrize(("rest", "verdict"), [((), Verdict.REFUTED), (((-HALF, False),), Verdict.INCONCLUSIVE)])
+def test_a_slope_a_whole_power_from_all_that_the_engine_has_is_refuted(rest, verdict):
+    """As of descent in the name of an optimizer that divides by the size of an entry: n^-1 where n^0 is predicted."""
+    known = ((Fraction(0), True), *rest)
+    assert judge(logged_as(lambda n: 1 / n, noise=0.02), {"h1": 0}, powers=lambda *_: known).rows[0].verdict is verdict
+
+
 @pytest.mark.parametrize(
     ("divisor", "verdict"),
     [(lambda n: (0.02 + 50 / n) ** 0.5, Verdict.INCONCLUSIVE), (lambda n: n**-1.5, Verdict.REFUTED)],

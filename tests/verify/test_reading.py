@@ -221,3 +221,12 @@ def test_a_tensor_that_stands_twice_in_a_product_is_contracted_twice():
     w, v, d = torch.randn(1, 50, 2, 3), torch.randn(1, 50, 2, 3), torch.randn(1, 3)
     found = contract([("akx", w), ("ayk", v.transpose(2, 3)), ("x", d), ("y", d)], "k", sizes)
     torch.testing.assert_close(found, torch.einsum("Zakx,Zaky,Zx,Zy->Zk", w, v, d, d), rtol=1e-4, atol=1e-4)
+
+
+def test_an_output_that_is_a_sum_over_experts_is_measured():
+    """f = sum_i p_i v_i: what a tensor makes of each expert is one number."""
+    text = "h[a] = E[a,x] data[x]\ns[i] = Q[i,a] h[a]\np[i] = gate(s[i])\nv[i] = V[i,a] h[a]\nf = alpha p[i] v[i]"
+    net = network("values", text, {"a": "N", "i": "M", "x": "D"})
+    run = Setup(derive(ray="N=1,M=1", optimizer="sgd", parameterization="mup", network=net), steps=2)
+    seen = train_network(run, Draw({"N": 8, "M": 6}, [1, 2], [1, 2]), 2)
+    assert all(seen[name, 1].shape == (2,) and seen[name, 1].all() for name in ("v.init", "v.effective", "f.change"))

@@ -58,7 +58,8 @@ def plan(
         base, target: sizes as for ``recipe``; of a model of transformers the tuned model, or its sizes, alone.
         fold: multipliers that muP asks for and that the module lacks go into the matrices that end their branch, so
             that nothing is left to the model.
-        given: for ``recipe``: ``lr``, ``eps``, ``std``, ``decay``, ``optimizer`` (adamw), ``parameterization``, ...
+        given: for ``recipe``: ``lr``, ``eps``, ``std``, ``decay``, ``optimizer`` (adamw), ``parameterization``,
+            ``strict``, ...
 
     Raises:
         UsageError: a model that cannot be read or built, a parameter that the output does not depend on, rates without

@@ -13,6 +13,7 @@ from torch import nn
 from scaling_algebra.documents import Rendered
 from scaling_algebra.errors import UsageError, unknown_name
 from scaling_algebra.recipes.recipe import Recipe
+from scaling_algebra.spec.level import Level
 from scaling_algebra.spec.optimizers import Optimizer
 
 from .exports import ParameterGroup, export
@@ -136,6 +137,11 @@ class Plan(Rendered):
     @property
     def about(self) -> str:
         return f"{self.recipe.about}, {len(self.entries)} parameters"
+
+    @property
+    def level(self) -> Level | None:
+        """How far the powers are shown to hold."""
+        return self.recipe.level
 
     def _parameters(self, model: nn.Module) -> Iterator[tuple[Entry, nn.Parameter]]:
         by_name = tensors(model)

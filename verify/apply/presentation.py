@@ -8,8 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 from scaling_algebra.documents import document_of
-from scaling_algebra.documents.blocks import Block, Document, Grid, Heading, Lines, Piece, literal
+from scaling_algebra.documents.blocks import Block, Document, Grid, Heading, Later, Lines, Piece, literal
 from scaling_algebra.recipes.settings import Setting
+from scaling_algebra.solver.presentation import left_open
+from scaling_algebra.spec.level import recorded
 from scaling_algebra.spec.optimizers import SHAPES
 
 from .plans import Plan
@@ -31,7 +33,7 @@ def plan(p: Plan) -> Document:
     header = ("group", "of", "init std", "lr", "eps", "decay")
     used = [k for k in range(len(header)) if k < 2 or any(row[k] for row in rows)]
     grid = Grid.of([header[k] for k in used], [tuple(row[k] for k in used) for row in rows])
-    blocks: list[Block] = [Heading(literal(p.about)), grid]
+    blocks: list[Block] = [Heading(literal(p.about)), grid, *left_open(p.level)]
     lines = [literal(f"{_short(alias)} is {_short(stays)}: one tensor") for alias, stays in p.aliases.items()]
     if frozen := [e.name for e in p.entries if e.frozen]:
         lines.append(literal(f"frozen, in no group: {_listed(frozen)}"))
@@ -48,12 +50,13 @@ def plan(p: Plan) -> Document:
         blocks.append(Lines.of(*lines, listed=True))
     if p.warnings:
         blocks += [Heading("look at", 2), Lines.of(*map(literal, p.warnings), listed=True)]
-    return Document(tuple(blocks), as_json(p))
+    return Document(tuple(blocks), Later(lambda: as_json(p)))
 
 
 def as_json(p: Plan) -> dict[str, Any]:
     """The JSON contract of a plan."""
     return {
+        **recorded(p.level),
         "parameters": [
             {
                 "name": e.name,

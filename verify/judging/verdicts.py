@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -17,7 +17,7 @@ from scaling_algebra.spec.networks.language import Network
 
 from .arguments import beyond
 from .claims import Claim
-from .fit import Fit, Verdict, fit, judge_exponent, means
+from .fit import DRIFT, Fit, Verdict, fit, judge_exponent, means
 from .gates import RunGate, below_floor, floor, gates, planted, standard_refuted
 from .logged import Logged, Predicted, exponents, logged
 from .measurement import Measurement, Prediction
@@ -137,7 +137,7 @@ class _Judge:
         to which the other powers belong."""
         if part[0] >= SEEN:
             return f"n^({predicted}) is seen beside a larger next power"
-        if not (self.powers and own):
+        if not (self.powers and own) or self._elsewhere(quantity, step):
             return ""
         if measured.high < predicted and part[1] >= TRACE and quantity not in self.direct:
             return f"n^({predicted}) may lie below a larger next power; larger sizes"
@@ -145,6 +145,15 @@ class _Judge:
         if parts and not any(self._refuted(part, step) for part in parts):
             return f"neither {parts[0]} nor {parts[1]}, of which it is the quotient, is refuted; larger sizes"
         return ""
+
+    def _elsewhere(self, quantity: str, step: int) -> bool:
+        """Between any two neighbouring sizes the slope lies a whole power from all that the engine has, up to drift."""
+        known: Iterable[tuple[Fraction, bool]] = ()
+        with suppress(LookupError, UsageError):
+            known = tuple(self.powers(quantity, step)) if self.powers else ()
+        y = means(self.m.cleaned(quantity, step))[0]
+        slopes = np.diff(y) / np.diff(np.log2(self.m.sizes))
+        return bool(known) and all(abs(x - float(e)) >= 1 - DRIFT for x in slopes for e, _ in known)
 
     def _refuted(self, quantity: str, step: int) -> bool:
         predicted = self.predicted(quantity, step)

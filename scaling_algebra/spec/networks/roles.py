@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import product
 
+from scaling_algebra.spec.axes import FIXED
+
 from .language import DATA, Function, Mode, Network, Product, Statement
 
 
@@ -71,6 +73,7 @@ def matrix(network: Network, role: str, flattened: bool = False, per: str = "") 
     """One matrix of a tensor, as an optimizer of matrices takes it: that of one expert in one layer.
 
     Args:
+            Kernels of fixed size, one for each channel, are the rows of one matrix.
         flattened: those of all experts as one operator: rows side by side where all read one signal, columns where each
             reads its own. per: letters that count blocks: each is a matrix by itself.
     """
@@ -78,6 +81,8 @@ def matrix(network: Network, role: str, flattened: bool = False, per: str = "") 
     rows, columns = (
         "".join(x for x in side if network.axes[x] != "L" and x not in per) for side in (tensor.fan_out, tensor.fan_in)
     )
+    if columns and not rows and all(network.axes[x] in FIXED for x in columns):  # a kernel for each channel
+        rows = "".join(x for x in tensor.letters if x not in columns + tensor.experts + per and network.axes[x] != "L")
     if tensor.experts and (flattened or not rows):  # a router has one row for each expert
         separate = any(tensor.experts in x.letters for x in use.factors)
         rows, columns = (rows, columns + tensor.experts) if separate else (tensor.experts + rows, columns)

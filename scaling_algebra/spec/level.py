@@ -1,0 +1,75 @@
+"""Levels of an answer: how far its numbers are shown to hold. The first line of a table or plan names its level."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Open:
+    """A size that a demand asks for and that is undecided.
+
+    Attributes:
+        demand: in a line. quantity, step: whose size, after how many updates. why: what stands in the way.
+    """
+
+    demand: str
+    quantity: str
+    step: int
+    why: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.quantity} at t = {self.step} is undecided ({self.why or 'no certificate within the work limit'})"
+
+
+@dataclass(frozen=True)
+class Level:
+    """Certified: every demand is decided and holds. Certified but for some sizes: nothing that is decided fails. By
+    shape: the layer-wise law at full alignment, from shapes alone.
+
+    Attributes:
+        open: the sizes that are undecided.
+        unread: what in a module cannot be read, where numbers are by shape.
+    """
+
+    open: tuple[Open, ...] = ()
+    unread: str = ""
+
+    @classmethod
+    def of(cls, levels: Iterable[Level | None]) -> Level | None:
+        """The level of numbers from several sources; None where none of these has one."""
+        known = [x for x in levels if x is not None]
+        unread = next((x.unread for x in known if x.unread), "")
+        return cls(tuple(dict.fromkeys(y for x in known for y in x.open)), unread) if known else None
+
+    @property
+    def certified(self) -> bool:
+        return not (self.open or self.unread)
+
+    @property
+    def code(self) -> int:
+        """The exit code of what prints such numbers."""
+        return 0 if self.certified else 3
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """What is not shown, a line each, for below the numbers."""
+        unread = (f"not certified, by shape: {self.unread}",) if self.unread else ()
+        return (*unread, *(f"not certified: {x}" for x in self.open))
+
+    def __str__(self) -> str:
+        some = f"certified but for {len(self.open)} size{'s' if len(self.open) > 1 else ''}"
+        return "by shape" if self.unread else some if self.open else "certified"
+
+
+CERTIFIED = Level()
+
+
+def recorded(level: Level | None) -> dict[str, Any]:
+    """The keys of a level in a record: ``level``, ``open`` and, of numbers by shape, ``unread``; null without one."""
+    if level is None:
+        return {"level": None, "open": []}
+    unread = {"unread": level.unread} if level.unread else {}
+    return {"level": str(level), "open": [vars(x) for x in level.open], **unread}

@@ -1,0 +1,97 @@
+"""Numbers come with their level: certified, certified but for sizes that are undecided, none that is refuted."""
+
+import json
+from fractions import Fraction
+
+import pytest
+
+from scaling_algebra import Configuration, Infeasible, derive, network, recipe
+from scaling_algebra.solver.newton import Solver
+from scaling_algebra.spec.level import CERTIFIED, Level, Open, recorded
+
+from ..shared import scalecalc
+
+UNDECIDED = {"ray": "N=1,N_e=1,M=1,K=1", "optimizer": "sgd", "architecture": "routers-softmax"}
+"""A softmax along an index that grows, of what may have heavy tails."""
+ASKED = [
+    "--ray",
+    UNDECIDED["ray"],
+    "--optimizer",
+    "sgd",
+    "--parameterization",
+    "mup",
+    "--architecture",
+    "routers-softmax",
+]
+ROUTED = """
+h[a]   = E[a,x] data[x]
+psi[i] = Q[i,a] h[a]
+phi[i] = gate(psi[i])
+p[i,k] = W2[i,k,a] h[a]
+e[i,b] = W3[i,b,k] p[i,k]
+m[b]   = alpha phi[i] e[i,b]
+y[b]   = rmsnorm(m[b])
+z[i]   = R[i,b] y[b]
+f      = U[i] z[i]
+"""
+
+
+def test_a_level_is_named_by_what_is_open():
+    one = Open("mu-2: of W", "h.propagating", 1, "a norm may cancel it")
+    assert str(CERTIFIED) == "certified" and CERTIFIED.code == 0 and CERTIFIED.lines == ()
+    some = Level((one, Open("mu-1: f", "f", 2)))
+    assert str(some) == "certified but for 2 sizes" and some.code == 3
+    assert some.lines[0] == "not certified: h.propagating at t = 1 is undecided (a norm may cancel it)"
+    assert Level.of([CERTIFIED, None, some, some]) == some and Level.of([None]) is None
+    assert str(Level(unread="model.mlp: einsum")) == "by shape" and Level(unread="model.mlp: einsum").code == 3
+    assert recorded(some)["open"][0]["quantity"] == "h.propagating" and recorded(None) == {"level": None, "open": []}
+
+
+def test_numbers_without_a_certificate_are_printed_with_what_is_open():
+    done = scalecalc("derive", *ASKED)
+    lines = done.output.splitlines()
+    assert done.exit_code == 3 and lines[0].startswith("muP for sgd, certified but for ")
+    assert any(line.startswith("router ") for line in lines)
+    assert any(line.startswith("not certified: h1 at t = 2 is undecided (a softmax") for line in lines)
+    record = json.loads(scalecalc("derive", *ASKED, "--format", "json").stdout)
+    assert record["level"] in lines[0] and record["open"][0]["quantity"] == "h1" and record["tensors"]
+    strict = scalecalc("derive", *ASKED, "--strict")
+    assert strict.exit_code == 3 and "router " not in strict.stdout and "h1 at t = 2 is undecided" in strict.output
+    pytest.importorskip("pandas")
+    d = derive(**UNDECIDED)
+    assert set(d.to_frame()["level"]) == {str(d.level)} and not d.level.certified
+
+
+def test_nothing_that_is_refuted_is_printed():
+    """Negative control: the layer-wise law fails there, and is no candidate; where it holds, it is one."""
+    for name, ray, stands in (("routers-softmax", UNDECIDED["ray"], False), ("mlp", "N=1", True)):
+        asked = Configuration.of(None, "sgd", ray=ray, architecture=name)
+        base = asked.parameterization.base_structure(asked.readout_init)
+        found = Solver(asked.network, asked.ray, asked.optimizer)._layerwise(
+            asked.parameterization.demanded(asked.network, base), base
+        )
+        assert (found is not None) == stands
+        assert found is None or found.scaling == derive(asked).scaling
+
+
+def test_recipes_name_the_level_of_their_powers():
+    sizes = "N=64,N_e=64,M=4", "N=128,N_e=128,M=8"
+    where = {"optimizer": "sgd", "architecture": "routers-softmax"}
+    r = recipe(*sizes, **where)
+    assert r.about.startswith("muP, sgd, certified but for ") and r.as_json()["open"]
+    with pytest.raises(Infeasible, match="not certified: h1 at t = 2"):
+        recipe(*sizes, **where, strict=True)
+    assert recipe("N=64", "N=128", "sgd", architecture="mlp", strict=True).level == CERTIFIED
+    assert recipe("N=64", "N=128", "sgd", "sp", architecture="mlp").level is None
+
+
+def test_a_router_of_many_experts_is_bounded_by_all_of_them():
+    """Its logits, of which a token sees few, are those of a matrix that acts on one vector; behind a sum over a token's
+    own experts that is not known."""
+    roles = {"E": "embedding", "Q": "router", "W2": "expert_in", "W3": "expert_out", "R": "late", "U": "readout"}
+    net = network("routed", ROUTED, axes={"a": "N", "b": "N", "i": "M", "k": "N_e", "x": "D"}, roles=roles)
+    asked = Configuration.of(None, "adam", ray="N=1,N_e=1,M=1,K=0", network=net)
+    solver = Solver(asked.network, asked.ray, asked.optimizer)
+    look = solver._look(asked.parameterization.base_structure("maximal").point(net, solver.aligned()))
+    assert look.upper("psi.propagating") == look.upper("h.change")
+    assert look.upper("z.propagating") == look.upper("y.change") + Fraction(1, 2)
