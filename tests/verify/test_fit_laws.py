@@ -8,9 +8,25 @@ import pytest
 pytest.importorskip("scipy")
 
 from scaling_algebra import cli
-from scaling_algebra.verify.judging.laws import fit_rates
+from scaling_algebra.laws.law import law, read_law
+from scaling_algebra.verify.judging.laws import FittedSum, fit_rates
 
-from ..measure.test_fit_laws import OPTIMUM, chinchilla, runs
+OPTIMUM = 0.28 / 0.62
+
+
+def chinchilla():
+    """The sum of a law that ships, with the power of its optimum."""
+    cell = law("chinchilla").axes["compute"].cells[0]
+    return FittedSum(read_law("chinchilla").axes["compute"].sum, ("D", "N"), {"N in F": cell.optimum["N"]["F"]})
+
+
+def runs(seed, noise=0.005, count=60):
+    """Runs of a law that is known."""
+    rng = np.random.default_rng(seed)
+    n = np.exp(rng.uniform(np.log(1e7), np.log(1e10), count))
+    d = n * np.exp(rng.uniform(np.log(3), np.log(300), count))
+    loss = 1.7 + 400 * n**-0.34 + 410 * d**-0.28
+    return {"N": n, "D": d, "loss": loss * np.exp(noise * rng.standard_normal(count))}
 
 
 def exit_code(*arguments):

@@ -18,7 +18,7 @@ from scaling_algebra.errors import UsageError, shown
 from scaling_algebra.laws.expressions import expression
 from scaling_algebra.laws.law import Law, answer, laws, read_law
 from scaling_algebra.limits import rational
-from scaling_algebra.verify.judging.laws import LEVEL, LOSS, Columns, Fitted, Sum
+from scaling_algebra.verify.judging.laws import LEVEL, LOSS, Columns, Fitted, FittedSum
 from scaling_algebra.verify.judging.regions import Verdict
 
 MOST = 2**24
@@ -89,19 +89,19 @@ def table(path: Path, wanted: tuple[str, ...]) -> Columns:
     return {name: np.array(values) for name, values in found.items()}
 
 
-def model(what: str, columns: list[str]) -> tuple[Law | None, Sum]:
+def model(what: str, columns: list[str]) -> tuple[Law | None, FittedSum]:
     """The sum of a law, or a sum that is written out, over the columns of a table, and its optimum if it has one."""
     found = read_law(what) if what in laws() or what.endswith(".toml") else None
     if found is None:
         written = expression(what)
-        return None, Sum(written, tuple(sorted(written.quantities & set(columns))), {})
+        return None, FittedSum(written, tuple(sorted(written.quantities & set(columns))), {})
     axes = [(name, axis) for name, axis in found.axes.items() if axis.minimise] or list(found.axes.items())
     if not axes:
         raise UsageError(f"{what} has no sum; give a law with one, or a sum such as 'a*N**-alpha + b*D**-beta'")
     name, axis = axes[0]
     cells = answer(found, name).axes[name].cells
     derived = {f"{q} in {g}": m[g] for g in axis.grows for q, m in cells[0].optimum.items()} if len(cells) == 1 else {}
-    return found, Sum(axis.sum, tuple(sorted(axis.sum.quantities - set(axis.fixed))), derived)
+    return found, FittedSum(axis.sum, tuple(sorted(axis.sum.quantities - set(axis.fixed))), derived)
 
 
 def claimed(texts: tuple[str, ...]) -> dict[str, float]:

@@ -50,7 +50,7 @@ class Fitted:
 
 
 @dataclass(frozen=True)
-class Sum:
+class FittedSum:
     """``loss = E + sum of monomials`` in the columns of a table.
 
     Attributes:
