@@ -159,7 +159,7 @@ class Solver:
             rejected.append((structure, failure))
             everywhere = everywhere and sure
         if undecided and not given:
-            best = self._layerwise(parameterization.demanded(self.network, base), base) or best
+            best = self.by_layers(parameterization.demanded(self.network, base), base) or best
         if best is None:
             raise Infeasible(rejected[0][1], undecided, everywhere=everywhere)
         return best
@@ -219,9 +219,9 @@ class Solver:
             powers[f"d.{role}"] = gradient
         return powers | terms_behind(self.network, self.ray)
 
-    def _layerwise(self, demands: Sequence[Demand], structure: Structure) -> Solution | None:
+    def by_layers(self, demands: Sequence[Demand], structure: Structure) -> Solution | None:
         """The layer-wise law, if no demand that is decided fails."""
-        look = self._look(structure.point(self.network, self.aligned()))
+        look = self.looked(structure.point(self.network, self.aligned()))
         try:
             left = self.met(demands, look)
         except Infeasible:
@@ -234,7 +234,7 @@ class Solver:
 
     def _stands(self, demands: Sequence[Demand], structure: Structure, values: Mapping[str, Fraction]) -> bool:
         """Bound and witness show that a proposal meets what is demanded of the sizes of signals."""
-        look = self._look(structure.point(self.network, values))
+        look = self.looked(structure.point(self.network, values))
         asked = [d for d in demands if d.kind in ("theta", "bounded")]
         return all(met(d, look) for d in each("deriving", "demands", asked))
 
@@ -315,7 +315,7 @@ class Solver:
                 break
             seen.append((values, stuck, steady))
             try:
-                look = self._look(structure.point(self.network, values))
+                look = self.looked(structure.point(self.network, values))
                 look.lower(self.network.statements[0].out, 0)
             except UsageError:
                 raise
@@ -435,7 +435,7 @@ class Solver:
             values[f"c.{role}"] = held.get(f"c.{role}", values[f"c.{role}"] + values[f"d.{role}"])
         return values
 
-    def _look(self, point: Point) -> Analysis:
+    def looked(self, point: Point) -> Analysis:
         """The run at a point; at that of the last call the same run, with all that it knows."""
         if self._last is None or self._last.point != point:
             self._last = self._fresh(point)
