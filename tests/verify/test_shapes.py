@@ -94,6 +94,15 @@ def test_a_tied_tensor_is_named():
     assert "used in two ways" in dict(read(lambda s: Tied(s["N"])).notes)["emb.weight"]
 
 
+def test_parameters_without_a_name_of_their_own():
+    def build(sizes):
+        n = sizes["N"]
+        return nn.Sequential(nn.Embedding(9, n), nn.LSTM(n, n, batch_first=True)), torch.arange(5)[None]
+
+    d = derive(ray="N=1", optimizer="adamw", parameterization="mup", network=read(build).network)
+    assert powers(d, "0.weight") == ("1", "1", "N^-1") and powers(d, "1.weight_hh_l0") == ("N^(-1/2)", "N^-1", "N^-1")
+
+
 def test_what_an_answer_by_shape_does_not_claim(tmp_path):
     network = read(odd).network
     with pytest.raises(UsageError, match="by shape, nothing is known of MSSP"):

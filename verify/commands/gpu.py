@@ -43,7 +43,7 @@ PARTS: dict[str, tuple[str, str, int]] = {
     ),
     "check": (
         "check-model hf:mixtral.json --base N=64,N_e=128,M=4,K=4 --target N=1024,N_e=2048,M=4,K=4 --points 3 --seeds 4",
-        "check-model hf:mixtral.json --base N=32,N_e=16,M=2,K=2 --target N=64,N_e=32,M=2,K=2 --points 3 --seeds 4",
+        "check-model hf:mixtral.json --base N=32,N_e=16,M=2,K=2 --target N=128,N_e=64,M=2,K=2 --points 3 --seeds 4",
         120,
     ),
     "transfer": (
@@ -55,6 +55,8 @@ PARTS: dict[str, tuple[str, str, int]] = {
     ),
 }
 """Of every part: what runs on the GPU, what rehearses it, and its seconds at most."""
+PATIENCE = 600
+"""Seconds of a part that is rehearsed, on whatever machine."""
 FINISHED = (0, 1, 3)
 """Exit codes of what came to an end: agrees, refuted, inconclusive."""
 
@@ -90,7 +92,7 @@ def perform(folder: Path, tiny: bool, chosen: tuple[str, ...]) -> dict[str, Any]
     summary: dict[str, Any] = {"tiny": tiny, "environment": environment(), "parts": {}}
     for name in chosen:
         large, small, most = PARTS[name]
-        summary["parts"][name] = part(folder, name, small if tiny else large, most)
+        summary["parts"][name] = part(folder, name, *((small, PATIENCE) if tiny else (large, most)))
         files.write(folder / "summary.json", json.dumps(summary, indent=1) + "\n", INSTEAD)
     return summary
 

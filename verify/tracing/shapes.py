@@ -166,7 +166,8 @@ class Shapes:
         for p in parameters:
             groups.setdefault(NUMBER.sub("*", p.name), []).append(p)
         for pattern, group in groups.items():
-            if all(replace(p, name="") == replace(group[0], name="") for p in group):
+            same = all(replace(p, name="") == replace(group[0], name="") for p in group)
+            if same and not pattern.startswith("*"):  # no role begins so
                 group = [replace(group[0], name=pattern)]
             for p in group:
                 self._tensor(p)
