@@ -128,8 +128,8 @@ class Moment:
         """Every signal, (S, *letters)."""
         return self.model.signals(self.now, self.noise)
 
-    def alone(self, changing: str, outside: Collection[str]) -> State:
-        """The state in which one tensor, or one of the signals that come from outside, alone has changed."""
+    def alone(self, changing: str, outside: Collection[str]) -> Moment:
+        """The moment at which one tensor, or one of the signals that come from outside, alone has changed."""
         now, initial = (
             {role: self.now[role] if role == changing else w for role, w in self.start.items()},
             self.initial(),
