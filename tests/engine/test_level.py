@@ -67,7 +67,7 @@ def test_nothing_that_is_refuted_is_printed():
     """Negative control: the layer-wise law fails there, and is no candidate; where it holds, it is one."""
     for name, ray, stands in (("routers-softmax", UNDECIDED["ray"], False), ("mlp", "N=1", True)):
         asked = Configuration.of(None, "sgd", ray=ray, architecture=name)
-        base = asked.parameterization.base_structure(asked.readout_init)
+        base = asked.parameterization.base_structure(asked.network, asked.readout_init)
         found = Solver(asked.network, asked.ray, asked.optimizer).by_layers(
             asked.parameterization.demanded(asked.network, base), base
         )
@@ -93,7 +93,7 @@ def test_a_router_of_many_experts_is_bounded_by_all_of_them():
     net = network("routed", ROUTED, axes={"a": "N", "b": "N", "i": "M", "k": "N_e", "x": "D"}, roles=roles)
     asked = Configuration.of(None, "adam", ray="N=1,N_e=1,M=1,K=0", network=net)
     solver = Solver(asked.network, asked.ray, asked.optimizer)
-    look = solver.looked(asked.parameterization.base_structure("maximal").point(net, solver.aligned()))
+    look = solver.looked(asked.parameterization.base_structure(net, "maximal").point(net, solver.aligned()))
     assert look.upper("psi.propagating") == look.upper("h.change")
     assert look.upper("z.propagating") == look.upper("y.change") + Fraction(1, 2)
 

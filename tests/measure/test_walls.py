@@ -30,6 +30,8 @@ def test_where_few_experts_are_active():
 def test_mssp_is_unique_on_a_wall_and_nowhere_beside_it():
     """N_e = N with tied experts; negative control: off the other wall alone, one is found on this one."""
     answer("b unique", "mssp")
-    tied = next(s for s in interventions(MOE_BLOCK, MSSP.base_structure("zero")) if len(s.tied) == 2 and not s.exempt)
+    tied = next(
+        s for s in interventions(MOE_BLOCK, MSSP.base_structure(MOE_BLOCK)) if len(s.tied) == 2 and not s.exempt
+    )
     found = nowhere(MOE_BLOCK, MSSP, replace(tied, zero=ZERO_ROUTER.zero), off_walls(WALLS[1]))
     assert found.verdict == "refuted"
