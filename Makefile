@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 unexport PYTHONDONTWRITEBYTECODE # hundreds of processes would compile the package again
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 
-.PHONY: setup browser demo tree static docs page check test measure bench clean
+.PHONY: setup browser demo tree static docs page check test measure gpu bench clean
 
 # torch goes first and alone: on a machine without one, the pinned CPU build is enough.
 $(BIN)/scalecalc: pyproject.toml constraints.txt
@@ -58,6 +58,10 @@ docs: tree
 # The calculator, beside the guide; what it is made of is downloaded once, into runs/.
 page: setup
 	$(BIN)/scalecalc page -o site/calculator --assets runs/page-assets
+
+# One GPU for ten minutes: everything that needs one. Where this cannot be set up, a wheel is enough (docs/guide/measuring.md).
+gpu: setup
+	$(BIN)/python -m scaling_algebra.verify.commands.gpu -o verify/evidence/gpu
 
 bench: setup
 	$(BIN)/python benchmarks/run.py

@@ -133,6 +133,53 @@ def alike(done: dict[str, dict[str, Any]]) -> dict[str, list[str]]:
     return groups
 
 
+PLAN = """
+import json, sys
+import torch, transformers
+from scaling_algebra import plan
+family, optimizer, sizes = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+def model(k):
+    given = {x: v[k] if isinstance(v, list) else v for x, v in sizes.items()}
+    with torch.device("meta"):
+        return transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(family, **given))
+print(str(plan(model(1), model(0), lr=3e-3, eps=1e-8, std=0.02, optimizer=optimizer)).splitlines()[0])
+"""
+WIDTH: dict[str, Any] = {"hidden_size": [64, 128], "num_attention_heads": [4, 8], "num_key_value_heads": [4, 8]}
+WIDTH |= {"num_hidden_layers": 2, "vocab_size": 64, "max_position_embeddings": 64, "pad_token_id": None}
+INNER, OUTER, ACTIVE = (
+    {"moe_intermediate_size": [64, 128]},
+    {"intermediate_size": [128, 256]},
+    {"num_experts_per_tok": 2},
+)
+LATENT = {"q_lora_rank": [32, 64], "kv_lora_rank": [32, 64], "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1}
+HEAD = {"qk_nope_head_dim": 16, "qk_rope_head_dim": 16, "v_head_dim": 16}
+PLANS: dict[str, tuple[str, dict[str, Any]]] = {
+    "mixtral": ("mixtral", {"num_local_experts": 4}),
+    "mixtral, L grows": ("mixtral", {"num_local_experts": 4, "num_hidden_layers": [2, 4]}),
+    "mixtral, M grows": ("mixtral", {"num_local_experts": [4, 8]}),
+    "llama, L grows": ("llama", {"num_hidden_layers": [2, 20]}),
+    "qwen3-moe": ("qwen3_moe", {"num_experts": 4, "head_dim": 16, **INNER}),
+    "qwen3-moe, M grows": ("qwen3_moe", {"num_experts": [4, 8], "head_dim": 16, **INNER}),
+    "olmoe": ("olmoe", {"num_experts": 4}),
+    "gpt2, tied": ("gpt2", {"tie_word_embeddings": True}),
+    "deepseek-v3": ("deepseek_v3", {"n_routed_experts": 4, **INNER, **LATENT, **HEAD}),
+}
+"""Two-layer models whose widths are doubled: family and sizes, those that grow as a pair."""
+
+
+@main.command()
+@click.option("--optimizer", default="adamw")
+@click.argument("names", nargs=-1)
+def plans(names: tuple[str, ...], optimizer: str) -> None:
+    """CPU seconds, memory and level of ``plan``, the imports of torch and transformers included."""
+    for name in names or PLANS:
+        family, more = PLANS[name]
+        sizes = json.dumps({**WIDTH, **OUTER, **ACTIVE, **more})
+        spent = fresh(PLAN, family, optimizer, sizes, limit=5 * SECONDS)
+        last = (spent.out or spent.err or "killed").strip().splitlines()[-1]
+        click.echo(f"| {name} | {spent.cpu:.0f} s | {spent.megabytes:.0f} MB | {last[:120]} |")
+
+
 @main.command()
 def tell() -> None:
     """How many, which, why."""

@@ -21,7 +21,7 @@ import click
 
 from .errors import Unsatisfiable, UsageError, missing, shortened, shown, told
 from .files import reason
-from .waiting import interruptible, watched
+from .waiting import interruptible, now, watched
 
 VERBS: dict[str, dict[str, tuple[str, str]]] = {
     "Derive": {
@@ -117,7 +117,7 @@ class Verbs(click.Group):
 
     def _run(self, arguments: list[str], prog_name: str) -> Any:
         verb = next(iter(arguments), "")
-        measures = verb in VERBS["Measure"]  # which show how far they are
+        measures = verb in ("verify", "study")  # which show how far they are
         line = nullcontext() if measures else watched(verb)
         with interruptible(), line, self.make_context(prog_name, arguments) as context:
             code = self.invoke(context)
@@ -158,7 +158,7 @@ def _exit_code(run: Callable[[], Any], arguments: list[str]) -> int:
         code = 3 if getattr(error, "undecided", False) else 1
         return not_found(error)[0] if isinstance(error, NotFound) else _fail(str(error), code)
     except (click.Abort, KeyboardInterrupt):
-        return _fail("interrupted", 130)
+        return _fail(f"interrupted{' while ' + now() if now() else ''}", 130)
     except BrokenPipeError:
         return _unread(0)
     except ModuleNotFoundError as error:

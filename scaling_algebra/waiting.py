@@ -1,4 +1,4 @@
-"""While a verb works: signals that stop it, and a line on the terminal that says that it goes on."""
+"""While a verb works: signals that stop it, and a line on the terminal that says what it is at."""
 
 from __future__ import annotations
 
@@ -6,13 +6,35 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeVar
 
-AFTER = 3.0
-"""Seconds until the line is shown."""
+Item = TypeVar("Item")
+AFTER = 1.0
+"""Seconds until the line is shown, and from one to the next."""
 _CLEAR = "\r\x1b[2K"
+_NOW = [""]
+
+
+def at(text: str = "") -> None:
+    """Says what the work that goes on is at, such as ``deriving: 61 of 74 demands``; nothing where that is done."""
+    _NOW[0] = text
+
+
+def now() -> str:
+    """What the work that goes on is at; empty if it did not say."""
+    return _NOW[0]
+
+
+def each(doing: str, what: str, items: Sequence[Item]) -> Iterator[Item]:
+    """The items, one by one, each said: ``deriving: 61 of 74 demands``."""
+    try:
+        for k, x in enumerate(items, 1):
+            at(f"{doing}: {k} of {len(items)} {what}")
+            yield x
+    finally:
+        at()
 
 
 def ended(number: int, frame: Any) -> None:
@@ -50,7 +72,7 @@ def interruptible() -> Iterator[None]:
 
 @contextmanager
 def watched(verb: str, after: float = AFTER) -> Iterator[None]:
-    """A line on a terminal's stderr that says that a verb goes on; gone before anything else is printed."""
+    """A line on a terminal's stderr that says what a verb is at; gone for good before anything else is printed."""
     terminal = sys.stderr
     if not terminal.isatty():
         yield
@@ -58,31 +80,35 @@ def watched(verb: str, after: float = AFTER) -> Iterator[None]:
     line = _Line(verb, terminal)
     streams = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = _Behind(sys.stdout, line), _Behind(terminal, line)
-    timer = threading.Timer(after, line.show)
-    timer.daemon = True
-    timer.start()
+    threading.Thread(target=line.keep, args=(after,), daemon=True).start()
     try:
         yield
     finally:
-        timer.cancel()
         line.clear()
         sys.stdout, sys.stderr = streams
 
 
 class _Line:
     def __init__(self, verb: str, terminal: TextIO) -> None:
-        self.text, self.terminal, self.shown = f"scalecalc {verb}: at work; Ctrl-C stops", terminal, False
-        self.lock = threading.Lock()
+        self.verb, self.terminal, self.shown = verb, terminal, False
+        self.lock, self.gone = threading.Lock(), threading.Event()
 
-    def show(self, text: str = "") -> None:
+    def keep(self, every: float) -> None:
+        while not self.gone.wait(every):
+            self.show(f"{_CLEAR if self.shown else ''}scalecalc {self.verb}: {now() or 'at work'}; Ctrl-C stops", True)
+
+    def show(self, text: str, stays: bool) -> None:
         with self.lock, suppress(OSError, ValueError):
-            self.terminal.write(text or self.text)
+            if stays == self.gone.is_set():
+                return
+            self.terminal.write(text)
             self.terminal.flush()
-            self.shown = not text
+            self.shown = stays
 
     def clear(self) -> None:
+        self.gone.set()
         if self.shown:
-            self.show(_CLEAR)
+            self.show(_CLEAR, False)
 
 
 class _Behind:

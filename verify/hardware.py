@@ -16,6 +16,8 @@ import torch
 
 from scaling_algebra.errors import UsageError
 
+SHARED = "SCALECALC_SHARED"
+"""In the environment of a worker: how many workers share its device."""
 CHUNK = 2**28
 """Bytes of memory for the replicas trained at once on a CPU: fewer cost time for calls, more for fresh memory."""
 
@@ -59,7 +61,7 @@ class Hardware:
         free = CHUNK
         if self.device != "cpu":
             kept = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
-            free = int(0.7 * (torch.cuda.mem_get_info(self.device)[0] + kept))
+            free = int(0.7 * (torch.cuda.mem_get_info(self.device)[0] + kept)) // int(os.environ.get(SHARED, 1))
         return free if self.most is None else min(self.most, free)
 
     @property
@@ -94,6 +96,17 @@ class Hardware:
             "torch": torch.__version__,
             "python": sys.version.split()[0],
         }
+
+
+NO_ROOM = ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
+"""What torch's errors say where there is no memory; an illegal memory access is none of them."""
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Did the memory run out, of the machine or of its device?"""
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or (
+        isinstance(error, RuntimeError) and any(said in str(error) for said in NO_ROOM)
+    )
 
 
 def free_memory() -> int | None:

@@ -117,6 +117,8 @@ def command(
         raise UsageError("--smtlib needs --prove")
     if strict and proving:
         raise UsageError("--strict is about what is derived; leave out --prove")
+    if proving and (unread := where["network"].unread):
+        raise UsageError(f"{unread}; of this module shapes alone are known, which prove nothing")
     if each and (proving or strict or alone or gauge != OWN or len(left_out) > 1):
         others = "--prove, --strict, --table-only, --gauge and other names"
         raise UsageError(f"--without {EACH} is a search of its own; leave out {others}")
@@ -149,7 +151,7 @@ def command(
         answer = [Document((table(group, exponents),), {}) for group in groups if group]
     elif form == TERMINAL:
         c = configurations[0]
-        more = MORE if provable(c.network, c.ray, c.optimizer) else (PROOF, *MORE)
+        more = MORE if c.network.unread or provable(c.network, c.ray, c.optimizer) else (PROOF, *MORE)
         more = (OPEN, *more) if any(d.level is not None and d.level.open for d in ds) else more
         answer = [brief(group, more, why, exponents) for group in groups if group]
     return answer, 1 if 1 in codes else max(codes)
@@ -175,6 +177,8 @@ def _derive(
             codes.append(code)
             found.append(document)
             continue
+        if strict and d.network.unread:
+            raise UsageError(d.network.unread)
         left = d.level.lines if d.level is not None else ()
         codes.append(3 if left else 0)
         if strict and (left or d.assumes):

@@ -9,11 +9,19 @@ import click
 from scaling_algebra.arguments import pairs
 from scaling_algebra.errors import UsageError
 
-from .options import Answer, examples, printed
+from .options import Answer, Verb, examples, printed
 
 
 @click.command(
     "law",
+    cls=Verb,
+    forms={
+        "--fit": (
+            "Parameters from a table of runs: law NAME --fit RUNS.csv.",
+            "scaling_algebra.verify.commands.fit_law",
+        ),
+        "--fit-rate": ("The best rate at each size, from runs.", "scaling_algebra.verify.commands.fit_rate"),
+    },
     epilog=examples(
         'scalecalc law "N**(-2*beta/d) + N/n" --min N --in n',
         'scalecalc law "N**(-2*beta/d) + N/n" --min N --in C --constraint "C = n*N" --at beta=1,d=32',

@@ -121,6 +121,8 @@ def command(
         kept = "" if grows is None else f", with which {grows.signal} grows by {grows.factor:.3g} at these sizes"
         line = f"no {r.configuration.parameterization.title} on the ray {r.way.ray}: powers of {r.instead}{kept}"
         click.echo(f"scalecalc: warning: {line}", err=True)
+    if strict and (unread := r.configuration.network.unread):
+        raise UsageError(unread)
     return answer, 1 if strict and r.instead is not None else 0 if r.level is None else r.level.code
 
 

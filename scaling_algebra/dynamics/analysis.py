@@ -16,6 +16,7 @@ from functools import cached_property, partial
 from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import EntrySize, Rung, Signal
+from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.assumptions import ASSUMPTIONS
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.networks.language import Network
@@ -68,6 +69,8 @@ class Analysis:
         whole: Analysis | None = None,
         ladder: Sequence[Rung] = (),
     ) -> None:
+        if network.unread:
+            raise UsageError(f"{network.unread}; of this module shapes alone are known, and nothing of its signals")
         self.ray, self.point, self.optimizer, self.network = ray, point, optimizer, network
         self.growing, self.routed, self.raised, self._whole = growing, routed, raised, whole
         self._ladder = ladder

@@ -161,7 +161,7 @@ class BoundRun(Trajectory):
         softmax are alike up to constants while its argument is O(1) and, along an index that grows, has no heavy tails.
 
         Raises:
-            Exhausted: the argument may become larger than that.
+            BeyondPowerCounting: the argument may become larger than that, or have heavy tails.
         """
         assert s.source
         moved = self.algebra.bound(self.at(s.source, "change", 1))
@@ -171,16 +171,17 @@ class BoundRun(Trajectory):
             if size is None or not self.algebra.certified(first):
                 raise Exhausted
             if moved is not None and self.algebra.value(moved) > self.algebra.value(size):
-                raise Exhausted
+                raise BeyondPowerCounting(f"{s.source.name} may outgrow what {s.out} divides it by at the start")
             return -size
         if s.kind.kind == "softmax":
             start, value = self.algebra.bound(self.at(s.source, "initial", 0)), self.algebra.value
             if any(x is not None and value(x) > 0 for x in (start, moved)):
-                raise Exhausted
+                raise BeyondPowerCounting(f"{s.source.name}, the logits of {s.out}, may grow")
             if s.kind.spared:
                 self.note("bounded-logits")
             elif self.grows(s.over) and (self.tails.initial(s.source.name) > 1 or self._reaches(unbounded(self, s, 1))):
-                raise Exhausted
+                told = "may have heavy tails along an index that grows (bounded_softmax assumes it has not)"
+                raise BeyondPowerCounting(f"{s.source.name} {told}")
         return self.algebra.rms(mean(self, s)) or 0
 
     def _reaches(self, s: Signal) -> bool:

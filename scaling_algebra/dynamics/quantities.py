@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from scaling_algebra import limits
 from scaling_algebra.errors import UsageError, unknown_name
-from scaling_algebra.spec.networks.language import DATA, Function, Mode, Network, Product, Statement
+from scaling_algebra.spec.networks.language import Function, Mode, Network, Product, Statement
 from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.spec.networks.roles import Adjoint, Experts, adjoints, experts, first_layer, one_layer, pathways
 from scaling_algebra.spec.optimizers import Trained
@@ -150,7 +150,7 @@ def _product_parts(network: Network, statement: Product, initial: Reading) -> di
     terms = network.terms(statement)
     if not any(term.tensors for term in terms):
         return {}
-    fixed = all(x.name == DATA for term in terms for x in term.signals)
+    fixed = all(not network.producer(x.name) for term in terms for x in term.signals)
 
     def formula(tensors: str, signals: str) -> str:
         if statement.tensor:
@@ -259,7 +259,7 @@ def _updated(network: Network, statement: Statement) -> list[Quantity]:
     if not isinstance(statement, Product) or not statement.tensor or len(statement.factors) != 1:
         return []
     (x,) = statement.factors
-    if x.name == DATA:
+    if not network.producer(x.name):
         return []
     w = network.tensors[statement.tensor.name].symbol
 

@@ -15,7 +15,7 @@ from typing import Literal
 
 from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.signals import EntrySize, Scalar, Signal
-from scaling_algebra.spec.networks.language import DATA, Factor, Function, Mode, Network, Product, Term
+from scaling_algebra.spec.networks.language import Factor, Function, Mode, Network, Product, Term
 from scaling_algebra.spec.networks.multipliers import SHARE
 from scaling_algebra.spec.optimizers import Trained
 from scaling_algebra.spec.scaling import Point
@@ -311,11 +311,11 @@ class TrainingRun:
         """A result, computed once and named for explanations."""
         return self.ledger.remembered((self.context.name, *key), lambda: self.named(compute(), name))
 
-    def _data(self) -> Signal:
-        """The input: constant, but for a mark that it depends on the indices that functions go along."""
-        letters = self.network.signals[DATA]
+    def steady(self, name: str) -> Signal:
+        """The input, or a constant: flat, but for a mark that it depends on the indices that functions go along."""
+        letters = self.network.signals[name]
         tracked = "".join(x for x in letters if x in self.network.tracked)
-        return self.algebra.marked(DATA, letters, tracked) if tracked else self.algebra.constant(letters)
+        return self.algebra.marked(name, letters, tracked) if tracked else self.algebra.constant(letters)
 
     def relabelled(self, signal: Signal, old: str, new: str) -> Signal:
         """A signal with its letters renamed."""

@@ -34,7 +34,7 @@ class Trajectory(TrainingRun):
         """Value after t updates."""
         statement = self.network.producer(signal)
         if statement is None:
-            return self._data()
+            return self.steady(signal)
         if t == 0 and self.context.start is not None:
             return self.context.start.value(signal, 0)
         return self.kept(("value", signal, t), f"{signal}@{t}", lambda: rule(statement).value(self, statement, t))

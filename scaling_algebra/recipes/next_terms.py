@@ -79,7 +79,7 @@ def next_terms(d: Derivation, way: Way) -> NextTerms:
     powers of every axis are its own. Where that has none, as MSSP off its walls, it is the one of the recipe, and axes
     that stay as they are count as constants. Terms below the root of the largest size are not looked for.
     """
-    start = _own_ray(d, way)
+    start = None if d.network.unread else _own_ray(d, way)
     if start is None:
         return NextTerms()
     ray, scaling, constant = start

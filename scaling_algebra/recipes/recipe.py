@@ -350,7 +350,13 @@ def _powers(
 
 
 def _own(ray: Ray, network: Network) -> Ray:
-    """The ray without the depth that a network has not."""
+    """The ray without the depth that a network has not; shapes of parameters say nothing of it.
+
+    Raises:
+        UsageError: the depth grows, and shapes alone are known.
+    """
+    if network.unread and ray["L"]:
+        raise UsageError(f"{network.unread}; by shape, nothing is known of the depth: keep L")
     return ray if "L" in network.axes.values() else Ray({a: r for a, r in ray.rates.items() if a != "L"})
 
 

@@ -282,6 +282,8 @@ def signals(
 def _derived(asked: Configuration) -> Derivation:
     """From the desiderata. Another readout init than the definition's replaces that tensor's alone."""
     rule = asked.parameterization
+    if asked.network.unread:
+        return _by_shape(asked)
     rule.check_derived(asked.network)
     if asked.given:  # then the readout init is held as well
         solution = solved(asked)
@@ -299,6 +301,40 @@ def _derived(asked: Configuration) -> Derivation:
         scaling = _with_readout(scaling, std)
         reasons["readout", "init"] = f"chosen: readout init {asked.readout_init}"
     return replace(_found(asked, solution, scaling, reasons), level=level)
+
+
+BY_SHAPE = "the layer-wise law at full alignment, from shapes of parameters"
+"""The law of a module whose equations are not known."""
+
+
+def _by_shape(asked: Configuration) -> Derivation:
+    """The layer-wise law (``Solver.layer_by_layer``), tensor by tensor.
+
+    Assumes: signals keep their size between tensors, and none is used twice.
+
+    Raises:
+        UsageError: a parameterization that is about more than tensors.
+    """
+    if asked.parameterization.name != "mup":
+        raise UsageError(f"{asked.network.unread}; by shape, nothing is known of {asked.parameterization.title}")
+    law = _solver(asked.network, asked.ray, asked.optimizer, False).layer_by_layer().items()
+    powers = {x: Power.of({axis: e for axis, e in p.terms if asked.ray[axis]}) for x, p in law}
+    tensors = {
+        role: TensorScaling(
+            1 / powers[f"b.{role}"],
+            None if role in asked.network.frozen else 1 / powers[f"c.{role}"],
+            1 / powers[f"d.{role}"] if asked.optimizer.of(role).epsilon else None,
+        )
+        for role in asked.network.tensors
+    }
+    laws = {
+        "init": "by shape: spectral condition, std = min(1, sqrt(out / in)) / sqrt(in)",
+        "lr": "by shape: update times input = Theta(1) at full alignment",
+        "eps": "by shape: a gradient is one over the number of outputs",
+    }
+    reasons = {(role, what): laws[what] for role, what in _settings(asked.network) if role in tensors}
+    level = Level(unread=f"{BY_SHAPE}; in the way of more: {asked.network.unread}")
+    return Derivation(asked, asked.given.over(Scaling(tensors)), reasons | _as_given(asked), level=level)
 
 
 def solved(asked: Configuration) -> Solution:

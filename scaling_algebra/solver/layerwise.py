@@ -12,7 +12,7 @@ from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.sparse_routing import sparse
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.desiderata import Structure, horizon
-from scaling_algebra.spec.networks.language import DATA, Network, Product
+from scaling_algebra.spec.networks.language import Network, Product
 from scaling_algebra.spec.networks.roles import experts
 from scaling_algebra.spec.powers import Power
 
@@ -83,7 +83,7 @@ def _init(look: Analysis, statement: Product, t: int) -> Power | None:
     """The power that one over the init std of a tensor is by the alignment of what it passes on; of the data, 1."""
     assert statement.tensor
     role, read = statement.tensor.name, statement.factors[0].name
-    if read == DATA:
+    if not look.network.producer(read):
         return Power()
     b, change = look.point.b[role], _changed(look, read, t)
     propagating, start = _size(look, f"{statement.out}.propagating", t), None if b is None else -b

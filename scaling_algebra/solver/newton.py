@@ -30,6 +30,7 @@ from scaling_algebra.spec.optimizers import Trained
 from scaling_algebra.spec.parameterizations import Parameterization
 from scaling_algebra.spec.powers import Form, Power
 from scaling_algebra.spec.scaling import Point, Scaling, TensorScaling
+from scaling_algebra.waiting import each
 
 from .demands import (
     NO_COMMON,
@@ -158,7 +159,7 @@ class Solver:
             rejected.append((structure, failure))
             everywhere = everywhere and sure
         if undecided and not given:
-            best = self._layerwise(parameterization.demanded(self.network, base), base) or best
+            best = self.by_layers(parameterization.demanded(self.network, base), base) or best
         if best is None:
             raise Infeasible(rejected[0][1], undecided, everywhere=everywhere)
         return best
@@ -218,9 +219,9 @@ class Solver:
             powers[f"d.{role}"] = gradient
         return powers | terms_behind(self.network, self.ray)
 
-    def _layerwise(self, demands: Sequence[Demand], structure: Structure) -> Solution | None:
+    def by_layers(self, demands: Sequence[Demand], structure: Structure) -> Solution | None:
         """The layer-wise law, if no demand that is decided fails."""
-        look = self._look(structure.point(self.network, self.aligned()))
+        look = self.looked(structure.point(self.network, self.aligned()))
         try:
             left = self.met(demands, look)
         except Infeasible:
@@ -233,8 +234,9 @@ class Solver:
 
     def _stands(self, demands: Sequence[Demand], structure: Structure, values: Mapping[str, Fraction]) -> bool:
         """Bound and witness show that a proposal meets what is demanded of the sizes of signals."""
-        look = self._look(structure.point(self.network, values))
-        return all(met(d, look) for d in demands if d.kind in ("theta", "bounded"))
+        look = self.looked(structure.point(self.network, values))
+        asked = [d for d in demands if d.kind in ("theta", "bounded")]
+        return all(met(d, look) for d in each("deriving", "demands", asked))
 
     def _derived(self, parameterization: Parameterization, base: Structure) -> list[dict[str, Fraction]]:
         """A start where some exponents are given: the solution where none is, if there is one."""
@@ -257,7 +259,7 @@ class Solver:
         Raises:
             Infeasible: a demand does not hold.
         """
-        demands = [d for d in demands if not met(d, look)]
+        demands = [d for d in each("deriving", "demands", list(demands)) if not met(d, look)]
         check(demands, look)
         ahead = self._fresh(look.point).limited(_AHEAD)
         for demand in demands:
@@ -265,7 +267,7 @@ class Solver:
                 raise Infeasible(failure)
         left: list[Open] = []
         closer, quick = look.closely(() if self.effort else CLOSELY), look.closely(QUICK[:1])
-        for demand in demands:
+        for demand in each("certifying", "demands left", demands):
             failure = violation(demand, quick if len(left) >= _SHARED and not self.effort else look)
             if failure and failure.undecided and (self.effort or not left):
                 failure = violation(demand, closer)
@@ -313,7 +315,7 @@ class Solver:
                 break
             seen.append((values, stuck, steady))
             try:
-                look = self._look(structure.point(self.network, values))
+                look = self.looked(structure.point(self.network, values))
                 look.lower(self.network.statements[0].out, 0)
             except UsageError:
                 raise
@@ -433,7 +435,7 @@ class Solver:
             values[f"c.{role}"] = held.get(f"c.{role}", values[f"c.{role}"] + values[f"d.{role}"])
         return values
 
-    def _look(self, point: Point) -> Analysis:
+    def looked(self, point: Point) -> Analysis:
         """The run at a point; at that of the last call the same run, with all that it knows."""
         if self._last is None or self._last.point != point:
             self._last = self._fresh(point)

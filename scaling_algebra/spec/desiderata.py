@@ -12,7 +12,7 @@ from fractions import Fraction
 from itertools import combinations
 from typing import Literal
 
-from scaling_algebra.spec.networks.language import DATA, Network, Product
+from scaling_algebra.spec.networks.language import Network, Product
 from scaling_algebra.spec.networks.roles import Adjoint, adjoints, experts, one_layer, pathways
 from scaling_algebra.spec.scaling import Point
 
@@ -144,7 +144,8 @@ def _of_tensor(network: Network, structure: Structure, role: str) -> list[Demand
     unscaled = tuple(s for s in uses if not any(map(network.needs, s.multipliers)))
     uses = unscaled or uses  # a use with a multiplier of its own is set by that
     if all(_fixed(network, s) for s in uses):
-        signal = "the data" if all(x.name == DATA for s in uses for x in s.factors) else "a signal that does not train"
+        made = any(network.producer(x.name) for s in uses for x in s.factors)
+        signal = "a signal that does not train" if made else "the data"
         why = f"{w}_0 x = Theta(1): {signal} is this layer's incoming signal"
         init = [Demand("mu-2", "theta", tuple(f"{s.out}.init" for s in uses), f"b.{role}", why)]
     elif role not in structure.zero:

@@ -21,6 +21,20 @@ def test_counts_are_those_of_the_evidence(campaign):
     assert "| " + " | ".join(map(str, cells)) + " |" in RESULTS.splitlines()
 
 
+def test_undecided_values_of_random_networks_are_counted():
+    last = json.loads((ROOT / "verify" / "evidence" / "measure" / "random.json").read_text(encoding="utf-8"))["parts"][
+        -1
+    ]
+    counts, part = last["values"], RESULTS.partition("## Random networks")[2].partition("\n## ")[0]
+    assert f"`{last['command']}`" in part and not last["refuted"] and "REFUTED" not in counts
+    assert f"{counts['AGREES'] + counts['AGREES, zero']:,} certified values" in part
+    assert f"{counts['undecided']} are undecided" in part
+    rows = {why: int(n) for why, n in (x.strip("| ").split(" | ") for x in part.splitlines() if x[-3:-2].isdigit())}
+    assert (
+        sorted(rows.values()) == sorted(last["undecided"].values()) and len(rows.keys() & last["undecided"].keys()) == 4
+    )
+
+
 def best(curve):
     """log2 of the best rate of one width, and the mean losses by rate."""
     means = {x: mean([v for v in row if v is not None]) for x, row in zip(curve["grid"], curve["losses"], strict=True)}

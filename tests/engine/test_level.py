@@ -8,6 +8,7 @@ import pytest
 from scaling_algebra import Configuration, Infeasible, derive, network, recipe
 from scaling_algebra.solver.newton import Solver
 from scaling_algebra.spec.level import CERTIFIED, Level, Open, recorded
+from scaling_algebra.waiting import each, now
 
 from ..shared import scalecalc
 
@@ -67,7 +68,7 @@ def test_nothing_that_is_refuted_is_printed():
     for name, ray, stands in (("routers-softmax", UNDECIDED["ray"], False), ("mlp", "N=1", True)):
         asked = Configuration.of(None, "sgd", ray=ray, architecture=name)
         base = asked.parameterization.base_structure(asked.readout_init)
-        found = Solver(asked.network, asked.ray, asked.optimizer)._layerwise(
+        found = Solver(asked.network, asked.ray, asked.optimizer).by_layers(
             asked.parameterization.demanded(asked.network, base), base
         )
         assert (found is not None) == stands
@@ -92,6 +93,25 @@ def test_a_router_of_many_experts_is_bounded_by_all_of_them():
     net = network("routed", ROUTED, axes={"a": "N", "b": "N", "i": "M", "k": "N_e", "x": "D"}, roles=roles)
     asked = Configuration.of(None, "adam", ray="N=1,N_e=1,M=1,K=0", network=net)
     solver = Solver(asked.network, asked.ray, asked.optimizer)
-    look = solver._look(asked.parameterization.base_structure("maximal").point(net, solver.aligned()))
+    look = solver.looked(asked.parameterization.base_structure("maximal").point(net, solver.aligned()))
     assert look.upper("psi.propagating") == look.upper("h.change")
     assert look.upper("z.propagating") == look.upper("y.change") + Fraction(1, 2)
+
+
+def test_work_says_what_it_is_at_and_is_silent_when_it_is_done():
+    seen = []
+    for x in each("deriving", "demands", "abc"):
+        seen.append((x, now()))
+        if x == "b":
+            break
+    assert seen == [("a", "deriving: 1 of 3 demands"), ("b", "deriving: 2 of 3 demands")]
+    assert list(each("reading", "builds", "ab")) == ["a", "b"] and now() == ""
+
+
+def test_an_interrupt_says_what_was_open(monkeypatch):
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("scaling_algebra.solver.newton.met", stopped)
+    done = scalecalc("derive", "--architecture", "mlp", "--ray", "N=1/7", "--optimizer", "sgd")
+    assert done.exit_code == 130 and done.stderr.startswith("scalecalc: interrupted while deriving: 1 of ")

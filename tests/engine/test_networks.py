@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from scaling_algebra import derive
 from scaling_algebra.dynamics.quantities import quantities
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.networks.files import as_toml, from_toml, read_network
@@ -228,6 +229,40 @@ def test_toml_says_the_same_network(name):
     there = ARCHITECTURES[name]
     again = from_toml(as_toml(there))
     assert again == there and list(again.tensors) == list(there.tensors)
+
+
+CONSTANTS = """
+axes = { a = "N", b = "N", x = "D", p = "S", q = "S" }
+constants = ["C", "time"]
+equations = '''
+u[p,a] = W1[a,x] data[p,x]
+h[p,a] = tanh(C[p,q] u[q,a])
+o[p,b] = T[b,x] time[p,x] + W2[b,a] h[p,a]
+f      = W3[b] o[p,b]
+'''
+"""
+
+
+def test_a_constant_is_a_signal_that_does_not_train():
+    read = from_toml(CONSTANTS)
+    assert from_toml(as_toml(read)) == read and [*read.tensors] == ["W1", "T", "W2", "W3"]
+    d = derive(ray="N=1", optimizer="adam", parameterization="mup", network=read)
+    bare = CONSTANTS.replace('"C", ', "").replace("C[p,q] u[q,a]", "u[p,a]").replace(', q = "S"', "")
+    without = derive(ray="N=1", optimizer="adam", parameterization="mup", network=from_toml(bare))
+    assert d.tensors == without.tensors and d["T"] == d["W1"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('"time"]', '"time", "spare"]', "nothing reads the constant spare"),
+        ("u[p,a] =", "C[p,a] =", "C is a constant; choose another name"),
+        ('"C", ', "1, ", "constants: 1 is not a name"),
+    ],
+)
+def test_a_wrong_constant_is_named(old, new, said):
+    with pytest.raises(UsageError, match=re.escape(said)):
+        from_toml(CONSTANTS.replace(old, new))
 
 
 def test_text_is_aligned():

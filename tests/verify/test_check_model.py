@@ -254,7 +254,6 @@ class Grown(nn.Module):
         (lambda s: Grown(s["N"], True), "the input grows"),
         (lambda s: Grown(s["N"], False), "the output grows"),
         (mixture(gate=torch.sigmoid), r"must multiply by 0.5 \(alpha of scalecalc list"),
-        (lambda s: nn.Sequential(nn.Linear(5, s["N"]), nn.LSTM(s["N"], 3)), "1: lstm: no rule for this call"),
         (language, "seeds is 3, which decides nothing; give 4 or more"),
     ],
 )

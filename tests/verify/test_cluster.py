@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -59,6 +61,68 @@ def test_other_versions_are_refused_with_both():
     with pytest.raises(UsageError, match=r"has torch .* and not 1\.0; install the same"):
         pool.done({**pool.versions(), "torch": "1.0"}, Hardware(), twice, 1)
     assert pool.done(pool.versions(), Hardware(), twice, 1) == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "is_memory"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), True),
+        (RuntimeError("[enforce fail at alloc_cpu.cpp:121] . DefaultCPUAllocator: can't allocate memory"), True),
+        (MemoryError(), True),
+        (RuntimeError("CUDA error: an illegal memory access was encountered"), False),
+        (RuntimeError("shapes cannot be multiplied"), False),
+    ],
+)
+def test_no_memory_is_told_from_other_errors(error, is_memory, monkeypatch):
+    from scaling_algebra.spec.configuration import Configuration
+    from scaling_algebra.verify.campaigns.plans import Effort, job
+    from scaling_algebra.verify.measuring import runs
+    from scaling_algebra.verify.measuring.cells import RunCell
+
+    setup = job(Configuration.of("III", "sgd", "mup"), Effort(steps=1, sizes=(8, 12, 16), seeds=8)).setup()
+
+    def fails(*given):
+        raise error
+
+    monkeypatch.setattr(runs, "train_network", fails)
+    with pytest.raises(UsageError if is_memory else RuntimeError, match="not enough memory" if is_memory else None):
+        runs.train_cell(setup, RunCell("values", 0, 0, 2), Hardware())
+
+
+def test_memory_is_given_back_when_nothing_holds_the_failed_tensors(monkeypatch):
+    """A traceback holds what its frames hold: as long as one is alive, nothing is free."""
+    from scaling_algebra.spec.configuration import Configuration
+    from scaling_algebra.verify.campaigns.plans import Effort, job
+    from scaling_algebra.verify.measuring import runs
+    from scaling_algebra.verify.measuring.cells import RunCell
+
+    setup, held, seen = job(Configuration.of("III", "sgd", "mup"), Effort(1, (8, 12, 16), 8)).setup(), [], []
+
+    def fails(*given):
+        large = torch.zeros(4)
+        held.append(weakref.ref(large))
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(runs, "train_network", fails)
+    monkeypatch.setattr(Hardware, "forget", lambda self: seen.append([x() is None for x in held]))
+    with pytest.raises(UsageError, match="not enough memory"):
+        runs.train_cell(setup, RunCell("values", 0, 0, 4), Hardware())
+    assert seen == [[True] * k for k in (1, 2, 3)]
+
+
+def test_workers_on_one_device_share_its_memory(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    shares = [pool.visible(Hardware("cuda"), k, 3) for k in range(3)]
+    assert shares == [{"CUDA_VISIBLE_DEVICES": str(k % 2), "SCALECALC_SHARED": n} for k, n in enumerate("212")]
+    assert pool.visible(Hardware("cuda:1"), 0, 4) == {"CUDA_VISIBLE_DEVICES": "1", "SCALECALC_SHARED": "4"}
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1000, 1000))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 0)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 0)
+    rooms = [Hardware("cuda").room]
+    monkeypatch.setenv("SCALECALC_SHARED", "4")
+    assert [*rooms, Hardware("cuda").room] == [700, 175]
 
 
 def test_memory_that_runs_out_halves_the_replicas(monkeypatch):

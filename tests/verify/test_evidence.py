@@ -131,6 +131,25 @@ def test_on_the_gpu_the_best_rate_stays_with_the_plan_and_moves_without_it():
     assert drift(moved).estimate.low > 0.25
 
 
+def test_the_page_of_tuning_shows_what_the_evidence_says():
+    said = CliRunner().invoke(benchmark("tuned").main, ["judge"]).output
+    shown = "\n".join(line.rstrip() for line in said.strip().splitlines())
+    assert shown in page("docs/guide/tuning.md")
+
+
+def test_the_rates_of_groups_in_the_page_are_those_of_the_runs():
+    rows = [json.loads(line) for line in (FOLDER / "tuned" / "llama.jsonl").read_text().splitlines()]
+
+    def loss(kind, n, log2, **rates):
+        found = [r["loss"] for r in rows if (r["kind"], r["N"], r["log2_lr"], r["rates"]) == (kind, n, log2, rates)]
+        return f"{np.mean(found):.2f}"
+
+    told = page("docs/guide/tuning.md")
+    for name, rates in (("one rate for all at the base", {}), ("rate of the embedding times 4", {"embedding": 2})):
+        assert f"plan, {name} | {loss('mup', 32, -6, **rates)} | {loss('mup', 256, -6, **rates)} |" in told
+    assert f"(2^-8) | | {loss('sp', 256, -8)} |" in told
+
+
 # the blind test ------------------------------------------------------------------------------------------------------
 
 

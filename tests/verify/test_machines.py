@@ -16,7 +16,7 @@ from scaling_algebra.verify.campaigns.plans import Effort, job
 from scaling_algebra.verify.hardware import Hardware
 from scaling_algebra.verify.measuring import runs
 from scaling_algebra.verify.measuring.cells import RunCell
-from scaling_algebra.verify.networks import state
+from scaling_algebra.verify.networks import moment
 
 MISSING = "import sys; sys.modules.update(dict.fromkeys({gone}))\nfrom scaling_algebra.cli import main\nmain({args})"
 SMALL = ["--regime", "III", "--sizes", "8,12,18", "--seeds", "4"]
@@ -80,7 +80,7 @@ def test_any_network_names_its_device(architecture):
 
 def test_a_forgotten_device_would_be_seen(monkeypatch):
     """Negative control."""
-    setup, real = job(Configuration.of("III", "sgd"), Effort(sizes=(8, 12, 16), seeds=2)).setup(), state.contract
-    monkeypatch.setattr(state, "contract", lambda *sides: real(*sides) * torch.ones(1))
+    setup, real = job(Configuration.of("III", "sgd"), Effort(sizes=(8, 12, 16), seeds=2)).setup(), moment.contract
+    monkeypatch.setattr(moment, "contract", lambda *sides: real(*sides) * torch.ones(1))
     with torch.device("meta"), pytest.raises((NotImplementedError, RuntimeError)):
         runs.train_cell(setup, RunCell("values", 0, 0, 2), Hardware())

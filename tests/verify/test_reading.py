@@ -54,8 +54,25 @@ MORE = {
         y[a] = Wm[a,b,t] relu(n[b,t])
         f = W4[a] y[a]
     """,
+    "constants": """
+        h1[p,a] = W1[a,x] data[p,x]
+        h2[p,a] = tanh(C[p,q] h1[q,a])
+        h3[p,b] = W2[b,a] h2[p,a] + T[b,x] time[p,x]
+        f = W4[b] relu(h3[p,b])
+    """,
 }
-NETWORKS = {**ARCHITECTURES, **{name: network(name, text, AXES) for name, text in MORE.items()}}
+NETWORKS = {
+    **ARCHITECTURES,
+    **{
+        name: network(
+            name,
+            text,
+            {**AXES, "p": "S", "q": "S"} if name == "constants" else AXES,
+            constants=("C", "time") * (name == "constants"),
+        )
+        for name, text in MORE.items()
+    },
+}
 DIMS = {"N": 7, "N_e": 5, "M": 4, "L": 3}
 DRAW = Draw(DIMS, [1, 2, 3], [11, 12, 13])
 TRAINABLE = [name for name, o in OPTIMIZERS.items() if o.torch]

@@ -22,11 +22,13 @@ from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.spec.networks.files import from_toml
 from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.powers import Power
-from scaling_algebra.verify.tracing import Traced, traced
+from scaling_algebra.verify.tracing import Traced
 from scaling_algebra.verify.tracing.gradients import FROZEN, listed, roles_of
 from scaling_algebra.verify.tracing.measuring import of_role
 from scaling_algebra.verify.tracing.models import called
+from scaling_algebra.verify.tracing.shapes import read
 from scaling_algebra.verify.tracing.sources import small_of
+from scaling_algebra.waiting import watched
 
 from .folding import ends, scaled
 from .modules import Entry, aliases, parameters, plain_name
@@ -47,6 +49,7 @@ def plan(
     target: str | Sizes | None = None,
     *,
     fold: bool = False,
+    strict: bool = False,
     **given: Any,
 ) -> Plan:
     """The numbers of every parameter of a model, by its name.
@@ -58,24 +61,31 @@ def plan(
         base, target: sizes as for ``recipe``; of a model of transformers the tuned model, or its sizes, alone.
         fold: multipliers that muP asks for and that the module lacks go into the matrices that end their branch, so
             that nothing is left to the model.
-        given: for ``recipe``: ``lr``, ``eps``, ``std``, ``decay``, ``optimizer`` (adamw), ``parameterization``,
-            ``strict``, ...
+        strict: refuse what is not certified, and a model that cannot be read, for which the plan is by the shapes of
+            its parameters otherwise.
+        given: for ``recipe``: ``lr``, ``eps``, ``std``, ``decay``, ``optimizer`` (adamw), ``parameterization``, ...
 
     Raises:
         UsageError: a model that cannot be read or built, a parameter that the output does not depend on, rates without
             epsilons, a multiplier that is to be folded and ends in no matrix, or what ``recipe`` raises.
     """
+    with watched("plan"):
+        return _plan(model, base, target, fold, strict, given)
+
+
+def _plan(model: Any, base: Any, target: Any, fold: bool, strict: bool, given: Mapping[str, Any]) -> Plan:
+    """The plan of a model of transformers, or of a function that builds a module."""
     if isinstance(model, nn.Module):
-        return _configured(model, base, target, fold, given)
+        return _configured(model, base, target, fold, strict, given)
     if not callable(model) or isinstance(base, nn.Module) or target is None:
         raise UsageError(f"{GIVE}, and sizes are texts")
-    reading = traced(model)
-    numbers = _numbers(base, target, given, reading)
+    reading = read(model, strict=strict)
+    numbers = _numbers(base, target, {**given, "strict": strict}, reading)
     start, large = (called(model, dict(sizes))[0] for sizes in (reading.base, numbers.way.target))
     return planned(large, reading, numbers, start, fold)
 
 
-def _configured(model: nn.Module, base: Any, target: Any, fold: bool, given: Mapping[str, Any]) -> Plan:
+def _configured(model: nn.Module, base: Any, target: Any, fold: bool, strict: bool, given: Mapping[str, Any]) -> Plan:
     """The plan of a model of transformers: its code is read with one layer, or with layers as an axis where L grows."""
     config, small = _config(model), base if isinstance(base, nn.Module) else None
     if target is not None:
@@ -83,9 +93,15 @@ def _configured(model: nn.Module, base: Any, target: Any, fold: bool, given: Map
     base = read_sizes(base, "base") if small is None else sizes_of(_config(small), "base model")
     target = sizes_of(config, "model")
     build = small_of(config.to_dict(), "the configuration", deep=base.get("L") != target["L"])
-    reading = layered(traced(build))
+    reading = layered(read(build, strict=strict))
     reading = reading.freezing({e.name: FROZEN if e.frozen else "" for e in parameters(model)})
-    p = planned(model, reading, _numbers(base, target, given, reading), called(build, dict(reading.base))[0], fold)
+    p = planned(
+        model,
+        reading,
+        _numbers(base, target, {**given, "strict": strict}, reading),
+        called(build, dict(reading.base))[0],
+        fold,
+    )
     return p if small is None else replace(p, warnings=(*p.warnings, *_otherwise(p, small)))
 
 
@@ -99,7 +115,8 @@ def _config(model: nn.Module) -> Any:
 def layered(reading: Traced) -> Traced:
     """A reading of one layer as that of every layer: its number becomes ``*``."""
     text, gauge = _general(reading.text), {_general(role): x for role, x in reading.gauge.items()}
-    return replace(reading, text=text, gauge=gauge, network=from_toml(text, reading.network.name))
+    network = replace(from_toml(text, reading.network.name), unread=reading.network.unread)
+    return replace(reading, text=text, gauge=gauge, network=network)
 
 
 def _numbers(base: Any, target: Any, given: Mapping[str, Any], reading: Traced) -> Recipe:

@@ -10,7 +10,7 @@ from scaling_algebra.solver.derivation import Derivation
 from scaling_algebra.spec.networks.language import DATA
 from scaling_algebra.verify.networks.scales import FIXED_SIZES
 
-from .program import Limit, State
+from .program import Limit, LimitState
 from .vectors import NotCovered, Values
 
 
@@ -46,7 +46,7 @@ class Computed:
 
     course: Descent
     limit: Limit
-    states: tuple[tuple[State, ...], ...]
+    states: tuple[tuple[LimitState, ...], ...]
     why: str = ""
     error: float = 0.0
 

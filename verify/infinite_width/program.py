@@ -56,7 +56,7 @@ class LimitTensor:
 
 
 @dataclass(frozen=True)
-class State:
+class LimitState:
     """What one sample gives after some updates: signals and their gradients, ``{name: values}``; of what grows, the
     root-mean-square of the entries."""
 
@@ -368,7 +368,7 @@ class Limit:
 
     # training -------------------------------------------------------------------------------------------------------
 
-    def train(self, steps: int, targets: Values | None) -> Iterator[tuple[State, ...]]:
+    def train(self, steps: int, targets: Values | None) -> Iterator[tuple[LimitState, ...]]:
         """The states of all samples after 0, 1, ... updates.
 
         Args:
@@ -378,7 +378,7 @@ class Limit:
             NotCovered: from here on.
         """
         for step in range(steps + 1):
-            states, slopes, gradients = list[State](), list[float](), list[Any]()
+            states, slopes, gradients = list[LimitState](), list[float](), list[Any]()
             for data in self.inputs:
                 signals = self.forward(data)
                 grads, tensors = self.backward(signals)
@@ -390,10 +390,10 @@ class Limit:
             if step < steps:
                 self._step([(x / len(slopes), tensors) for x, tensors in zip(slopes, gradients, strict=True)])
 
-    def _state(self, signals: Mapping[str, Leading], gradients: Mapping[str, Leading]) -> State:
+    def _state(self, signals: Mapping[str, Leading], gradients: Mapping[str, Leading]) -> LimitState:
         scalars = {name: numbers(q) if not q.over else self._rms(q) for name, q in signals.items() if name != DATA}
         slopes = {name: numbers(q) for name, q in gradients.items() if not q.over and name != self.network.output}
-        return State(scalars, slopes)
+        return LimitState(scalars, slopes)
 
     def _rms(self, q: Leading) -> Values:
         return self.products.lengths(q) if q.power == 0 else np.zeros(q.values.shape[: len(q.letters)])

@@ -26,7 +26,7 @@ from typing import Any
 import torch
 
 from scaling_algebra.errors import UsageError, missing, told
-from scaling_algebra.verify.hardware import Hardware, spare_threads
+from scaling_algebra.verify.hardware import SHARED, Hardware, spare_threads
 
 TRIES = 3
 """Workers on which a task may fail or die before it is given up."""
@@ -286,16 +286,18 @@ def _started(hardware: Hardware, workers: int) -> Any:
     told: dict[str, Any] = {"host": "127.0.0.1", "protocol": "tcp://", "dashboard": False}
     quiet, http = {"silence_logs": logging.CRITICAL}, {"dashboard_address": "127.0.0.1:0"}
     one = {"nthreads": 1, "memory_limit": 0, "resources": {hardware.kind: 1}, **told, **quiet}
-    specs = {k: {"cls": Nanny, "options": {**one, "env": _visible(hardware, k)}} for k in range(workers)}
+    specs = {k: {"cls": Nanny, "options": {**one, "env": visible(hardware, k, workers)}} for k in range(workers)}
     scheduler = {"cls": Scheduler, "options": {"allowed_failures": TRIES - 1, "port": 0, **told, **http}}
     return Client(SpecCluster(specs, scheduler, **quiet), set_as_default=False)
 
 
-def _visible(hardware: Hardware, k: int) -> dict[str, str]:
-    """The environment of process k: the one CUDA device that it sees."""
+def visible(hardware: Hardware, k: int, workers: int) -> dict[str, str]:
+    """The environment of process k of so many: the one CUDA device that it sees, and how many see it, too."""
     if hardware.kind == "cpu":
         return {}
     chosen = hardware.device.partition(":")[2]
-    index = int(chosen) if chosen else k % torch.cuda.device_count()
+    count = 1 if chosen else torch.cuda.device_count()
+    index = int(chosen) if chosen else k % count
     names = [x for x in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if x]
-    return {"CUDA_VISIBLE_DEVICES": names[index] if names else str(index)}
+    shared = len(range(k % count, workers, count))
+    return {"CUDA_VISIBLE_DEVICES": names[index] if names else str(index), SHARED: str(shared)}

@@ -20,7 +20,7 @@ from scaling_algebra.dynamics.sparse_routing import behind, sparse
 from scaling_algebra.errors import UsageError
 from scaling_algebra.solver.derivation import Derivation
 from scaling_algebra.spec.networks.language import Network
-from scaling_algebra.verify.hardware import Hardware
+from scaling_algebra.verify.hardware import Hardware, out_of_memory
 from scaling_algebra.verify.judging.measurement import MEMORY, SECONDS, Measurement, Record
 from scaling_algebra.verify.networks.reading import TorchNetwork
 from scaling_algebra.verify.networks.replicas import Draw
@@ -184,20 +184,26 @@ def train_cell(setup: Setup, cell: RunCell, hardware: Hardware) -> Record:
     done = 0
     while done < cell.count:
         part = replace(cell, first=cell.first + done, count=min(together, cell.count - done))
-        try:
-            draw = Draw(as_kind.dims_of(part), part.seeds, part.shared, hardware.device, growing(as_kind))
-            parts.append(train_network(as_kind, draw, part.checked))
-        except (MemoryError, RuntimeError) as reason:
-            if not isinstance(reason, MemoryError) and "memory" not in str(reason):  # as torch says it
-                raise
-            if part.count == 1:
-                n = setup.sizes[0 if cell.kind == "control" else cell.size]
-                where = f"n={n}, {needed / 2**30:.1f} GiB a replica"
-                raise UsageError(
-                    f"not enough memory on {hardware.device} at {where}; give smaller --sizes or --max-memory"
-                ) from None
-            together = part.count // 2
-            hardware.forget()
-        else:
+        record = _within_memory(as_kind, part, hardware)
+        if record is not None:
+            parts.append(record)
             done += part.count
+            continue
+        hardware.forget()  # here no traceback holds the tensors of the try
+        if part.count == 1:
+            n = setup.sizes[0 if cell.kind == "control" else cell.size]
+            where = f"n={n}, {needed / 2**30:.1f} GiB a replica"
+            raise UsageError(f"not enough memory on {hardware.device} at {where}; give smaller --sizes or --max-memory")
+        together = part.count // 2
     return {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
+
+
+def _within_memory(setup: Setup, cell: RunCell, hardware: Hardware) -> Record | None:
+    """The record of a cell, all of its replicas at once; None where memory runs out."""
+    try:
+        draw = Draw(setup.dims_of(cell), cell.seeds, cell.shared, hardware.device, growing(setup))
+        return train_network(setup, draw, cell.checked)
+    except (MemoryError, RuntimeError) as reason:
+        if not out_of_memory(reason):
+            raise
+    return None

@@ -13,10 +13,10 @@ from scaling_algebra.dynamics.quantities import Quantity, inner_product, quantit
 from scaling_algebra.spec.networks.roles import first_layer, pathways
 from scaling_algebra.verify.judging.fit import Array
 from scaling_algebra.verify.judging.measurement import GRADIENTS, INPUT, PARAMETERS, Record, fingerprint
+from scaling_algebra.verify.networks.moment import rms
 from scaling_algebra.verify.networks.reading import TorchNetwork, selected
 from scaling_algebra.verify.networks.replicas import Draw, Replicated
 from scaling_algebra.verify.networks.run import NotMeasured, SignalEntries, TorchRun
-from scaling_algebra.verify.networks.state import rms
 
 from .cells import Setup
 

@@ -22,7 +22,7 @@ from scaling_algebra.spec.scaling import Scaling
 from scaling_algebra.verify.hardware import generators
 
 from .contraction import contract
-from .replicas import DTYPE, Draw, Replicated
+from .replicas import DTYPE, Draw, Replicated, sample
 
 SELECTED = 0.5
 """Share of the entries that a top-K selection takes."""
@@ -106,8 +106,10 @@ class TorchNetwork(Replicated):
 
     def signals(self, weights: Mapping[str, Tensor], noise: Mapping[str, Tensor]) -> Signals:
         """Every signal with these weights, (S, *letters)."""
-        data = self.data(len(next(iter(weights.values()))))
-        signals: Signals = {DATA: data.detach().requires_grad_() if torch.is_grad_enabled() else data}
+        replicas = len(next(iter(weights.values())))
+        data = self.steady(DATA, replicas)
+        signals: Signals = {x: self.steady(x, replicas) for x in self.network.constants}
+        signals[DATA] = data.detach().requires_grad_() if torch.is_grad_enabled() else data
         for s in self.network.statements:
             if isinstance(s, Product):
                 letters, tensors = self.network.signals[s.out], [s.tensor] if s.tensor else []
@@ -117,9 +119,10 @@ class TorchNetwork(Replicated):
                 signals[s.out] = self.made(s, signals.__getitem__, noise)
         return signals
 
-    def data(self, replicas: int) -> Tensor:
-        """The training input of so many replicas."""
-        return self.x.expand(replicas, *self.x.shape)
+    def steady(self, name: str, replicas: int) -> Tensor:
+        """The training input, or a constant, of so many replicas."""
+        x = self.x if name == DATA else sample(self.network, self.sizes, self.draw, name).to(self.x.dtype)
+        return x.expand(replicas, *x.shape)
 
     def made(self, s: Function | Sum, signal: Callable[[str], Tensor], noise: Mapping[str, Tensor]) -> Tensor:
         """The output of a statement that is no product, (S, *letters), from those below."""

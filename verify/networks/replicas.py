@@ -52,18 +52,20 @@ class Draw:
         return axis not in FIXED if self.growing is None else axis in self.growing
 
 
-def sample(network: Network, sizes: Mapping[str, int], draw: Draw) -> Tensor:
-    """The training input, of unit length along the input dimension, independent of size and seed.
+def sample(network: Network, sizes: Mapping[str, int], draw: Draw, name: str = DATA) -> Tensor:
+    """The training input, or a constant, of unit length along the input dimension, independent of size and seed.
 
     Raises:
         UsageError: its size grows, so that it cannot be the same at every size.
     """
-    letters = network.signals.get(DATA, "")
+    letters = network.signals.get(name, "")
     grows = [x for x in letters if draw.grows(network.axes[x])]
     if grows:
-        raise UsageError(f"{network.name}: data has the letter {grows[0]!r} of a growing axis; measure fixed data only")
+        why = f"{name} has the letter {grows[0]!r} of a growing axis; measure fixed data only"
+        raise UsageError(f"{network.name}: {why}")
     shape = [sizes[x] for x in letters]
-    x = torch.randn(shape, generator=torch.Generator("cpu").manual_seed(1), dtype=DTYPE, device="cpu")
+    seed = 1 + [DATA, *network.constants].index(name)
+    x = torch.randn(shape, generator=torch.Generator("cpu").manual_seed(seed), dtype=DTYPE, device="cpu")
     along = [k for k, letter in enumerate(letters) if network.axes[letter] == "D"]
     unit: Tensor = x / torch.linalg.vector_norm(x, dim=along, keepdim=True) if along else x
     return unit.to(draw.device)

@@ -18,9 +18,9 @@ from scaling_algebra.spec.networks.language import Function, Mode, Product
 from scaling_algebra.spec.optimizers import Optimizer, Trained
 
 from .contraction import contract
+from .moment import Moment, Wanted, rms
 from .reading import TorchNetwork
 from .scales import LOSS_SLOPE
-from .state import State, Wanted, rms
 from .steppers import shrinkage, stepper
 
 
@@ -61,15 +61,15 @@ class TorchRun:
         self.token = None if model.active == model.draw.dims.get("M", 0) else model.of_token()
         self.paths: dict[tuple[str, str], torch.optim.Optimizer] = {}
         self.start = {role: w.detach().clone() for role, w in model.weights.items()}
-        self.states: list[tuple[State, State] | None] = []
-        self.first: tuple[State, State] | tuple[None, None] = (None, None)
+        self.states: list[tuple[Moment, Moment] | None] = []
+        self.first: tuple[Moment, Moment] | tuple[None, None] = (None, None)
         self.first = self._read(self.start)
 
     @torch.no_grad()
-    def _read(self, now: dict[str, Tensor]) -> tuple[State, State]:
+    def _read(self, now: dict[str, Tensor]) -> tuple[Moment, Moment]:
         """Forward and backward at these weights; leaves the gradient of the loss in the parameters."""
         seen, first = self.first
-        batch = State(self.model, self.wanted, now, self.start, self.model.noise(), first)
+        batch = Moment(self.model, self.wanted, now, self.start, self.model.noise(), first)
         self.states.append((batch if self.token is None else batch.of_token(self.token, seen), batch))
         for role, w in self.model.weights.items():
             w.grad = batch.of_weight(role)
@@ -227,7 +227,7 @@ class TorchRun:
 
     # inside ----------------------------------------------------------------------------------------------------
 
-    def _at(self, t: int) -> tuple[State, State]:
+    def _at(self, t: int) -> tuple[Moment, Moment]:
         states = self.states[t]
         if states is None:
             raise NotMeasured(f"step {t} is over; keep the steps of this run")

@@ -15,7 +15,9 @@ from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.records import plain
 from scaling_algebra.spec.trained import trained
 
-from .models import Traced, traced
+from .graph import Unreadable
+from .models import Traced
+from .shapes import read as read_model
 from .sources import build_of
 
 WIDTHS = ("N", "N_e")
@@ -34,6 +36,13 @@ class ModelOption:
 
     @property
     def text(self) -> str:
+        """The equations.
+
+        Raises:
+            Unreadable: they are not known.
+        """
+        if self.network.unread:
+            raise Unreadable(self.network.unread)
         return self.model.text
 
     @property
@@ -98,4 +107,4 @@ def read(text: str, arguments: Sequence[str]) -> ModelOption:
     """
     deep = any("L=" in x.replace("L=0", "") for x in arguments)
     build, base = build_of(text, deep)
-    return ModelOption(traced(build, base))
+    return ModelOption(read_model(build, base))

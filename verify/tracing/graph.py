@@ -33,6 +33,10 @@ class Unreadable(UsageError):
     """A module that cannot be read: where, which call, what to do."""
 
 
+class Scaled(Unreadable):
+    """A module that multiplies by a power of the sizes where no tensor takes it up: shapes would be wrong, too."""
+
+
 def refused(where: str, what: str) -> Unreadable:
     """The error of a place in the module."""
     return Unreadable(f"{where or 'model'}: {what}")
@@ -98,9 +102,9 @@ class TracedNode:
     """One tensor of the graph; a slot is one of its indices.
 
     Attributes:
-        kind: ``param``, ``data``, ``const``; ``contract`` (a product, other labels
-            summed), ``add``, ``func``, ``same`` (of the size of its source), ``shift`` (a constant is added), ``pick``
-            (one entry along a slot), ``cat``, ``pieces`` (a new tensor of which parts are written).
+        kind: ``param``, ``data``, ``const``, ``fixed`` (a constant of the equations); ``contract`` (a product, other
+            labels summed), ``add``, ``func``, ``same`` (of the size of its source), ``shift`` (a constant is added),
+            ``pick`` (one entry along a slot), ``cat``, ``pieces`` (a new tensor of which parts are written).
         indices: of its slots. where: path of the module.
         sources: what it reads. A label is a slot of this node, but in a contraction, whose ``out`` are those of its
             slots and whose ``labels`` have the index of each.

@@ -9,13 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .graph import Dims, IndexClass, Restart, TracedNode, View, whole_of
+from .graph import Dims, IndexClass, TracedNode, View, whole_of
 from .reading import Reader
 from .recording import Ref, leaves, mapped
 from .table import rule
-
-PLACES = ("places",)
-"""Among the splits: the places of patches are one axis, which a class token is put before."""
 
 
 @rule("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "view_as", "reshape_as")
@@ -181,9 +178,6 @@ def concatenated(
     for node, mine in terms:
         labels = tuple(order.index(x) if x >= 0 else last for x in mine)
         if labels.count(last) > 1:
-            if node.kind != "param" and PLACES not in reader.splits:
-                reader.splits[PLACES] = ((), ())
-                raise Restart
             raise reader.fail("a concatenation along several axes")
         sources.append((node, labels))
     kind, indices = ("add" if fixed else "cat"), [*(classes[x] for x in order), IndexClass(sizes)]

@@ -7,7 +7,7 @@ signals of then and now. Read next: ``models.py`` (the reading), ``verify/apply/
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import zip_longest
 
@@ -21,7 +21,7 @@ from .gradients import roles_of
 from .models import Inputs, Traced, exactly
 from .recording import Recording, Ref, TorchCall, mapped, record, refs
 
-OUTPUT = "output"
+OUTPUT, UPDATE = "output", ".update"
 """The name of what the module returns."""
 PARTS = {"init": ("init",), "update": ("update", "effective"), "propagating": ("propagating",)}
 """Parts of products, and what the engine calls them; of data nothing moves, so that both updates are one."""
@@ -82,6 +82,11 @@ class Watch:
         """What is measured, by name, with the quantities of the engine that it is one of: ``NAME.init``, ``.update``
         and ``.propagating`` of a parameter, the numbers of layers and experts left open; changes by module and call."""
         network, found = self.traced.network, dict[str, Sequence[str]]()
+        if network.unread:  # no quantity of the engine is theirs
+            updates = [
+                f"{key}{UPDATE}" for name, calls in self.products.items() for key in self._keys(name, len(calls))
+            ]
+            return dict.fromkeys([*updates, *map(_changes, self._modules), OUTPUT], ())
         table = quantities(network)
         for key, outs in self._outs.items():
             for part, names in PARTS.items():
@@ -126,6 +131,18 @@ class Watch:
                     outs[self._key(known[name][0], k)] = tuple(s.out for s in statements)
         return outs
 
+    @cached_property
+    def _modules(self) -> Mapping[str, Ref]:
+        """What every module returns, where its equations are not known."""
+        return {name: x for name, x in self.first.outputs.items() if name} if self.traced.network.unread else {}
+
+    def _keys(self, name: str, uses: int) -> list[str]:
+        """The key of every product of a parameter that is judged; none of those that are."""
+        if not self.roles[name]:
+            return []
+        keys = [self._key(self.roles[name][0], k) for k in range(uses)]
+        return keys if self.traced.network.unread else [key if key in self._outs else "" for key in keys]
+
     def _key(self, role: str, k: int) -> str:
         return re.sub(r"(\[\d+\])+$", "", role) + (f" {k + 1}" if k else "")
 
@@ -143,8 +160,8 @@ class Watch:
                 raise UsageError(f"{at.module or 'model'}: {at.name}: calls change while the model trains; {todo}")
         sizes: dict[str, list[float]] = {}
         for name, calls in self.products.items():
-            for k, (call, number) in enumerate(calls):
-                if self.roles[name] and (key := self._key(self.roles[name][0], k)) in self._outs:
+            for key, (call, number) in zip(self._keys(name, len(calls)), calls, strict=False):
+                if key:
                     for part, size in self._parts(call, number, now).items():
                         sizes.setdefault(f"{key}.{part}", []).append(size)
 
@@ -152,6 +169,8 @@ class Watch:
             return [_square(now.tensors[ref.number] - first.tensors[ref.number])]
 
         sizes |= {name: change([*refs(call.result)][place]) for name, call, place in self._signals.values()}
+        for name, x in self._modules.items():
+            sizes[_changes(name)] = [_square(now.tensors[now.outputs[name].number] - first.tensors[x.number])]
         sizes[OUTPUT] = change(first.output)
         return {key: (sum(x) / len(x)) ** 0.5 for key, x in sizes.items()}
 
@@ -196,6 +215,10 @@ def _again(call: TorchCall, value: Callable[[int], Tensor]) -> Tensor:
 
 def _shapes(run: Recording, call: TorchCall) -> Iterator[tuple[int, ...]]:
     return (tuple(run.tensors[r.number].shape) for r in refs(call.result))
+
+
+def _changes(module: str) -> str:
+    return f"{module}: output"
 
 
 def _square(x: Tensor) -> float:

@@ -21,8 +21,9 @@ from scaling_algebra.errors import UsageError, foreign, shown
 from scaling_algebra.spec.axes import AXES
 from scaling_algebra.spec.networks.files import from_toml
 from scaling_algebra.spec.networks.language import Network
+from scaling_algebra.waiting import each
 
-from . import rules  # noqa: F401 - fills the table
+from . import layout, rules  # noqa: F401 - fill the table
 from .folding import Folder, bare, settled, wiring
 from .gradients import frozen_roles, states
 from .graph import IndexClass, Restart, TracedNode, Unreadable, View, refused, walk
@@ -150,6 +151,8 @@ def built(build: Build, sizes: Mapping[str, int], seed: int = 0) -> tuple[nn.Mod
         Unreadable: no module, or an input that cannot be guessed.
     """
     model, rest = called(build, dict(sizes), seed)
+    while isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):  # of torch.compile
+        model = inner
     if away := [n for n, p in model.named_parameters() if p.device.type != "cpu"]:
         raise Unreadable(f"{away[0]} is not on the CPU at {dict(sizes)}; build small models there")
     optimizer = rest if isinstance(rest, torch.optim.Optimizer) else None
@@ -181,7 +184,7 @@ def _recorded(build: Build, sizes: Mapping[str, int]) -> Recording:
         return record(model, inputs, keywords)
 
 
-def _doubled(sizes: Mapping[str, int], axis: str) -> dict[str, int]:
+def doubled(sizes: Mapping[str, int], axis: str) -> dict[str, int]:
     """The sizes with one axis doubled; K goes with M."""
     return {x: n * (2 if x == axis or (axis == "M" and x == "K") else 1) for x, n in sizes.items()}
 
@@ -207,12 +210,10 @@ def traced(build: Build, base: Mapping[str, int] | None = None, name: str = "tra
         start["K"] = start["M"]
     first = _recorded(build, start)
     builds, runs, loops = [start], [first], []
-    for axis in start:
-        if axis == "K":
-            continue
-        run = _recorded(build, _doubled(start, axis))
+    for axis in each("reading", "builds", [axis for axis in start if axis != "K"]):
+        run = _recorded(build, doubled(start, axis))
         if run.names == first.names:
-            builds.append(_doubled(start, axis))
+            builds.append(doubled(start, axis))
             runs.append(run)
         elif axis in COUNTS:
             loops.append(axis)
@@ -222,7 +223,7 @@ def traced(build: Build, base: Mapping[str, int] | None = None, name: str = "tra
     error = guard(reader, output)
     longer = []
     for axis in loops:
-        others = [_recorded(build, _doubled(b, axis)) for b in builds]
+        others = [_recorded(build, doubled(b, axis)) for b in builds]
         for other in others:
             if other.names != others[0].names:
                 raise _differ(others[0], other, axis)
@@ -235,7 +236,7 @@ def traced(build: Build, base: Mapping[str, int] | None = None, name: str = "tra
     for axis, (again, made) in zip(loops, longer, strict=True):
         _extend(order, list(walk(_folded(again, made, "L" in start, True)[0].node)), axis)
     output = bare(output)[0]
-    writer = Writer(output, [*builds, *(_doubled(start, axis) for axis in loops)], name)
+    writer = Writer(output, [*builds, *(doubled(start, axis) for axis in loops)], name)
     text = writer.text()
     by_signal = {writer.signals[n.number]: n.call for _, _, n in writer.lines if n is not None and n.call is not None}
     counts = [

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from .entries import classified
+from .fixed import constant, fixed
 from .graph import NUMBER, Dims, Entrywise, IndexClass, TracedNode, Vector, View, both, then, times, whole_of
 from .indices import Indices, Splits
 from .recording import Recording, Ref, TorchCall, leaves, refs
@@ -25,6 +26,8 @@ GATES = {"softmax": "softmax", "softmax_topk": "topk_softmax", "topk_softmax": "
 """Functions of gates, and what they are when they are divided by their sum."""
 TINY = 1e-3
 """A constant that is added and is below this guards a division."""
+LAW = 6
+"""Steps before a signal that its law looks at."""
 Operand = tuple[View, Sequence[Any]]
 """A tensor, and a key for each of its dimensions."""
 
@@ -40,6 +43,7 @@ class Reader(Indices):
         call, calls: what is read, at the first build and at all. name: of the call in the table.
         shapes, values: of its results, by result, then by build.
         left_out: the largest entries of constants, and where they multiply.
+        fixed: constants of the equations, by their entries.
     """
 
     def __init__(self, runs: Sequence[Recording], splits: Splits, apply: Callable[[Reader, list[Any], Any], Any]):
@@ -49,6 +53,7 @@ class Reader(Indices):
         self.read_calls: list[tuple[TorchCall, Ref, View]] = []
         self.one_hot: dict[int, TracedNode] = {}
         self.left_out: set[tuple[str, float]] = set()
+        self.fixed: dict[Any, TracedNode] = {}
         self.name = ""
         self.calls: Sequence[TorchCall] = ()
         self.shapes: list[list[tuple[int, ...]]] = []
@@ -177,8 +182,10 @@ class Reader(Indices):
     def contract(self, operands: Sequence[Operand], out: Sequence[Any], factor: Vector = ()) -> View:
         """An einsum on dimensions. factor: at every build, what multiplies it."""
         labels, classes, factors, order, dims = self.labelled(operands, out)
-        if any(v.node.kind == "const" and not all(bool((c == 1).all()) for c in v.node.value) for v, _ in operands):
-            raise self.fail("a product with a constant matrix, or with a second input; make it a parameter, or data")
+        ones = [v.node.kind != "const" or all(bool((c == 1).all()) for c in v.node.value) for v, _ in operands]
+        if not all(ones):
+            operands = [(v if one else constant(self, v), keys) for (v, keys), one in zip(operands, ones, strict=True)]
+            return self.contract(operands, out, factor)
         owned = {x for _, mine in factors for x in mine}
         for label in (x for key in labels if key not in out for x in labels[key] if x not in owned):
             factor = times(factor, classes[label].root().sizes)  # a sum of what is constant along it
@@ -382,6 +389,7 @@ class Reader(Indices):
         if c.is_floating_point() and bool(((c == 0) | (c < -1e3)).all()) and bool((c == 0).any()):
             out.node.note = "a mask is left out"
         else:
+            constant(self, by)  # one that equations can say
             out.node.kind, out.node.value, out.node.name = "shift", by.node.value, f"{float(c.abs().max()):g}"
         return out
 
@@ -397,17 +405,28 @@ class Reader(Indices):
             return self.shifted(x, c)
         wholes = {whole_of(v.node) for v in views}
         mixed = len(wholes) == 1 and None not in wholes  # a rotation of one tensor's parts
-        for v in views:
-            if v.node.kind == "same" and v.node.factor and v.node.factor[0] < 0 and not v.node.weight and not mixed:
-                raise self.fail("a difference of two signals may cancel, and the equations have no signs; give the sum")
+        signs = [v.node.kind == "same" and v.node.factor and v.node.factor[0] < 0 for v in views]
+        if any(signs) and not mixed and len({law(v.node) for v in views}) < len(views):
+            raise self.fail("a difference of two signals of one law may cancel, and the equations have no signs")
         if len(views) == 2 and (known := self._one_function(operator.add, *views)) is not None:
             return known
+        if any(not v.node.weight for v in views):
+            views = [self._acting(v) if v.node.weight and _bare(v.node).kind != "param" else v for v in views]
         _, classes, terms, order, dims = self.labelled(*broadcast(views))
         sources = tuple((node, tuple(order.index(x) for x in mine)) for node, mine in terms)
         node = TracedNode("add", [classes[x] for x in order], self.where, sources)
         if len(views) == 2:
             node.entry = _entries(operator.add, *views)
         return View(node, dims)
+
+    def law(self, node: TracedNode) -> Any:
+        """How a signal is made: ``law``."""
+        return law(node)
+
+    def _acting(self, x: View) -> View:
+        """What is made of weights alone, as it acts on a constant."""
+        keys = range(len(x.dims))
+        return self.contract([(x, keys), (fixed(self, [torch.ones(1)] * self.builds, [], []), [])], keys)
 
 
 def broadcast(views: Sequence[View]) -> tuple[list[Operand], range]:
@@ -421,6 +440,16 @@ def _entries(op: Callable[[Tensor, Tensor], Tensor], a: View, b: View) -> Any:
     if a.dims != b.dims:
         return ()
     return tuple((r, both(op, f, g)) for r, f in a.node.entries() for s, g in b.node.entries() if r is s)
+
+
+def law(node: TracedNode, named: bool = True, depth: int = LAW) -> Any:
+    """How a signal is made. Behind functions the names of tensors are left open: what two functions of signals that
+    are made alike have in common is their mean. A product with a tensor has none of its own."""
+    node = _bare(node)
+    if node.kind == "param":
+        return node.name if named else ""
+    named = named and node.kind != "func"
+    return node.kind, node.name, tuple(law(c, named, depth - 1) for c in node.children) if depth else ()
 
 
 def _bare(node: TracedNode) -> TracedNode:

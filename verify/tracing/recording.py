@@ -61,7 +61,7 @@ class Recording:
     Attributes:
         calls: in order. tensors: by number, as they were made.
         parameters: names by number. inputs: places by number. places: of entries, by call, kept by who reads.
-        output: the logits.
+        output: the logits. outputs: what every module returned last, by name.
     """
 
     calls: list[TorchCall] = field(default_factory=list)
@@ -70,6 +70,7 @@ class Recording:
     inputs: dict[int, int] = field(default_factory=dict)
     places: dict[tuple[str, str, int], Any] = field(default_factory=dict)
     output: Ref = Ref(-1)
+    outputs: dict[str, Ref] = field(default_factory=dict)
 
     def tensor(self, ref: Ref) -> Tensor:
         return self.tensors[ref.number]
@@ -250,13 +251,19 @@ def record(model: nn.Module, inputs: tuple[Any, ...], keywords: Mapping[str, Any
         Unreadable: a branch on what is computed, or ``out=``.
     """
     model.eval()
+    for module in model.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):  # as in training, and nothing is remembered
+            module.train()
+            module.momentum = 0.0
     recorder, hooks = Recorder(strict), []
 
     def entered(name: str) -> Callable[..., None]:
         return lambda module, args: recorder.path.append(name)
 
     def left(module: nn.Module, args: Any, out: Any) -> None:
-        recorder.path.pop()
+        where = recorder.path.pop()
+        if (x := next(leaves(out, Tensor), None)) is not None and x.is_floating_point():
+            recorder.run.outputs[where] = recorder.ref(x)
 
     for name, module in model.named_modules():
         hooks += [module.register_forward_pre_hook(entered(name)), module.register_forward_hook(left)]
@@ -288,13 +295,16 @@ def record(model: nn.Module, inputs: tuple[Any, ...], keywords: Mapping[str, Any
 
 
 def output_of(out: Any) -> Tensor:
-    """The tensor that a module returns, alone, first, or as ``logits`` or ``last_hidden_state``.
+    """The tensor that a module returns, alone, first (also of a dict), or as ``logits`` or ``last_hidden_state``.
 
     Raises:
         Unreadable: none.
     """
     out = getattr(out, "logits", getattr(out, "last_hidden_state", out))
-    out = out[0] if isinstance(out, list | tuple) else out
+    if isinstance(out, dict):
+        out = out.get("logits", next(leaves(out, Tensor), out))
+    while isinstance(out, list | tuple) and out:
+        out = out[0]
     if not isinstance(out, Tensor):
         raise Unreadable(f"the model returns {type(out).__name__}; return a tensor, or an object with logits")
     return out

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .graph import Dims, IndexClass, TracedNode, View
-from .layout import PLACES
+from .fixed import constant
+from .graph import IndexClass, View
 from .reading import Reader
 from .routing import along, softmax
 from .table import rule
@@ -34,14 +34,13 @@ def matmul(reader: Reader, a: View, b: View) -> View:
     return reader.contract([(a, left), (b, right)], [k for k in (*range(n), "r", "o") if k in (*left, *right)])
 
 
-@rule("addmm")
-def addmm(reader: Reader, c: View, a: View, b: View) -> View:
-    return reader.add([c, matmul(reader, a, b)])
-
-
-@rule("baddbmm")
-def baddbmm(reader: Reader, c: View, batch1: View, batch2: View) -> View:
-    return addmm(reader, c, batch1, batch2)
+@rule("baddbmm", "addmm")
+def addmm(reader: Reader, c: View, *given: Any, beta: Any = 1, alpha: Any = 1, **words: Any) -> View:
+    a, b = [*given, *(words[x] for x in ("batch1", "mat1", "batch2", "mat2") if x in words)]
+    product = matmul(reader, a, b)
+    return reader.add(
+        [c if beta == 1 else multiply(reader, c, beta), product if alpha == 1 else multiply(reader, product, alpha)]
+    )
 
 
 @rule("einsum")
@@ -51,7 +50,7 @@ def einsum(reader: Reader, equation: str, *rest: Any) -> View:
     return reader.contract(list(zip(operands, map(list, left.split(",")), strict=True)), list(out))
 
 
-@rule("conv1d", "conv2d")
+@rule("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d")
 def convolution(
     reader: Reader,
     x: View,
@@ -59,32 +58,51 @@ def convolution(
     bias: View | None = None,
     stride: Any = 1,
     padding: Any = 0,
-    dilation: Any = 1,
-    groups: int = 1,
+    *rest: Any,
+    **words: Any,
 ) -> View:
-    """Of the input: its patches, (places, channels, kernel), are the data, and the kernel a matrix on them."""
-    if x.node.kind != "data" or groups != 1 or isinstance(padding, str):
-        raise reader.fail("a convolution that is not of the input; only patches of it are read")
-    spatial, outs = len(weight.dims) - 2, reader.shapes[0][0][2:]
+    """Patches, (places, channels, kernel), are the signal along places times constants, and the kernel a matrix on
+    them: y[o,p] = W[o,c,k] C[p,k,q] x[c,q]."""
+    transposed = "transpose" in reader.name
+    names = ("output_padding", "groups", "dilation") if transposed else ("dilation", "groups")
+    given = {"groups": 1, "dilation": 1} | dict(zip(names, rest, strict=False)) | words
+    n = len(weight.dims) - 2
+    if len(x.dims) != n + 2:
+        raise reader.fail("a convolution without a batch")
+    groups = reader.vector(given["groups"])
+    if c := int(max(groups) > 1):  # side by side
+        x, weight = _apart(reader, x, 1, groups), _apart(reader, weight, 0, groups)
+    lead, taps, here = ["b", *["g"] * c, "i"], [f"k{d}" for d in range(n)], [f"p{d}" for d in range(n)]
+    patches, keys = x, [*lead, *(f"q{d}" for d in range(n))]
+    for d in range(n):
+        sizes = reader.shapes[0][0][2 + d], weight.sizes(2 + c + d, 1)[0], x.sizes(2 + c + d, 1)[0]
+        step, pad, wide = (_each(v, d, n) for v in (stride, padding, given["dilation"]))
+        pad = (sizes[1] - 1) * wide // 2 if pad == "same" else 0 if pad == "valid" else pad
+        place, tap, at = torch.meshgrid(*map(torch.arange, sizes), indexing="ij")
+        meets = at * step - pad + tap * wide == place if transposed else place * step - pad + tap * wide == at
+        matrix = constant(reader, reader.constant([meets.double()] * reader.builds))
+        out = [*lead, *taps[: d + 1], *here[: d + 1], *(f"q{e}" for e in range(d + 1, n))]
+        patches, keys = reader.contract([(matrix, [here[d], taps[d], f"q{d}"]), (patches, keys)], out), out
+    sides = [*["g"] * c, "i", "o"] if transposed else [*["g"] * c, "o", "i"]
+    y = reader.contract([(weight, [*sides, *taps]), (patches, keys)], ["b", *["g"] * c, "o", *here])
+    if c:
+        y = View(y.node, [y.dims[0], y.dims[1] + y.dims[2], *y.dims[3:]])
+    return y if bias is None else reader.add([y, View(bias.node, [bias.dims[0], *[()] * n])])
 
-    def each(given: Any, missing: int) -> tuple[int, ...]:
-        numbers = list(given) if isinstance(given, list | tuple) else [given]
-        return (*[missing] * (2 - spatial), *(numbers * spatial)[:spatial])
 
-    image = x.laid_out(x.node.value)
-    kernel = each([weight.sizes(2 + k, 1)[0] for k in range(spatial)], 1)
-    flat = image if spatial == 2 else image[:, :, None]
-    cut = F.unfold(flat, kernel, each(dilation, 1), each(padding, 0), each(stride, 1)).transpose(1, 2)
-    places = [prod(outs)] + [1] * (spatial - 1) if PLACES in reader.splits else [*outs]
-    sizes = [len(image), *places, image.shape[1], *kernel[2 - spatial :]]
-    names = ["batch"] + ["place"] * spatial + ["patch"] * (1 + spatial)
-    real = [k for k, n in enumerate(sizes) if n > 1]
-    indices = [IndexClass(reader.same_everywhere(sizes[k]), ("data", names[k], k)) for k in real]
-    node = TracedNode("data", indices, name="data", value=cut.reshape([sizes[k] for k in real]))
-    dims: Dims = [(real.index(k),) if k in real else () for k in range(len(sizes))]
-    lead, inner = ["b", *range(spatial)], [f"k{k}" for k in range(1 + spatial)]
-    out = reader.contract([(weight, ["o", *inner]), (View(node, dims), [*lead, *inner])], ["b", "o", *lead[1:]])
-    return out if bias is None else reader.add([out, View(bias.node, [bias.dims[0], *[()] * spatial])])
+def _each(given: Any, d: int, n: int) -> Any:
+    """Of a number for each of n dimensions, or for all, that of one."""
+    return given[d if len(given) == n else 0] if isinstance(given, list | tuple) else given
+
+
+def _apart(reader: Reader, x: View, d: int, groups: tuple[int, ...]) -> View:
+    """A dimension as groups, and what is inside of one."""
+    sizes = [x.sizes(k, reader.builds) for k in range(len(x.dims))]
+    shapes = []
+    for b, g in enumerate(groups):
+        shape = [s[b] for s in sizes]
+        shapes.append([*shape[:d], g, shape[d] // g, *shape[d + 1 :]])
+    return reader.regrouped(x, shapes)
 
 
 # sums -----------------------------------------------------------------------------------------------------------
@@ -149,8 +167,8 @@ ROOTS: dict[Any, tuple[str, Callable[[Tensor], Tensor]]] = {
 def power(reader: Reader, x: View, exponent: Any = 2) -> View:
     if isinstance(exponent, View) and exponent.node.kind == "const" and not exponent.dims:
         exponent = float(exponent.node.value[0])
-    if exponent in (2, 3):
-        return reader.multiply(x, x) if exponent == 2 else reader.multiply(power(reader, x), x)
+    if exponent in range(2, 9):
+        return reader.multiply(x, x if exponent == 2 else power(reader, x, exponent - 1))
     if exponent not in ROOTS:
         raise reader.fail(f"a power {exponent}")
     return reader.function(ROOTS[exponent][0], x, ROOTS[exponent][1])
@@ -169,6 +187,39 @@ def norm(reader: Reader, x: View, normalized_shape: Any, weight: Any = None, bia
     out = out if weight is None else reader.multiply(weight, out)
     out = out if bias is None else reader.add([out, bias])
     return [out, *reader.constants(1)]
+
+
+@rule("batch_norm", "group_norm", "instance_norm")
+def channels(reader: Reader, x: View, *given: Any, **words: Any) -> View:
+    """Channels, each centred and divided by its spread along batch and places, as in training; or groups of them."""
+    n = len(x.dims)
+    if reader.name == "group_norm":
+        groups = reader.vector(given[0] if given else words["num_groups"])
+        weight, bias = [*given[1:3], None, None][:2]
+        y, over = _apart(reader, x, 1, groups), list(range(2, n + 1))
+    else:
+        weight, bias = [*given[2:4], None, None][:2]
+        y, over = x, [d for d in range(n) if d > 1 or (d == 0 and reader.name == "batch_norm")]
+    weight, bias, eps = words.get("weight", weight), words.get("bias", bias), words.get("eps", 1e-5)
+    if reader.name != "group_norm" and not (words.get("training", given[4] if len(given) > 4 else True)):
+        raise reader.fail("a norm with running statistics; it is read in training")
+    slots = tuple(e for d in over for e in y.dims[d] if isinstance(e, int))
+    if not slots:
+        raise reader.fail("a norm along one entry")
+
+    def exact(v: Tensor) -> Tensor:
+        mean, square = v.mean(slots, keepdim=True), v.var(slots, correction=0, keepdim=True)
+        return (v - mean) / (square + eps).sqrt()
+
+    if all(y.node.indices[e].root().fixed for e in slots):
+        raise reader.fail("a norm along batch and places alone; sizes behind it are not decided")
+    out = reader.function("layernorm", y, exact, slots, False)
+    if reader.name == "group_norm":
+        out = View(out.node, [out.dims[0], out.dims[1] + out.dims[2], *out.dims[3:]])
+    for p, act in ((weight, reader.multiply), (bias, lambda a, b: reader.add([a, b]))):
+        if p is not None:
+            out = act(View(p.node, [p.dims[0], *[()] * (n - 2)]), out)
+    return out
 
 
 @rule("normalize")
@@ -214,6 +265,25 @@ def attention(
     weights = softmax(reader, logits)
     out = reader.contract([(weights, [*lead, "t", "s"]), (v, [*lead, "s", "v"])], [*lead, "t", "v"])
     return [out, *reader.constants(1)]
+
+
+@rule("addcmul")
+def addcmul(reader: Reader, x: View, a: View, b: View, value: float = 1) -> View:
+    return add(reader, x, multiply(reader, multiply(reader, a, b), value))
+
+
+@rule("lerp")
+def lerp(reader: Reader, a: View, b: View, weight: Any) -> View:
+    """a + w (b - a)"""
+    return add(reader, a, multiply(reader, weight, sub(reader, b, a)))
+
+
+@rule("glu")
+def glu(reader: Reader, x: View, dim: int = -1) -> View:
+    d, sizes = dim % len(x.dims), x.sizes(dim % len(x.dims), reader.builds)
+    half, zero = tuple(n // 2 for n in sizes), reader.same_everywhere(0)
+    a, b = reader.narrowed(x, d, zero, half), reader.narrowed(x, d, half, sizes)
+    return reader.multiply(a, reader.function("sigmoid", b, torch.sigmoid))
 
 
 @rule("clamp")

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from scaling_algebra.errors import UsageError
 
 from .entries import NAMES, classified
+from .fixed import linear
 from .graph import View
 from .reading import Reader
 from .recording import MAKERS
@@ -81,13 +82,25 @@ def apply(reader: Reader, args: list[Any], keywords: Any) -> Any:
         return _entrywise(reader, name, *args, **keywords)
     if name not in RULES:
         todo = "add one (docs/extending.md), or give the equations of this model with --network"
-        raise reader.fail(f"no rule for this call; {todo}")
+        return _linear(reader, reader.fail(f"no rule for this call; {todo}"))
     try:
         return RULES[name](reader, *args, **keywords)
-    except UsageError:
-        raise
+    except UsageError as error:
+        return _linear(reader, error)
     except (AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         raise reader.fail(f"called in a way that its rule does not read ({type(error).__name__}: {error})") from error
+
+
+def _linear(reader: Reader, error: UsageError) -> list[View]:
+    """What a call that is not read makes, if it is linear along axes that do not grow.
+
+    Raises:
+        UsageError: the error that it is, if not.
+    """
+    try:
+        return linear(reader)
+    except (UsageError, ArithmeticError, LookupError, RuntimeError, TypeError, ValueError):
+        raise error from None
 
 
 def _entrywise(reader: Reader, name: str, x: View, *rest: Any, **words: Any) -> View:

@@ -17,7 +17,7 @@ from scaling_algebra.spec.axes import AXES
 from scaling_algebra.spec.networks.functions import FUNCTIONS
 
 from .entries import NAMES
-from .graph import IndexClass, TracedNode, Unreadable, View, refused, walk
+from .graph import IndexClass, Scaled, TracedNode, Unreadable, View, refused, walk
 
 LETTERS = {
     "N": "abcd", "N_e": "kmno", "M": "ijpq", "K": "u", "L": "lh", "S": "stvw", "D": "xyz", "E": "efgr", "C": "ABCD",
@@ -31,6 +31,21 @@ GATES = {
 """Functions of gates, and the axis by whose size the values of each are smaller than 1."""
 HELD = "{} over experts is held at its mean and slope (assumption B2)"
 Powers = Mapping[str, Fraction]
+
+
+def powers_of(numbers: Sequence[float], builds: Sequence[Mapping[str, int]]) -> Powers | None:
+    """The exact powers of the axes that a number at every build is, one axis doubled in each but the first; None: it
+    is none."""
+    powers, base = dict[str, Fraction](), builds[0]
+    for build, number in list(zip(builds, numbers, strict=True))[1:]:
+        ((axis, n),) = [(x, n) for x, n in base.items() if build[x] != n and x != "K"]
+        p = math.log(abs(number / numbers[0])) / math.log(build[axis] / n)
+        power = Fraction(p).limit_denominator(4)
+        if abs(p - power) > 1e-6:
+            return None
+        if power:
+            powers[axis] = power
+    return powers
 
 
 class Writer:
@@ -54,6 +69,7 @@ class Writer:
         self.signals: dict[int, str] = {}
         self.cuts: dict[str, dict[str, tuple[int, int, int]]] = {}
         self.taken = {"data", "f", *FUNCTIONS}
+        self.constants: dict[Any, str] = {}
         self.axis_of: dict[IndexClass, str] = {}
         self.letter_of: dict[IndexClass, str] = {}
         self.nodes = list(walk(output.node))
@@ -68,17 +84,7 @@ class Writer:
 
     def powers(self, numbers: Sequence[float]) -> Powers | None:
         """The exact powers of the axes that a number at every build is; None: it is none."""
-        powers: dict[str, Fraction] = {}
-        for axis, n in self.base.items():
-            for k, build in enumerate(self.builds):
-                if k and [x for x in self.base if build[x] != self.base[x] and x != "K"] == [axis]:
-                    p = math.log(abs(numbers[k] / numbers[0])) / math.log(build[axis] / n)
-                    power = Fraction(p).limit_denominator(4)
-                    if abs(p - power) > 1e-6:
-                        return None
-                    if power:
-                        powers[axis] = power
-        return powers
+        return powers_of(numbers, self.builds)
 
     def axis(self, index: IndexClass) -> str:
         index = index.root()
@@ -214,8 +220,16 @@ class Writer:
         if node.kind == "cat" or (node.weight and node.kind not in ("param", "func")):
             what = "a concatenation that no product sums" if node.kind == "cat" else "what is made of weights alone"
             raise node.fail(f"{what} is in no equation; use its parts, or a parameter")
+        if node.kind == "fixed":
+            return self.constant(node.number, letters)
         name = self.symbol(node) if node.kind == "param" else "data" if node.kind == "data" else self.signal(node)
         return _named(name, letters)
+
+    def constant(self, key: Any, letters: Iterable[str]) -> str:
+        """A constant with letters; which it is, the key says."""
+        if key not in self.constants:
+            self.constants[key] = self._fresh("C")
+        return _named(self.constants[key], letters)
 
     def acting(self, node: TracedNode, letters: Sequence[str]) -> str:
         """A parameter that acts on nothing (a gain that is a number, what a function takes), as it acts on the data."""
@@ -231,12 +245,10 @@ class Writer:
     # statements -------------------------------------------------------------------------------------------------
 
     def _statement(self, node: TracedNode) -> None:
-        if node.kind in ("data", "param", "cat") or (node.weight and node.kind != "func"):
+        if node.kind in ("data", "param", "cat", "fixed") or (node.weight and node.kind != "func"):
             return
-        if node.kind == "shift":
-            why = "equations have no constants; give this model's equations with --network"
-            raise node.fail(f"the constant {node.name} is added to a signal; {why}")
         write = {"contract": self._product, "add": self._sum, "func": self._function, "pick": self._pick}
+        write |= {"shift": self._shift}
         if node.kind not in write:
             raise node.fail(f"{node.kind}: no equation says this")
         write[node.kind](node)
@@ -305,26 +317,35 @@ class Writer:
         """A factor of the module beside a tensor, in all of its uses: its numbers are those of the product of both."""
         one = len(tensors) == 1 and len(self.acts[tensors[0][0].name]) == 1
         if any(self.beside.setdefault(c.name, own) != own for c, _ in tensors) or (own and not one):
-            raise node.fail(
-                f"the module multiplies by {_shown(own)}, beside no one tensor in all of its uses; leave it out"
-            )
+            why = f"the module multiplies by {_shown(own)}, beside no one tensor in all of its uses; leave it out"
+            raise Scaled(f"{node.where or 'model'}: {why}")
         if own:
             self.gauge[tensors[0][0].name] = own
+
+    def _shift(self, node: TracedNode) -> None:
+        """A constant is added, along axes that grow one number."""
+        letters = self.own(node)
+        terms = self.ref(node.source, [letters[x] for x in node.sources[0][1]]), self.constant(node.number, letters)
+        self._line(node, letters, " + ".join(terms))
 
     def _sum(self, node: TracedNode) -> None:
         letters, terms = self.own(node), []
         for t, labels in node.sources:
-            lacks = [index for k, index in enumerate(node.indices) if k not in labels and letters[k]]
-            if any(not t.weight or self.grows(index) for index in lacks):
-                raise node.fail(f"a sum in which a term lacks the axis {self.axis(lacks[0])}")
             mine = [letters[x] for x in labels]
-            terms.append(self._bias(t, mine, letters) if t.weight else self.ref(t, mine))
+            lacks = [x for k, x in enumerate(letters) if k not in labels and x]
+            if t.weight:
+                terms.append(self._bias(t, mine, letters))
+            else:
+                terms.append(" ".join([self.ref(t, mine), *([self.constant(tuple(lacks), lacks)] if lacks else [])]))
         self._line(node, letters, " + ".join(terms))
 
     def _bias(self, node: TracedNode, mine: Sequence[str], there: Iterable[str]) -> str:
-        """A tensor that is added acts on the data."""
+        """A tensor that is added acts on the data, or on a constant where the data lack letters that it lacks."""
         if node.kind != "param":
             raise node.fail("a sum or product of weights is added to a signal")
+        lacks = [x for x in there if x and x not in mine]
+        if any(self.axes[x] != "S" for x in lacks):
+            return f"{self.ref(node, mine)} {self.constant(tuple(lacks), lacks)}"
         tokens = [x for x in there if x and self.axes[x] == "S"]
         own = [(letter, self.axes[letter]) for letter in self.own(self.data) if letter]
         read = [x for x, axis in own if axis == "D" and x not in mine]
@@ -380,6 +401,7 @@ class Writer:
             f"name = {json.dumps(self.name)}",
             f"axes = {_table(axes)}",
             f"roles = {_table(self.parameters)}",
+            *([f"constants = {json.dumps([*self.constants.values()])}"] if self.constants else []),
             f'equations = """\n{equations}\n"""\n',
         ])  # fmt: skip
 

@@ -80,7 +80,7 @@ function arrange() {
 }
 
 function question() {
-  const query = { ask: mode === "sizes" ? "recipe" : "derive", ...strange };
+  const query = { ask: mode === "sizes" ? "recipe" : "derive" };
   if (choices.regimes[mode]) query.regime = mode;
   const unused = mode === "sizes" ? ["ray"] : query.regime ? ["ray", ...SIZES] : SIZES;
   for (const name of FIELDS.filter((x) => x !== "network" && !unused.includes(x))) {
@@ -90,7 +90,7 @@ function question() {
     delete query.architecture;
     query.network = $("network").value;
   }
-  return query;
+  return { ...query, ...strange };
 }
 
 // the link ------------------------------------------------------------------------------------------------------------

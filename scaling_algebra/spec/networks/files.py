@@ -8,7 +8,8 @@
     \"\"\"
 
 ``title`` (one line for reports), ``roles`` (names of tensors in reports), ``frozen`` (a list of tensors that are not
-trained) and ``name`` (that of the file) may be left out.
+trained), ``constants`` (a list of signals of size 1 that nothing computes) and ``name`` (that of the file) may be left
+out.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ from .grammar import network
 from .language import Network
 from .printing import as_text
 
-KEYS: dict[str, type] = {"name": str, "title": str, "axes": Mapping, "roles": Mapping, "frozen": list, "equations": str}
+KEYS: dict[str, type] = {
+    "name": str, "title": str, "axes": Mapping, "roles": Mapping, "frozen": list,
+    "constants": list, "equations": str,
+}  # fmt: skip
 MOST = 2**16
 """Bytes of a file with a network."""
 REQUIRED = ("axes", "equations")
@@ -54,9 +58,8 @@ def from_toml(text: str, source: str = "network", name: str = "network") -> Netw
     try:
         record = toml(text)
         _check(record)
-        read = network(
-            record.get("name", name), record["equations"], record["axes"], record.get("roles"), record.get("title", "")
-        )
+        given = record.get("roles"), record.get("title", ""), record.get("constants", ())
+        read = network(record.get("name", name), record["equations"], record["axes"], *given)
         return read.freezing(_role(read, x) for x in record.get("frozen", ()))
     except UsageError as error:
         raise UsageError(f"{source}: {error}") from None
@@ -85,7 +88,7 @@ def _check(record: Mapping[str, object]) -> None:
                     raise UsageError(f"{key}: {inner} is {entry!r}; it must be a text")
         elif isinstance(value, list):
             if wrong := [x for x in value if not isinstance(x, str)]:
-                raise UsageError(f"{key}: {wrong[0]!r} is not the name of a tensor")
+                raise UsageError(f"{key}: {wrong[0]!r} is not a name")
         elif key != "equations" and not value:
             raise UsageError(f"{key} is {value!r}; it must be one line")
     for key in REQUIRED:
@@ -104,6 +107,8 @@ def as_toml(network: Network) -> str:
         lines.append(f"roles = {_table(roles)}")
     if network.frozen:
         lines.append(f"frozen = [{', '.join(_quoted(x) for x in network.tensors if x in network.frozen)}]")
+    if network.constants:
+        lines.append(f"constants = [{', '.join(map(_quoted, network.constants))}]")
     return "\n".join([*lines, 'equations = """', as_text(network), '"""', ""])
 
 

@@ -10,14 +10,14 @@ What stands side by side is multiplied, and letters missing on the left are summ
 those are summed that stand in several factors. A name that an equation above makes is a signal, and ``data`` is the
 input; any other name is a tensor if it has letters, and a multiplier if it has none. A tensor acts on what stands on
 its right; what stands on its left multiplies the result. Such a part of a larger expression becomes a signal of its
-own, named after the one it helps to compute.
+own, named after the one it helps to compute. Constants are signals that nothing computes, as the input is one.
 """
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from scaling_algebra import limits
@@ -35,13 +35,19 @@ LONG, MOST = 2**16, 1_000
 
 
 def network(
-    name: str, equations: str, axes: Mapping[str, str], roles: Mapping[str, str] | None = None, title: str = ""
+    name: str,
+    equations: str,
+    axes: Mapping[str, str],
+    roles: Mapping[str, str] | None = None,
+    title: str = "",
+    constants: Iterable[str] = (),
 ) -> Network:
     """The network that a text of equations says, one on a line; the last one is the scalar output.
 
     Args:
         axes: axis of each index letter, e.g. ``{"a": "N", "i": "M", "x": "D"}``.
         roles: role of each tensor by its name in the equations; its own name where none is given.
+        constants: names of signals with entries of size 1 that do not train.
 
     Raises:
         UsageError: one line that quotes the equation, and its number: that of the line in the text.
@@ -63,7 +69,7 @@ def network(
     parsed_equations = [parsed(number, text) for number, text in texts.items() if text]
     if not parsed_equations:
         raise UsageError("there are no equations; write one on a line, such as f = W[a,x] data[x]")
-    return _Reader(axes, roles or {}, parsed_equations).network(name, title or name)
+    return _Reader(axes, roles or {}, parsed_equations, (DATA, *constants)).network(name, title or name)
 
 
 def goes_along(name: str) -> bool:
@@ -86,11 +92,13 @@ class _Reader:
         first: letters of a signal or tensor, and the number of the equation that has it first.
         kinds: whether a name that no equation makes is a tensor or a multiplier.
         words: every name that is taken.
+        steady: the data and the constants.
     """
 
     axes: Mapping[str, str]
     roles: Mapping[str, str]
     equations: Sequence[Equation]
+    steady: tuple[str, ...]
     at: Equation = field(init=False)
     made_in: dict[str, int] = field(default_factory=dict)
     first: dict[str, tuple[str, int]] = field(default_factory=dict)
@@ -109,19 +117,20 @@ class _Reader:
         self._check_roles()
         order = [*self.roles, *(x for x in self.symbols if x not in self.roles)]
         tensors = {self.roles.get(x, x): self.symbols[x] for x in order}
-        signals = {DATA: self.first[DATA][0], **self.signals}
+        signals = {x: self.first[x][0] for x in self.steady} | self.signals
         used = "".join((*signals.values(), *(x.letters for s in self.statements for x in s.inputs)))
         used += "".join(s.tensor.letters for s in self.statements if isinstance(s, Product) and s.tensor)
         axes = {x: axis for x, axis in self.axes.items() if x in used}
-        return Network(name, title, tensors, axes, signals, tuple(self.statements))
+        return Network(name, title, tensors, axes, signals, tuple(self.statements), constants=self.steady[1:])
 
     def _name_signals(self) -> None:
         self.words = {x for e in self.equations for x in re.findall(r"\w+", e.text)}
         self.words |= set(map(str, self.roles.values()))
         for e in self.equations:
             name = e.out.name
-            if name == DATA or name in FUNCTIONS:
-                raise e.wrong(f"{name} is {'the input' if name == DATA else 'a function'}; choose another name")
+            if name in self.steady or name in FUNCTIONS:
+                what = "the input" if name == DATA else "a function" if name in FUNCTIONS else "a constant"
+                raise e.wrong(f"{name} is {what}; choose another name")
             first = self.made_in.setdefault(name, e.number)
             if first != e.number:
                 raise e.wrong(f"{name} is already made in equation {first}; choose another name")
@@ -192,7 +201,7 @@ class _Reader:
 
     def _function(self, out: str, letters: str, call: Called) -> None:
         name = call.name
-        if name not in FUNCTIONS and (name in self.made_in or name in self.kinds or name == DATA):
+        if name not in FUNCTIONS and (name in self.made_in or name in self.kinds or name in self.steady):
             raise self._wrong(f"{name} is not a function; {HINTS['(']}")
         if name not in FUNCTIONS:
             raise self._wrong(str(unknown_name("function", name, FUNCTIONS)))
@@ -265,7 +274,7 @@ class _Reader:
 
     def _kind(self, x: Named) -> str:
         """Signal, tensor or multiplier: the same wherever the name stands."""
-        if x.name == DATA or x.name in self.signals:
+        if x.name in self.steady or x.name in self.signals:
             return "signal"
         if x.name == self.at.out.name:
             raise self._wrong(f"{x.name} reads itself; give what is computed another name")
@@ -333,8 +342,10 @@ class _Reader:
             raise last.wrong(
                 f"no tensor reaches {last.out.name}; a tensor is a name with letters that nothing computes"
             )
-        if DATA not in read:
-            raise last.wrong(f"nothing reads the input; the first equation does, such as h1[a] = W1[a,x] {DATA}[x]")
+        for name in self.steady:
+            if name not in read:
+                what = "the input" if name == DATA else f"the constant {name}"
+                raise last.wrong(f"nothing reads {what}; the first equation does, such as h1[a] = W1[a,x] {name}[x]")
 
     def _check_roles(self) -> None:
         for symbol, role in self.roles.items():
@@ -344,7 +355,7 @@ class _Reader:
                 raise UsageError(f"roles: {unknown_name('tensor', symbol, self.symbols)}")
             if not (isinstance(role, str) and ROLE.fullmatch(role)):
                 raise UsageError(f"roles: {symbol} has the role {role!r}; a role is a name, such as expert_in")
-            if role == DATA or role in self.signals:
+            if role in self.steady or role in self.signals:
                 raise UsageError(f"roles: {symbol} has the role {role}, but {role} is a signal; choose another name")
         symbol_of: dict[str, str] = {}
         for symbol in self.symbols:

@@ -25,7 +25,7 @@ Mode = Literal["init", "update"]
 """Part of a tensor: its initial value W_0, or W_t - W_0."""
 
 DATA = "data"
-"""The name of the input. Its entries are Theta(1) and do not train."""
+"""The name of the input. Its entries are Theta(1) and do not train, as those of every constant."""
 
 
 @dataclass(frozen=True)
@@ -151,6 +151,8 @@ class Network:
         beside: letters, with their axes, of other networks whose signals meet those of this one.
         held: multipliers, ``ROLE.init`` and ``ROLE.lr`` that are given and take up a gauge freedom.
         frozen: roles of tensors that are not trained.
+        constants: signals that nothing computes, besides the data.
+        unread: of a module whose equations are not known, what stands in the way: tensors alone are what it says.
     """
 
     name: str
@@ -162,6 +164,8 @@ class Network:
     beside: Mapping[str, str] = field(default_factory=dict, compare=False)
     held: frozenset[str] = frozenset()
     frozen: frozenset[str] = frozenset()
+    constants: tuple[str, ...] = ()
+    unread: str = ""
 
     def __hash__(self) -> int:
         return hash(self.name)
@@ -175,7 +179,7 @@ class Network:
         return {s.out: s for s in self.statements}
 
     def producer(self, signal: str) -> Statement | None:
-        """The statement that computes a signal; None for the data."""
+        """The statement that computes a signal; None for the data and for constants."""
         return self._producers.get(signal)
 
     def consumers(self, signal: str) -> tuple[tuple[Statement, int], ...]:

@@ -12,7 +12,7 @@ from itertools import product
 
 from scaling_algebra.spec.axes import FIXED
 
-from .language import DATA, Function, Mode, Network, Product, Statement
+from .language import Function, Mode, Network, Product, Statement
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def experts(network: Network) -> tuple[Experts, ...]:
             continue
         below = network.producer(outer.factors[0].name) if len(outer.factors) == 1 else None
         inner = below if isinstance(below, Product) and below.tensor and below.factors else None
-        if inner and (inner.factors[0].name == DATA or not network.tensors[inner.tensor.name].experts):  # type: ignore[union-attr]
+        if inner and (not network.producer(inner.factors[0].name) or not network.tensors[inner.tensor.name].experts):  # type: ignore[union-attr]
             inner = None
         groups.append(Experts(statement, gate, source, behind, outer, inner))
     return tuple(groups)
@@ -102,7 +102,7 @@ def _tensor_behind(network: Network, signal: str) -> str:
 def first_layer(network: Network, signal: str) -> bool:
     """Is a signal one tensor times the data?"""
     statement = network.producer(signal)
-    return isinstance(statement, Product) and bool(statement.tensor) and [x.name for x in statement.factors] == [DATA]
+    return one_layer(network, signal) and not network.producer(statement.inputs[0].name)  # type: ignore[union-attr]
 
 
 def one_layer(network: Network, signal: str) -> bool:

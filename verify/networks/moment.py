@@ -102,7 +102,7 @@ class Wanted:
 
 
 @dataclass
-class State:
+class Moment:
     """A network after some updates. What is computed is kept.
 
     Attributes:
@@ -115,7 +115,7 @@ class State:
     now: Weights
     start: Weights
     noise: Signals
-    first: State | None = None
+    first: Moment | None = None
     known: dict[tuple[Any, ...], Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -140,7 +140,7 @@ class State:
         """A signal minus its initial value."""
         return self.signals()[name] - self.initial()[name]
 
-    def of_token(self, model: TorchNetwork, first: State | None) -> State:
+    def of_token(self, model: TorchNetwork, first: Moment | None) -> Moment:
         """The same moment as one token sees it, with the moment before the first update."""
         now, start = (
             {role: model.seen(self.network.tensors[role].letters, w) for role, w in weights.items()}
@@ -149,10 +149,10 @@ class State:
         if self.first and first and self.start is self.first.now:
             start = first.now
         noise = {name: model.seen(self.network.signals[name], x) for name, x in self.noise.items()}
-        return State(model, self.wanted, now, start, noise, first)
+        return Moment(model, self.wanted, now, start, noise, first)
 
     @remembered
-    def undecayed(self) -> State:
+    def undecayed(self) -> Moment:
         """The state relative to initial values that do not decay."""
         return replace(self, start=self.first.now, known=self.kept()) if self.first else self
 

@@ -1,0 +1,187 @@
+"""Modules whose equations have constants: right answers, what stays refused, and a planted fault of each mechanism."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import nn
+from torch.nn import functional as F
+
+from scaling_algebra import derive
+from scaling_algebra.verify.tracing import Unreadable, fixed, rules, traced
+
+INPUT, HIDDEN, READOUT = ("1", "1"), ("N^(-1/2)", "N^-1"), ("N^-1", "N^-1")
+
+
+def powers(model):
+    d = derive(ray="N=1", optimizer="adamw", parameterization="mup", network=model.network)
+    return {role: (str(t.init_std), str(t.lr)) for role, t in d.tensors.items()}
+
+
+def linear(i, o):
+    return nn.Linear(i, o, bias=False)
+
+
+class Module(nn.Module):
+    """Modules by name, a function of them and the inputs, and the inputs."""
+
+    def __init__(self, run, **parts):
+        super().__init__()
+        self.run = run
+        for name, part in parts.items():
+            self.register_buffer(name, part) if isinstance(part, torch.Tensor) else setattr(self, name, part)
+
+    def forward(self, *inputs):
+        return self.run(self, *inputs)
+
+
+def of(run, inputs, parts):
+    return lambda sizes: (Module(run, **parts(sizes["N"])), inputs)
+
+
+def drawn(*shape):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
+
+
+def graph(m, x):
+    """GIN: sums over neighbours, and oneself a little more."""
+    h = torch.relu(m.a(m.adjacency @ x + 1.1 * x))
+    return m.c(torch.relu(m.b(m.adjacency @ h + 1.1 * h)).sum(0))
+
+
+GIN = of(
+    graph,
+    drawn(5, 4),
+    lambda n: {"a": linear(4, n), "b": linear(n, n), "c": linear(n, 3), "adjacency": torch.eye(5).roll(1, 0)},
+)
+
+
+def conditioned(m, x, t):
+    """DiT: shift, scale and gate of a block from the time step; zero at the start."""
+    scale, shift, gate = m.ada(F.silu(m.time(torch.cat([t.cos(), t.sin()], -1))))[:, None].chunk(3, -1)
+    h = m.a(x)
+    h = h + gate * m.w(torch.tanh(F.layer_norm(h, h.shape[-1:]) * (1 + scale) + shift))
+    return m.c(h)
+
+
+DIT = of(
+    conditioned,
+    (drawn(2, 3, 4), torch.tensor([[0.3], [0.7]])),
+    lambda n: {"a": linear(4, n), "time": linear(2, n), "ada": linear(n, 3 * n), "w": linear(n, n), "c": linear(n, 3)},
+)
+
+
+def places(m, ids):
+    """Positions scaled by the module, rolled, summed up, one more behind."""
+    h = m.a(ids) + m.p(torch.arange(ids.shape[1])) * m.p.weight.shape[1] ** -0.5
+    h = torch.tanh(m.w(F.pad(h.roll(1, 1).cumsum(1), (0, 0, 1, 0))))
+    return m.c(torch.cat([h, h.mean(1, keepdim=True)], 1))
+
+
+PLACES = of(
+    places,
+    torch.tensor([[3, 1, 4, 1]]),
+    lambda n: {"a": nn.Embedding(9, n), "p": nn.Embedding(6, n), "w": linear(n, n), "c": linear(n, 9)},
+)
+
+
+def convolved(m, x):
+    x = torch.relu(m.b(torch.relu(m.a(x))))
+    return m.c(F.avg_pool2d(x, 2).mean((2, 3)))
+
+
+CONV = of(
+    convolved,
+    drawn(1, 3, 6, 6),
+    lambda n: {
+        "a": nn.Conv2d(3, n, 3, padding=1, bias=False), "b": nn.Conv2d(n, n, 3, stride=2, bias=False), "c": linear(n, 3)
+    },
+)  # fmt: skip
+DEPTHWISE = of(
+    lambda m, x: m.c(m.b(m.a(x)).tanh().mean(2)),
+    drawn(2, 3, 5),
+    lambda n: {"a": nn.Conv1d(3, n, 3, bias=False), "b": nn.Conv1d(n, n, 2, groups=n, bias=False), "c": linear(n, 3)},
+)
+
+
+def cell(m, x):
+    h = m.a(x)
+    r, z = torch.sigmoid(m.r(h)), torch.sigmoid(m.z(h))
+    new = torch.tanh(m.w(r * h))
+    return m.c(torch.lerp(new, h, z))
+
+
+CELL = of(cell, drawn(2, 4), lambda n: {"a": linear(4, n), "c": linear(n, 3), **{x: linear(n, n) for x in "rzw"}})
+
+
+@pytest.mark.parametrize(
+    ("build", "inputs", "hidden"),
+    [
+        (GIN, "a", "b"),
+        (DIT, ["a", "time"], ["ada", "w"]),
+        (PLACES, "ap", "w"),
+        (CONV, "a", "b"),
+        (DEPTHWISE, "ab", ""),
+        (CELL, "a", "rzw"),
+    ],
+    ids=["gin", "dit", "places", "conv", "depthwise", "gru"],
+)
+def test_right_answers(build, inputs, hidden):
+    model = traced(build)
+    assert model.error < 1e-12
+    found = {(role.partition(".")[0], answer) for role, answer in powers(model).items()}
+    assert found == {(x, INPUT) for x in inputs} | {(x, HIDDEN) for x in hidden} | {("c", READOUT)}
+
+
+def test_constants_stand_in_the_equations():
+    assert "C[" in traced(GIN).text and 'constants = ["C"' in traced(PLACES).text
+    assert dict(traced(PLACES).gauge["p.weight"]) == {"N": -1 / 2}
+    added = traced(
+        of(lambda m, x: m.c(1 + torch.tanh(m.a(x))), drawn(2, 4), lambda n: {"a": linear(4, n), "c": linear(n, 3)})
+    )
+    assert added.text.count(" + C[") == 1 and powers(added) == {"a.weight": INPUT, "c.weight": READOUT}
+
+
+@pytest.mark.parametrize(
+    ("run", "said"),
+    [
+        (lambda m, x: torch.sigmoid(m.b(m.a(x))) - torch.sigmoid(m.b2(m.a(x))), "of one law may cancel"),
+        (
+            lambda m, x: m.a(x) @ m.matrix[: m.a.weight.shape[0], : m.a.weight.shape[0]],
+            "differs along an axis that grows",
+        ),
+        (lambda m, x: m.a(x).cumsum(-1), "cumsum: no rule"),
+        (lambda m, x: m.a(x) + torch.arange(1.0, 1 + m.a.weight.shape[0]), "differs along|no equation|grows"),
+    ],
+)
+def test_what_stays_refused(run, said):
+    def parts(n):
+        made = {"a": linear(4, n), "b": linear(n, n), "b2": linear(n, n), "c": linear(n, 3)}
+        return {**made, "matrix": drawn(64, 64)}
+
+    with pytest.raises(Unreadable, match=said):
+        traced(of(lambda m, x: m.c(run(m, x)), drawn(2, 3, 4), parts))
+
+
+def test_a_difference_that_cannot_cancel_is_a_sum():
+    build = of(
+        lambda m, x: m.c(m.a(x) - m.b(m.a(x))),
+        drawn(2, 4),
+        lambda n: {"a": linear(4, n), "b": linear(n, n), "c": linear(n, 3)},
+    )
+    assert powers(traced(build)) == {"a.weight": INPUT, "b.weight": HIDDEN, "c.weight": READOUT}
+
+
+def test_the_guard_finds_a_wrong_constant(monkeypatch):
+    right = fixed.fixed
+    monkeypatch.setattr(fixed, "fixed", lambda reader, values, *rest: right(reader, [2 * v for v in values], *rest))
+    with pytest.raises(Unreadable, match=r"(roll|pad|cumsum|cat): the equations give other numbers"):
+        traced(PLACES)
+
+
+def test_the_guard_finds_a_wrong_patch(monkeypatch):
+    right = rules.constant
+    monkeypatch.setattr(
+        rules, "constant", lambda reader, x: right(reader, reader.constant([v.roll(1, 0) for v in x.node.value]))
+    )
+    with pytest.raises(Unreadable, match="conv2d: the equations give other numbers"):
+        traced(CONV)

@@ -1,0 +1,100 @@
+"""Laws from runs: known laws with noise are recovered, wrong claims refuted, and bad tables answered in one line."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("scipy")
+
+from scaling_algebra import cli
+from scaling_algebra.laws.law import law, read_law
+from scaling_algebra.verify.judging.laws import FittedSum, fit_rates
+
+OPTIMUM = 0.28 / 0.62
+
+
+def chinchilla():
+    """The sum of a law that ships, with the power of its optimum."""
+    cell = law("chinchilla").axes["compute"].cells[0]
+    return FittedSum(read_law("chinchilla").axes["compute"].sum, ("D", "N"), {"N in F": cell.optimum["N"]["F"]})
+
+
+def runs(seed, noise=0.005, count=60):
+    """Runs of a law that is known."""
+    rng = np.random.default_rng(seed)
+    n = np.exp(rng.uniform(np.log(1e7), np.log(1e10), count))
+    d = n * np.exp(rng.uniform(np.log(3), np.log(300), count))
+    loss = 1.7 + 400 * n**-0.34 + 410 * d**-0.28
+    return {"N": n, "D": d, "loss": loss * np.exp(noise * rng.standard_normal(count))}
+
+
+def exit_code(*arguments):
+    """What a command exits with."""
+    with pytest.raises(SystemExit) as exit:
+        cli.main(list(arguments))
+    return exit.value.code
+
+
+def written(path, columns):
+    """A CSV file of columns."""
+    lines = [",".join(columns), *(",".join(map(repr, map(float, row))) for row in zip(*columns.values(), strict=True))]
+    path.write_text("\n".join(lines))
+    return str(path)
+
+
+def rates(power=-0.5, noise=0.0, shift=0.0):
+    """A parabola of every size, whose minimum moves by a power of the size."""
+    sizes, steps = np.array([64.0, 128.0, 256.0, 512.0]), np.arange(-3, 4) + shift
+    size, step = (x.ravel() for x in np.meshgrid(sizes, steps, indexing="ij"))
+    rng = np.random.default_rng(1)
+    return {
+        "size": size,
+        "lr": 0.1 * 2.0**step * size**power,
+        "loss": 2 + 0.1 * (step - 0.3) ** 2 + noise * rng.standard_normal(len(size)),
+    }
+
+
+def test_without_noise_the_law_itself_is_found():
+    fitted = chinchilla().fit(runs(0, noise=0.0), resamples=3)
+    for name, value in {"alpha": 0.34, "beta": 0.28, "E": 1.7, "N in F": OPTIMUM}.items():
+        assert fitted.value[name] == pytest.approx(value, rel=1e-4), name
+
+
+def test_claims_are_judged_and_residuals_drawn(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("scaling_algebra.verify.judging.laws.RESAMPLES", 20)
+    x = runs(3)
+    table = written(tmp_path / "runs.csv", {"N": x["N"], "C": 6 * x["N"] * x["D"], "loss": x["loss"]})
+    picture = tmp_path / "residuals.svg"
+    for claim, verdict, code in (("alpha=0.34", "AGREES", 0), ("alpha=0.6", "REFUTED", 1)):
+        assert exit_code("law", "chinchilla", "--fit", table, "--claim", claim, "--residuals", str(picture)) == code
+        assert verdict in capsys.readouterr().out
+    assert picture.read_text().lstrip().startswith("<?xml")
+
+
+def test_the_power_of_the_best_rate(tmp_path, capsys):
+    exact = fit_rates(rates(), resamples=3)
+    assert exact.value["power"] == pytest.approx(-0.5) and exact.value["lr at 64"] == pytest.approx(0.1 * 2**0.3 / 8)
+    table = written(tmp_path / "rates.csv", rates(noise=0.01))
+    for claim, code in (("power=-1/2", 0), ("power=0", 1)):
+        assert exit_code("law", "--fit-rate", table, "--claim", claim, "--apart", "1/2") == code
+    capsys.readouterr()
+    assert exit_code("law", "--fit-rate", written(tmp_path / "edge.csv", rates(shift=4))) == 2
+    assert "size 64: the best rate, 0.025, is the smallest that was tried" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("N,loss\n1,2\n", "has no column 'D'"),
+        ("N,D,loss\n1,2,x\n", "line 2: loss is 'x'; give a positive number"),
+        ("N,D,loss\n1,-2,3\n", "line 2: D is '-2'"),
+        ("N,D,loss\n", "has no rows"),
+        ("N,D,loss\n1,2,3\n2,3,4\n", "2 runs for 5 unknowns; give more runs"),
+    ],
+)
+def test_a_bad_table_is_one_line(tmp_path, capsys, text, said):
+    (tmp_path / "x.csv").write_text(text)
+    assert exit_code("law", "chinchilla", "--fit", str(tmp_path / "x.csv")) == 2
+    error = capsys.readouterr().err
+    assert said in error and len(error.splitlines()) == 1

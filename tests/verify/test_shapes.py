@@ -1,0 +1,161 @@
+"""Modules that cannot be read: numbers by the shapes of their parameters, what the answer says of itself, its check."""
+
+from fractions import Fraction
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import nn
+
+from scaling_algebra import derive, plan
+from scaling_algebra.errors import UsageError
+from scaling_algebra.spec.powers import Power
+from scaling_algebra.verify.apply.checking import check_model
+from scaling_algebra.verify.judging.fit import Verdict
+from scaling_algebra.verify.tracing import Unreadable, traced
+from scaling_algebra.verify.tracing.shapes import by_shape, read
+
+from ..shared import scalecalc
+
+
+class Odd(nn.Module):
+    """A module with a call that no rule reads, whose parameters are of every kind."""
+
+    def __init__(self, sizes):
+        super().__init__()
+        n, k, m = sizes["N"], sizes["N_e"], sizes["M"]
+        self.emb, self.conv, self.norm = nn.Embedding(9, n), nn.Conv1d(n, n, 3, padding=1), nn.LayerNorm(n)
+        self.router, self.head = nn.Linear(n, m, bias=False), nn.Linear(n, 9, bias=False)
+        self.up, self.down = (nn.Parameter(torch.randn(m, *side) / 6) for side in ((n, k), (k, n)))
+        self.loose, self.places = nn.Parameter(torch.randn(n, k)), nn.Parameter(torch.randn(1, 5, n))
+        self.blocks = nn.ModuleList(nn.Linear(n, n) for _ in range(2))
+
+    def forward(self, ids):
+        h = self.norm(torch.fft.fft(self.emb(ids) + self.places).real)
+        h = h + self.conv(h.transpose(1, 2)).transpose(1, 2)
+        for block in self.blocks:
+            h = h + block(h).tanh()
+        y = torch.einsum("btmk,mkn->btmn", torch.einsum("btn,mnk->btmk", h, self.up).relu(), self.down)
+        h = h + (self.router(h).softmax(-1)[..., None] * y).sum(2) + 0 * torch.kron(self.loose, self.loose).sum()
+        return self.head(h)
+
+
+def odd(sizes):
+    return Odd(sizes)
+
+
+def powers(d, name):
+    return tuple(map(str, (d[name].init_std, d[name].lr, d[name].eps)))
+
+
+def test_the_law_of_every_kind_of_parameter():
+    with pytest.raises(Unreadable, match="fft_fft: no rule"):
+        traced(odd)
+    reading = read(odd)
+    assert "fft_fft: no rule for this call" in reading.network.unread
+    d = derive(ray="N=1,N_e=1,M=0", optimizer="adamw", parameterization="mup", network=reading.network)
+    assert powers(d, "emb.weight") == powers(d, "norm.weight") == powers(d, "places") == ("1", "1", "N^-1")
+    assert powers(d, "conv.weight") == powers(d, "blocks.*.weight") == ("N^(-1/2)", "N^-1", "N^-1")
+    assert powers(d, "head.weight") == ("N^-1", "N^-1", "1")
+    assert powers(d, "up") == ("N^(-1/2)", "N^-1", "N_e^-1") and powers(d, "down") == ("N_e^(-1/2)", "N_e^-1", "N^-1")
+    sgd = derive(ray="N=1,N_e=0,M=0", optimizer="sgd", parameterization="mup", network=reading.network)
+    assert (
+        str(sgd["emb.weight"].lr) == "N" and str(sgd["head.weight"].lr) == "N^-1" and str(sgd["conv.weight"].lr) == "1"
+    )
+    notes = dict(reading.notes)
+    assert "no call says which side" in notes["loose"] and set(notes) == {"loose", "down"}
+
+
+def test_of_a_multilayer_perceptron_it_is_what_is_derived():
+    def build(sizes):
+        n = sizes["N"]
+        return nn.Sequential(
+            nn.Linear(5, n, bias=False), nn.Tanh(), nn.Linear(n, n, bias=False), nn.Linear(n, 3, bias=False)
+        )
+
+    for optimizer in ("sgd", "adamw", "muon"):
+        known, shapes = (
+            derive(ray="N=1", optimizer=optimizer, parameterization="mup", network=t.network)
+            for t in (traced(build), by_shape(build, None, "why"))
+        )
+        assert known.scaling.tensors == shapes.scaling.tensors
+
+
+def test_a_tied_tensor_is_named():
+    class Tied(nn.Module):
+        def __init__(self, n):
+            super().__init__()
+            self.emb, self.head = nn.Embedding(9, n), nn.Linear(n, 9, bias=False)
+            self.head.weight = self.emb.weight
+
+        def forward(self, ids):
+            return self.head(torch.fft.fft(self.emb(ids)).real)
+
+    assert "used in two ways" in dict(read(lambda s: Tied(s["N"])).notes)["emb.weight"]
+
+
+def test_parameters_without_a_name_of_their_own():
+    def build(sizes):
+        n = sizes["N"]
+        return nn.Sequential(nn.Embedding(9, n), nn.LSTM(n, n, batch_first=True)), torch.arange(5)[None]
+
+    d = derive(ray="N=1", optimizer="adamw", parameterization="mup", network=read(build).network)
+    assert powers(d, "0.weight") == ("1", "1", "N^-1") and powers(d, "1.weight_hh_l0") == ("N^(-1/2)", "N^-1", "N^-1")
+
+
+def test_what_an_answer_by_shape_does_not_claim(tmp_path):
+    network = read(odd).network
+    with pytest.raises(UsageError, match="by shape, nothing is known of MSSP"):
+        derive(ray="N=1,N_e=1,M=0", optimizer="adamw", parameterization="mssp", network=network)
+    with pytest.raises(UsageError, match="by shape, nothing is known of the depth: keep L"):
+        plan(odd, "N=32,N_e=24,M=4,L=2", "N=64,N_e=24,M=4,L=4")
+    with pytest.raises(Unreadable, match="fft_fft"):
+        plan(odd, "N=32,N_e=24,M=4", "N=64,N_e=24,M=4", strict=True)
+    (tmp_path / "mine.py").write_text(
+        "import torch\nfrom torch import nn\nclass M(nn.Linear):\n    def forward(self, x):\n"
+        "        return torch.fft.fft(super().forward(x)).real\ndef build(s):\n    return M(5, s['N'])\n"
+    )
+    model = f"{tmp_path}/mine.py:build"
+    answer = scalecalc("derive", "--model", model, "--optimizer", "adamw")
+    assert answer.exit_code == 3
+    first, *lines = answer.output.splitlines()
+    assert "by shape" in first and any("by shape" in x and "fft_fft: no rule for this call" in x for x in lines)
+    for words in (["derive", "--strict"], ["derive", "--prove"], ["signals"], ["list"]):
+        answer = scalecalc(words[0], "--model", model, *words[1:])
+        assert answer.exit_code == 2 and "fft_fft" in answer.output
+
+
+def test_a_plan_by_shape_says_so_and_trains():
+    p = plan(odd, "N=16,N_e=8,M=4", "N=64,N_e=32,M=4", lr=1e-3, eps=1e-8, std=0.1)
+    assert "by shape" in str(p).splitlines()[0] and p["blocks.1.weight"].settings["lr"].target == 1e-3 / 4
+    torch.optim.AdamW(p.param_groups(p.init_()))
+
+
+def small(sizes):
+    n = sizes["N"]
+
+    class Mixed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.mid, self.last = (
+                nn.Linear(5, n, bias=False),
+                nn.Linear(n, n, bias=False),
+                nn.Linear(n, 3, bias=False),
+            )
+
+        def forward(self, x):
+            h = torch.fft.fft(self.first(x)[..., :1]).real.tanh() + self.first(x)
+            return self.last(self.mid(h).tanh())
+
+    return Mixed(), torch.randn(6, 5, generator=torch.Generator().manual_seed(0))
+
+
+def test_a_check_by_shape_agrees_and_finds_a_planted_rate():
+    good = check_model(small, "N=16", "N=144", seeds=4)
+    assert good.exit_code == 0 and "by shape" in good.environment["read"][0]
+    assert {r.quantity for r in good.rows} >= {"mid.weight.update", "mid: output", "output"}
+    assert any("standard parameterization refuted" in str(g) for g in good.gates)
+    bad = check_model(small, "N=16", "N=144", seeds=4, rules={"mid.weight": {"lr": Power()}})
+    refuted = {r.quantity for r in bad.rows if r.verdict is Verdict.REFUTED}
+    assert "mid.weight.update" in refuted and bad.exit_code == 1
+    assert all(r.predicted == Fraction(0) for r in bad.rows)

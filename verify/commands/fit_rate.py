@@ -1,0 +1,30 @@
+"""``scalecalc law --fit-rate``: the best learning rate of every size, and its power in the size."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from scaling_algebra.commands.options import Answer, examples, printed
+from scaling_algebra.limits import rational
+from scaling_algebra.verify.judging.laws import fit_rates
+
+from .fit_law import APART, CLAIM, FittedAnswer, claimed, table
+
+
+@click.command("law --fit-rate", epilog=examples("scalecalc law --fit-rate runs.csv --claim power=-1 --apart 1/2"))
+@click.argument("runs", type=click.Path(path_type=Path), metavar="RUNS.csv")
+@CLAIM
+@APART
+@printed()
+def command(runs: Path, claims: tuple[str, ...], apart: str) -> tuple[Answer, int]:
+    """Fit the best rate of every size by a parabola in log lr, and its power in the size, with 90 % intervals.
+
+    RUNS.csv has columns size, lr, loss; the best rate of every size lies between others. Exit codes: 0 fitted, no claim
+    refuted; 1 a claim is refuted; 3 one is inconclusive.
+    """
+    a = FittedAnswer(
+        "best rate", fit_rates(table(runs, ("size", "lr", "loss"))), claimed(claims), float(rational(apart))
+    )
+    return a.document(), a.code

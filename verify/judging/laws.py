@@ -1,0 +1,203 @@
+"""Laws fitted to runs: the parameters of a sum of powers, the optimum that follows, and the best rate at each size.
+
+A sum is fitted as Hoffmann et al. (2022) fit theirs: the log of the loss against a log-sum-exp of its terms, under a
+Huber loss, from several starts. Intervals are percentiles of fits to runs drawn again. Needs scipy, no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from typing import Any
+
+import numpy as np
+import sympy
+from scipy.optimize import least_squares
+from scipy.special import logsumexp
+
+from scaling_algebra.errors import UsageError
+from scaling_algebra.laws.monomials import Expr, Posynomial, parameter
+
+from .regions import Acceptance, Verdict
+from .resampling import Array
+
+HUBER, LEVEL, RESAMPLES, STARTS = 1e-3, 0.9, 200, (0.2, 0.5, 1.0)
+"""Width of the Huber loss in logs; level of the intervals; fits to runs drawn again; powers that fits start from."""
+LOSS, FLOOR, MOST = "loss", "E", 60.0
+"""The column of losses, the constant under every sum, and the largest log of a constant."""
+
+Columns = Mapping[str, Array]
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """Numbers with their intervals.
+
+    Attributes:
+        value, low, high: by name. residuals: log of the loss over the fitted one, by run.
+    """
+
+    value: Mapping[str, float]
+    low: Mapping[str, float]
+    high: Mapping[str, float]
+    residuals: Array
+
+    def verdict(self, name: str, claimed: float, apart: float) -> Verdict:
+        """The verdict on a claimed number, where numbers this far apart are told from each other."""
+        return Acceptance(claimed, claimed, near=apart / 5, far=apart).verdict(self.low[name], self.high[name])
+
+
+@dataclass(frozen=True)
+class FittedSum:
+    """``loss = E + sum of monomials`` in the columns of a table.
+
+    Attributes:
+        sum: without E. names: columns that it is in; every other base is a constant that is fitted.
+        derived: formulas of the parameters that are wanted, by name.
+    """
+
+    sum: Posynomial
+    names: tuple[str, ...]
+    derived: Mapping[str, Expr]
+
+    @cached_property
+    def constants(self) -> list[str]:
+        return [FLOOR, *sorted(self.sum.quantities - set(self.names))]
+
+    @cached_property
+    def parameters(self) -> list[str]:
+        return sorted(self.sum.parameters)
+
+    @cached_property
+    def _offsets(self) -> list[float]:
+        """Log of the number before every term, E first."""
+        return [0.0, *(float(sympy.log(term.coefficient)) for term in self.sum.terms)]
+
+    @cached_property
+    def _powers(self) -> list[tuple[int, str, Any, Any]]:
+        """Term, base, power and its derivatives, as functions of the parameters."""
+        symbols = [parameter(p) for p in self.parameters]
+        return [
+            (k, q, sympy.lambdify([symbols], e), sympy.lambdify([symbols], [sympy.diff(e, x) for x in symbols]))
+            for k, term in enumerate(self.sum.terms, 1)
+            for q, e in term.powers
+        ]
+
+    def logs(self, theta: Array, x: Columns) -> tuple[Array, Array]:
+        """Log of the loss of every run, and its derivatives; theta: logs of constants, then of parameters."""
+        count, runs = len(self.constants), len(x[LOSS])
+        values = np.exp(theta[count:])
+        terms, slopes = np.zeros((len(self.sum.terms) + 1, runs)), np.zeros((len(self.sum.terms) + 1, len(theta), runs))
+        terms += np.array(self._offsets)[:, None]
+        terms[0], slopes[0, 0] = theta[0], 1.0
+        for k, q, power, derivatives in self._powers:
+            at = self.constants.index(q) if q in self.constants else None
+            log = theta[at] if at is not None else np.log(x[q])
+            terms[k] += power(values) * log
+            slopes[k, count:] += np.outer(np.array(derivatives(values)) * values, log * np.ones(runs))
+            if at is not None:
+                slopes[k, at] += power(values)
+        whole = logsumexp(terms, axis=0)
+        return whole, np.einsum("kn,kpn->np", np.exp(terms - whole), slopes)
+
+    def best(self, x: Columns, starts: Sequence[Array]) -> Array:
+        """The parameters of the smallest Huber loss that any start leads to."""
+        y = np.log(x[LOSS])
+        found = [
+            least_squares(
+                lambda theta: self.logs(theta, x)[0] - y,
+                np.clip(start, -MOST, MOST),
+                jac=lambda theta: self.logs(theta, x)[1],
+                bounds=(-MOST - 1, MOST + 1),
+                loss="huber",
+                f_scale=HUBER,
+                x_scale="jac",
+                max_nfev=300,
+            )
+            for start in starts
+        ]
+        return np.asarray(min(found, key=lambda f: f.cost).x)
+
+    def starts(self, x: Columns) -> Iterator[Array]:
+        """Every choice of powers, each term as large as the others at the mean run."""
+        smallest, middle = x[LOSS].min(), {q: float(np.log(x[q]).mean()) for q in self.names}
+        for share, powers in product((0.5, 0.9), product(STARTS, repeat=len(self.parameters))):
+            theta = np.zeros(len(self.constants) + len(powers))
+            theta[0], theta[len(self.constants) :] = np.log(share * smallest), np.log(powers)
+            rest = np.log(max(x[LOSS].mean() - share * smallest, 1e-9) / len(self.sum.terms))
+            for k, term in enumerate(self.sum.terms, 1):
+                own = [self.constants.index(q) for q in term.quantities if q in self.constants]
+                size = sum(
+                    float(power(powers)) * middle[q] for j, q, power, _ in self._powers if j == k and q in middle
+                )
+                theta[own[:1]] = rest - size - self._offsets[k]
+            yield theta
+
+    def named(self, theta: Array) -> dict[str, float]:
+        """Numbers by name: parameters, what follows from them, constants."""
+        values = dict(zip([*self.constants, *self.parameters], map(float, np.exp(theta)), strict=True))
+        at = {parameter(name): value for name, value in values.items()}
+        found = {name: float(e.subs(at)) for name, e in self.derived.items()}
+        return {**{p: values[p] for p in self.parameters}, **found, **{c: values[c] for c in self.constants}}
+
+    def fit(self, x: Columns, resamples: int = 0, seed: int = 0) -> Fitted:
+        """The fit to runs, with intervals from runs drawn again."""
+        runs, theta = len(x[LOSS]), self.best(x, list(self.starts(x)))
+        if runs <= len(theta):
+            raise UsageError(f"{runs} runs for {len(theta)} unknowns; give more runs")
+        drawn = np.random.default_rng(seed).integers(runs, size=(resamples or RESAMPLES, runs))
+        again = [self.named(self.best({q: v[rows] for q, v in x.items()}, [theta])) for rows in drawn]
+        return _with_intervals(self.named(theta), again, np.log(x[LOSS]) - self.logs(theta, x)[0])
+
+
+def fit_rates(x: Columns, resamples: int = 0, seed: int = 0) -> Fitted:
+    """The best rate of every size, ``lr at SIZE``, and its power in the size; columns size, lr, loss.
+
+    Raises:
+        UsageError: a size whose best rate is the smallest or largest tried, or fewer than three sizes.
+    """
+    sizes = np.unique(x["size"])
+    if len(sizes) < 3:
+        raise UsageError(f"{len(sizes)} sizes show no power; give runs at three or more")
+    rng, curves = np.random.default_rng(seed), [_parabola(x, float(n)) for n in sizes]
+
+    def named(best: Sequence[float]) -> dict[str, float]:
+        slope = float(np.polyfit(np.log(sizes), best, 1)[0])
+        return {"power": slope, **{f"lr at {n:g}": float(np.exp(b)) for n, b in zip(sizes, best, strict=True)}}
+
+    again = []
+    for _ in range(resamples or RESAMPLES):  # parabolas with errors drawn again
+        best = []
+        for u, fitted, errors in curves:
+            spread = (len(u) / max(1, len(u) - 3)) ** 0.5
+            a, b, _c = np.polyfit(u, fitted + spread * rng.choice(errors, len(u)), 2)
+            best.append(float(np.clip(-b / (2 * a), u.min(), u.max())) if a > 0 else float(rng.choice(u)))
+        again.append(named(best))
+    value = named([-np.polyfit(u, y, 2)[1] / (2 * np.polyfit(u, y, 2)[0]) for u, y, _ in curves])
+    return _with_intervals(value, again, np.concatenate([errors for *_, errors in curves]))
+
+
+def _parabola(x: Columns, n: float) -> tuple[Array, Array, Array]:
+    """Logs of the rates beside the best one of a size, the fitted parabola there, and what is left."""
+    mine = x["size"] == n
+    u, y = np.log(x["lr"][mine]), x[LOSS][mine]
+    rates = np.unique(u)
+    at = int(np.argmin([y[u == r].mean() for r in rates]))
+    if not 0 < at < len(rates) - 1:
+        where = "smallest" if at == 0 else "largest"
+        raise UsageError(f"size {n:g}: the best rate, {np.exp(rates[at]):g}, is the {where} that was tried; try more")
+    near = (u >= rates[max(0, at - 2)]) & (u <= rates[min(len(rates) - 1, at + 2)])
+    u, y = u[near], y[near]
+    curve = np.polyfit(u, y, 2)
+    if curve[0] <= 0 or not u.min() < -curve[1] / (2 * curve[0]) < u.max():
+        raise UsageError(f"size {n:g}: no minimum of the loss between the rates that were tried; try more")
+    fitted = np.polyval(curve, u)
+    return u, fitted, y - fitted
+
+
+def _with_intervals(value: dict[str, float], again: Sequence[Mapping[str, float]], residuals: Array) -> Fitted:
+    ends = {name: np.quantile([a[name] for a in again], [(1 - LEVEL) / 2, (1 + LEVEL) / 2]) for name in value}
+    low, high = ({name: float(end[k]) for name, end in ends.items()} for k in (0, 1))
+    return Fitted(value, low, high, residuals)

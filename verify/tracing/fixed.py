@@ -1,0 +1,240 @@
+"""Constants, and every linear map along axes that do not grow: y[p,a] = C[p,q] x[q,a], with C read off the call.
+
+A call that no row of the table reads is made again with unit vectors along the dimensions of its signals that do not
+grow, beside one random vector along those that do. Where each result is a multiple of that vector the call is linear,
+and the multiples are C. Read next: ``reading.py`` (products), ``table.py`` (who asks), ``writing.py`` (the constant's
+letters).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from .graph import Dims, IndexClass, TracedNode, View
+from .recording import Recording, Ref, TorchCall, mapped, refs
+
+if TYPE_CHECKING:
+    from .reading import Reader
+
+MOST = 3000
+"""Calls that are made to read one off, at most."""
+CLOSE = 1e-6
+
+
+def fixed(reader: Reader, values: Sequence[Tensor], classes: Sequence[IndexClass], dims: Dims) -> View:
+    """A constant of the equations.
+
+    Args:
+        values: at every build. classes: of its indices. dims: the indices of every dimension.
+
+    Raises:
+        Unreadable: entries that change with the sizes.
+    """
+    value = values[0].double().reshape([c.root().sizes[0] for c in classes])
+    sizes = [float(v.double().square().mean().sqrt()) for v in values]
+    if min(sizes) <= 0 or max(sizes) > (1 + 1e-3) * min(sizes):
+        raise reader.fail("a constant whose entries change with the sizes; no equation says this")
+    mark = tuple(value.shape), value.numpy().tobytes()
+    node = reader.fixed.setdefault(mark, TracedNode("fixed", list(classes), reader.where, value=value))
+    return View(node, dims)
+
+
+def constant(reader: Reader, x: View) -> View:
+    """A constant tensor of a call as one of the equations; along an axis that grows all of its entries are one.
+
+    Raises:
+        Unreadable: they are not.
+    """
+    classes: list[IndexClass] = []
+    dims: Dims = []
+    values = x.node.value
+    for d, dim in enumerate(x.dims):
+        own = [e for e in dim if isinstance(e, IndexClass)]
+        if any(not e.fixed for e in own):
+            values, own = alike(reader, values, d), []
+        dims.append(tuple(range(len(classes), len(classes) + len(own))))
+        classes += own
+    return fixed(reader, values, classes, dims)
+
+
+def alike(reader: Reader, values: Sequence[Tensor], d: int) -> list[Tensor]:
+    """Values with one entry along a dimension.
+
+    Raises:
+        Unreadable: several differ.
+    """
+    if any(bool((v.diff(dim=d) != 0).any()) for v in values):
+        raise reader.fail("a constant that differs along an axis that grows; make it a parameter, or data")
+    return [v.narrow(d, 0, 1) for v in values]
+
+
+def made(call: TorchCall, run: Recording, value: Mapping[int, Tensor]) -> list[Tensor]:
+    """The results of a call with other tensors, by number."""
+
+    def get(ref: Ref) -> Tensor:
+        x = run.tensors[ref.number]
+        return value.get(ref.number, x).to(x.dtype).clone()
+
+    arguments, keywords = mapped((call.arguments, call.keywords), Ref, get)
+    with torch.no_grad():
+        out = call.function(*arguments, **keywords)
+    results = [arguments[0]] if call.name == "__setitem__" else _tensors(out)
+    if not all(x.is_floating_point() for x in results):
+        raise TypeError("results that are no real numbers")
+    return [x.double() for x in results]
+
+
+def _tensors(out: Any) -> list[Tensor]:
+    return [out] if isinstance(out, Tensor) else [x for part in out for x in _tensors(part)] if out is not None else []
+
+
+def linear(reader: Reader) -> list[View]:
+    """The results of a call that is linear in its signals, along axes that do not grow.
+
+    Raises:
+        Unreadable: it is not.
+    """
+    numbers = [[r.number for r in refs((c.arguments, c.keywords))] for c in reader.calls]
+    views = {k: reader.view(Ref(n)) for k, n in enumerate(numbers[0])}
+    places = [k for k, v in views.items() if v.node.kind != "const"]
+    run = reader.runs[0]
+    real = all(run.tensors[numbers[0][k]].is_floating_point() and views[k].node.kind != "pieces" for k in places)
+    if not places or not real or len({numbers[0][k] for k in places}) < len(places):
+        raise reader.fail("it is no linear map of its signals")
+    sides = [
+        _Side(c, r, {n[k]: torch.zeros_like(r.tensors[n[k]]) for k in places})
+        for c, r, n in zip(reader.calls, reader.runs, numbers, strict=True)
+    ]
+    terms: list[list[View]] = [[] for _ in reader.shapes]
+    alike_made = len({reader.law(views[k].node) for k in places}) < len(places)
+    for k in places:
+        for found, term in zip(terms, _maps(reader, sides, [n[k] for n in numbers], views[k], alike_made), strict=True):
+            found += [] if term is None else [term]
+    results = []
+    for k, found in enumerate(terms):
+        y = reader.add(found) if len(found) > 1 else found[0] if found else reader.constants()[k]
+        offset = sides[0].zero[k]
+        if found and bool(offset.any()):
+            for d, sizes in enumerate(zip(*reader.shapes[k], strict=True)):
+                offset = alike(reader, [offset], d)[0] if len(set(sizes)) > 1 else offset
+            y = reader.shifted(y, reader.constant([offset] * reader.builds))
+        results.append(y)
+    return results
+
+
+@dataclass
+class _Side:
+    """A call at one build, all of its signals zero."""
+
+    call: TorchCall
+    run: Recording
+    signals: Mapping[int, Tensor]
+
+    def __post_init__(self) -> None:
+        self.zero = made(self.call, self.run, self.signals)
+
+    def __call__(self, number: int, x: Tensor) -> list[Tensor]:
+        """What it makes of one signal."""
+        results = made(self.call, self.run, {**self.signals, number: x})
+        return [y - offset for y, offset in zip(results, self.zero, strict=True)]
+
+
+def _maps(
+    reader: Reader, sides: Sequence[_Side], numbers: Sequence[int], view: View, signless: bool
+) -> list[View | None]:
+    """Of every result the part that one signal makes, C times it.
+
+    Args:
+        signless: another signal of one law is added, so that C must not be negative.
+
+    Raises:
+        Unreadable: there is no C, or another one at another build.
+    """
+    dims = range(len(view.dims))
+    grows = [d for d in dims if not all(view.index(e).fixed for e in view.dims[d])]
+    stays = [d for d in dims if d not in grows]
+    outs = []
+    for shapes in reader.shapes:
+        along = [d for d, sizes in enumerate(zip(*shapes, strict=True)) if len(set(sizes)) > 1]
+        if [tuple(s[d] for s in shapes) for d in along] != [view.sizes(d, reader.builds) for d in grows]:
+            raise reader.fail("it mixes entries along an axis that grows")
+        outs.append(along)
+    shape = sides[0].run.tensors[numbers[0]].shape
+    if prod(shape[d] for d in stays) > MOST:
+        raise reader.fail("a linear map of too many entries")
+    generator = torch.Generator().manual_seed(3)
+
+    def drawn(shape: Sequence[int], dims: Sequence[int]) -> Tensor:
+        return torch.randn([shape[d] for d in dims], generator=generator, dtype=torch.float64)
+
+    def put(part: Tensor, ray: Tensor) -> Tensor:
+        order = [*stays, *grows]
+        return torch.tensordot(part, ray, 0).permute([order.index(d) for d in dims])
+
+    def last(y: Tensor, along: Sequence[int]) -> Tensor:
+        return y.movedim(list(along), [*range(-len(along), 0)])
+
+    ray, columns = drawn(shape, grows), [list[Tensor]() for _ in outs]
+    for place in itertools.product(*(range(shape[d]) for d in stays)):
+        unit = torch.zeros([shape[d] for d in stays], dtype=torch.float64)
+        unit[place] = 1
+        for y, along, column in zip(sides[0](numbers[0], put(unit, ray)), outs, columns, strict=True):
+            sums = [*range(-len(along), 0)]
+            column.append((last(y, along) * ray).sum(sums) / ray.square().sum() if sums else y / float(ray))
+    matrices = [torch.stack(c, -1).reshape([*c[0].shape, *(shape[d] for d in stays)]) for c in columns]
+    if signless and any(float(c.min()) < 0 for c in matrices):
+        raise reader.fail("a difference of two signals of one law may cancel, and the equations have no signs")
+    for side, number in zip(sides, numbers, strict=True):  # the same map of any vector, at every build
+        there = side.run.tensors[number].shape
+        part, ray = drawn(there, stays), drawn(there, grows)
+        for y, along, c in zip(side(number, put(part, ray)), outs, matrices, strict=True):
+            expected = torch.tensordot(torch.tensordot(c, part, len(stays)), ray, 0)
+            y = last(y, along)
+            if y.shape != expected.shape or float((y - expected).abs().max()) > CLOSE * max(1.0, float(y.abs().max())):
+                raise reader.fail("it mixes entries along an axis that grows, or changes with the sizes")
+    return [
+        _product(reader, view, c, (stays, grows, along), len(shapes[0]))
+        for c, along, shapes in zip(matrices, outs, reader.shapes, strict=True)
+    ]
+
+
+def _product(reader: Reader, view: View, c: Tensor, where: tuple[list[int], ...], dims: int) -> View | None:
+    """C times a signal; dimensions that pass as they are keep their letters.
+
+    Args:
+        where: dimensions of the signal that stay and that grow, and those of the result that grow. dims: of the result.
+    """
+    if not bool(c.any()):
+        return None
+    stays, grows, along = where
+    fresh = [("out", d) for d in range(dims) if d not in along]
+    keys: list[tuple[str, int]] = [*fresh, *(("in", d) for d in stays)]
+    out = [("in", grows[along.index(d)]) if d in along else ("out", d) for d in range(dims)]
+    for d in stays:  # does it pass?
+        for key in (x for x in fresh if x in keys):
+            a, b = keys.index(key), keys.index(("in", d))
+            m, n = c.movedim((a, b), (0, 1)), c.shape[a]
+            if n != c.shape[b] or n == 1:
+                continue
+            if torch.equal(m, m[:1, :1] * torch.eye(n, dtype=m.dtype).reshape(n, n, *[1] * (m.dim() - 2))):
+                c, keys = m[0, 0], [x for x in keys if x not in (key, ("in", d))]
+                out[out.index(key)] = ("in", d)
+                break
+    if c.numel() == 1 and float(c) == 1:
+        return View(view.node, [view.dims[d] if side == "in" else () for side, d in out])
+    classes: list[IndexClass] = []
+    places: Dims = []
+    for (side, d), size in zip(keys, c.shape, strict=True):
+        own = [IndexClass(view.index(e).sizes) for e in view.dims[d]] if side == "in" else []
+        own = own or [IndexClass(reader.same_everywhere(size))] * (size > 1)
+        places.append(tuple(range(len(classes), len(classes) + len(own))))
+        classes += own
+    operand = fixed(reader, [c] * reader.builds, classes, places)
+    return reader.contract([(operand, keys), (view, [("in", d) for d in range(len(view.dims))])], out)

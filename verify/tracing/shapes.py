@@ -1,0 +1,297 @@
+"""A module that cannot be read, by the shapes of its parameters: a network in which every tensor acts alone.
+
+Which dimensions of a parameter are summed is said by the call that takes it; where none says so, by its shape, and the
+answer names it as ambiguous. Read next: ``models.py`` (tries to read first), ``scaling_algebra/solver/layerwise.py``
+(the law that such a network gets).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor, nn
+
+from scaling_algebra.spec.networks.files import as_toml
+from scaling_algebra.spec.networks.grammar import network
+from scaling_algebra.spec.networks.language import Network
+
+from .gradients import FROZEN
+from .graph import NUMBER, Scaled, Sizes, Unreadable
+from .models import COUNTS, Asked, Build, Traced, built, called, doubled, exactly, traced
+from .recording import Recording, Ref, leaves, record
+from .table import plain
+from .writing import LETTERS, Powers, powers_of
+
+Places = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+"""Dimensions of a parameter: those that are summed, those that it makes, and those that count maps."""
+ENTRIES = {"add", "sub", "mul", "div", "layer_norm", "native_layer_norm", "rms_norm", "batch_norm", "group_norm",
+           "where", "cat", "addcmul", "prelu"}  # fmt: skip
+"""Calls that take a parameter entry by entry."""
+SPARE = "абвгдежзийклмнопрстуфхцчшщ"
+"""Letters of axes with a name of the user's own."""
+NEAREST = "a side of sizes {} is no power of an axis; the nearest power is taken"
+WEIGHED = "the number of these maps grows: their sum is taken for a mean, on which epsilons (of SGD rates) rest"
+TIED = (
+    "used in two ways: the numbers are those of the use with the smaller fan-in; the model is to scale the other one, "
+    "a tied readout by 1/fan_in"
+)
+UNSAID = "no call says which side of {} is summed: {}"
+
+
+@dataclass
+class Shaped:
+    """A parameter: its sizes by dimension at every build, and its places by every call that takes it."""
+
+    name: str
+    sizes: list[Sizes]
+    uses: set[Places]
+    frozen: bool
+
+
+def places(call: str, position: int, dims: int, arguments: Sequence[Any]) -> Places | None:
+    """The places of the dimensions of a parameter that is so manyeth among the tensors of a call; None: not known."""
+    every = tuple(range(dims))
+    stack = every[:-2]
+    if call == "linear" and position == 1 and dims > 1:
+        return (dims - 1,), (dims - 2,), stack
+    if call == "embedding":
+        return (0,), every[1:], ()
+    if call.startswith("conv") and position == 1:
+        summed = (0, *every[2:]) if "transpose" in call else every[1:]
+        return summed, tuple(d for d in every if d not in summed), ()
+    if call in ("matmul", "bmm", "mm", "mv", "dot", "baddbmm", "addmm", "grouped_mm"):
+        if dims == 1:
+            return every, (), ()
+        left = position == (1 if call in ("baddbmm", "addmm") else 0)
+        return ((dims - 1,), (dims - 2,), stack) if left else ((dims - 2,), (dims - 1,), stack)
+    if call == "einsum" and isinstance(arguments[0], str) and "." not in arguments[0]:
+        terms, _, out = arguments[0].replace(" ", "").partition("->")
+        mine, *others = sorted(terms.split(","), key=lambda t: terms.split(",").index(t) != position)
+        beside = set("".join(others))
+        summed = tuple(d for d, x in enumerate(mine) if x not in out)
+        return summed, tuple(d for d, x in enumerate(mine) if x in out and x not in beside), tuple(
+            d for d, x in enumerate(mine) if x in out and x in beside
+        )  # fmt: skip
+    return ((), every, ()) if dims == 1 or call in ENTRIES else None
+
+
+def used(run: Recording) -> dict[str, set[Places]]:
+    """Of every parameter its places by the calls that take it, perhaps with its dimensions in another order."""
+    orders = {number: (name, tuple(range(run.tensors[number].dim()))) for number, name in run.parameters.items()}
+    weights = set(orders)
+    found: dict[str, set[Places]] = {name: set() for name in run.parameters.values()}
+    for call in run.calls:
+        read, outs = list(leaves((call.arguments, call.keywords), Ref)), list(leaves(call.result, Ref))
+        name, made = plain(call.name), outs[0] if outs else None
+        if read and all(r.number in weights for r in read):
+            weights |= {r.number for r in outs}
+            if len(read) > 1:  # what it makes is used, in a way that is not followed
+                continue
+        for position, ref in enumerate(read):
+            if ref.number not in orders:
+                continue
+            parameter, order = orders[ref.number]
+            if len(read) == 1 and made is not None and run.tensors[made.number].dim() == len(order):
+                moved = _moved(call.function, run.tensors[ref.number], run.tensors[made.number])
+                if moved is not None:
+                    orders[made.number] = parameter, tuple(order[d] for d in moved)
+                    continue
+            at = places(name, position, len(order), call.arguments)
+            if at is not None:
+                found[parameter].add(tuple(tuple(sorted(order[d] for d in side)) for side in at))  # type: ignore[arg-type]
+    return found
+
+
+def _moved(function: Any, before: Tensor, after: Tensor) -> list[int] | None:
+    """The order in which a call puts dimensions, if it does no more."""
+    if after.numel() != before.numel() or sorted(before.shape) != sorted(after.shape):
+        return None
+    if before.shape == after.shape and bool((before == after).all()):
+        return [*range(before.dim())]
+    for order in ([*range(before.dim() - 2), before.dim() - 1, before.dim() - 2],):
+        moved = before.permute(order)
+        if moved.shape == after.shape and bool((moved == after).all()):
+            return order
+    return None
+
+
+def shaped(models: Sequence[nn.Module], run: Recording | None) -> Iterator[Shaped]:
+    """Every parameter of the first of some builds.
+
+    Raises:
+        Unreadable: another build lacks it.
+    """
+    uses = {} if run is None else used(run)
+    owners = {id(p): module for module in models[0].modules() for p in module.parameters(recurse=False)}
+    shapes = [{name: p.shape for name, p in m.named_parameters()} for m in models]
+    for name, p in models[0].named_parameters():
+        if lacks := next((k for k, other in enumerate(shapes) if len(other.get(name, ())) != p.dim()), None):
+            raise Unreadable(f"{name}: build {lacks + 1} has no such parameter; no answer by shape")
+        mine = uses.get(name) or {x for x in [_owned(owners[id(p)], p.dim())] if x is not None}
+        yield Shaped(name, [*zip(*(s[name] for s in shapes), strict=True)], mine, not p.requires_grad)
+
+
+def _owned(module: nn.Module, dims: int) -> Places | None:
+    """The places of the dimensions of a parameter by the module of torch that has it."""
+    kinds = {nn.Linear: "linear", nn.Embedding: "embedding", nn.modules.conv._ConvTransposeNd: "conv_transpose",
+             nn.modules.conv._ConvNd: "conv", nn.RNNBase: "linear", nn.RNNCellBase: "linear",
+             nn.MultiheadAttention: "linear"}  # fmt: skip
+    call = next((x for kind, x in kinds.items() if isinstance(module, kind) and dims > 1), "")
+    return places(call, 1, dims, ("",))
+
+
+class Shapes:
+    """The network of shapes.
+
+    Args:
+        builds: sizes, of every build but the first with one axis doubled.
+
+    Attributes:
+        notes: parameters whose shapes are ambiguous, as (name, note).
+    """
+
+    def __init__(self, parameters: Sequence[Shaped], builds: Sequence[Mapping[str, int]], counted: Mapping[str, str]):
+        self.builds, self.counted = builds, counted
+        self.notes: list[tuple[str, str]] = []
+        self.axes: dict[str, str] = {"x": "D"}
+        self.constants: dict[str, str] = {}
+        self.lines: list[str] = []
+        self.roles: dict[str, str] = {}
+        groups: dict[str, list[Shaped]] = {}
+        for p in parameters:
+            groups.setdefault(NUMBER.sub("*", p.name), []).append(p)
+        for pattern, group in groups.items():
+            same = all(replace(p, name="") == replace(group[0], name="") for p in group)
+            if same and not pattern.startswith("*"):  # no role begins so
+                group = [replace(group[0], name=pattern)]
+            for p in group:
+                self._tensor(p)
+
+    def _grows(self, name: str, sizes: Sizes) -> Powers:
+        """The powers of the axes that a size is, rounded where it is none."""
+        powers = powers_of(sizes, self.builds)
+        if powers is None or any(p.denominator > 1 for p in powers.values()):
+            self.notes.append((name, NEAREST.format(tuple(sizes))))
+            powers = powers_of([2.0 ** round(math.log2(n / sizes[0])) for n in sizes], self.builds) or {}
+        return powers
+
+    def _tensor(self, p: Shaped) -> None:
+        name, grows = p.name, [self._grows(p.name, s) for s in p.sizes]
+        summed, made, stack = self._places(name, p, grows)
+        taken: dict[str, int] = {}
+
+        def letters(dims: Sequence[int]) -> str:
+            found = ""
+            for axis, count in ((a, int(n)) for d in dims for a, n in grows[d].items()):
+                for _ in range(abs(count)):
+                    taken[axis] = k = taken.get(axis, -1) + 1
+                    pool = LETTERS.get(axis) or SPARE[4 * len(set(self.axes.values()) - {*LETTERS}) :]
+                    known = [x for x, a in self.axes.items() if a == axis]
+                    letter = known[k] if k < len(known) else next(x for x in pool if x not in self.axes)
+                    self.axes[letter] = axis
+                    found += letter
+            return found
+
+        read, out, maps = letters(summed), letters(made), letters(stack)
+        if (axis := self.counted.get(name)) is not None:
+            letter = next((x for x, a in self.axes.items() if a == axis), LETTERS[axis][0])
+            self.axes[letter], maps = axis, letter
+        if maps and any(self.axes[x] == "M" for x in maps):
+            self.notes.append((name, WEIGHED))
+        symbol, k = f"W{len(self.roles) + 1}", len(self.roles) + 1
+        self.roles[symbol] = name
+        source = _named(self._constant(read + maps), [*(read + maps)] or ["x"])
+        whole = [*out, *maps, *read] or ["x"]
+        self.lines.append(f"{_named(f's{k}', [*out, *maps])} = {_named(symbol, whole)} {source}")
+        if out or maps:
+            self.lines.append(f"o{k} = {_named(f's{k}', [*out, *maps])}")
+
+    def _constant(self, letters: str) -> str:
+        key = " ".join(self.axes[x] for x in letters)
+        return self.constants.setdefault(key, f"x{len(self.constants)}" if self.constants else "data")
+
+    def _places(self, name: str, p: Shaped, grows: Sequence[Powers]) -> Places:
+        """The dimensions that are summed, made and counted; where no call says so, by shape."""
+        growing = [d for d, powers in enumerate(grows) if powers]
+        kinds = {
+            tuple(tuple(tuple(sorted(grows[d].items())) for d in side if grows[d]) for side in use): use
+            for use in p.uses
+        }
+        if len(kinds) > 1:
+            use = min(kinds.values(), key=lambda u: [str(grows[d]) for d in u[0] if grows[d]])
+            self.notes.append((name, TIED))
+            return use
+        if kinds:
+            return next(iter(kinds.values()))
+        shape = tuple(sizes[0] for sizes in p.sizes)
+        if len({str(grows[d]) for d in growing}) > 1 or len(growing) > 2:
+            self.notes.append((name, UNSAID.format(shape, "the last one is taken")))
+        elif len(growing) == 1 and len(p.sizes) > 1:
+            self.notes.append((name, UNSAID.format(shape, "taken for an input's, not a readout's")))
+        if len(growing) < 2:
+            return (), tuple(range(len(p.sizes))), ()
+        *stack, made, summed = growing
+        return (summed,), (made,), tuple(stack)
+
+    def network(self, name: str, why: str) -> Network:
+        """The network, which says why it is no more."""
+        outs = [x.partition(" ")[0] for x in self.lines if "[" not in x.partition("=")[0]]
+        made = {x for line in self.lines for x in re.findall(r"\bs\d+\b", line.partition("=")[2])}
+        outs = [x for x in outs if x not in made]
+        text = "\n".join([*self.lines, f"f = {' + '.join(outs)}"])
+        used = set(re.findall(r"(?<=[\[,])\w(?=[\],])", text))
+        axes = {x: a for x, a in self.axes.items() if x in used}
+        read = network(name, text, axes, self.roles, constants=[x for x in self.constants.values() if x != "data"])
+        return replace(read, unread=why)
+
+
+def _named(name: str, letters: Sequence[str]) -> str:
+    return f"{name}[{','.join(letters)}]" if letters else name
+
+
+def read(build: Build, base: Mapping[str, int] | None = None, strict: bool = False) -> Traced:
+    """The equations of a module (``traced``); or, where they cannot be read, its shapes.
+
+    Args:
+        strict: equations, or nothing.
+
+    Raises:
+        Unreadable: strict, and not read; or no answer by shape either, since the module itself multiplies by a power.
+    """
+    try:
+        return traced(build, base)
+    except Unreadable as error:
+        if strict or isinstance(error, Scaled):
+            raise
+        why = str(error)
+    return by_shape(build, base, why)
+
+
+def by_shape(build: Build, base: Mapping[str, int] | None, why: str, name: str = "traced") -> Traced:
+    """The shapes of a module's parameters as a network; ``why`` says what stands in the way of equations."""
+    asked = Asked(base or {})
+    called(build, asked)
+    start = {axis: max(n, 2) if axis in COUNTS else n for axis, n in asked.items()}
+    builds = [start, *(doubled(start, axis) for axis in start if axis != "K")]
+    models = [called(build, sizes)[0] for sizes in builds]
+    run = None
+    try:
+        model, (inputs, keywords), _ = built(build, start)
+        with exactly():
+            run = record(model, inputs, keywords, strict=False)
+    except Exception:  # whatever hinders the run hinders the equations, and is said there; shapes need none
+        pass
+    numbers = [Counter(NUMBER.sub("*", x) for x, _ in m.named_parameters()) for m in models]
+    counted: dict[str, str] = {}
+    for pattern in numbers[0]:
+        powers = powers_of([n[pattern] or 1 for n in numbers], builds) or {}
+        counted |= {pattern: "M"} if "M" in powers else {}
+    shapes = Shapes([*shaped(models, run)], builds, counted)
+    network = shapes.network(name, why)
+    found = {x: "" if p.requires_grad else FROZEN for x, p in models[0].named_parameters()}
+    return Traced(as_toml(network), network, {}, {}, shapes.notes, {}, math.nan, start).freezing(found)
