@@ -63,7 +63,7 @@ class Face:
     @property
     def base(self) -> Structure:
         """The structure without any intervention."""
-        return self.rule.base_structure(self.rule.readout_init)
+        return self.rule.base_structure(self.network)
 
     def ray(self, rates: Sequence[int | Fraction]) -> Ray:
         return ray_along(self.axes, rates, self.fixed)

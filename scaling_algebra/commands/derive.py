@@ -255,7 +255,8 @@ def _prove(
             and proof.unique is not None
         ):
             derived = replace(derived, level=CERTIFIED) if proof.unique and proof.agrees(derived.scaling) else None
-        standard = configuration.given or configuration.readout_init == configuration.parameterization.readout_init
+        usual = configuration.parameterization.starts(configuration.network)
+        standard = configuration.given or configuration.readout_init == usual
         contradicts = proof.unique if derived is None or derived.unmet else not proof.agrees(derived.scaling)
         if derived is not None and standard and proof.unique is not None and contradicts:
             name = configuration.parameterization.name

@@ -101,7 +101,7 @@ class BoundRun(Trajectory):
         """The update of every bound, in the order of a forward and a backward pass."""
         passes: dict[Bounded, Callable[[], Signal]] = {}
         for statement in self.network.statements:
-            passes["change", statement.out] = partial(self._changed, statement)
+            passes["change", statement.out] = partial(self.moved, statement, 1)
         for statement in reversed(self.network.statements):
             if self.network.consumers(statement.out):
                 passes["gradient", statement.out] = partial(self._gradient, statement.out, 1, {}, "")
@@ -131,7 +131,7 @@ class BoundRun(Trajectory):
 
     # functions -------------------------------------------------------------------------------------------------
 
-    def _changed(self, s: Statement) -> Signal:
+    def moved(self, s: Statement, t: int) -> Signal:
         """The change of a statement's output after one more update.
 
         Law: |f(x) - f(x_0)| <= C |x - x_0| for all functions of the language, and <= C where they are bounded; a

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from scaling_algebra.spec.networks.language import Network, Product, Statement, Sum
+from scaling_algebra.spec.networks.sums import ends
 from scaling_algebra.spec.scaling import Point
 
 from .quantities import Quantity
@@ -73,11 +74,11 @@ def branches(network: Network) -> list[Branch]:
         terms = [x.name for x in s.inputs] if isinstance(s, Sum) else []
         for y in terms:
             for z in terms:
-                if z != y and z in (inputs := _ancestors(network, y)) and (ends := _ends(network, y)):
+                if z != y and z in (inputs := _ancestors(network, y)) and (last := ends(network, y)):
                     inside = inputs - _ancestors(network, z)
-                    outputs = {use.out for role in ends for use in network.uses(role)}
+                    outputs = {use.out for role in last for use in network.uses(role)}
                     after = frozenset(x for x in inside if outputs & _ancestors(network, x))
-                    residual.append(Branch(ends, inside, after))
+                    residual.append(Branch(last, inside, after))
     return residual
 
 
@@ -85,14 +86,14 @@ def _logits(network: Network) -> list[Branch]:
     """The logits of every softmax, with what is computed for these alone."""
     logits = []
     for s in network.functions:
-        if s.kind.kind == "softmax" and s.source is not None and (ends := _ends(network, s.source.name)):
+        if s.kind.kind == "softmax" and s.source is not None and (last := ends(network, s.source.name)):
             alone: set[str] = {s.source.name}
             for x in reversed(network.statements):
                 readers = network.consumers(x.out)
                 alone |= {x.out} if readers and all(y.out in alone for y, _ in readers) else set()
-            outputs = {use.out for role in ends for use in network.uses(role)}
+            outputs = {use.out for role in last for use in network.uses(role)}
             logits.append(
-                Branch(ends, frozenset(alone), frozenset(x for x in alone if outputs & _ancestors(network, x)))
+                Branch(last, frozenset(alone), frozenset(x for x in alone if outputs & _ancestors(network, x)))
             )
     return logits
 
@@ -107,18 +108,6 @@ def _ancestors(network: Network, signal: str) -> frozenset[str]:
             ancestors.add(x)
             todo += [f.name for f in producer.inputs]
     return frozenset(ancestors)
-
-
-def _ends(network: Network, signal: str) -> frozenset[str]:
-    """Tensors applied last on the way to a signal: where all of these are zero, it is."""
-    producer = network.producer(signal)
-    if isinstance(producer, Sum):
-        terms = [_ends(network, x.name) for x in producer.terms]
-        return frozenset[str]().union(*terms) if all(terms) else frozenset()
-    if not isinstance(producer, Product):
-        return frozenset()
-    here = frozenset(_tensors(network, producer))
-    return here or next(filter(None, (_ends(network, x.name) for x in producer.factors)), here)
 
 
 def _tensors(network: Network, s: Statement) -> list[str]:

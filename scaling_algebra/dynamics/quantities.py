@@ -6,7 +6,7 @@ Read next: ``analysis.py`` (evaluates them with a certificate), ``desiderata.py`
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -14,7 +14,8 @@ from scaling_algebra import limits
 from scaling_algebra.errors import UsageError, unknown_name
 from scaling_algebra.spec.networks.language import Function, Mode, Network, Product, Statement
 from scaling_algebra.spec.networks.library import MOE_BLOCK
-from scaling_algebra.spec.networks.roles import Adjoint, Experts, adjoints, experts, first_layer, one_layer, pathways
+from scaling_algebra.spec.networks.roles import Adjoint, adjoints, first_layer, forks, one_layer, pathways
+from scaling_algebra.spec.networks.sums import ExpertSum, experts
 from scaling_algebra.spec.optimizers import Trained
 
 from .run import Which
@@ -63,6 +64,10 @@ class Run(Protocol):
 
     def raw_gradient_size(self, role: str, t: int) -> Any:
         """Entry size of the gradient of a tensor."""
+
+    def alone(self, changing: str, outside: Collection[str]) -> Run:
+        """The same run if one tensor or signal alone changes: other tensors keep their initial values, and of the
+        signals that come from ``outside`` the others do."""
 
     def decaying(self) -> Run:
         """The same run, relative to initial values that do not decay."""
@@ -278,16 +283,13 @@ def _pathways(network: Network) -> list[Quantity]:
     """Of the update of the layer below the experts, what came through each path and what the router makes of it (MSSP
     paper, App. C)."""
     entries = []
-    for router in dict.fromkeys(e.router for e in experts(network)):
-        routed = next((s for s in network.uses(router)), None) if router else None
-        if routed is None or len(routed.factors) != 1:
+    for routed in (network.uses(role)[0] for role in dict.fromkeys(r for e in experts(network) for r in e.routers)):
+        if len(routed.factors) != 1 or not one_layer(network, x := routed.factors[0].name):
             continue
-        x = routed.factors[0].name
-        if not one_layer(network, x):
-            continue
+        assert routed.tensor
         change = f"d{x}_t" if first_layer(network, x) else f"{x}.effective"
-        w, paths = network.tensors[router].symbol, pathways(network, x)
-        if not {"expert", "router"} <= set(paths):
+        w, paths = network.tensors[routed.tensor.name].symbol, pathways(network, x)
+        if not forks(network, x):
             continue
         for path, via in paths.items():
             formula = f"{w}_0 times the part of {change} that came through the {path} pathway"
@@ -300,29 +302,41 @@ def _through_path(routed: Product, x: str, via: str) -> Reading:
 
 
 def _aggregates(network: Network) -> list[Quantity]:
-    """The pieces A1, A2.1, A2.2, A3, D of an aggregation of two-layer experts (MSSP paper, App. I.3)."""
+    """The pieces A1, A2.k, A3 of a sum over experts by what alone changes, and D, where the outer tensor and what it
+    acts on do (MSSP paper, App. I.3)."""
     entries = []
     for e in experts(network):
-        if e.outer is None or e.inner is None or len(e.inner.factors) != 1:
-            continue
-        assert e.outer.tensor and e.inner.tensor
-        x, below = e.aggregation.out, e.inner.factors[0].name
-        w, v = (network.tensors[s.tensor.name].symbol for s in (e.outer, e.inner) if s.tensor)
-        aggregate, letters = parts(network, e.aggregation), network.experts(e.aggregation)
-        sums = f"M^-a sum_{letters} {e.gate}_{letters}"
-        inner = {k: read for k, (_, read) in parts(network, e.inner).items()}
-        entries += [
-            Quantity(f"{x}.A1", f"{sums} {w}_0 {v}_0 {below}_0", aggregate["init"][1]),
-            Quantity(f"{x}.A2.1", f"{sums} {w}_0 {v}_0 d{below}_t", _aggregated(e, inner["propagating"])),
-            Quantity(f"{x}.A2.2", f"{sums} {w}_0 d{v}_t {below}_0", _aggregated(e, inner["effective"])),
-            Quantity(f"{x}.A3", f"{sums} d{w}_t {e.inner.out}_0", aggregate["effective"][1]),
-            Quantity(f"{x}.D", f"{sums} d{w}_t d{e.inner.out}_t", aggregate["cross"][1]),
-        ]
+        for piece, changing in e.pieces.items():
+            entries.append(Quantity(f"{e.out}.{piece}", _piece(network, e, changing), _alone(e, changing)))
+        if e.outer and "cross" in (whole := parts(network, e.aggregation)):
+            *head, acted = _piece(network, e, e.outer[0]).split(" ")
+            formula = " ".join([*head, f"d{acted.removesuffix('_0')}_t"])
+            entries.append(Quantity(f"{e.out}.D", formula, whole["cross"][1]))
     return entries
 
 
-def _aggregated(e: Experts, read: Reading) -> Reading:
-    return lambda run, t: run.part(e.aggregation, "init", "change", t, read(run, t))
+def _alone(e: ExpertSum, changing: str) -> Reading:
+    if not changing:
+        return lambda run, t: run.initial(e.out)
+    return lambda run, t: run.alone(changing, (*e.entering, *e.gates)).change(e.out, t)
+
+
+def _piece(network: Network, e: ExpertSum, changing: str) -> str:
+    """``M^-a sum_i phi_i W3_0 dW2_t h1_0``: a chain of tensors is written out, ``h2 by dG_t`` is what is none."""
+    letters = network.experts(e.aggregation)
+    factors, signal, tensor = [f"M^-a sum_{letters}", *(f"{x}_{letters}" for x in e.weights)], e.source, ""
+    while (signal in e.body and tensor != changing) or not tensor:
+        s = network.producer(signal)
+        if not isinstance(s, Product) or not s.tensor or len(s.factors) != 1:
+            break
+        tensor, w, signal = s.tensor.name, network.tensors[s.tensor.name].symbol, s.factors[0].name
+        factors.append(f"d{w}_t" if tensor == changing else f"{w}_0")
+    if not changing or tensor == changing:
+        return " ".join([*factors, f"{signal}_0"])
+    if signal == changing:
+        return " ".join([*factors, f"d{signal}_t"])
+    moved = network.tensors[changing].symbol if changing in network.tensors else changing
+    return " ".join([*factors, f"{signal} by d{moved}_t"])
 
 
 def _backward(network: Network) -> list[Quantity]:

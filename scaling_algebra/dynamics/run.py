@@ -15,7 +15,7 @@ from typing import Literal
 
 from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.signals import EntrySize, Scalar, Signal
-from scaling_algebra.spec.networks.language import Factor, Function, Mode, Network, Product, Term
+from scaling_algebra.spec.networks.language import Factor, Function, Mode, Network, Product, Statement, Term
 from scaling_algebra.spec.networks.multipliers import SHARE
 from scaling_algebra.spec.optimizers import Trained
 from scaling_algebra.spec.scaling import Point
@@ -141,6 +141,10 @@ class TrainingRun:
 
     def change(self, signal: str, t: int) -> Signal:
         """Value after t updates minus the initial value."""
+        raise NotImplementedError
+
+    def moved(self, statement: Statement, t: int) -> Signal:
+        """The change of the output of a statement, from those of what it reads and of its tensors."""
         raise NotImplementedError
 
     def at(self, factor: Factor, which: Which, t: int) -> Signal:

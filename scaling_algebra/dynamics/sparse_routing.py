@@ -251,9 +251,9 @@ class RoutedBounds(RoutedTrajectory, BoundRun):
             )
         return frozenset(network.signals) - behind
 
-    def _changed(self, s: Statement) -> Signal:
+    def moved(self, s: Statement, t: int) -> Signal:
         if s.out not in self._alike:
-            return super()._changed(s)
+            return super().moved(s, t)
         size = self._batch.bounds.get(("change", s.out))
         return self.algebra.nothing(self.network.signals[s.out]) if size is None else self._sized(s.out, size)
 

@@ -8,15 +8,16 @@ parameters make them Theta(1)).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import zip_longest
 
 from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import EntrySize, Scalar, Signal
-from scaling_algebra.spec.networks.language import Function, Product
+from scaling_algebra.spec.networks.language import Function, Product, Statement
 
+from .alone import alone
 from .norms import over
 from .rules import rule
 from .run import Increment, Modes, TrainingRun
@@ -45,7 +46,10 @@ class Trajectory(TrainingRun):
         if t == 0 or statement is None:
             return self.algebra.nothing(self.network.signals[signal])
         key = ("change", signal, t)
-        return self.kept(key, f"{signal}.change@{t}", lambda: rule(statement).change(self, statement, t))
+        return self.kept(key, f"{signal}.change@{t}", lambda: self.moved(statement, t))
+
+    def moved(self, statement: Statement, t: int) -> Signal:
+        return rule(statement).change(self, statement, t)
 
     def change_via(self, signal: str, t: int, via: str) -> Signal:
         """Part of the effective update of one tensor times one signal whose gradients came through one statement."""
@@ -93,6 +97,11 @@ class Trajectory(TrainingRun):
             raise ValueError("an inner product of signals with different indices")
         kept = "".join(x for x in experts if x in left.letters + right.letters)
         return self.algebra.contract(left, right, kept)
+
+    def alone(self, changing: str, outside: Collection[str]) -> Trajectory:
+        """The run in which one tensor, or one of the signals that come from outside, alone changes."""
+        run: Trajectory = alone(self, changing, outside)
+        return run
 
     def decaying(self) -> Trajectory:
         """The same run, with weight decay as one more step of every tensor along itself."""

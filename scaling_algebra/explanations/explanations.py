@@ -22,6 +22,7 @@ from scaling_algebra.solver.demands import HORIZON, Fixing
 from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION, Configuration, Where
 from scaling_algebra.spec.given import SETTINGS
+from scaling_algebra.spec.networks.roles import readouts
 from scaling_algebra.spec.powers import Power, symbol
 from scaling_algebra.spec.trained import OptimizerInput
 
@@ -151,9 +152,10 @@ def _setting(d: Derivation, role: str, setting: str) -> SettingExplanation:
     if setting == "eps" and value is None:
         rule = d.optimizer.of(role)
         because = f"the epsilon of {rule.name} is negligible" if rule.negligible else f"{rule.name} has no epsilon"
-    bears = tuple(d.structure) if setting == "init" and role != "readout" else ()
+    bears = tuple(d.structure) if setting == "init" and role not in readouts(d.network) else ()
     fixing, c = d.fixed_by.get(unknown), d.configuration
-    chosen = name == "readout.init" and not c.given and c.readout_init != c.parameterization.readout_init
+    started = setting == "init" and role in readouts(d.network)
+    chosen = started and not c.given and c.readout_init != c.parameterization.starts(d.network)
     if fixing is None or chosen:
         return SettingExplanation(d, name, value, because, structure=bears)
     behind = explain_quantity(d, d.analysis(), fixing.quantity, fixing.step)

@@ -32,6 +32,7 @@ from scaling_algebra.spec.configuration import DEFAULT_ARCHITECTURE, DEFAULT_OPT
 from scaling_algebra.spec.desiderata import Structure
 from scaling_algebra.spec.networks.language import Network, Product
 from scaling_algebra.spec.networks.library import architecture as _architecture
+from scaling_algebra.spec.networks.roles import readouts
 from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.parameterizations import READOUTS
 from scaling_algebra.spec.powers import Form, Power, symbol
@@ -232,8 +233,9 @@ def formula(
     net = network if isinstance(network, Network) else _architecture(network)
     rule = single(optimizer, "a formula")
     start = structure if isinstance(structure, Structure) else read_structure(structure, net)
-    if named("readout init", readout_init, {x: x for x in READOUTS}) == "zero" and "readout" in net.tensors:
-        start = replace(start, zero=start.zero | {"readout"})
+    if named("readout init", readout_init, {x: x for x in READOUTS}) == "zero":
+        zero = frozenset(readouts(net))
+        start = replace(start, zero=start.zero | zero, readouts=zero)
     match = _QUANTITY.fullmatch(what) if isinstance(what, str) else None
     if match is None:
         raise UsageError(f"cannot read the quantity {shown(what)}; write QUANTITY@t, such as h3.A2.2@1")

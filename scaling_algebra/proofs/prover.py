@@ -206,7 +206,7 @@ def prove(
     """
     asked = Configuration.of(regime, optimizer, parameterization, **where)
     asked.parameterization.check_derived(asked.network)
-    base = asked.parameterization.base_structure(asked.readout_init)
+    base = asked.parameterization.base_structure(asked.network, asked.readout_init)
     return Proof(asked, tuple(Prover.of(asked).attempts(asked.parameterization, base)))
 
 
@@ -220,7 +220,7 @@ def settled(missing: NotFound) -> tuple[Uniqueness, str]:
     if missing.undecided and not asked.effort:
         reason = reason or "a proof is tried with --effort, or --prove"
     if not reason:
-        proof = prove(asked if asked.given else asked.but(readout_init=asked.parameterization.readout_init))
+        proof = prove(asked if asked.given else asked.but(readout_init=asked.parameterization.starts(asked.network)))
         if proof.outcome.verdict is Uniqueness.IMPOSSIBLE:
             faithful = " with a derived epsilon" if asked.optimizer.regime == "derived" else ""
             line = f"proved{faithful}: none exists; derive --prove names the conflict"

@@ -111,7 +111,7 @@ def _demanded(d: Derivation, ray: Ray, scaling: Scaling) -> Iterator[tuple[str, 
     """Signals that must be Theta(1) with their monomials, after the last update up to the horizon for which these are
     known; None where they are for no update."""
     rule, look = d.configuration.parameterization, Analysis(ray, scaling.point(ray), d.optimizer, d.network)
-    demands = rule.demanded(d.network, rule.base_structure(d.configuration.readout_init))
+    demands = rule.demanded(d.network, rule.base_structure(d.network, d.configuration.readout_init))
     last = {name: x.horizon for x in demands if x.kind == "theta" for name in x.quantities}
     for name, horizon in last.items():
         for t in range(horizon, 0, -1):

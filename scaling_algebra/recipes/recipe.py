@@ -20,7 +20,7 @@ from scaling_algebra.spec.gauges import OWN
 from scaling_algebra.spec.level import Level, recorded
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import ARCHITECTURES
-from scaling_algebra.spec.networks.roles import experts
+from scaling_algebra.spec.networks.sums import experts
 from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.records import plain
@@ -328,7 +328,7 @@ def _powers(
         for network in (*block, *networks):
             rules = trained(optimizer, network, networks)
             point = Configuration.of(None, rules, parameterization, ray=_own(ray, network), network=network, **rest)
-            if point.parameterization.structural and not any(e.inner for e in experts(network)):
+            if point.parameterization.structural and not any(e.tensors for e in experts(network)):
                 point = point.but(parameterization="mup")  # they differ where experts are summed, and nowhere else
             derivations.append(derive(point).in_gauge(gauge))
         return tuple(derivations[len(block) :])

@@ -20,7 +20,7 @@ from scaling_algebra.spec.desiderata import HORIZON as HORIZON
 from scaling_algebra.spec.desiderata import Demand
 from scaling_algebra.spec.level import Open
 from scaling_algebra.spec.networks.language import Function, Network
-from scaling_algebra.spec.networks.roles import experts
+from scaling_algebra.spec.networks.sums import experts
 from scaling_algebra.spec.optimizers import Trained
 from scaling_algebra.spec.powers import Form
 
@@ -107,7 +107,7 @@ def first_power(network: Network, ray: Ray, s: Function) -> bool:
     """
     letters = network.signals[s.out] + s.over
     plain = s.kind.kind != "norm" and not s.kind.gaps and 1 in s.kind.powers
-    freed = {x.source for x in experts(network)}  # by an intervention from mu-1
+    freed = {x for e in experts(network) for x in e.last}  # by an intervention from mu-1
     return plain and not any(ray[network.axes[x]] for x in letters) and freed.isdisjoint(x.name for x in s.inputs)
 
 

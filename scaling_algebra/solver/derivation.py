@@ -26,6 +26,7 @@ from scaling_algebra.spec.gauges import GAUGES, OWN
 from scaling_algebra.spec.given import SETTINGS, unknown
 from scaling_algebra.spec.level import Level, recorded
 from scaling_algebra.spec.networks.language import Network
+from scaling_algebra.spec.networks.roles import readouts
 from scaling_algebra.spec.optimizers import Trained
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.records import plain
@@ -291,15 +292,16 @@ def _derived(asked: Configuration) -> Derivation:
         why = _reasons(asked.network, solution) | _given_reasons(asked, solution)
         reasons = {key: why[key] for key in _settings(asked.network) if key in why}
         return replace(_found(asked, solution, solution.scaling, reasons), unmet=unmet)
-    solution = solved(asked.but(readout_init=rule.readout_init))
+    usual, last = rule.starts(asked.network), readouts(asked.network)
+    solution = solved(asked.but(readout_init=usual))
     scaling, reasons, level = solution.scaling, _reasons(asked.network, solution), solution.level
-    if asked.readout_init != rule.readout_init:
-        std = None
+    if asked.readout_init != usual:
+        other: Scaling | None = None
         if asked.readout_init != "zero":
             largest = solved(asked.but(parameterization="mup", readout_init="maximal"))
-            std, level = largest.scaling.tensors["readout"].init_std, Level.of((level, largest.level)) or level
-        scaling = _with_readout(scaling, std)
-        reasons["readout", "init"] = f"chosen: readout init {asked.readout_init}"
+            other, level = largest.scaling, Level.of((level, largest.level)) or level
+        scaling = _with_readout(scaling, last, other)
+        reasons |= {(role, "init"): f"chosen: readout init {asked.readout_init}" for role in last}
     return replace(_found(asked, solution, scaling, reasons), level=level)
 
 
@@ -355,7 +357,7 @@ def searched(asked: Configuration) -> Solution | NotFound:
     rule = asked.parameterization
     try:
         solver = _solver(asked.network, asked.ray, asked.optimizer, asked.effort)
-        return solver.solve(rule, rule.base_structure(asked.readout_init), asked.given)
+        return solver.solve(rule, rule.base_structure(asked.network, asked.readout_init), asked.given)
     except Infeasible as failure:
         return NotFound(asked, str(failure), failure.undecided, failure.everywhere)
 
@@ -375,7 +377,7 @@ def _reasons(network: Network, solution: Solution) -> dict[tuple[str, str], str]
             fixing = solution.fixed_by.get(f"{letter}.{role}")
             if fixing is not None:
                 reasons[role, label] = fixing.demand.label
-            elif letter == "b" and role == "readout":
+            elif letter == "b" and role in readouts(network):
                 reasons[role, label] = "chosen: zero readout as in the MSSP paper, App. J (or --readout-init maximal)"
             elif letter == "b":
                 reasons[role, label] = (
@@ -421,7 +423,7 @@ def _found(
 ) -> Derivation:
     """A derivation with the structure of its solution; what is given and the readout are no interventions."""
     chosen = solution.structure
-    own = chosen != Structure(zero=chosen.zero & (asked.given.zero | {"readout"}))
+    own = chosen != Structure(zero=chosen.zero & (asked.given.zero | chosen.readouts))
     found = Derivation(asked, scaling, reasons, chosen if own else None, solution.rejected, solution.fixed_by)
     return replace(found, assumes=solution.assumes, level=solution.level)
 
@@ -452,7 +454,7 @@ def _defined(asked: Configuration) -> Derivation:
         )
     scaling = rule.defined(network, optimizer)
     if asked.readout_init == "zero":
-        scaling = _with_readout(scaling, None)
+        scaling = _with_readout(scaling, readouts(network), None)
     gauge = rule.name.removesuffix("-feature")
     why_lr = f"{gauge}: one global learning rate"
     if rule.rate == "feature":
@@ -495,5 +497,8 @@ def _feature_rate(asked: Configuration, scaling: Scaling) -> Scaling:
     return replace(scaling, tensors=tensors)
 
 
-def _with_readout(scaling: Scaling, std: Power | None) -> Scaling:
-    return replace(scaling, tensors={**scaling.tensors, "readout": replace(scaling.tensors["readout"], init_std=std)})
+def _with_readout(scaling: Scaling, roles: Sequence[str], other: Scaling | None) -> Scaling:
+    """With the init of the readouts from another scaling; zero where there is none."""
+    stds = {role: None if other is None else other.tensors[role].init_std for role in roles}
+    last = {role: replace(scaling.tensors[role], init_std=std) for role, std in stds.items()}
+    return replace(scaling, tensors={**scaling.tensors, **last})

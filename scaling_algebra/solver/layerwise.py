@@ -13,7 +13,7 @@ from scaling_algebra.dynamics.sparse_routing import sparse
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.desiderata import Structure, horizon
 from scaling_algebra.spec.networks.language import Network, Product
-from scaling_algebra.spec.networks.roles import experts
+from scaling_algebra.spec.networks.sums import experts
 from scaling_algebra.spec.powers import Power
 
 _LEARNED = ("effective", "cross")
@@ -32,7 +32,7 @@ def layerwise(look: Analysis, structure: Structure) -> dict[str, Power]:
     network, t = look.network, horizon(look.network, structure)
     counts = terms_behind(network, look.ray)
     powers = _multipliers(look, counts, t)
-    above = {e.source: e.aggregation for e in experts(network) if e.source in structure.exempt}
+    above = {x: e.aggregation for e in experts(network) for x in e.last if x in structure.exempt}
     for statement in network.linear:
         assert statement.tensor
         role = statement.tensor.name

@@ -49,6 +49,7 @@ from .demands import (
     violation,
 )
 from .layerwise import gradient_power, layerwise, terms_behind
+from .structures import Structures
 
 _LAZY = Fraction(2)
 """Learning rates n^-x that vanish, in units of the largest rate of the ray."""
@@ -119,7 +120,7 @@ class Solver:
         Raises:
             Infeasible: none of the structures works; the message names what failed without any intervention.
         """
-        base = given.structure(base or parameterization.base_structure(parameterization.readout_init))
+        base = given.structure(base or parameterization.base_structure(self.network))
         options = interventions(self.network, base) if parameterization.structural else [base]
         rejected: list[tuple[Structure, str]] = []
         start: dict[str, Fraction] | None = None
@@ -127,9 +128,14 @@ class Solver:
         undecided = False
         near = self._derived(parameterization, base) if given.held or (given and parameterization.structural) else []
         everywhere, failed = True, list[Demand]()
-        for structure in given.allowed(options):
+        structures = Structures(self.network, base, parameterization.structural)
+        for structure in structures:
+            if structure.zero & given.started:
+                structures.reject(structure, None)
+                continue
             demands = parameterization.demanded(self.network, structure)
             failure, sure, suspected = "", False, list[Demand]()
+            demand: Demand | None = None
             if parameterization.structural and not given and len(options) > 1:
                 suspected = [d for d in demands if (d in failed if failed else d.kind != "balanced")]
             for values in [start] if start else [*near, self.aligned(), self.lazy()]:
@@ -138,7 +144,7 @@ class Solver:
                     start = start or {**values, **look.point.values}
                     unmet, left = self._unmet(demands, look) if given else ((), self.met(demands, look))
                 except Infeasible as problem:
-                    failure, sure = str(problem), problem.everywhere
+                    failure, sure, demand = str(problem), problem.everywhere, problem.demand
                     undecided |= problem.undecided and not rejected
                     failed += [problem.demand] if problem.demand else []
                     if suspected and problem.demand and not start:  # c of descent, which counts c - d
@@ -156,6 +162,7 @@ class Solver:
                 undecided |= not (given or rejected)
                 if not (given or self.effort):
                     break
+            structures.reject(structure, demand)
             rejected.append((structure, failure))
             everywhere = everywhere and sure
         if undecided and not given:

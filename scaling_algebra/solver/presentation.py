@@ -202,7 +202,7 @@ def _title(ds: Sequence[Derivation]) -> str:
     asked = ds[0].configuration
     title = f"{' and '.join(d.configuration.parameterization.title for d in ds)} for {asked.optimizer.name}"
     title = leveled(title + (f", epsilon {asked.optimizer.regime}" if asked.optimizer.regime else ""), ds[0].level)
-    usual = asked.readout_init == asked.parameterization.readout_init or "readout.init" in asked.given
+    usual = asked.readout_init == asked.parameterization.starts(asked.network) or asked.readout_given
     title += "" if usual else f", readout init {asked.readout_init}"
     what, _, _ = asked.network.title.partition(" (")  # the source is in the whole document
     return f"{title}{f', given {asked.given}' if asked.given else ''}: {what}"

@@ -13,6 +13,7 @@ from .given import NOTHING, Given, GivenInput
 from .networks.files import as_toml, from_toml
 from .networks.language import Network
 from .networks.library import ARCHITECTURES, MOE_BLOCK, architecture
+from .networks.roles import readouts
 from .optimizers import Trained
 from .parameterizations import READOUTS, Parameterization, ReadoutInit, parameterization
 from .records import plain
@@ -125,13 +126,16 @@ class Configuration:
         stepper, epsilon = trained(optimizer, network), where.get("epsilon")
         stepper = stepper if epsilon is None else stepper.with_epsilon(epsilon)
         given = Given.of(where.get("given"), network, stepper)
-        chosen = rule.readout_init if readout is None else _readout(readout)
-        if "readout.init" in given:
-            starts: ReadoutInit = "zero" if "readout" in given.zero else "maximal"
+        network, last = given.within(network), readouts(network)
+        chosen = rule.starts(network) if readout is None else _readout(readout)
+        if chosen == "zero" and not last:
+            raise UsageError(f"{network.name}: no tensor makes the output and nothing else, so none can start at zero")
+        if any(f"{role}.init" in given for role in last):
+            starts: ReadoutInit = "zero" if given.zero.issuperset(last) else "maximal"
             if readout is not None and chosen != starts:
                 raise UsageError(f"readout init {chosen} contradicts {given}; leave it out")
             chosen = starts
-        asked = given.within(network), the_ray(regime, where.get("ray")), stepper, rule, chosen, given
+        asked = network, the_ray(regime, where.get("ray")), stepper, rule, chosen, given
         return cls(*asked, effort=bool(where.get("effort")))
 
     def but(self, **changes: Any) -> Self:
@@ -181,6 +185,11 @@ class Configuration:
             given=record.get("given"),
         )
 
+    @property
+    def readout_given(self) -> bool:
+        """An init of a readout is held."""
+        return any(f"{role}.init" in self.given for role in readouts(self.network))
+
     def __repr__(self) -> str:
         return f"<Configuration: {self}>"
 
@@ -188,7 +197,7 @@ class Configuration:
         where = "" if self.network == MOE_BLOCK else f"{self.network.title}, "
         who = f"{self.parameterization.title}, {where}{self.optimizer.name}"
         epsilon = "" if self.optimizer.regime is None else f", epsilon {self.optimizer.regime}"
-        readout = "" if "readout.init" in self.given else f", readout init {self.readout_init}"
+        readout = "" if self.readout_given else f", readout init {self.readout_init}"
         given = f", given {self.given}" if self.given else ""
         return f"{who}, {self.ray}{readout}{epsilon}{given}"
 

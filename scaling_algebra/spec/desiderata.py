@@ -7,13 +7,15 @@ Read next: ``newton.py`` (solves them), ``quantities.py`` (what the quantities a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import reduce
 from itertools import combinations
 from typing import Literal
 
 from scaling_algebra.spec.networks.language import Network, Product
-from scaling_algebra.spec.networks.roles import Adjoint, adjoints, experts, one_layer, pathways
+from scaling_algebra.spec.networks.roles import Adjoint, adjoints, forks, one_layer, readouts
+from scaling_algebra.spec.networks.sums import experts
 from scaling_algebra.spec.scaling import Point
 
 Kind = Literal["theta", "bounded", "balanced", "scale"]
@@ -35,6 +37,7 @@ class Demand:
         fixes: the unknown this demand determines, e.g. ``"b.router"``; empty for a pure check.
         because: one line for reports.
         horizon: T.
+        sum: the sum over experts that it is stated on, by what it makes; empty for none.
     """
 
     name: str
@@ -43,6 +46,7 @@ class Demand:
     fixes: str = ""
     because: str = ""
     horizon: int = HORIZON
+    sum: str = ""
 
     @property
     def label(self) -> str:
@@ -55,7 +59,8 @@ class Structure:
     """Discrete choices of a parameterization: what is zero, what experts share, which exception is allowed.
 
     Attributes:
-        zero: roles initialised to zero.
+        zero: roles initialised to zero; ``readouts``: those of them that are no intervention but a choice of readout
+            init.
         tied: roles whose initial values all experts share.
         exempt: signals before the aggregation whose own size is left free (only their aggregate must be Theta(1)).
     """
@@ -63,6 +68,7 @@ class Structure:
     zero: frozenset[str] = frozenset()
     tied: frozenset[str] = frozenset()
     exempt: frozenset[str] = frozenset()
+    readouts: frozenset[str] = field(default=frozenset(), compare=False)
 
     def point(self, network: Network, values: Mapping[str, Fraction]) -> Point:
         """The point at some values of the unknowns; an unknown without a value is 0."""
@@ -75,7 +81,7 @@ class Structure:
         return Point(b, of("c"), of("d"), multipliers, self.tied, network.frozen)
 
     def __str__(self) -> str:
-        parts = [f"zero {r}" for r in sorted(self.zero - {"readout"})] + [f"tied {r}" for r in sorted(self.tied)]
+        parts = [f"zero {r}" for r in sorted(self.zero - self.readouts)] + [f"tied {r}" for r in sorted(self.tied)]
         parts += [f"{s} free before aggregation" for s in sorted(self.exempt)]
         return ", ".join(parts) or "no intervention"
 
@@ -111,7 +117,7 @@ def horizon(network: Network, structure: Structure) -> int:
     Law: such a readout is first moved along the whole stream, of which one layer is 1/L, so that what a router learns
     of its own layer leads only once the tensors of the layers have moved, too.
     """
-    late = "readout" in structure.zero and "L" in network.axes.values()
+    late = structure.zero & {*readouts(network)} and "L" in network.axes.values()
     return HORIZON + 1 if late else HORIZON
 
 
@@ -153,7 +159,7 @@ def _of_tensor(network: Network, structure: Structure, role: str) -> list[Demand
         through = [s for s in uses if s not in free and not _fixed(network, s)]
         if free:
             why = f"the aggregate of {w}_0 {_changed(network, free[0])} is Theta(1)"
-            above = {e.source: e.aggregation.out for e in experts(network)}
+            above = {x: e.out for e in experts(network) for x in e.last}
             names = tuple(f"{above[s.out]}.propagating" for s in free)
             init = [Demand("aggregation", "theta", names, f"b.{role}", why)]
         else:
@@ -220,38 +226,40 @@ def _read(statement: Product) -> str:
 def mssp_demands(network: Network, structure: Structure) -> list[Demand]:
     """Maximal scale stability: the forward desiderata, and balance backward and across experts.
 
-    Stated on what the statements are to each other: every aggregation of two-layer experts has the pieces A1 to A3,
-    every gradient its parts. Source: MSSP paper, section 4 and App. I.3; the router's pathways: App. C.
+    Stated on every sum over experts: of its pieces by the one tensor or signal that changes, and of the parts of the
+    gradients at what its experts, their tensors and its gates read. Source: MSSP paper, section 4 and App. I.3; the
+    router's pathways: App. C.
     """
     demands = _mup(network, structure)
     for e in experts(network):
-        if e.inner is None:
-            continue
-        for piece in ("A1", "A2.1", "A2.2", "A3"):
-            name = f"{e.aggregation.out}.{piece}"
-            demands.append(Demand("MSSP-3 forward", "theta", (name,), because=f"{name} of the aggregate is Theta(1)"))
+        for piece in e.pieces:
+            name = f"{e.out}.{piece}"
+            why = f"{name} of the aggregate is Theta(1)"
+            demands.append(Demand("MSSP-3 forward", "theta", (name,), because=why, sum=e.out))
     named = {(x.signal, x.via): x for x in adjoints(network)}
     for e in experts(network):
-        if e.inner is None:
+        if not e.tensors:
             continue
-        below = e.inner.factors[0].name
-        routed = next((s.out for s in network.uses(e.router)), "") if e.router else ""
-        for key in ((e.aggregation.out, ""), (e.inner.out, ""), (e.gate, ""), (below, routed)):
+        routed = {x.name: s.out for role in e.routers for s in network.uses(role) for x in s.factors}
+        read = [x.name for s in network.linear if s.out in e.body for x in s.factors if x.name in e.body]
+        keys = [(e.out, ""), *((x, "") for x in dict.fromkeys((*read, *e.gates)))]
+        for key in (*keys, *((x, routed[x]) for x in e.entering if x in routed)):
             if key in named and named[key].parts:
                 name, parts = named[key].name, _finest(named[key])
                 why = f"the parts of {name} share one scale"
-                demands.append(Demand("MSSP-2 backward", "balanced", parts, because=why))
-        expert = named.get((below, e.inner.out))
-        if expert and expert.parts:
-            why = f"the pieces A4 to E of {expert.name} share one scale"
-            demands.append(Demand("MSSP-3 backward", "balanced", _finest(expert), because=why))
-        if {"expert", "router"} <= set(pathways(network, below)) and one_layer(network, below) and routed:
-            names = (f"{routed}.propagating.expert", f"{routed}.propagating.router")
-            why = (
-                f"the expert and the router pathway contribute to {network.tensors[e.router].symbol}_0 d{below} at one "
-            )
-            why += "scale, or not at all"
-            demands.append(Demand("MSSP pathways", "balanced", names, because=why))
+                demands.append(Demand("MSSP-2 backward", "balanced", parts, because=why, sum=e.out))
+        for below in e.entering:
+            uses = dict.fromkeys(s.out for s, _ in network.consumers(below))
+            ways = [named[below, x if len(uses) > 1 else ""] for x in uses if x in e.body]
+            if parts := tuple(part for x in ways for part in _finest(x)):
+                name = " and ".join(x.name for x in ways)
+                why = f"the pieces A4 to E of {name} share one scale"
+                demands.append(Demand("MSSP-3 backward", "balanced", parts, because=why, sum=e.out))
+            if (paths := forks(network, below)) and one_layer(network, below) and below in routed:
+                router = next(network.tensors[r].symbol for r in e.routers if network.uses(r)[0].out == routed[below])
+                names = tuple(f"{routed[below]}.propagating.{path}" for path in paths)
+                why = f"the expert and the router pathway contribute to {router}_0 d{below} at one scale, or not at all"
+                demands.append(Demand("MSSP pathways", "balanced", names, because=why, sum=e.out))
     last = horizon(network, structure)
     return [replace(demand, horizon=last) for demand in demands]
 
@@ -262,19 +270,35 @@ def _finest(gradient: Adjoint) -> tuple[str, ...]:
     return tuple(f"{gradient.name}.{k}" for k, size in sizes.items() if size == max(sizes.values()))
 
 
-def interventions(network: Network, base: Structure) -> list[Structure]:
-    """Structures MSSP may choose from, fewest interventions first: zero router init, the exception that a
-    signal before the aggregation may grow, and initial values shared by the experts in some tensors."""
-    choices: list[tuple[str, str]] = []
+@dataclass(frozen=True)
+class Intervention:
+    """Names that one field of a structure gets, and the sum over experts that they are of; empty for none."""
+
+    field: Literal["zero", "exempt", "tied"]
+    names: frozenset[str]
+    sum: str
+
+    def on(self, structure: Structure) -> Structure:
+        """The structure with this intervention."""
+        return replace(structure, **{self.field: getattr(structure, self.field) | self.names})
+
+
+def options(network: Network) -> list[Intervention]:
+    """Interventions MSSP may choose from: zero router init, the exception that a signal before the aggregation may
+    grow, and initial values shared by the experts in a tensor."""
+    found: list[Intervention] = []
     for e in experts(network):
-        choices += [("zero", e.router)] if e.router else []
-        choices += [("exempt", e.source)] if e.outer else []
-    choices += [("tied", role) for role, tensor in network.tensors.items() if tensor.experts]
+        found += [Intervention("zero", frozenset({role}), e.out) for role in e.routers]
+        found += [Intervention("exempt", frozenset(e.last), e.out)] if e.last else []
+    sums = {role: e.out for e in experts(network) for role in e.tensors}
+    tied = (role for role, tensor in network.tensors.items() if tensor.experts and role not in network.frozen)
+    return [*found, *(Intervention("tied", frozenset({role}), sums.get(role, "")) for role in tied)]
+
+
+def interventions(network: Network, base: Structure) -> list[Structure]:
+    """Structures MSSP may choose from, fewest interventions first."""
     structures = []
-    for size in range(len(choices) + 1):
-        for chosen in combinations(choices, size):
-            picked = {field: frozenset(x for f, x in chosen if f == field) for field in ("zero", "tied", "exempt")}
-            structures.append(
-                Structure(base.zero | picked["zero"], base.tied | picked["tied"], base.exempt | picked["exempt"])
-            )
+    for size in range(len(every := options(network)) + 1):
+        for chosen in combinations(every, size):
+            structures.append(reduce(lambda structure, x: x.on(structure), chosen, base))
     return structures

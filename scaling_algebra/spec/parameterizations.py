@@ -16,7 +16,8 @@ from scaling_algebra.errors import UsageError, named, unknown_name
 from .desiderata import Demand, Structure, mssp_demands, mup_demands
 from .gauges import regauged
 from .networks.language import Network
-from .networks.roles import experts
+from .networks.roles import readouts
+from .networks.sums import experts
 from .optimizers import Optimizer, Trained
 from .powers import Power
 from .scaling import Scaling, TensorScaling
@@ -75,9 +76,14 @@ class Parameterization:
         """Solved from desiderata."""
         return self.demands is not None
 
-    def base_structure(self, readout_init: str) -> Structure:
-        """The structure before any intervention."""
-        return Structure(zero=frozenset({"readout"} if readout_init == "zero" else ()))
+    def starts(self, network: Network) -> ReadoutInit:
+        """The readout init of the definition, on a network."""
+        return self.readout_init if readouts(network) else "maximal"
+
+    def base_structure(self, network: Network, readout_init: str = "") -> Structure:
+        """The structure before any intervention, by default that of the definition."""
+        zero = frozenset(readouts(network) if (readout_init or self.readout_init) == "zero" else ())
+        return Structure(zero=zero, readouts=zero)
 
     def demanded(self, network: Network, structure: Structure) -> list[Demand]:
         """The demands on a network.
@@ -93,9 +99,9 @@ class Parameterization:
         """Raises UsageError where there is nothing to solve or prove."""
         if not self.derived:
             raise unknown_name("derived parameterization", self.name, DERIVED)
-        if self.structural and not any(e.inner for e in experts(network)):
+        if self.structural and not any(e.tensors for e in experts(network)):
             raise UsageError(
-                f"{self.title} is muP on {network.name}, which has no experts of two tensors summed over an M letter: "
+                f"{self.title} is muP on {network.name}, which has no tensors summed over an M letter: "
                 "give --parameterization mup"
             )
 

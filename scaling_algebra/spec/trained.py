@@ -8,7 +8,7 @@ from scaling_algebra.errors import UsageError, shown, unknown_name
 
 from .axes import FIXED
 from .networks.language import Network
-from .networks.roles import experts
+from .networks.sums import experts
 from .optimizers import Optimizer, Optimizers, Trained, optimizer
 
 HIDDEN = "hidden"
@@ -85,7 +85,7 @@ def single(given: OptimizerInput, what: str) -> Optimizer:
 
 def hidden(network: Network) -> tuple[str, ...]:
     """Roles of the matrices of hidden layers and of experts: rows and columns grow, and it is no router."""
-    routers = {e.router for e in experts(network)}
+    routers = {role for e in experts(network) for role in e.routers}
     return tuple(
         role
         for role, x in network.tensors.items()

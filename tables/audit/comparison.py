@@ -21,7 +21,7 @@ from scaling_algebra.spec.axes import REGIMES, Ray
 from scaling_algebra.spec.given import SETTINGS
 from scaling_algebra.spec.networks.language import Sum
 from scaling_algebra.spec.networks.library import ARCHITECTURES
-from scaling_algebra.spec.networks.roles import experts
+from scaling_algebra.spec.networks.sums import experts
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS, Abc
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.tables.published.reading import SOURCES, Key, Printed, load

@@ -16,6 +16,7 @@ from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.networks.grammar import network
 from scaling_algebra.spec.networks.language import Product
 from scaling_algebra.spec.networks.library import ARCHITECTURES, AXES, MOE_BLOCK
+from scaling_algebra.spec.networks.sums import experts
 from scaling_algebra.spec.optimizers import OPTIMIZERS, optimizer
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import Scaling, TensorScaling
@@ -139,6 +140,23 @@ def test_parts_sum_to_their_whole(name, rule):
                 expected = table[whole].read(run, t).entries
                 scale = 1 + expected.abs().max()
                 torch.testing.assert_close(sum(found), expected, msg=whole, rtol=1e-7, atol=1e-9 * scale)
+
+
+@pytest.mark.parametrize("rule", ["sgd", "adam"])
+def test_pieces_of_experts_are_sums_of_which_one_tensor_changed(rule):
+    run, t = trained("swiglu", rule), 2
+    (e,), table, first, last = experts(run.network), quantities(run.network), run.states[0][0], run.states[t][0]
+    with torch.no_grad():
+        pieces = {f"{e.out}.{piece}": role for piece, role in e.pieces.items() if role in e.tensors}
+        assert list(pieces.values()) == ["U", "V", "W3"]
+        for piece, role in pieces.items():
+            weights = {name: (last if name == role else first).now[name] for name in first.now}
+            expected = run.model.signals(weights, last.noise)[e.out] - run.initial(e.out).entries
+            torch.testing.assert_close(table[piece].read(run, t).entries, expected, msg=piece, **EXACT)
+        run = trained("moe", rule)
+        inner, sums = (run.network.producer(x) for x in ("h2", "h3"))
+        expected = run.part(sums, "init", "change", t, run.part(inner, "init", "change", t)).entries
+        torch.testing.assert_close(quantities(run.network)["h3.A2.1"].read(run, t).entries, expected, **EXACT)
 
 
 @pytest.mark.parametrize(

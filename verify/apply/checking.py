@@ -27,6 +27,7 @@ from scaling_algebra.errors import UsageError, foreign, shown
 from scaling_algebra.recipes.recipe import Recipe, recipe
 from scaling_algebra.recipes.sizes import Sizes, read_sizes, way
 from scaling_algebra.solver.derivation import Derivation, derive
+from scaling_algebra.spec.networks.roles import readouts
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.hardware import spare_threads
 from scaling_algebra.verify.judging.fit import MIN_SEEDS, MIN_SIZES, Verdict
@@ -113,7 +114,7 @@ def check_model(
     zero = [
         role for role in first if all(not p.any() and (own is not None or p.dim() < 2) for p in of_role(model, role))
     ]
-    zero += _readouts(reading) if own is None else []
+    zero += readouts(reading.network) if own is None else []
     stds = _natural(model, first)
     given: Any = {"lr": lr, "std": stds, **where}
     first = recipe(sizes[0], sizes[-1], "adamw", parameterization, eps=TINY, **given)
@@ -323,16 +324,6 @@ def _natural(model: nn.Module, numbers: Recipe) -> dict[str, float]:
         own = max(float(p.double().square().mean().sqrt()) for p in of_role(model, role))
         stds[role] = min(own or most, most)
     return stds
-
-
-def _readouts(reading: Traced) -> list[str]:
-    """The tensor that makes the output, unless it has other uses."""
-    network = reading.network
-    if network.unread:
-        return []
-    (last, *_) = network.statements[-1].inputs
-    made = [s.tensor.name for s in network.linear if s.tensor is not None and s.out == last.name]
-    return [role for role in made if len(network.uses(role)) == 1 and role not in network.frozen]
 
 
 def _flat(inputs: Inputs) -> list[Tensor]:

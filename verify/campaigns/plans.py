@@ -91,7 +91,7 @@ class Job:
         parts.append(configuration.parameterization.name)
         if configuration.network != MOE_BLOCK:
             parts.append(configuration.network.name)
-        if configuration.readout_init != configuration.parameterization.readout_init:
+        if configuration.readout_init != configuration.parameterization.starts(configuration.network):
             parts.append(configuration.readout_init)
         parts += [text.replace(" = ", "=").replace(" ", ".") for text in str(configuration.given).split(", ") if text]
         parts += [self.dtype] if self.dtype != "float64" else []

@@ -6,7 +6,7 @@ with a tensor is stacked, as reading a tensor takes longest. No rule of the engi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from typing import Any, TypeVar
@@ -127,6 +127,16 @@ class Moment:
     def signals(self) -> Signals:
         """Every signal, (S, *letters)."""
         return self.model.signals(self.now, self.noise)
+
+    def alone(self, changing: str, outside: Collection[str]) -> Moment:
+        """The moment at which one tensor, or one of the signals that come from outside, alone has changed."""
+        now, initial = (
+            {role: self.now[role] if role == changing else w for role, w in self.start.items()},
+            self.initial(),
+        )
+        given = {x: (self.signals() if x == changing else initial)[x] for x in outside}
+        signals = self.model.signals(now, (self.first or self).noise, given)
+        return replace(self, now=now, known={("signals",): signals, ("initial",): initial})
 
     @remembered
     def initial(self) -> Signals:

@@ -104,14 +104,18 @@ class TorchNetwork(Replicated):
                 drawn[s.out] = torch.stack(parts).to(self.x.dtype)
         return drawn
 
-    def signals(self, weights: Mapping[str, Tensor], noise: Mapping[str, Tensor]) -> Signals:
-        """Every signal with these weights, (S, *letters)."""
+    def signals(
+        self, weights: Mapping[str, Tensor], noise: Mapping[str, Tensor], given: Mapping[str, Tensor] | None = None
+    ) -> Signals:
+        """Every signal with these weights, (S, *letters), but for those that are given."""
         replicas = len(next(iter(weights.values())))
         data = self.steady(DATA, replicas)
         signals: Signals = {x: self.steady(x, replicas) for x in self.network.constants}
         signals[DATA] = data.detach().requires_grad_() if torch.is_grad_enabled() else data
         for s in self.network.statements:
-            if isinstance(s, Product):
+            if given and s.out in given:
+                signals[s.out] = given[s.out]
+            elif isinstance(s, Product):
                 letters, tensors = self.network.signals[s.out], [s.tensor] if s.tensor else []
                 product = self.product(tensors, s.factors, letters, weights, signals)
                 signals[s.out] = product * self.multiplier(s.multipliers)

@@ -7,7 +7,7 @@ initial value, so that dW is driven by gradients and every split is an identity.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass
 
@@ -208,6 +208,13 @@ class TorchRun:
         made = [torch.zeros_like(x) if g is None else g for g, x in zip(found, sources, strict=True)]
         raw = {role: LOSS_SLOPE * g for role, g in zip(weights, made[len(names) :], strict=True)}
         return dict(zip(names, made, strict=False)), raw
+
+    @torch.no_grad()
+    def alone(self, changing: str, outside: Collection[str]) -> TorchRun:
+        """The run in which one tensor, or one of the signals that come from outside, alone changes."""
+        run = copy(self)
+        run.states = [states and (states[0].alone(changing, outside), states[1]) for states in self.states]
+        return run
 
     def decaying(self) -> TorchRun:
         """The same run, relative to initial values that do not decay."""

@@ -1,4 +1,4 @@
-"""Relations of the signals and tensors of a network: experts, gates, gradients, pathways.
+"""Relations of the signals and tensors of a network: readouts, gradients, pathways.
 
 Everything that is named by what it does is found here from the equations: no letter, signal or role has a meaning of
 its own.
@@ -13,47 +13,7 @@ from itertools import product
 from scaling_algebra.spec.axes import FIXED
 
 from .language import Function, Mode, Network, Product, Statement
-
-
-@dataclass(frozen=True)
-class Experts:
-    """An aggregation ``out = sum over experts of gate * expert`` and what makes its factors.
-
-    Attributes:
-        aggregation: the statement that sums over experts.
-        gate: the signal that weighs them; ``source``: the signal it weighs.
-        router: role of the tensor behind the gate, where there is one.
-        outer: the statement of the last tensor of every expert; ``inner``: that of the one before, if it is one of the
-            experts' own. None where the aggregation is not that of one product.
-    """
-
-    aggregation: Product
-    gate: str = ""
-    source: str = ""
-    router: str = ""
-    outer: Product | None = None
-    inner: Product | None = None
-
-
-def experts(network: Network) -> tuple[Experts, ...]:
-    """The aggregations of a network."""
-    groups = []
-    for statement in network.aggregations:
-        terms = network.terms(statement)
-        weights = [w.name for w in terms[0].weights]
-        weighed = [x.name for x in statement.factors if x.name not in weights]
-        gate, source = (weights or [""])[0], (weighed or [""])[0]
-        behind = _tensor_behind(network, gate)
-        outer = network.producer(source)
-        if not (isinstance(outer, Product) and outer.tensor and len(terms) == 1):
-            groups.append(Experts(statement, gate, source, behind))
-            continue
-        below = network.producer(outer.factors[0].name) if len(outer.factors) == 1 else None
-        inner = below if isinstance(below, Product) and below.tensor and below.factors else None
-        if inner and (not network.producer(inner.factors[0].name) or not network.tensors[inner.tensor.name].experts):  # type: ignore[union-attr]
-            inner = None
-        groups.append(Experts(statement, gate, source, behind, outer, inner))
-    return tuple(groups)
+from .sums import ExpertSum, ends, experts
 
 
 @dataclass(frozen=True)
@@ -89,14 +49,12 @@ def matrix(network: Network, role: str, flattened: bool = False, per: str = "") 
     return Matrix("".join(x for x in tensor.letters if x not in rows + columns), rows, columns)
 
 
-def _tensor_behind(network: Network, signal: str) -> str:
-    """The last tensor that a signal went through."""
-    statement = network.producer(signal)
-    while statement is not None:
-        if isinstance(statement, Product) and statement.tensor:
-            return statement.tensor.name
-        statement = network.producer(statement.inputs[0].name) if statement.inputs else None
-    return ""
+def readouts(network: Network) -> tuple[str, ...]:
+    """The tensors that make the output, and nothing else, and train: they may start at zero. Empty where there are no
+    such tensors."""
+    last = ends(network, network.output) if network.statements else frozenset()
+    alone = all(len(network.uses(role)) == 1 and role not in network.frozen for role in last)
+    return tuple(role for role in network.tensors if role in last) if alone else ()
 
 
 def first_layer(network: Network, signal: str) -> bool:
@@ -137,7 +95,8 @@ class Adjoint:
 def adjoints(network: Network) -> tuple[Adjoint, ...]:
     """The gradients at all signals, last first: each split by the initial and updated parts of up to two tensors that
     it came through; where it comes on several paths, each path too. The experts' path through three tensors has the
-    pieces A4 to E of MSSP paper, App. I.3 (eq. I.6)."""
+    pieces A4 to E of MSSP paper, App. I.3 (eq. I.6). Where more is above a sum over experts, gradients of what is read
+    below it are split by the tensors in between."""
     gradients = []
     for statement in reversed(network.statements[:-1]):
         signal, uses = statement.out, network.consumers(statement.out)
@@ -146,11 +105,38 @@ def adjoints(network: Network) -> tuple[Adjoint, ...]:
         name = gradient_name(network, signal)
         if len(uses) > 1:
             for path, via in pathways(network, signal).items():
-                behind = _through(network, *next((s, k) for s, k in uses if s.out == via))
-                gradients.append(Adjoint(f"{name}.{path}", signal, via, _parts(path, behind)))
+                s, k = next((s, k) for s, k in uses if s.out == via)
+                parts = _parts(path, _through(network, s, k)) or _below(network, signal, s, k)
+                gradients.append(Adjoint(f"{name}.{path}", signal, via, parts))
         behind = _through(network, *uses[0]) if len(uses) == 1 else ()
-        gradients.append(Adjoint(name, signal, parts=_grid(*behind) if len(behind) <= 2 else {}))
+        parts = _grid(*behind) if len(behind) <= 2 else {}
+        parts = parts or (_below(network, signal, *uses[0]) if len(uses) == 1 else {})
+        gradients.append(Adjoint(name, signal, parts=parts))
     return tuple(gradients)
+
+
+def _below(network: Network, signal: str, s: Statement, k: int) -> dict[str, dict[str, Mode]]:
+    """Parts of the gradient at a gate of experts, or at what experts and their tensors read, by the tensors up to the
+    sum."""
+    for e in experts(network):
+        inside = s is e.aggregation or s.out in e.body
+        if signal in e.entering and (inside or "router" in _reached(network, s.out, e)):
+            return _grid(*_between(network, s, k, e))
+        if inside and (signal in e.gates or (signal in e.body and isinstance(s, Product) and s.tensor)):
+            return _grid(*_between(network, s, k, e))
+    return {}
+
+
+def _between(network: Network, s: Statement, k: int, e: ExpertSum) -> tuple[str, ...]:
+    """Tensors that every path from an input of a statement to a sum over experts comes through; none if a path comes
+    through one of them twice."""
+    if s is e.aggregation:
+        return _tensors(network, e.aggregation, k)
+    own = (s.tensor.name,) if isinstance(s, Product) and s.tensor else ()
+    uses = [(x, j) for x, j in network.consumers(s.out) if x is e.aggregation or _reached(network, x.out, e)]
+    paths = [_between(network, x, j, e) for x, j in uses]
+    rest = tuple(x for x in paths[0] if all(x in path for path in paths)) if paths else ()
+    return (*own, *rest) if not set(own) & set(rest) else ()
 
 
 def pathways(network: Network, signal: str) -> dict[str, str]:
@@ -163,27 +149,29 @@ def pathways(network: Network, signal: str) -> dict[str, str]:
     return dict(sorted(paths.items()))
 
 
+def forks(network: Network, signal: str) -> tuple[str, ...]:
+    """The paths of a signal to experts and to their router, by name; empty where it does not lead to both."""
+    paths = {path: _kind(network, via) for path, via in pathways(network, signal).items()}
+    return tuple(x for x, kind in paths.items() if kind) if {"expert", "router"} <= {*paths.values()} else ()
+
+
 def _kind(network: Network, signal: str) -> str:
     """Does a signal lead to a gate of experts only, or to what is gated only?"""
-    ends = set()
-    for e in experts(network):
-        if signal == e.gate or e.gate in _above(network, signal):
-            ends.add("router")
-        if signal == e.source or e.source in _above(network, signal):
-            ends.add("expert")
+    ends = set[str]().union(*(_reached(network, signal, e) for e in experts(network)))
     return ends.pop() if len(ends) == 1 else ""
 
 
-def _above(network: Network, signal: str) -> set[str]:
-    """Signals computed from a signal, up to the first aggregation."""
-    sums = {s.out for s in network.aggregations}
-    above, todo = set[str](), [signal]
+def _reached(network: Network, signal: str, e: ExpertSum) -> set[str]:
+    """Where a signal leads before any sum over experts: to a gate of this one, to its experts."""
+    sums, ends, seen, todo = {s.out for s in network.aggregations}, set[str](), set[str](), [signal]
     while todo:
-        for s, _ in network.consumers(todo.pop()):
-            if s.out not in above:
-                above.add(s.out)
-                todo += [] if s.out in sums else [s.out]
-    return above
+        x = todo.pop()
+        if x in e.gates or x in e.body:
+            ends.add("router" if x in e.gates else "expert")
+        elif x not in sums or x == signal:
+            todo += [s.out for s, _ in network.consumers(x) if s.out not in seen]
+            seen |= {*todo}
+    return ends
 
 
 def _through(network: Network, statement: Statement, k: int) -> tuple[str, ...]:

@@ -1,0 +1,63 @@
+"""Runs in which one tensor or one signal alone changes: the pieces of a sum over experts.
+
+Law: with F(W, h) a function of the tensors W and of the signals h that enter, the piece of x is F where x alone has its
+present value, minus F where all have their initial ones. Every domain reads it by its own rules of change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from copy import copy
+from dataclasses import replace
+from typing import Any
+
+from scaling_algebra.counting.signals import Signal
+from scaling_algebra.spec.networks.language import Factor
+
+from .run import Increment, TrainingRun, Which
+
+
+class _Alone(TrainingRun):
+    """Mixed into the class of a run."""
+
+    whole: TrainingRun
+    changing: str
+    outside: frozenset[str]
+
+    def at(self, factor: Factor, which: Which, t: int) -> Signal:
+        if factor.name not in self.outside:
+            return super().at(factor, which, t)
+        if which == "change" and factor.name != self.changing:
+            return self.algebra.nothing(factor.letters)
+        return self.whole.at(factor, which if factor.name == self.changing else "initial", t)
+
+    def change(self, signal: str, t: int) -> Signal:
+        s = self.network.producer(signal)
+        if t == 0 or s is None:
+            return super().change(signal, t)
+        return self.kept(("change", signal, t), f"{signal}.change@{t}", lambda: self.moved(s, t))
+
+    def _updates(self, role: str, t: int) -> list[Increment]:
+        return self.whole._updates(role, t) if role == self.changing else []
+
+
+def alone(run: TrainingRun, changing: str, outside: Collection[str]) -> Any:
+    """A run of the same kind.
+
+    Args:
+        changing: the role of a tensor, or a signal that comes from outside.
+        outside: signals that keep their initial values, but for that one.
+    """
+    one: Any = copy(run)
+    one.__class__ = _KINDS.setdefault(type(run), type(f"Alone{type(run).__name__}", (_Alone, type(run)), {}))
+    one.context = replace(run.context, ledger=run.ledger, name=f"{run.context.name} alone {changing}", certified=_none)
+    one.whole, one.changing, one.outside = run, changing, frozenset(outside)
+    return one
+
+
+_KINDS: dict[type, type] = {}
+"""The class of such a run, for every class of runs."""
+
+
+def _none(name: str, t: int) -> None:
+    """Sizes of the whole run are not those of this one."""

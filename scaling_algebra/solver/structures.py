@@ -1,0 +1,39 @@
+"""The search for the fewest interventions: structures in the order in which they are tried."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from scaling_algebra.spec.desiderata import Demand, Intervention, Structure, options
+from scaling_algebra.spec.networks.language import Network
+
+
+class Structures:
+    """Structures with ever more interventions, each once.
+
+    Law: where a demand on one sum over experts fails, interventions in the others mend nothing: demands are in the
+    order of the equations, forward before backward, so that what comes in was met before.
+
+    Args:
+        structural: without it the base alone is tried.
+    """
+
+    def __init__(self, network: Network, base: Structure, structural: bool) -> None:
+        self.options: list[Intervention] = options(network) if structural else []
+        self._level: dict[Structure, tuple[int, ...]] = {base: ()}
+        self._next: dict[Structure, tuple[int, ...]] = {}
+        self.found = False
+
+    def __iter__(self) -> Iterator[Structure]:
+        """Where some structure was found to do, only those with as few interventions follow."""
+        while self._level:
+            yield from sorted(self._level, key=self._level.__getitem__)
+            self._level, self._next = ({} if self.found else self._next), {}
+
+    def reject(self, structure: Structure, demand: Demand | None) -> None:
+        """Tries this structure with one intervention more, in the sum over experts of the demand that it failed."""
+        chosen = self._level[structure]
+        for k, option in enumerate(self.options):
+            more, mends = option.on(structure), demand is None or not demand.sum or option.sum in ("", demand.sum)
+            if mends and more != structure and k not in chosen:
+                self._next.setdefault(more, tuple(sorted((*chosen, k))))

@@ -1,0 +1,85 @@
+"""Sums over experts of any network: their pieces, MSSP, and the readouts that the equations show."""
+
+from fractions import Fraction
+
+import pytest
+
+from scaling_algebra import derive
+from scaling_algebra.errors import UsageError
+from scaling_algebra.spec.configuration import Configuration
+from scaling_algebra.spec.desiderata import Structure, mssp_demands, options
+from scaling_algebra.spec.networks.library import ARCHITECTURES, MOE_BLOCK
+from scaling_algebra.spec.networks.roles import adjoints, readouts
+from scaling_algebra.spec.networks.sums import experts
+
+from .scenarios import network
+
+AXES = {"a": "N", "b": "N", "i": "M", "k": "N_e", "x": "D"}
+BLOCK = """h1[a]    = W1[a,x] data[x]
+psi[i]   = Q[i,a] h1[a]
+phi[i]   = gate(psi[i])
+h2[i,k]  = W2[i,k,a] h1[a]
+h3i[i,b] = W3[i,b,k] h2[i,k]
+h3[b]    = alpha phi[i] h3i[i,b]
+"""
+BIASED = BLOCK.replace("W3[i,b,k] h2[i,k]", "W3[i,b,k] h2[i,k] + B[i,b] data[x]").replace("data[x]\nh3", "data[x]\nh3")
+INSIDE = (
+    BLOCK.replace("W3[i,b,k] h2[i,k]", "W3[i,b,k] w[i,k]")
+    .replace("alpha phi[i]", "alpha")
+    .replace("h3i[i", "w[i,k]   = phi[i] h2[i,k]\nh3i[i", 1)
+)
+
+
+def test_the_pieces_of_experts():
+    assert experts(MOE_BLOCK)[0].pieces == {"A1": "", "A2.1": "h1", "A2.2": "expert_in", "A3": "expert_out"}
+    for name, read in (("swiglu", "h1"), ("mixtral", "n2"), ("qwen3-moe", "n2"), ("deepseek-v3", "n2")):
+        (e,) = experts(ARCHITECTURES[name])
+        pieces = {"A1": "", "A2.1": read, "A2.2": "expert_gate", "A2.3": "expert_in", "A3": "expert_out"}
+        assert (e.pieces, e.routers, e.last) == (pieces, ("router",), ("h3i",)), name
+
+
+def test_biases_and_gates_inside_experts():
+    (e,) = experts(network("biased", BIASED + "f = W4[b] h3[b]", AXES))
+    assert e.outer == ("W3", "B") and set(e.pieces) == {"A1", "A2.1", "A2.2", "A3.1", "A3.2"}
+    assert "h3i" in e.last and len(e.last) == 3
+    (e,) = experts(network("inside", INSIDE + "f = W4[b] h3[b]", AXES))
+    assert (e.gates, e.routers, e.tensors) == (("phi",), ("Q",), ("W2", "W3"))
+
+
+def test_gradients_below_a_norm_are_split_by_the_tensors_of_the_experts():
+    parts = {a.name: list(a.parts) for a in adjoints(ARCHITECTURES["mixtral"])}
+    assert parts["g2"] == parts["gphi"] == ["init", "update"]
+    assert parts["gn2.w"] == parts["gn2.router"] == ["init-init", "init-update", "update-init", "update-update"]
+    demanded = {q for d in mssp_demands(ARCHITECTURES["mixtral"], Structure()) for q in d.quantities}
+    assert {"h3.A2.2", "g2.update", "gn2.w.init-init", "gn2.m.update-init", "psi.propagating.w"} <= demanded
+
+
+def test_interventions_are_for_tensors_of_experts():
+    assert [(x.field, *x.names) for x in options(ARCHITECTURES["deepseek-v3"])] == [
+        *(("zero", "router"), ("exempt", "h3i")),
+        *(("tied", role) for role in ("expert_gate", "expert_in", "expert_out")),
+    ]
+
+
+@pytest.mark.parametrize("rule", ["sgd", "adam"])
+def test_mssp_of_gated_experts_of_fixed_width(rule):
+    d, mup = derive("II", rule, "mssp", architecture="swiglu"), derive("II", rule, architecture="swiglu")
+    assert d.structure[0] == "chosen: h3i free before aggregation"
+    assert str(d["expert_out"].init_std) == "M^(1/2)" and d["readout"].init_std is None
+    assert all(d[role].lr == mup[role].lr for role in d)
+    assert [role for role in d if d[role].init_std != mup[role].init_std] == ["expert_out", "readout"]
+    mine = derive("II", rule, "mssp").analysis()
+    assert d.analysis()("h3.A2.2", 2).exponent == mine("h3.A2.2", 2).exponent == Fraction(0)
+
+
+def test_the_readout_is_found_from_the_equations():
+    mine = network("mine", BLOCK + "f = W4[b] h3[b]", AXES)
+    assert readouts(mine) == ("W4",) and readouts(MOE_BLOCK) == ("readout",)
+    names = dict(zip(mine.tensors, MOE_BLOCK.tensors, strict=True))
+    for where in ({"readout_init": "zero"}, {"parameterization": "mssp"}):
+        own, block = derive("II", "adam", network=mine, **where), derive("II", "adam", **where)
+        assert {names[role]: own[role] for role in own} == dict(block.tensors)
+    assert "readout" not in str(Configuration.of("II", network=mine, given={"W4.init": 0}))
+    assert readouts(mine.freezing({"W4"})) == () == readouts(ARCHITECTURES["tied-embedding"])
+    with pytest.raises(UsageError, match="no tensor makes the output and nothing else"):
+        derive("I", architecture="tied-embedding", readout_init="zero")
