@@ -36,6 +36,7 @@ class Odd(nn.Module):
         for block in self.blocks:
             h = h + block(h).tanh()
         y = torch.einsum("btmk,mkn->btmn", torch.einsum("btn,mnk->btmk", h, self.up).relu(), self.down)
+        h = h * self.norm.weight.flip(0)
         h = h + (self.router(h).softmax(-1)[..., None] * y).sum(2) + 0 * torch.kron(self.loose, self.loose).sum()
         return self.head(h)
 

@@ -113,6 +113,8 @@ def _moved(function: Any, before: Tensor, after: Tensor) -> list[int] | None:
         return None
     if before.shape == after.shape and bool((before == after).all()):
         return [*range(before.dim())]
+    if before.dim() < 2:
+        return None
     for order in ([*range(before.dim() - 2), before.dim() - 1, before.dim() - 2],):
         moved = before.permute(order)
         if moved.shape == after.shape and bool((moved == after).all()):
