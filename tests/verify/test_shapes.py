@@ -83,7 +83,7 @@ def test_of_a_multilayer_perceptron_it_is_what_is_derived():
 
 
 def test_a_tied_tensor_is_named():
-    class Tied(nn.Module):
+    class UsedTwice(nn.Module):
         def __init__(self, n):
             super().__init__()
             self.emb, self.head = nn.Embedding(9, n), nn.Linear(n, 9, bias=False)
@@ -92,7 +92,7 @@ def test_a_tied_tensor_is_named():
         def forward(self, ids):
             return self.head(torch.fft.fft(self.emb(ids)).real)
 
-    assert "used in two ways" in dict(read(lambda s: Tied(s["N"])).notes)["emb.weight"]
+    assert "used in two ways" in dict(read(lambda s: UsedTwice(s["N"])).notes)["emb.weight"]
 
 
 def test_parameters_without_a_name_of_their_own():

@@ -26,6 +26,7 @@ class Indices:
         self.runs, self.builds, self.splits = runs, len(runs), splits
         self.leaf_sizes: dict[tuple[Any, ...], Sizes] = {}
         self.call: TorchCall | None = None
+        self.fixed: dict[Any, TracedNode] = {}
 
     def fail(self, what: str) -> Unreadable:
         """The error of the call that is read."""

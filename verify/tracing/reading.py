@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .constants import constant, fixed
 from .entries import classified
-from .fixed import constant, fixed
 from .graph import NUMBER, Dims, Entrywise, IndexClass, TracedNode, Vector, View, both, then, times, whole_of
 from .indices import Indices, Splits
 from .recording import Recording, Ref, TorchCall, leaves, refs
@@ -53,7 +53,6 @@ class Reader(Indices):
         self.read_calls: list[tuple[TorchCall, Ref, View]] = []
         self.one_hot: dict[int, TracedNode] = {}
         self.left_out: set[tuple[str, float]] = set()
-        self.fixed: dict[Any, TracedNode] = {}
         self.name = ""
         self.calls: Sequence[TorchCall] = ()
         self.shapes: list[list[tuple[int, ...]]] = []

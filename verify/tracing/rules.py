@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .fixed import constant
+from .constants import constant
 from .graph import IndexClass, View
 from .reading import Reader
 from .routing import along, softmax
