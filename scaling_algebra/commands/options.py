@@ -294,8 +294,8 @@ READOUT_INIT = click.option(
     "--readout-init",
     type=Name("readout init", READOUTS),
     metavar="KIND",
-    help=f"{' or '.join(READOUTS)}; by default that of the parameterization's definition. MSSP's "
-    "demands hold with maximal, too, and a model of text learns sooner with it under AdamW.",
+    help=f"{' or '.join(READOUTS)}; by default that of the parameterization's definition. In the "
+    "paper's block MSSP's demands hold with maximal, too, and a model of text learns sooner with it under AdamW.",
 )
 
 
