@@ -94,8 +94,8 @@ class Rendered:
         record = self.document().record
         if (found := rows(record)) is None:
             raise UsageError(f"{type(self).__name__} is no table; its record is result.document().record")
-        frame = DataFrame(found)
-        return frame.assign(level=record["level"]) if record.get("level") else frame
+        level = {"level": record["level"]} if record.get("level") else {}
+        return DataFrame([{**row, **level} for row in found])
 
     def _repr_html_(self) -> str:
         from .writers.html import fragment

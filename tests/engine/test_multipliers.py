@@ -125,7 +125,7 @@ def test_a_file_names_frozen_tensors():
     assert Configuration.from_json(d.configuration.as_json()) == d.configuration
     for wrong, words in (
         ('frozen = ["V"]', "named 'V'"),
-        ("frozen = [1]", "1 is not the name"),
+        ("frozen = [1]", "1 is not a name"),
         ('frozen = "W"', "list"),
     ):
         with pytest.raises(UsageError, match=words):

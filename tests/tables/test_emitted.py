@@ -190,7 +190,16 @@ def b2():
     every_cell(("mssp", "B.2"))
 
 
-@pytest.mark.parametrize(("ray", "std"), [("N=1,N_e=0,M=1,K=1/2,L=1/2", "K^(1/2)"), ("N=1,N_e=0,M=1,L=1/2", "M^(1/2)")])
+UNSETTLED = "K < M: since the parts of g2 must share one scale in stacks, too, the search finds no structure: undecided"
+
+
+@pytest.mark.parametrize(
+    ("ray", "std"),
+    [
+        pytest.param("N=1,N_e=0,M=1,K=1/2,L=1/2", "K^(1/2)", marks=pytest.mark.xfail(reason=UNSETTLED, strict=True)),
+        ("N=1,N_e=0,M=1,L=1/2", "M^(1/2)"),
+    ],
+)
 def test_b2_says_what_is_derived_where_fewer_experts_are_active(ray, std):
     d = derive(None, "adamw", "mssp", ray=ray, architecture="deep-moe", readout_init="maximal")
     assert (str(d["expert_out"].init_std), str(1 / d.scaling.multipliers["alpha"])) == (std, f"{std[0]}^-1")

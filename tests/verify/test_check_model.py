@@ -242,7 +242,7 @@ class Grown(nn.Module):
         (lambda s: os._exit(0), r"build\(.*\) ends the program"),
         (around(lambda model, x: os._exit(0)), "the model ends the program"),
         (around(lambda model, x: model(x) * float("nan")), "the output of the model is not a number"),
-        (around(lambda model, x: torch.ones(1, 3)), "depends on none of its parameters"),
+        (around(lambda model, x: torch.ones(1, 3)), "the output has no gradient"),
         (around(lambda model, x: model(x).detach()), "the output has no gradient"),
         (lambda s: plain(s).requires_grad_(False), "no parameter of the model trains"),
         (trained(torch.optim.AdamW), "parameters that are not of the model"),

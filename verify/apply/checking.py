@@ -114,7 +114,7 @@ def check_model(
     zero = [
         role for role in first if all(not p.any() and (own is not None or p.dim() < 2) for p in of_role(model, role))
     ]
-    zero += readouts(reading.network) if own is None else []
+    zero += readouts(reading.network) if own is None and not reading.network.unread else []
     stds = _natural(model, first)
     given: Any = {"lr": lr, "std": stds, **where}
     first = recipe(sizes[0], sizes[-1], "adamw", parameterization, eps=TINY, **given)
@@ -164,7 +164,10 @@ def _check_trains(model: nn.Module, own: torch.optim.Optimizer | None, inputs: I
     if own is not None and any(id(p) not in mine for group in own.param_groups for p in group["params"]):
         raise UsageError("the optimizer that build brings has parameters that are not of the model; give it those")
     with exactly(), foreign("the model"):
-        if not output_of(model(*inputs[0], **inputs[1])).requires_grad:
+        out = output_of(model(*inputs[0], **inputs[1]))
+        if not out.isfinite().all():
+            raise UsageError("the output of the model is not a number")
+        if not out.requires_grad:
             raise UsageError("the output has no gradient: it is detached, or computed under torch.no_grad")
 
 

@@ -139,7 +139,7 @@ class FittedSum:
         """Numbers by name: parameters, what follows from them, constants."""
         values = dict(zip([*self.constants, *self.parameters], map(float, np.exp(theta)), strict=True))
         at = {parameter(name): value for name, value in values.items()}
-        found = {name: float(e.subs(at)) for name, e in self.derived.items()}
+        found = {name: float(e.xreplace(at)) for name, e in self.derived.items()}
         return {**{p: values[p] for p in self.parameters}, **found, **{c: values[c] for c in self.constants}}
 
     def fit(self, x: Columns, resamples: int = 0, seed: int = 0) -> Fitted:

@@ -243,7 +243,7 @@ def stepper(rule: Optimizer) -> Callable[..., torch.optim.Optimizer]:
     cls: Callable[..., torch.optim.Optimizer] = found
     if rule.folded:
         cls = partial(cls, shape=rule.shape, **({"blocks": rule.blocks} if rule.blocks else {}))
-    weight = nn.Parameter(torch.ones(1, 2, 2))
+    weight = nn.Parameter(torch.ones(1, 2, 2, device="cpu"))
     weight.grad = torch.ones_like(weight)
     fold = {"fold": Fold((0,), (1,), (2,))} if rule.folded else {}
     with foreign(what):

@@ -54,6 +54,8 @@ def network(
     """
     limits.line("name", name)
     limits.line("title", title)
+    if not isinstance(constants, tuple | list | frozenset | set) or not all(isinstance(x, str) for x in constants):
+        raise UsageError(f"constants are {shown(constants)}; give the names of signals, such as ('C',)")
     if len(equations) > LONG or equations.count("\n") > MOST:
         raise UsageError(f"the equations have {len(equations)} characters; give at most {LONG}, on {MOST} lines")
     for letter, axis in axes.items():

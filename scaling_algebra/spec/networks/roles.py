@@ -51,8 +51,14 @@ def matrix(network: Network, role: str, flattened: bool = False, per: str = "") 
 
 def readouts(network: Network) -> tuple[str, ...]:
     """The tensors that make the output, and nothing else, and train: they may start at zero. Empty where there are no
-    such tensors."""
+    such tensors.
+
+    A factor of the output that reads no signal that trains, such as a temperature, is none beside one that does: with
+    both at zero no gradient reaches either.
+    """
     last = ends(network, network.output) if network.statements else frozenset()
+    above = {role for role in last if any(network.learns(x.name) for s in network.uses(role) for x in s.factors)}
+    last = above or last
     alone = all(len(network.uses(role)) == 1 and role not in network.frozen for role in last)
     return tuple(role for role in network.tensors if role in last) if alone else ()
 
