@@ -57,8 +57,8 @@ def readouts(network: Network) -> tuple[str, ...]:
     both at zero no gradient reaches either.
     """
     last = ends(network, network.output) if network.statements else frozenset()
-    above = {role for role in last if any(network.learns(x.name) for s in network.uses(role) for x in s.factors)}
-    last = above or last
+    trained = [role for role in last if any(network.learns(x.name) for s in network.uses(role) for x in s.factors)]
+    last = frozenset(trained) or last
     alone = all(len(network.uses(role)) == 1 and role not in network.frozen for role in last)
     return tuple(role for role in network.tensors if role in last) if alone else ()
 
