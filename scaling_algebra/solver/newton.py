@@ -105,11 +105,7 @@ class Solver:
         self._solved: dict[tuple[str, Structure], list[dict[str, Fraction]]] = {}
 
     def solve(
-        self,
-        parameterization: Parameterization,
-        base: Structure | None = None,
-        given: Given = NOTHING,
-        descent: bool = True,
+        self, parameterization: Parameterization, base: Structure | None = None, given: Given = NOTHING
     ) -> Solution:
         """The solution of a parameterization's demands with the fewest interventions in the structure.
 
@@ -120,7 +116,6 @@ class Solver:
 
         Args:
             base: the structure before any intervention, by default that of the parameterization's definition.
-            descent: structures are refused where gradient descent ends; where this leaves none, all are searched whole.
 
         Raises:
             Infeasible: none of the structures works; the message names what failed without any intervention.
@@ -141,7 +136,7 @@ class Solver:
             demands = parameterization.demanded(self.network, structure)
             failure, sure, suspected = "", False, list[Demand]()
             demand: Demand | None = None
-            if descent and parameterization.structural and not given and len(options) > 1:
+            if parameterization.structural and not given and len(options) > 1:
                 suspected = [d for d in demands if (d in failed if failed else d.kind != "balanced")]
             for values in [start] if start else [*near, self.aligned(), self.lazy()]:
                 try:
@@ -172,8 +167,6 @@ class Solver:
             everywhere = everywhere and sure
         if undecided and not given:
             best = self.by_layers(parameterization.demanded(self.network, base), base) or best
-        if best is None and descent and parameterization.structural and not given and len(options) > 1:
-            return self.solve(parameterization, base, given, descent=False)
         if best is None:
             raise Infeasible(rejected[0][1], undecided, everywhere=everywhere)
         return best
