@@ -98,3 +98,9 @@ def test_a_bad_table_is_one_line(tmp_path, capsys, text, said):
     assert exit_code("law", "chinchilla", "--fit", str(tmp_path / "x.csv")) == 2
     error = capsys.readouterr().err
     assert said in error and len(error.splitlines()) == 1
+
+
+def test_a_law_with_a_typo_is_no_sum(tmp_path, capsys):
+    (tmp_path / "x.csv").write_text("N,D,loss\n1,2,3\n")
+    assert exit_code("law", "moe-transfomer", "--fit", str(tmp_path / "x.csv")) == 2
+    assert "no law named 'moe-transfomer'; did you mean 'moe-transformer'?" in capsys.readouterr().err

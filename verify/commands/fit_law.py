@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from pathlib import Path
 
 import click
@@ -16,7 +17,7 @@ from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.documents.blocks import Grid, Heading, Lines, literal
 from scaling_algebra.errors import UsageError, shown
 from scaling_algebra.laws.expressions import expression
-from scaling_algebra.laws.law import Law, answer, laws, read_law
+from scaling_algebra.laws.law import Law, answer, read_law
 from scaling_algebra.limits import rational
 from scaling_algebra.verify.judging.laws import LEVEL, LOSS, Columns, Fitted, FittedSum
 from scaling_algebra.verify.judging.regions import Verdict
@@ -60,6 +61,10 @@ class FittedAnswer(Rendered):
         return Document(blocks, {"fitted": numbers, "verdicts": {k: str(v) for k, v in self.verdicts.items()}})
 
 
+NAME = re.compile(r"[A-Za-z][\w-]*")
+"""A law's name; a sum has a sign or a power."""
+
+
 def table(path: Path, wanted: tuple[str, ...]) -> Columns:
     """The columns of a CSV file that are wanted, positive numbers all.
 
@@ -91,7 +96,7 @@ def table(path: Path, wanted: tuple[str, ...]) -> Columns:
 
 def model(what: str, columns: list[str]) -> tuple[Law | None, FittedSum]:
     """The sum of a law, or a sum that is written out, over the columns of a table, and its optimum if it has one."""
-    found = read_law(what) if what in laws() or what.endswith(".toml") else None
+    found = read_law(what) if NAME.fullmatch(what) or what.endswith(".toml") else None
     if found is None:
         written = expression(what)
         return None, FittedSum(written, tuple(sorted(written.quantities & set(columns))), {})
