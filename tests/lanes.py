@@ -31,8 +31,9 @@ there all took 995 s of CPU time, and ten minutes by the clock; the fast ones ha
 LONGEST = 35.0
 FIRST = ("tests/tables", "tests/docs", "tests/engine/test_phases.py", "tests/engine/test_theorems.py")
 """Run first, by one worker: they ask the same questions, whose answers are kept while a process lasts."""
-MEMORY = 1.5 * 2**30
-"""Bytes of a process from which kept answers are forgotten before the next test."""
+MEMORY, MORE = 1.5 * 2**30, 0.4 * 2**30
+"""Bytes of a process from which kept answers are forgotten before the next test, and by which it must have grown since:
+what is freed is not given back to the system, and answers that are forgotten before each test serve none."""
 SKIPPED = {
     "no chromium or chrome on PATH": 12,
     "the assets of the page cannot be had": 12,
@@ -105,7 +106,7 @@ class Lanes:
             raise pytest.UsageError("--record-durations records whole files: no -k, no -m, no --lane check")
         if self.record and any("::" in arg for arg in config.args):
             raise pytest.UsageError("--record-durations records whole files: name no single test")
-        self.known, self.late, self.stale = recorded(), [], []
+        self.known, self.late, self.stale, self.most = recorded(), [], [], MEMORY
         self.fixtures, self.reports, self.skipped, self.collected = {}, defaultdict(dict), Counter(), set()
         self.whole = not (config.option.keyword or config.option.markexpr or any("::" in x for x in config.args))
         self.worker = hasattr(config, "workerinput")
@@ -146,9 +147,10 @@ class Lanes:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item):
-        if self.record or resident() > MEMORY:
+        if self.record or resident() > self.most:
             forget()
             gc.collect()
+            self.most = max(MEMORY, resident() + MORE)
         item.spent, item.made = 0.0, dict(self.fixtures)
         return (yield)
 

@@ -108,22 +108,23 @@ def test_what_is_derived_may_be_given(regime, rule, epsilon, parameterization):
 def test_another_value_breaks_a_desideratum(regime, rule):
     """muP is the only one, so that no other value leaves all desiderata whole; what is named is what fails."""
     plain = derive(regime, rule, "mup")
-    for k, (name, power) in enumerate(settings_of(plain)):
-        moved = power * Power.of({"N": HALF if k % 2 else -HALF})
-        try:
-            d = derive(regime, rule, "mup", given={name: moved})
-        except NotFound as failure:
-            assert name in str(failure)
-            continue
-        assert dict(settings_of(d))[name] == moved
-        assert d.unmet and ALL_HOLD not in str(d), name
-        look = Analysis(d.ray, d.scaling.point(d.ray), d.optimizer)
-        demands = d.configuration.parameterization.demanded(d.network, Structure())
-        demands = [x for x in demands if x.kind != "scale" or d.optimizer.epsilon]
-        failures = {x.label for x in demands if violation(x, look) or unfaithful(x, look)}
-        assert failures <= {x.label for x in demands if any(line.startswith(x.label) for line in d.unmet)}, name
-        for line in d.unmet:
-            assert any(line.startswith(x) for x in failures) or "t=3" in line or "undecided" in line, name
+    for name, power in settings_of(plain):
+        for step in (HALF, -HALF):
+            moved = power * Power.of({"N": step})
+            try:
+                d = derive(regime, rule, "mup", given={name: moved})
+            except NotFound as failure:
+                assert name in str(failure)
+                continue
+            assert dict(settings_of(d))[name] == moved
+            assert d.unmet and ALL_HOLD not in str(d), name
+            look = Analysis(d.ray, d.scaling.point(d.ray), d.optimizer)
+            demands = d.configuration.parameterization.demanded(d.network, Structure())
+            demands = [x for x in demands if x.kind != "scale" or d.optimizer.epsilon]
+            failures = {x.label for x in demands if violation(x, look) or unfaithful(x, look)}
+            assert failures <= {x.label for x in demands if any(line.startswith(x.label) for line in d.unmet)}, name
+            for line in d.unmet:
+                assert any(line.startswith(x) for x in failures) or "t=3" in line or "undecided" in line, name
 
 
 def test_standard_readout_under_mup():
