@@ -59,7 +59,7 @@ def test_a_file_is_whole_or_as_it_was(tmp_path, monkeypatch):
 
 
 def test_a_file_that_grows_too_large_is_one_line_and_the_result_is_printed(tmp_path):
-    limited = f"ulimit -f 1; exec {sys.executable} -m scaling_algebra list -o {tmp_path / 'e.json'}"
+    limited = f"ulimit -f 1; exec {sys.executable} -B -m scaling_algebra list -o {tmp_path / 'e.json'}"
     found = subprocess.run(["bash", "-c", limited], capture_output=True, text=True, timeout=60)
     assert found.returncode == 2 and "cannot write" in found.stderr and len(found.stderr.splitlines()) == 1
     assert json.loads(found.stdout) and not list(tmp_path.iterdir())
