@@ -152,8 +152,20 @@ class FittedSum:
         return _with_intervals(self.named(theta), again, np.log(x[LOSS]) - self.logs(theta, x)[0])
 
 
-def fit_rates(x: Columns, resamples: int = 0, seed: int = 0) -> Fitted:
+def together(fits: Mapping[str, Fitted]) -> Fitted:
+    """Several fits as one, every number with the name of its fit before it."""
+
+    def every(part: str) -> dict[str, float]:
+        return {f"{name} {q}".lstrip(): x for name, f in fits.items() for q, x in getattr(f, part).items()}
+
+    return Fitted(every("value"), every("low"), every("high"), np.concatenate([f.residuals for f in fits.values()]))
+
+
+def fit_rates(x: Columns, resamples: int = 0, seed: int = 0, where: str = "") -> Fitted:
     """The best rate of every size, ``lr at SIZE``, and its power in the size; columns size, lr, loss.
+
+    Args:
+        where: whose runs they are, for messages.
 
     Raises:
         UsageError: a size whose best rate is the smallest or largest tried, or fewer than three sizes.
@@ -161,7 +173,7 @@ def fit_rates(x: Columns, resamples: int = 0, seed: int = 0) -> Fitted:
     sizes = np.unique(x["size"])
     if len(sizes) < 3:
         raise UsageError(f"{len(sizes)} sizes show no power; give runs at three or more")
-    rng, curves = np.random.default_rng(seed), [_parabola(x, float(n)) for n in sizes]
+    rng, curves = np.random.default_rng(seed), [_parabola(x, float(n), where) for n in sizes]
 
     def named(best: Sequence[float]) -> dict[str, float]:
         slope = float(np.polyfit(np.log(sizes), best, 1)[0])
@@ -179,20 +191,20 @@ def fit_rates(x: Columns, resamples: int = 0, seed: int = 0) -> Fitted:
     return _with_intervals(value, again, np.concatenate([errors for *_, errors in curves]))
 
 
-def _parabola(x: Columns, n: float) -> tuple[Array, Array, Array]:
+def _parabola(x: Columns, n: float, where: str) -> tuple[Array, Array, Array]:
     """Logs of the rates beside the best one of a size, the fitted parabola there, and what is left."""
-    mine = x["size"] == n
+    mine, size = x["size"] == n, f"{where} size {n:g}".lstrip()
     u, y = np.log(x["lr"][mine]), x[LOSS][mine]
     rates = np.unique(u)
     at = int(np.argmin([y[u == r].mean() for r in rates]))
     if not 0 < at < len(rates) - 1:
-        where = "smallest" if at == 0 else "largest"
-        raise UsageError(f"size {n:g}: the best rate, {np.exp(rates[at]):g}, is the {where} that was tried; try more")
+        end = "smallest" if at == 0 else "largest"
+        raise UsageError(f"{size}: the best rate, {np.exp(rates[at]):g}, is the {end} that was tried; try more")
     near = (u >= rates[max(0, at - 2)]) & (u <= rates[min(len(rates) - 1, at + 2)])
     u, y = u[near], y[near]
     curve = np.polyfit(u, y, 2)
     if curve[0] <= 0 or not u.min() < -curve[1] / (2 * curve[0]) < u.max():
-        raise UsageError(f"size {n:g}: no minimum of the loss between the rates that were tried; try more")
+        raise UsageError(f"{size}: no minimum of the loss between the rates that were tried; try more")
     fitted = np.polyval(curve, u)
     return u, fitted, y - fitted
 
