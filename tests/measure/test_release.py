@@ -13,7 +13,7 @@ DEPENDS = ("pyproject.toml", "tests/measure/evidence.py")
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = """
 from torch import nn
-SCALING = {"base": "N=16", "target": "N=64", "seeds": 4}
+SCALING = {"base": "N=16", "target": "N=64", "seeds": 24}
 def build(sizes):
     n = sizes["N"]
     return nn.Sequential(nn.Linear(8, n, bias=False), nn.ReLU(), nn.Linear(n, n, bias=False), nn.Linear(n, 4, bias=False))
