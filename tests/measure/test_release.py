@@ -16,7 +16,8 @@ from torch import nn
 SCALING = {"base": "N=16", "target": "N=64", "seeds": 24}
 def build(sizes):
     n = sizes["N"]
-    return nn.Sequential(nn.Linear(8, n, bias=False), nn.ReLU(), nn.Linear(n, n, bias=False), nn.Linear(n, 4, bias=False))
+    linear = lambda a, b: nn.Linear(a, b, bias=False)
+    return nn.Sequential(linear(8, n), nn.ReLU(), linear(n, n), linear(n, 4))
 """
 
 
@@ -38,13 +39,14 @@ def built(tmp_path_factory):
     make = "from setuptools.build_meta import build_sdist; import sys; print(build_sdist(sys.argv[1]))"
     run(sys.executable, "-c", make, folder, cwd=folder / "tree")
     (sdist,) = folder.glob("scalecalc-*.tar.gz")
-    run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", folder, sdist, cwd=folder)
+    pip = sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation"
+    run(*pip, "-w", folder, sdist, cwd=folder)
     return folder
 
 
 @pytest.fixture(scope="module")
 def scalecalc(built, tmp_path_factory):
-    """The command of the wheel in an environment of its own, which has the other packages of this one but not the tree."""
+    """The command of the wheel in an environment of its own, which has the packages of this one but not the tree."""
     folder = tmp_path_factory.mktemp("fresh")
     run(sys.executable, "-m", "venv", folder, cwd=folder)
     (wheel,) = built.glob("scalecalc-*.whl")
