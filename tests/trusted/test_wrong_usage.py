@@ -125,6 +125,7 @@ SMALL --experts | without sizes
 SMALL --hold sde | hold is about batch and tokens
 SMALL --hold halflife --batch 1:2 | did you mean 'half-life'
 SMALL --optimizer muon+adamw --hold averages --batch 1:2 | no invariant of muon named 'averages'
+recipe --optimizer muon+adamw --batch 1:2 | give two models, --base SIZES --target SIZES
 SMALL --lr 0 | lr is 0.0; give a positive number
 SMALL --lr nope=1 | no tensor in lr named 'nope'
 SMALL --lr x | cannot read --lr 'x'
