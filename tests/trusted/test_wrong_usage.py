@@ -49,22 +49,14 @@ EACH --prove | --without each is a search of its own
 EACH --gauge table8 | --without each is a search of its own
 EACH --without phi | --without each is a search of its own
 signals --regime II --steps -1 | give 0 or more
-prove --regime III | scalecalc derive --prove
-plan mine.py:build | from scaling_algebra import plan
 rays --parameterization sp | no parameterization named 'sp'
-rays --plane N,K | give two of
-rays --plane M | give two axes
 rays --prove --parameterization mup --architecture bottleneck --only 'the best' | no theorem is called 'the best'
 WHY h3.A22 | no quantity named 'h3.A22'
 WHY h3.A1@x | write QUANTITY@t
 WHY router.size | no setting named 'size'
 WHY expert_out | give expert_out.init, expert_out.lr, expert_out.eps
 WHY expert_ou.lr | no tensor named 'expert_ou'; did you mean 'expert_out'
-WHY h3.A1 --graph --format latex | --graph prints dot
-WHY h1.change@0 --graph | exactly zero
 WHY '<h1, dW2>' | inner products are of signals
-WHY alignment --graph | give a quantity
-WHY readout.init --parameterization mssp --graph | was chosen, not solved
 FORMULA h3.A9@1 | no quantity named 'h3.A9'; did you mean 'h3.A3'?
 FORMULA h3@9 | a formula reaches 4 updates
 FORMULA h3@1 --structure 'tied input' | it has no expert index
