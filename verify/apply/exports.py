@@ -70,7 +70,7 @@ class ParameterGroup:
         """``lr``, ``eps`` and ``weight_decay``, as torch's optimizers name them; no decay where none was tuned."""
         settings = self.entries[0].settings
         has = set(settings).union(*self.entries[0].parts.values())
-        values = {what: self.value(what) for what in ("lr", "eps") if what in has}
+        values: dict[str, float] = {what: self.value(what) for what in ("lr", "eps") if what in has}
         if "decay" in has:
             values["weight_decay"] = (
                 0.0 if "decay" in settings and settings["decay"].base is None else self.value("decay")

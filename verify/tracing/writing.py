@@ -197,8 +197,8 @@ class Writer:
     def symbol(self, node: TracedNode) -> str:
         name, spans, part = node.name, {node.name: (-1, 0, 0)}, node.part
         while part is not None and part[0].kind == "param":
-            whole, slot, start, stop = part
-            spans[whole.name], part = (slot, start[0], stop[0]), whole.part
+            spans[part[0].name] = part[1], part[2][0], part[3][0]
+            part = part[0].part
         for whole, span in spans.items():
             for other, there in self.cuts.setdefault(whole, {}).items():
                 apart = there[0] == span[0] and (there[2] <= span[1] or span[2] <= there[1])
