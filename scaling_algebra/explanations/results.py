@@ -15,9 +15,10 @@ from math import prod
 
 from scaling_algebra.documents import Rendered
 from scaling_algebra.solver.derivation import Derivation
+from scaling_algebra.spec.networks.sums import EXPERTS
 from scaling_algebra.spec.powers import Power, exponent_text
 
-from .mechanisms import EXPERTS, Mechanism, inner_products
+from .mechanisms import Mechanism, inner_products
 from .monomials import Choice, MatchedMonomial
 
 
