@@ -128,7 +128,7 @@ def test_another_value_breaks_a_desideratum(regime, rule):
 
 
 def test_rates_that_are_given_are_named_first():
-    """One rate for all of a dense network under Adam: its epsilons follow for ever finer fractions, or none is found."""
+    """One rate for all of a dense network under Adam: its epsilons do not settle, which is no wrong usage."""
     d = derive("I", "adam", "mup", architecture="mlp", given=[f"{x}.lr=1" for x in ("input", "hidden", "readout")])
     said = str(d).partition("does not hold with what is given")[2].split()
     assert " ".join(said).startswith(
