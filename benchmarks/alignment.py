@@ -1,4 +1,4 @@
-"""How well updates of a Transformer are aligned with what they meet, after some steps: runs a plan that was written before.
+"""How well updates of a Transformer are aligned with what they meet, after some steps: a plan written before is run.
 
 Run: ``python benchmarks/alignment.py`` (a CPU minute). Read next: ``verify/evidence/tuned/alignment.toml`` (the plan).
 """
@@ -28,7 +28,7 @@ KINDS = {"q_proj": "attention q", "v_proj": "attention v", "o_proj": "attention 
 
 
 class Looks:
-    """What the change of every matrix since the start does to held-out text: rms of dW h, dW and h, by kind and step."""
+    """What the change of every matrix since the start does to held-out text: rms of dW h, dW and h."""
 
     def __init__(self) -> None:
         self.start: dict[str, Tensor] = {}
