@@ -332,7 +332,7 @@ def build(sizes):
 
 
 def test_transfer_goes_on_from_finished_pieces(tmp_path, monkeypatch):
-    from scaling_algebra.verify.studies import sweep
+    from scaling_algebra.verify.studies import transfer as sweep
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mlp.py").write_text(MLP, encoding="utf-8")

@@ -24,9 +24,8 @@ from scaling_algebra.verify.studies.curves import LossCurve, compare, drift, imp
 from scaling_algebra.verify.studies.data import DATA, load
 from scaling_algebra.verify.studies.models import Model, Trainee, start, tuned
 from scaling_algebra.verify.studies.presentation import study
-from scaling_algebra.verify.studies.sweep import Course, sweep
 from scaling_algebra.verify.studies.training import How, loss, optimizer, rate, trained
-from scaling_algebra.verify.studies.transfer import Series, Study, check_memory, points, transfer
+from scaling_algebra.verify.studies.transfer import Course, Series, Study, check_memory, points, sweep, transfer
 from scaling_algebra.verify.tracing.sources import function_of
 
 from ..shared import scalecalc

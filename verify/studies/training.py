@@ -1,6 +1,6 @@
 """Trains one model of ``study transfer``: any module, its real optimizer, one seed and one rate.
 
-Read next: ``sweep.py`` (which rates and seeds), ``models.py`` (the numbers of every parameter).
+Read next: ``transfer.py`` (which rates and seeds), ``models.py`` (the numbers of every parameter).
 """
 
 from __future__ import annotations
