@@ -222,6 +222,8 @@ def test_numbers_are_those_of_plan_and_at_the_base_those_of_the_module(mlp):
     assert wide["1.weight"].std is None  # a gain stays one
     ones = mlp.numbers("sp", "adamw", SIZES)
     assert all(x.std is None and x.lr == 1 and x.eps == 1e-8 for numbers in ones for x in numbers.values())
+    started = {name: x.std for name, x in mlp.numbers("mssp", "adamw", SIZES)[2].items()}
+    assert started["4.weight"] == 0 and all(started[name] == wide[name].std for name in ("0.weight", "2.weight"))
     with pytest.raises(UsageError, match="ntp is no plan of a module"):
         mlp.numbers("ntp", "adamw", SIZES)
 

@@ -116,10 +116,7 @@ class Model:
         if not derived and parameterization != "sp":
             raise UsageError(f"{parameterization} is no plan of a module; compare mup, mssp and sp (one rate for all)")
         texts = tuple(tuple(x.items()) for x in sizes)
-        try:
-            plans = _plans(self, parameterization if derived else "mup", optimizer, texts)
-        except KeyError as role:  # the demands of MSSP name tensors that equations of a module need not have
-            raise UsageError(f"{parameterization} of {self.name} is not derived: it asks for a tensor {role}") from None
+        plans = _plans(self, parameterization if derived else "mup", optimizer, texts)
         found = [{e.name: _number(p, e.name) for e in p.entries if not e.frozen} for p in plans]
         if not derived:
             return [{name: Trainee(x.rule) for name, x in numbers.items()} for numbers in found]
