@@ -59,28 +59,10 @@ def test_it_is_a_part_of_the_configuration():
         Configuration.of("III", "adam", given={"router.eps": "1/N"}).but(epsilon="negligible")
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"rotuer.init": "N"}, "did you mean 'router'"),
-        ({"router.std": "N"}, "cannot hold 'router.std'; give router.init"),
-        ({"router": "N"}, "cannot hold 'router'"),
-        (["router.init"], "each name once"),
-        ({"router.eps": 0}, "the epsilon of sgd does not exist"),
-        ({"aggregation": 0}, "only an init or a learning rate"),
-        ({"router.init": "N^x"}, "cannot read the power 'N^x'"),
-        ({"router.init": 0.5}, "cannot read the power '0.5'"),
-        ({"router.init": "Z"}, "named 'Z'"),
-        (["router.init=1", "Q.init=N"], "router.init is given twice"),
-        ({"router.eps": "1"}, "the epsilon of sgd does not exist"),
-        (3, "given is 3"),
-        ({"readout.init": 0}, "contradicts readout.init = 0"),
-    ],
-)
-def test_wrong_input_is_one_line_that_quotes_it(given, words):
-    with pytest.raises(UsageError) as error:
-        Configuration.of("III", "sgd", "mup", given=given, readout_init="maximal")
-    assert words in str(error.value) and "\n" not in str(error.value)
+@pytest.mark.parametrize(("given", "words"), [({"router.init": 0.5}, "cannot read the power '0.5'"), (3, "given is 3")])
+def test_what_is_no_text_is_refused(given, words):
+    with pytest.raises(UsageError, match=words):
+        Configuration.of("III", "sgd", given=given)
 
 
 def test_axes_are_those_of_the_network():
