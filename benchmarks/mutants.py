@@ -78,7 +78,7 @@ MUTANTS = [
         "scaling_algebra/dynamics",
         ("rules.py", 'tr.part(s, "update", "value", t)', 'tr.part(s, "update", "initial", t)'),
         ("functions.py", "tr.algebra.value(size) <= 0:", "tr.algebra.value(size) <= 1:"),
-        ("run.py", "max(p, self.network.degree) + more + 1", "p + more + 1"),
+        ("run.py", "max(p, most) + more + 1", "p + more + 1"),
         ("run.py", "most + (3 if more else 1), 2)", "2, 2)"),
         ("steps.py", "if zeros and not all(zeros <= x for x in others):", "if False:"),
         ("functions.py", "tr.algebra.centred(super().argument(tr, s, which, t), s.over)",
