@@ -100,7 +100,7 @@ MUTANTS = [
         ("steps.py", "whole = tr.algebra.uncentred(s)", "whole = s"),
         ("steps.py", "most = max(most, _skew(tr, few))", "pass"),
         ("steps.py", 'if not share:\n        return [((), bent)]', 'if True:\n        return [((), bent)]'),
-        ("run.py", "if self.network.passes(function):", "if False:"),
+        ("run.py", "if passes(self.network, function):", "if False:"),
         ("norms.py", "if not outgrown or tr.decays:", "if True:"),
         ("run.py", "if self.grows(x)), default=1)", "if not self.network.live), default=1)"),
     ),
