@@ -1,10 +1,9 @@
 """A network: tensors, signals and the equations that compute them.
 
 Three kinds of statement: a ``Product`` of a tensor, signals and multipliers with the missing letters summed; a ``Sum``
-of signals; a ``Function`` of one signal. Every reading of a network (sizes, gradients, parts, text, LaTeX, torch) has
-one rule for each. Read next: ``functions.py`` (every function), ``grammar.py`` (reads equations), ``library.py``
-(every network), ``terms.py`` and ``indices.py`` (what is found in one),
-``scaling_algebra/dynamics/rules.py`` (what training makes of each kind).
+of signals; a ``Function`` of one signal. Every reading of a network has one rule for each. Read next: ``functions.py``
+(every function), ``library.py`` (every network), ``terms.py`` and ``indices.py`` (what is found in one), ``rules.py``
+of ``scaling_algebra/dynamics`` (what training makes of each kind).
 """
 
 from __future__ import annotations
@@ -336,7 +335,7 @@ def remembered(function: Callable[Concatenate[Network, P], T]) -> Callable[Conca
     """A function of a network that is computed once for each of its arguments."""
 
     @wraps(function)
-    def once(network: Network, *args: P.args, **named: P.kwargs) -> T:
+    def once(network: Network, /, *args: P.args, **named: P.kwargs) -> T:
         key = function, args, *named.items()
         if key not in network.known:
             network.known[key] = function(network, *args, **named)
