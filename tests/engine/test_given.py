@@ -101,12 +101,22 @@ def test_what_is_derived_may_be_given(regime, rule, epsilon, parameterization):
         assert not any(f"{what}.{role}" in d.fixed_by for role, what in (n.split(".") for n in given if "." in n))
 
 
+def test_rates_that_are_given_are_named_first():
+    """One rate for all of a dense network under Adam: its epsilons do not settle, which is no wrong usage."""
+    d = derive("I", "adam", "mup", architecture="mlp", given=[f"{x}.lr=1" for x in ("input", "hidden", "readout")])
+    said = str(d).partition("does not hold with what is given")[2].split()
+    assert " ".join(said).startswith(
+        "given, and derived where nothing is given: hidden.lr = 1 (N^-1), readout.lr = 1 (N^-1) mu-1"
+    )
+
+
 def test_standard_readout_under_mup():
     """App. G of the MSSP paper: with a readout of std N^-1/2 what its layer passes on diverges, and that is named."""
     d = derive("III", "sgd", "mup", given={"readout.init": "N^-1/2"})
     assert any("f.propagating ~ n^(1/2)" in line for line in d.unmet)
     assert d.reasons["readout", "init"].startswith("given; mu-2: propagating update W4_0 dh3")
     assert d.as_json()["unmet"] == list(d.unmet) and "does not hold with what is given" in str(d)
+    assert "given, and derived where nothing is given: readout.init = N^(-1/2) (N^-1)" in str(d)
     assert list(d.reasons)[:2] == [("input", "init"), ("input", "lr")]
     assert explain("readout.init", d.configuration).because == d.reasons["readout", "init"]
     assert signals(d.configuration, steps=1, quantities="h3").derivation.scaling == d.scaling
