@@ -86,21 +86,6 @@ class Structure:
         return ", ".join(parts) or "no intervention"
 
 
-ABOUT: dict[str, str] = {
-    "mu-1": "every signal is O(1) at every step, and its change is Theta(1) by t = 2: stable, and it learns features",
-    "mu-2": "of every linear map, the update's own contribution (effective) and the change it passes on (propagating) "
-    "are both Theta(1)",
-    "mu-3": "faithfulness: epsilon has the size of the gradient it is compared with",
-    "aggregation": "of a signal that is free before aggregation, the aggregate of what it passes on is Theta(1)",
-    "MSSP-2 backward": "the parts of a gradient by initial and updated tensors above it share one scale",
-    "MSSP-3 forward": "every piece of the aggregate (A1, A2.1, A2.2, A3) is Theta(1)",
-    "MSSP-3 backward": "the pieces A4 to E of the experts' gradient share one scale",
-    "MSSP pathways": "what reaches the router through the experts and through the router itself is of one scale, or "
-    "neither does",
-}
-"""Every desideratum in a sentence (MSSP paper, Sec. 3 and 4, App. C and I)."""
-
-
 def mup_demands(network: Network, structure: Structure) -> list[Demand]:
     """Desiderata mu-1, mu-2, mu-3. Source: MSSP paper, section 3 and App. I.1.
 

@@ -40,39 +40,21 @@ def refusal(*arguments, **named):
     return str(caught.value)
 
 
+def rows(name):
+    """A table beside this file: equations with their parts indented, or with what is said of them behind a bar."""
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
+
+
 # what equations say --------------------------------------------------------------------------------------------
 
 
-READ = {
-    # a tensor acts on its right; what stands on its left multiplies the result
-    "h2[a] = alpha sigmoid(Q[i,b] h1[b]) W3[i,a,k] silu(W2[i,k,b] h1[b])": (
-        "h2_2[i] = Q[i,b] h1[b]", "h2_1[i] = sigmoid(h2_2[i])", "h2_4[i,k] = W2[i,k,b] h1[b]",
-        "h2_3[i,k] = silu(h2_4[i,k])", "h2_5[i,a] = W3[i,a,k] h2_3[i,k]", "h2[a] = alpha h2_1[i] h2_5[i,a]"),
-    "h2[a] = h1[b] V[a,b]": ("h2[a] = V[a,b] h1[b]",),
-    # terms of a sum are signals
-    "h2[a] = h1[a] + V[a,b] relu(h1[b]) + res h1[a]": (
-        "h2_2[b] = relu(h1[b])", "h2_1[a] = V[a,b] h2_2[b]", "h2_3[a] = res h1[a]",
-        "h2[a] = h1[a] + h2_1[a] + h2_3[a]"),
-    "h2[a] = tanh(h1[a] + V[a,b] h1[b])": (
-        "h2_2[a] = V[a,b] h1[b]", "h2_1[a] = h1[a] + h2_2[a]", "h2[a] = tanh(h2_1[a])"),
-    # tensors in a row: low rank, and one tensor read both ways
-    "h2[a] = B[a,r] A[r,b] h1[b]": ("h2_1[r] = A[r,b] h1[b]", "h2[a] = B[a,r] h2_1[r]"),
-    "h2[a] = V[b,a] V[b,j] h1[j]": ("h2_1[b] = V[b,j] h1[j]", "h2[a] = V[b,a] h2_1[b]"),
-    # letters that a function's argument has once are kept; the others are summed inside
-    "h2[a] = tanh(h1[b]) silu(U[b,j] h1[j]) h1[a]": (
-        "h2_1[b] = tanh(h1[b])", "h2_3[b] = U[b,j] h1[j]", "h2_2[b] = silu(h2_3[b])", "h2[a] = h2_1[b] h2_2[b] h1[a]"),
-    "s = tanh(h1[a])\nh2[a] = s h1[a]": ("s_1[a] = tanh(h1[a])", "s = s_1[a]", "h2[a] = s h1[a]"),
-    # a function that is the whole right side has the letters of the left
-    "q[t,b] = U[t,b,a] h1[a]\np[t,s] = softmax(att q[t,b] q[s,b]; s)\nh2[a] = p[t,s] Z[a,t,s] data[x]": (
-        "q[t,b] = U[t,b,a] h1[a]", "p_1[t,s] = att q[t,b] q[s,b]", "p[t,s] = softmax(p_1[t,s]; s)",
-        "h2_1[a,t,s] = Z[a,t,s] data[x]", "h2[a] = p[t,s] h2_1[a,t,s]"),
-    # names of parts are not taken
-    "h2_1[b] = V[b,a] h1[a]\nh2[a] = U[a,b] tanh(h2_1[b])": (
-        "h2_1[b] = V[b,a] h1[a]", "h2_2[b] = tanh(h2_1[b])", "h2[a] = U[a,b] h2_2[b]"),
-}  # fmt: skip
+READ = [
+    ("\n".join(x for x in block if x[0] not in " #"), tuple(x.strip() for x in block if x[0] == " "))
+    for block in map(str.splitlines, rows("equations_read.txt").split("\n\n"))
+]
 
 
-@pytest.mark.parametrize(("line", "parts"), READ.items())
+@pytest.mark.parametrize(("line", "parts"), READ)
 def test_parts_of_an_equation_are_signals_of_their_own(line, parts):
     found = between(line)
     assert tuple(re.sub(" +", " ", as_text(found)).splitlines()[1:-1]) == parts
@@ -121,58 +103,11 @@ def test_a_lone_router_vector_and_an_expert_index():
 
 # what is refused -----------------------------------------------------------------------------------------------
 
-LINES = {
-    # what cannot be read
-    "h2[a] = V[a,b c] h1[b]": "cannot read 'c' after 'V[a,b'; letters are single characters with commas between them",
-    "h2[a] = V[a,] h1[a]": "cannot read ']' after 'V[a,'",
-    "h2[a] = V[a,b] h1[b": "something is missing after 'h1[b'",
-    "h2[a] = 2 h1[a]": "cannot read '2' after '='; constants change no exponent; leave them out",
-    "3h[a] = h1[a]": "cannot read '3h' at the beginning",
-    "h2[a] = -h1[a]": "signs change no exponent, so write +; a difference that cancels is not covered",
-    "h1[a] += V[a,b] h1[b]": "cannot read '+=' after 'h1[a]'; write the whole sum",
-    "h2[a] = V[a,b] (h1[b] + h1[b])": "cannot read '(' after 'V[a,b]'; parentheses belong to functions",
-    "h2[a] = h1[a] / alpha": "there is no division; name a multiplier",
-    "h2[a] = h1[a]^2": "there are no powers; write the factor twice",
-    "h2[a]": "something is missing after 'h2[a]'; one signal stands on the left",
-    "h2[a] =": "something is missing after '='; an equation is on one line",
-    "h2[a] = h1[a] = h1[a]": "one = in an equation",
-    "h2[a] = h1[a] + ": "something is missing after '+'",
-    "h2[a] = h1[a] & h1[a]": "cannot read '&' after 'h1[a]'; an equation has names with letters, +, * and functions",
-    "h2[a] = " + "tanh(" * 51 + "h1[a]" + ")" * 51: "more than 50 functions",
-    # functions
-    "h2[a] = silo(h1[a])": "no function named 'silo'; did you mean 'silu'?",
-    "h2[a] = h1(h1[a])": "h1 is not a function; parentheses belong to functions",
-    "silu[a] = h1[a]": "silu is a function; choose another name",
-    "h2[a] = silu()": "silu needs an argument",
-    "h2[a] = noise(h1[a])": "noise reads nothing; write noise()",
-    "h2[a] = noise() h1[a]": "noise() in a product has no letters",
-    "h2[a] = softmax(h1[a], a)": "cannot read ',' after 'softmax(h1[a]'; the letter that a function goes along stands",
-    "h2[a] = softmax(h1[a]; b)": "softmax goes along 'b', which its argument does not have",
-    "h2[a] = h1[a] rmsnorm(h1[b] h1[b])": "rmsnorm goes along a letter, and its argument has none",
-    "h2[a] = softmax(h1[a] V[k,b] h1[b]) U[k,j] h1[j]": "softmax goes along one letter of a, k; say which",
-    "h2[a] = V[a,b] silu(U[b,a] h1[a])": "'a' is summed in silu(U[b,a] h1[a]) and stands outside; take another letter",
-    "h2[a] = silu(h1[b])": "'a' of h2 is not in silu(h1[b])",
-    # names
-    "h2[a] = h2[a]": "h2 reads itself",
-    "h2[a] = f h1[a]": "f is used before it is made in equation 3",
-    "h1[a] = V[a,b] h1[b]": "h1 is already made in equation 1; choose another name",
-    "data[a] = h1[a]": "data is the input; choose another name",
-    "h2[a] = h3[a]": "no equation above makes h3[a], and as a tensor it acts on nothing on its right",
-    "h2[a] = N h1[a]": "N is an axis; name a multiplier",
-    "h2[a] = beta h1[a] + beta[a] h1[a]": "beta has letters in one place only; a tensor has letters",
-    "h2[a] = alpha": "alpha multiplies nothing",
-    # letters
-    "h2[a] = V[a,z] h1[a]": "'z' of V[a,z] has no axis; add it to the axes, such as z = \"N\"",
-    "h2[a] = V[a,a] h1[a]": "V[a,a] has a letter twice; a diagonal is not covered",
-    "h2[a] = h1[b]": "'a' of h2 is not in h1[b]",
-    "h2[a] = V[b,a] h1[a]": "'b' of V[b,a] is in no other factor, and not in h2",
-    "h2[a] = h1": "h1 does not fit h1[a] of equation 1: the axes are none and N",
-    "h2[a] = V[a,i] h1[i]": "h1[i] does not fit h1[a] of equation 1: the axes are M and N",
-    "h2[a] = W1[x,a] h1[a]": "W1[x,a] does not fit W1[a,x] of equation 1: the axes are D, N and N, D",
-}
+DEEP = "h2[a] = " + "tanh(" * 51 + "h1[a]" + ")" * 51
+LINES = [x.split(" | ") for x in rows("equations_refused.txt").splitlines() if x[0] != "#"]
 
 
-@pytest.mark.parametrize(("line", "said"), LINES.items())
+@pytest.mark.parametrize(("line", "said"), [*LINES, (DEEP, "more than 50 functions")])
 def test_a_wrong_line_is_quoted(line, said):
     message = refusal(f"{FIRST}\n{line}\n{LAST}")
     assert said in message and len(message) < 350

@@ -18,7 +18,7 @@ from scaling_algebra.verify.networks.reading import TorchNetwork
 from scaling_algebra.verify.networks.replicas import Draw
 
 from .scenarios import LETTERS, shown, sizes
-from .test_rules import GATED
+from .test_rules import NETWORKS
 
 SPARSE = ["N=1,N_e=1,M=1,K=1/2", "N=1,N_e=1,M=1,K=0", "N=1,N_e=1/2,M=3/2,K=1"]
 """K/M vanishes; in the second ray the number of active experts is fixed."""
@@ -104,6 +104,6 @@ def test_explanations_say_over_what_a_sum_runs():
 @pytest.mark.parametrize("u", ["tanh(h3[b])", "h3[b] h3[b]"])
 def test_a_function_of_a_sum_over_active_experts_is_refused(u):
     """A mean of squares is no square of a mean: where h3 is n^0, the gradient of W4 is, not n^(-1/2)."""
-    block = GATED.format("topk_softmax", "alpha ").replace("f = W4[b] h3[b]", f"u[b] = {u}\nf = W4[b] u[b]")
+    block = NETWORKS["TOPK_GATED"].replace("f = W4[b] h3[b]", f"u[b] = {u}\nf = W4[b] u[b]")
     with pytest.raises(UsageError, match=r"u is a function of a sum over active experts.*give a ray with K = M"):
         derive(None, "sgd", "mup", ray=SPARSE[0], network=network("behind", block, LETTERS))

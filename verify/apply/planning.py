@@ -17,6 +17,7 @@ from scaling_algebra.arguments import checked
 from scaling_algebra.errors import UsageError
 from scaling_algebra.recipes.files import sizes_of
 from scaling_algebra.recipes.recipe import Recipe, recipe
+from scaling_algebra.recipes.settings import Setting
 from scaling_algebra.recipes.sizes import Sizes, read_sizes
 from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.spec.networks.files import from_toml
@@ -32,7 +33,7 @@ from scaling_algebra.verify.tracing.sources import small_of
 from scaling_algebra.waiting import watched
 
 from .folding import ends, scaled
-from .modules import Entry, aliases, parameters, plain_name
+from .modules import Entry, aliases, apart, parameters, plain_name
 from .plans import Plan, trainer
 
 GIVE = "give plan(build, base, target), where build(sizes) returns the module"
@@ -169,8 +170,8 @@ def planned(model: nn.Module, reading: Traced, numbers: Recipe, small: Sequence[
         small: the modules that were read, whose vectors show how they start.
 
     Raises:
-        UsageError: parameters that the output does not depend on, parts of one with different powers, or a multiplier
-            that is to be folded and ends in no matrix.
+        UsageError: parameters that the output does not depend on, or a multiplier that is to be folded and ends in no
+            matrix.
     """
     going, network = numbers.way, reading.network
     own = {name: Power.of(reading.factors.get(name, ("", {}))[1]) for name in numbers.multipliers}
@@ -199,16 +200,35 @@ def planned(model: nn.Module, reading: Traced, numbers: Recipe, small: Sequence[
             raise UsageError(f"{why} {listed(names)}; freeze, or leave out of the model")
     for e in named:
         mine = roles[e.name]
-        if any(settings[role] != settings[mine[0]] for role in mine):
-            todo = f"make {' and '.join(mine)} parameters of their own"
-            raise UsageError(f"{e.name}: its parts have different powers; {todo}")
+        parts = {role: settings[role] for role in mine if any(settings[role] != settings[x] for x in mine)}
         role, group = (mine[0], re.sub(r"(\[\d+\])+$", "", mine[0])) if mine else ("", "")
-        entries.append(replace(e, role=role, settings=settings.get(role, {}), group=group, fill=filled.get(role)))
+        common = alike(parts) if parts else settings.get(role, {})
+        entries.append(replace(e, role=role, settings=common, group=group, fill=filled.get(role), parts=parts))
     stacks = dict.fromkeys(e.group for e in entries if e.role and _stacked(e, trainer(numbers, e.role)))
     lines = [*reading.lines, *([NEGLIGIBLE] if numbers.derivations[0].optimizer.regime == "negligible" else [])]
+    lines += [fused(e) for e in {e.group: e for e in entries if e.parts}.values()]
     lines += [*([STACKS.format(", ".join(stacks))] if stacks else [])]
     buffers = tuple(plain_name(name) for name, _ in model.named_buffers())
     return Plan(model, numbers, tuple(entries), aliases(model), buffers, left, tuple(lines))
+
+
+def alike(parts: Mapping[str, Mapping[str, Setting]]) -> dict[str, Setting]:
+    """The settings that all parts of a parameter have in common, and the least epsilon of them: with a smaller one a
+    part's update is as large."""
+    first, *more = parts.values()
+    common = {what: s for what, s in first.items() if all(s == other.get(what) for other in more)}
+    if all("eps" in s for s in parts.values()):
+        common["eps"] = min((s["eps"] for s in parts.values()), key=lambda s: s.factor)
+    return common
+
+
+def fused(e: Entry) -> str:
+    """The line that says what to do about a parameter whose parts have different numbers."""
+    (first, *_), common = e.parts.values(), alike(e.parts)
+    differ = [what for what, s in first.items() if what not in common]
+    if not differ:
+        return f"{e.name}: its parts differ in eps alone; the least of them is that of the group"
+    return f"{e.name}: its parts differ in {', '.join(differ)}; {apart(e)}"
 
 
 def _stacked(e: Entry, rule: Optimizer) -> bool:
