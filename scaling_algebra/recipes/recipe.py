@@ -373,11 +373,11 @@ def _union(derivations: Sequence[Derivation]) -> Scaling:
     tensors: dict[str, TensorScaling] = {}
     multipliers: dict[str, Power] = {}
     for d in derivations:
-        for role, t in d.tensors.items():
-            if tensors.setdefault(role, t) != t:
-                names = " and ".join(x.network.name for x in derivations)
-                raise Infeasible(f"{names} disagree on {role}, which they share")
-        multipliers |= d.scaling.multipliers
+        shared = [role for role, t in d.tensors.items() if tensors.setdefault(role, t) != t]
+        shared += [name for name, x in d.scaling.multipliers.items() if multipliers.setdefault(name, x) != x]
+        if shared:
+            names = " and ".join(x.network.name for x in derivations)
+            raise Infeasible(f"{names} disagree on {shared[0]}, which they share")
     return Scaling(tensors, multipliers, tuple(r for d in derivations for r in d.scaling.tied))
 
 

@@ -101,7 +101,12 @@ def _configured(model: nn.Module, base: Any, target: Any, fold: bool, strict: bo
         builds.insert(0, small_of(record, "the configuration", deep=deep, dense=True))
         readings.insert(0, layered(read(builds[0], strict=strict)))
     state = {e.name: FROZEN if e.frozen else "" for e in parameters(model)}
-    readings = [x.freezing(state) for x in readings]
+    found = [roles_of(state, x.network.tensors) for x in readings]
+    elsewhere = [{n for other in found for n in state if other[n] and not mine[n]} for mine in found]
+    readings = [
+        x.freezing({n: why for n, why in state.items() if n not in there})
+        for x, there in zip(readings, elsewhere, strict=True)
+    ]
     p = planned(
         model,
         joined(readings),
@@ -135,7 +140,10 @@ def _unread(model: nn.Module, reading: Traced) -> list[str]:
 def joined(readings: Sequence[Traced]) -> Traced:
     """The readings of the kinds of layers of one model as one: the equations of the last, with the factors of all."""
     last = readings[-1]
-    factors = {name: x for r in readings for name, x in r.factors.items()}
+    factors: dict[str, tuple[str, Mapping[str, Any]]] = {}
+    for name, (place, powers) in ((name, x) for r in readings for name, x in r.factors.items()):
+        places = [factors[name][0]] if name in factors and factors[name][0] != place else []
+        factors[name] = " and ".join([*places, place]), powers
     gauge = {role: x for r in readings for role, x in r.gauge.items()}
     notes = list(dict.fromkeys(x for r in readings for x in r.notes))
     return replace(last, factors=factors, gauge=gauge, notes=notes)
@@ -255,11 +263,12 @@ def _fill(models: Sequence[nn.Module], role: str) -> float | None:
 
 def _otherwise(p: Plan, small: nn.Module) -> list[str]:
     """Tensors whose number of entries grows other than the axes do that they are read with."""
-    network, way = p.recipe.derivations[0].network, p.recipe.way
+    way, networks = p.recipe.way, [d.network for d in p.recipe.derivations]
     counts = {_general(e.name): e.tensor.numel() for e in parameters(small)}
     odd: dict[str, None] = {}
     for e in p.entries:
         if e.role and (name := _general(e.name)) in counts:
+            network = next(x for x in networks if e.role in x.tensors)
             letters = [x for x in network.tensors[e.role].letters if network.axes[x] != "L"]
             grows = network.size(letters).ratio(way.base, way.target)
             if not math.isclose(e.tensor.numel(), counts[name] * grows):
