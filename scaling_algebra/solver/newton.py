@@ -431,13 +431,17 @@ class Solver:
         plain, roles = self.descent, set(self.epsilons)
         values, last = dict(start), max(demand.horizon for demand in demands)
         rates = [role for role in self.epsilons if f"c.{role}" in held]
-        for _ in range(_ROUNDS if rates else 1):
+        for turn in range(_ROUNDS if rates else 1):
             counted = self.counted(values)
             kept = {name: x for name, x in held.items() if name[:2] not in ("c.", "d.") or name[2:] not in roles}
             kept |= {f"c.{role}": counted[f"c.{role}"] for role in rates}
             try:
                 look, _ = plain.newton(demands, structure, counted, kept, quick=bool(suspected))
                 check(suspected, look)
+            except UsageError:
+                if not turn:
+                    raise
+                return start  # c - d follows d, and does not settle: its fractions get finer
             except Infeasible as failure:
                 if failure.everywhere or failure.undecided or any(name[:2] in ("c.", "d.") for name in held):
                     return start
