@@ -22,8 +22,11 @@ from scaling_algebra.errors import foreign
 
 from .graph import Unreadable, refused
 
-COMPOSITES = {"multi_head_attention_forward"}
+COMPOSITES = {"multi_head_attention_forward", "gru", "lstm", "rnn_tanh", "rnn_relu", "gru_cell", "lstm_cell",
+              "rnn_tanh_cell", "rnn_relu_cell"}  # fmt: skip
 """Functions without a rule: their calls of aten are written down."""
+ATTENTION = "scaled_dot_product_attention"
+"""The same, of torch's plain form of it."""
 ASKS = {"__bool__", "item", "tolist", "__float__", "__int__", "__index__"}
 """Calls that make numbers of python of a tensor."""
 MAKERS = ("zeros", "ones", "empty", "full", "rand", "arange")
@@ -73,12 +76,17 @@ class Recording:
     outputs: dict[str, Ref] = field(default_factory=dict)
 
     def tensor(self, ref: Ref) -> Tensor:
-        return self.tensors[ref.number]
+        return real(self.tensors[ref.number])
 
     @property
     def names(self) -> list[tuple[str, str]]:
         """The calls, as they are compared between builds."""
         return [(call.name, call.module) for call in self.calls]
+
+
+def real(x: Tensor) -> Tensor:
+    """Complex numbers as pairs along one more dimension."""
+    return torch.view_as_real(x) if x.is_complex() else x
 
 
 class _Inside(TorchDispatchMode):
@@ -91,7 +99,8 @@ class _Inside(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         keywords = kwargs or {}
         result = func(*args, **keywords)
-        self.recorder.note(func._schema.name.split("::")[1], func, args, keywords, result)
+        name = func._schema.name.split("::")[1]
+        self.recorder.note(name, func, args, keywords, result, fresh=name.endswith("_"))
         return result
 
 
@@ -129,9 +138,12 @@ class Recorder(TorchFunctionMode):
         keywords, name = kwargs or {}, getattr(func, "__name__", str(func))
         if name == "__get__":
             name = "get_" + func.__self__.__name__
-        if name in COMPOSITES:
+        if name in COMPOSITES or name == ATTENTION:
+            func = torch.ops.aten._scaled_dot_product_attention_math if name == ATTENTION else func
             with _Inside(self):
-                return func(*args, **keywords)
+                result = func(*args, **keywords)
+            self.versions |= {self.ids[id(x)]: x._version for x in self.kept if id(x) in self.ids}
+            return result[0] if name == ATTENTION else result
         if name == "einsum" and isinstance(args[0], str):
             args = self._paired(func, *_spelled(*args))
         if name in ASKS and self.strict and self.ids.get(id(args[0]), -1) in self.moved:
@@ -183,10 +195,19 @@ class Recorder(TorchFunctionMode):
         return id(x) in self.ids and self.versions[self.ids[id(x)]] != x._version
 
     def note(
-        self, name: str, func: Any, args: Any, keywords: Any, result: Any, stale: frozenset[int] = frozenset()
+        self,
+        name: str,
+        func: Any,
+        args: Any,
+        keywords: Any,
+        result: Any,
+        stale: frozenset[int] = frozenset(),
+        fresh: bool = False,
     ) -> None:
-        """One call that was made."""
+        """One call that was made. fresh: its result is another tensor than it was."""
         arguments, named = mapped((args, keywords), Tensor, self.ref)
+        if fresh:
+            self.ids.pop(id(result), None)
         if next(leaves(result, Tensor), None) is None and name != "__setitem__":
             return
         out = mapped(args[0] if name == "__setitem__" else result, Tensor, lambda x: self.ref(x, made=True))
