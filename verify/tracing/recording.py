@@ -25,8 +25,6 @@ from .graph import Unreadable, refused
 COMPOSITES = {"multi_head_attention_forward", "gru", "lstm", "rnn_tanh", "rnn_relu", "gru_cell", "lstm_cell",
               "rnn_tanh_cell", "rnn_relu_cell"}  # fmt: skip
 """Functions without a rule: their calls of aten are written down."""
-ATTENTION = "scaled_dot_product_attention"
-"""The same, of torch's plain form of it."""
 ASKS = {"__bool__", "item", "tolist", "__float__", "__int__", "__index__"}
 """Calls that make numbers of python of a tensor."""
 MAKERS = ("zeros", "ones", "empty", "full", "rand", "arange")
@@ -84,6 +82,28 @@ class Recording:
         return [(call.name, call.module) for call in self.calls]
 
 
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """softmax(scale q k) v, call by call."""
+    if enable_gqa:
+        k, v = (x.repeat_interleave(q.shape[-3] // x.shape[-3], -3) for x in (k, v))
+    logits = (q @ k.transpose(-2, -1)) * (q.shape[-1] ** -0.5 if scale is None else scale)
+    if is_causal:
+        attn_mask = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool).tril()
+    if attn_mask is not None:
+        masked = attn_mask.dtype is torch.bool
+        logits = logits.masked_fill(~attn_mask, -torch.inf) if masked else logits + attn_mask
+    return logits.softmax(-1) @ v
+
+
 def real(x: Tensor) -> Tensor:
     """Complex numbers as pairs along one more dimension."""
     return torch.view_as_real(x) if x.is_complex() else x
@@ -98,8 +118,11 @@ class _Inside(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         keywords = kwargs or {}
-        result = func(*args, **keywords)
         name = func._schema.name.split("::")[1]
+        if name.startswith("_scaled_dot_product"):
+            with self:
+                return attention(*args[:3], is_causal=args[4:5] == (True,), **keywords), torch.empty(0)
+        result = func(*args, **keywords)
         self.recorder.note(name, func, args, keywords, result, fresh=name.endswith("_"))
         return result
 
@@ -138,12 +161,14 @@ class Recorder(TorchFunctionMode):
         keywords, name = kwargs or {}, getattr(func, "__name__", str(func))
         if name == "__get__":
             name = "get_" + func.__self__.__name__
-        if name in COMPOSITES or name == ATTENTION:
-            func = torch.ops.aten._scaled_dot_product_attention_math if name == ATTENTION else func
+        if name == "scaled_dot_product_attention":
+            with self:
+                return attention(*args, **keywords)
+        if name in COMPOSITES:
             with _Inside(self):
                 result = func(*args, **keywords)
             self.versions |= {self.ids[id(x)]: x._version for x in self.kept if id(x) in self.ids}
-            return result[0] if name == ATTENTION else result
+            return result
         if name == "einsum" and isinstance(args[0], str):
             args = self._paired(func, *_spelled(*args))
         if name in ASKS and self.strict and self.ids.get(id(args[0]), -1) in self.moved:

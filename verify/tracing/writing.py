@@ -240,8 +240,7 @@ class Writer:
             raise refused(node.name, "a function of a matrix; no equation says it")
         if node.number not in self.signals:
             self.signals[node.number] = self._fresh(f"{self.symbol(node).lower()}_gain")
-            right = f"{self.ref(node, letters)} {self.constant((), ())}"
-            self.lines.append((_named(self.signals[node.number], letters), right, None))
+            self.lines.append((_named(self.signals[node.number], letters), self._bias(node, letters, letters), None))
         return _named(self.signals[node.number], letters)
 
     # statements -------------------------------------------------------------------------------------------------
@@ -361,6 +360,11 @@ class Writer:
         if node.kind != "param":
             raise node.fail("a sum or product of weights is added to a signal")
         lacks = [x for x in there if x and x not in mine]
+        if not any(mine):  # a number has a letter of the data
+            own = [x for x, index in zip(self.own(self.data), self.data.indices, strict=True) if not self.grows(index)]
+            if not (free := [x for x in own if x and x not in lacks]):
+                raise refused(node.name, "a number beside data that grow; no equation says it")
+            mine, lacks = free[-1:], [*lacks, free[-1]]
         return f"{self.ref(node, mine)} {self.constant(tuple(lacks), lacks)}"
 
     def _function(self, node: TracedNode) -> None:
