@@ -120,8 +120,9 @@ class _Inside(TorchDispatchMode):
         keywords = kwargs or {}
         name = func._schema.name.split("::")[1]
         if name.startswith("_scaled_dot_product"):
+            args, keywords = args[:3], {"is_causal": any(args[4:5]), **keywords}
             with self:
-                return attention(*args[:3], is_causal=args[4:5] == (True,), **keywords), torch.empty(0)
+                return attention(*args, **keywords), torch.empty(0)
         result = func(*args, **keywords)
         self.recorder.note(name, func, args, keywords, result, fresh=name.endswith("_"))
         return result
