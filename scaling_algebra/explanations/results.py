@@ -208,13 +208,6 @@ class SettingExplanation(Rendered):
         )
 
 
-def behind(result: object) -> Explanation | None:
-    """The quantity of an explanation that is drawn: the quantity itself, or the one behind a parameter."""
-    if isinstance(result, SettingExplanation):
-        return result.behind
-    return result if isinstance(result, Explanation) else None
-
-
 # sentences ---------------------------------------------------------------------------------------------------------
 
 
