@@ -27,7 +27,7 @@ KINDS = {"q_proj": "attention q", "v_proj": "attention v", "o_proj": "attention 
          "lm_head": "readout"}  # fmt: skip
 
 
-class Looks:
+class AlignmentLog:
     """What the change of every matrix since the start does to held-out text: rms of dW h, dW and h."""
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ def measured() -> list[dict[str, Any]]:
     for one, numbers in zip(sizes, model.numbers("mup", "adamw", sizes), strict=True):
         logs: dict[tuple[str, int], list[Any]] = {}
         for seed in range(PLAN["seeds"]):
-            look = Looks()
+            look = AlignmentLog()
             trained(Hardware(), how, one, numbers, 2.0 ** PLAN["log2_lr"], seed, look)
             for key, found in look.rows.items():
                 logs.setdefault(key, []).append(np.log2(np.array(found)).mean(axis=0))

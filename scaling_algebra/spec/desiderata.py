@@ -16,6 +16,7 @@ from typing import Literal
 from scaling_algebra.spec.networks.language import Network, Product
 from scaling_algebra.spec.networks.roles import Adjoint, adjoints, forks, one_layer, readouts
 from scaling_algebra.spec.networks.sums import experts
+from scaling_algebra.spec.networks.terms import written_out
 from scaling_algebra.spec.scaling import Point
 
 Kind = Literal["theta", "bounded", "balanced", "scale"]
@@ -188,14 +189,14 @@ def _fixed(network: Network, statement: Product) -> bool:
 
 def _written(network: Network, statement: Product) -> bool:
     """Are there tensors that train in the terms of a product?"""
-    return any(x.name not in network.frozen for term in network.terms(statement) for x in term.tensors)
+    return any(x.name not in network.frozen for term in written_out(network, statement) for x in term.tensors)
 
 
 def _learned(network: Network, statement: Product) -> tuple[str, ...]:
     """The parts of the output of a product that updates of its tensors make."""
     if not _written(network, statement):
         return ("change",)
-    signals = [x for term in network.terms(statement) for x in term.signals]
+    signals = [x for term in written_out(network, statement) for x in term.signals]
     return ("effective", "cross") if any(network.learns(x.name) for x in signals) else ("effective",)
 
 

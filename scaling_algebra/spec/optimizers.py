@@ -249,7 +249,9 @@ class Optimizer(_Rules):
     @property
     def untrained(self) -> str:
         """Why it cannot be trained; empty if it can."""
-        return "" if self.torch else self.whole
+        if self.torch or not self.name.endswith(".toml"):
+            return "" if self.torch else self.whole
+        return f'{self.name} cannot be trained: it names no class; add one, such as torch = "Adam"'
 
     @property
     def whole(self) -> str:

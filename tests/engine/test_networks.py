@@ -115,44 +115,11 @@ def test_a_wrong_line_is_quoted(line, said):
     assert (number, text) in (("1", FIRST), ("3", LAST)) or text.removesuffix("...") in " ".join(line.split())
 
 
-WHOLE = {
-    "": "there are no equations",
-    "f = data[x] data[x]": 'equation 1, "f = data[x] data[x]": no tensor reaches f',
-    f"{FIRST}\nf[a] = h1[a]": 'equation 2, "f[a] = h1[a]": the output f[a] has letters; the last equation is a scalar',
-    f"{FIRST}\nhid[b] = V[b,a] h1[a]\nf = W4[b] hidd[b] h1[b]": "hid is never read; is hidd a misspelling of it?",
-    f"{FIRST}\nf = W4[a] h1[a]\ng = V[a] h1[a]": "f is never read; the output is the last equation",
-    "n[a] = noise()\nf = W[a] n[a]": "nothing reads the input",
-    f"\n{FIRST}\nf = W4[a] h3[a]": 'equation 2, "f = W4[a] h3[a]": no equation above makes h3[a]',
-}
-
-
-@pytest.mark.parametrize(("text", "said"), WHOLE.items())
-def test_a_text_that_is_no_network(text, said):
-    """Equations have the number of their line in the text."""
-    assert said in refusal(text)
-
-
 def test_a_long_equation_is_cut():
     assert len(refusal(f"{FIRST}\nh2[a] = {'h1[a] + ' * 100} - h1[a]\n{LAST}")) < 250
 
 
 GOOD = f"{FIRST}\nf = alpha W4[a] h1[a]"
-TABLES = [
-    ({"roles": {"W5": "x"}}, "roles: no tensor named 'W5'; did you mean 'W4'?"),
-    ({"roles": {"W1": "x", "W4": "x"}}, "roles: W1 and W4 have the role x; to tie them, use one tensor twice"),
-    ({"roles": {"alpha": "x"}}, "roles: alpha has no letters, so it is a multiplier"),
-    ({"roles": {"W1": "h1"}}, "roles: W1 has the role h1, but h1 is a signal"),
-    ({"roles": {"W1": "a b"}}, "roles: W1 has the role 'a b'; a role is a name"),
-    ({"axes": {"a": "2Q"}}, "axes: '2Q' is no name of an axis"),
-    ({"axes": {"a": "n_e"}}, "did you mean 'N_e'?"),
-    ({"axes": {"ab": "N"}}, "axes: 'ab' is not an index letter"),
-    ({"axes": {"a": "N"}}, "'x' of W1[a,x] has no axis"),
-]
-
-
-@pytest.mark.parametrize(("tables", "said"), TABLES, ids=lambda x: str(x)[:30])
-def test_wrong_roles_and_axes(tables, said):
-    assert said in refusal(GOOD, **tables)
 
 
 # text, TOML ----------------------------------------------------------------------------------------------------
@@ -187,19 +154,6 @@ def test_a_constant_is_a_signal_that_does_not_train():
     assert d.tensors == without.tensors and d["T"] == d["W1"]
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [
-        ('"time"]', '"time", "spare"]', "nothing reads the constant spare"),
-        ("u[p,a] =", "C[p,a] =", "C is a constant; choose another name"),
-        ('"C", ', "1, ", "constants: 1 is not a name"),
-    ],
-)
-def test_a_wrong_constant_is_named(old, new, said):
-    with pytest.raises(UsageError, match=re.escape(said)):
-        from_toml(CONSTANTS.replace(old, new))
-
-
 def test_text_is_aligned():
     assert as_text(ARCHITECTURES["mlp"]) == "h1[a] = W1[a,x] data[x]\nh2[b] = W2[b,a] h1[a]\nf     = W3[b] h2[b]"
 
@@ -217,36 +171,6 @@ def test_a_file(tmp_path):
         found = read_network(file)
         assert (found.name, found.title, list(found.tensors)) == ("mine", "mine", ["W", "V"])
         assert read_network(str(file)) == found
-
-
-HEAD = 'axes = { a = "N", x = "D" }\n'
-BODY = 'equations = "h[a] = W[a,x] data[x]\\nf = V[a] h[a]"\n'
-FILES = [
-    (HEAD, "equations is missing; a network has axes and equations"),
-    (HEAD + BODY + "eqations = ''", "no key named 'eqations'; did you mean 'equations'?"),
-    (HEAD + "equations = 3", "equations is 3; it must be a text"),
-    ("axes = 'N'\n" + BODY, "axes is 'N'; it must be a table"),
-    ("axes = { a = 1 }\n" + BODY, "axes: a is 1; it must be a text"),
-    (HEAD + BODY + "roles = ['W']", "roles is ['W']; it must be a table"),
-    ('[axes]\na = "N"\nx = "D"\n' + BODY, "equations stands inside axes; put it above the line [axes]"),
-    ("title = ''\n" + HEAD + BODY, "title is ''; it must be one line"),
-    (HEAD + "equations = 'f = W[a,x]", "this is not TOML"),
-    (
-        HEAD + 'equations = """\n# the input\nh[a] = W[a,x data[x]\n"""',
-        'equation 2, "h[a] = W[a,x data[x]": cannot read',
-    ),
-    (HEAD + BODY + 'roles = { Q = "router" }', "roles: no tensor named 'Q'"),
-]
-
-
-@pytest.mark.parametrize(("text", "said"), FILES, ids=lambda x: x[-30:])
-def test_a_wrong_file_is_named(tmp_path, text, said):
-    file = tmp_path / "mine.toml"
-    file.write_text(text, encoding="utf-8")
-    with pytest.raises(UsageError) as caught:
-        read_network(file)
-    message = str(caught.value)
-    assert message.startswith(f"{file}: ") and said in message and "\n" not in message
 
 
 def test_files_that_cannot_be_read(tmp_path):
