@@ -6,8 +6,9 @@ A family of transformers is read with one layer, whatever number is trained. Rea
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -66,9 +67,10 @@ Numbers = Mapping[str, Trainee]
 
 @dataclass(frozen=True)
 class Model:
-    """A model by its name: ``FILE.py:build``, ``hf:config.json``, or a family of transformers such as ``mixtral``."""
+    """A model by its name, relative to a folder: ``FILE.py:build``, ``hf:config.json``, or a family of transformers."""
 
     name: str
+    folder: str = field(default_factory=os.getcwd)
 
     @property
     def own(self) -> bool:
