@@ -598,7 +598,7 @@ def test_a_plan_takes_out_what_the_module_multiplies_by():
 
     more = {"norm": nn.RMSNorm, "two": lambda n: nn.Linear(n, 2 * n, bias=False)}
     with pytest.raises(Unreadable, match="the module multiplies by N"):
-        plan(of(between, **more), "N=16", "N=64", lr=1e-2)
+        plan(of(between, **more), "N=16", "N=64", lr=1e-2, strict=True)
 
     def build(sizes):
         model = of(lambda m, h: torch.tanh(m.w(m.norm(h))), norm=nn.RMSNorm)(sizes)

@@ -46,6 +46,17 @@ def constant(reader: Indices, x: View) -> View:
     return fixed(reader, values, classes, dims)
 
 
+def differs(reader: Indices, x: View) -> bool:
+    """Do the entries of a constant differ along an axis that grows, and are they as large at every build?"""
+    grows = [d for d, dim in enumerate(x.dims) if not all(x.index(e).fixed for e in dim)]
+    sizes = [float(v.double().square().mean().sqrt()) for v in x.node.value]
+    return (
+        bool(grows)
+        and any(bool((v.diff(dim=d) != 0).any()) for v in x.node.value for d in grows)
+        and (max(sizes) <= 1.2 * min(sizes))
+    )
+
+
 def alike(reader: Indices, values: Sequence[Tensor], d: int) -> list[Tensor]:
     """Values with one entry along a dimension.
 
