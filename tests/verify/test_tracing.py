@@ -21,11 +21,11 @@ from scaling_algebra.spec.networks.files import from_toml
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.apply import plan
 from scaling_algebra.verify.tracing import Traced, Unreadable, traced
-from scaling_algebra.verify.tracing.commands import ModelOption
 from scaling_algebra.verify.tracing.entries import classified
 from scaling_algebra.verify.tracing.gradients import ALONE, FROZEN, MIXED, UNREACHED, ZERO, frozen_roles
 from scaling_algebra.verify.tracing.measuring import Watch
 from scaling_algebra.verify.tracing.models import TOLERANCE
+from scaling_algebra.verify.tracing.sources import ModelOption
 from scaling_algebra.verify.tracing.table import RULES, plain
 
 

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .constants import alike, fixed
 from .graph import Dims, IndexClass, View
+from .indices import alike, fixed
 from .reading import Reader
 from .recording import Recording, Ref, TorchCall, mapped, real, refs
 

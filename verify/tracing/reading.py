@@ -14,10 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .constants import constant, differs, fixed
 from .entries import classified
 from .graph import LESS, NUMBER, Dims, Entrywise, IndexClass, TracedNode, Vector, View, both, then, times, whole_of
-from .indices import Indices, Splits
+from .indices import Indices, Splits, constant, differs, fixed
 from .recording import Recording, Ref, TorchCall, leaves, refs
 
 GATES = {"softmax": "softmax", "softmax_topk": "topk_softmax", "topk_softmax": "topk_softmax"} | {

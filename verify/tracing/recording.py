@@ -104,6 +104,30 @@ def attention(
     return logits.softmax(-1) @ v
 
 
+def added(c: Tensor, *factors: Tensor, beta: float = 1, alpha: float = 1, **named: Tensor) -> Tensor:
+    """beta c + alpha a b"""
+    product = torch.matmul(*factors, *named.values())
+    return (c if beta == 1 else beta * c) + (product if alpha == 1 else alpha * product)
+
+
+def gated(x: Tensor, dim: int = -1) -> Tensor:
+    """The first half times a sigmoid of the second."""
+    a, b = x.chunk(2, dim)
+    return a * b.sigmoid()
+
+
+def product_added(x: Tensor, a: Tensor, b: Tensor, value: float = 1) -> Tensor:
+    """x + value a b"""
+    return x + (a * b if value == 1 else value * a * b)
+
+
+WRITTEN_OUT: dict[str, Callable[..., Any]] = {
+    "scaled_dot_product_attention": attention, "addmm": added, "baddbmm": added, "glu": gated, "addcmul": product_added,
+    "lerp": lambda a, b, weight: a + weight * (b - a),
+}  # fmt: skip
+"""Functions as python in the calls that have rules."""
+
+
 def real(x: Tensor) -> Tensor:
     """Complex numbers as pairs along one more dimension."""
     return torch.view_as_real(x) if x.is_complex() else x
@@ -123,6 +147,9 @@ class _Inside(TorchDispatchMode):
             args, keywords = args[:3], {"is_causal": any(args[4:5]), **keywords}
             with self:
                 return attention(*args, **keywords), torch.empty(0)
+        if name in WRITTEN_OUT:
+            with self:
+                return WRITTEN_OUT[name](*args, **keywords)
         result = func(*args, **keywords)
         self.recorder.note(name, func, args, keywords, result, fresh=name.endswith("_"))
         return result
@@ -162,9 +189,9 @@ class Recorder(TorchFunctionMode):
         keywords, name = kwargs or {}, getattr(func, "__name__", str(func))
         if name == "__get__":
             name = "get_" + func.__self__.__name__
-        if name == "scaled_dot_product_attention":
+        if name in WRITTEN_OUT:
             with self:
-                return attention(*args, **keywords)
+                return WRITTEN_OUT[name](*args, **keywords)
         if name in COMPOSITES:
             with _Inside(self):
                 result = func(*args, **keywords)

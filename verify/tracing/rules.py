@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .constants import constant
 from .graph import LESS, View
+from .indices import constant
 from .reading import Reader
 from .table import rule
 
@@ -31,15 +31,6 @@ def matmul(reader: Reader, a: View, b: View) -> View:
     left = ["i"] if len(a.dims) == 1 else [*range(n - len(a.dims) + 2, n), "r", "i"]
     right = ["i"] if len(b.dims) == 1 else [*range(n - len(b.dims) + 2, n), "i", "o"]
     return reader.contract([(a, left), (b, right)], [k for k in (*range(n), "r", "o") if k in (*left, *right)])
-
-
-@rule("baddbmm", "addmm")
-def addmm(reader: Reader, c: View, *given: Any, beta: Any = 1, alpha: Any = 1, **words: Any) -> View:
-    a, b = [*given, *(words[x] for x in ("batch1", "mat1", "batch2", "mat2") if x in words)]
-    product = matmul(reader, a, b)
-    return reader.add(
-        [c if beta == 1 else multiply(reader, c, beta), product if alpha == 1 else multiply(reader, product, alpha)]
-    )
 
 
 @rule("einsum")
@@ -256,25 +247,6 @@ def unit(reader: Reader, x: View, p: float = 2, dim: int = 1, **_: Any) -> View:
     return multiply(reader, out, reader.numbers([n**-0.5 for n in lengths]))
 
 
-@rule("addcmul")
-def addcmul(reader: Reader, x: View, a: View, b: View, value: float = 1) -> View:
-    return add(reader, x, multiply(reader, multiply(reader, a, b), value))
-
-
-@rule("lerp")
-def lerp(reader: Reader, a: View, b: View, weight: Any) -> View:
-    """a + w (b - a)"""
-    return add(reader, a, multiply(reader, weight, sub(reader, b, a)))
-
-
-@rule("glu")
-def glu(reader: Reader, x: View, dim: int = -1) -> View:
-    d, sizes = dim % len(x.dims), x.sizes(dim % len(x.dims), reader.builds)
-    half, zero = tuple(n // 2 for n in sizes), reader.same_everywhere(0)
-    a, b = reader.narrowed(x, d, zero, half), reader.narrowed(x, d, half, sizes)
-    return reader.multiply(a, reader.function("sigmoid", b, torch.sigmoid))
-
-
 @rule("max_pool1d", "max_pool2d", "max_pool3d")
 def pooled(reader: Reader, x: View, kernel: Any, stride: Any = None, padding: Any = 0, *_: Any, **__: Any) -> View:
     """The largest of places: homogeneous of degree one, with a kink, as relu and a mean of places."""
@@ -296,8 +268,3 @@ def pooled(reader: Reader, x: View, kernel: Any, stride: Any = None, padding: An
 @rule("clamp")
 def clamp(reader: Reader, x: View, min: Any = None, max: Any = None) -> View:
     return reader.same(x, lambda v: v.clamp(min, max), "a clip is left out")
-
-
-@rule("abs")
-def absolute(reader: Reader, x: View) -> View:
-    raise reader.fail("an absolute value; the equations have relu")
