@@ -154,19 +154,6 @@ def test_a_constant_is_a_signal_that_does_not_train():
     assert d.tensors == without.tensors and d["T"] == d["W1"]
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [
-        ('"time"]', '"time", "spare"]', "nothing reads the constant spare"),
-        ("u[p,a] =", "C[p,a] =", "C is a constant; choose another name"),
-        ('"C", ', "1, ", "constants: 1 is not a name"),
-    ],
-)
-def test_a_wrong_constant_is_named(old, new, said):
-    with pytest.raises(UsageError, match=re.escape(said)):
-        from_toml(CONSTANTS.replace(old, new))
-
-
 def test_text_is_aligned():
     assert as_text(ARCHITECTURES["mlp"]) == "h1[a] = W1[a,x] data[x]\nh2[b] = W2[b,a] h1[a]\nf     = W3[b] h2[b]"
 
