@@ -540,7 +540,7 @@ class Solver:
     @cached_property
     def _meter(self) -> Meter:
         """What counts the work; an answer by shape has no run that it would count."""
-        return self._fresh(Structure().point(self.network, {})).meter
+        return self._fresh(PLAIN.point(self.network, {})).meter
 
     def _within(self, work: int | None) -> AbstractContextManager[None]:
         """No more than this work inside, if not all of it is asked for."""
