@@ -1,6 +1,7 @@
-"""Prints medians and ratios: cold commands against ``import sympy``, and cold signals of every configuration.
+"""Prints medians and ratios of cold commands and of plans of whole models against ``import sympy``.
 
-Run: ``make bench`` or ``python benchmarks/run.py [--runs 5]``. Every cold figure is a fresh process.
+Run: ``make bench`` or ``python benchmarks/run.py [--runs 5]``. Every figure is a fresh process; those of commands that
+take longer, and of plans, are medians of a third as many.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from fresh import median as cold
 from tabulate import tabulate
 
 from scaling_algebra.spec.axes import REGIMES
-from scaling_algebra.spec.optimizers import OPTIMIZERS
 
 WHOLE = (
     ["explain", "--formula", "h3.A2.2@1", "--optimizer", "sgd"],
@@ -28,6 +28,35 @@ WHOLE = (
 )
 """Commands that are timed as a user runs them."""
 
+PLAN = """
+import torch, transformers as t
+from scaling_algebra import plan
+def model(N, M=8, L=2):
+    heads = dict(num_attention_heads=N // 16, num_key_value_heads=N // 16)
+    sizes = dict(hidden_size=N, intermediate_size=2 * N, num_hidden_layers=L, vocab_size=64)
+    with torch.device("meta"):
+        return t.{name}{head}(t.{name}Config(**sizes, {config}))
+print(plan(model({other}), model({one}), lr=1e-3, eps=1e-8, std=0.02))
+"""
+"""A plan of two models of transformers on the meta device."""
+
+MOE = "moe_intermediate_size=N // 2, num_experts=M, num_experts_per_tok=2, head_dim=16, **heads"
+LATENT = "moe_intermediate_size=N // 2, n_routed_experts=M, num_experts_per_tok=2, n_group=1, topk_group=1"
+LATENT += ", n_shared_experts=1, first_k_dense_replace=1, num_attention_heads=N // 16, num_key_value_heads=N // 16"
+LATENT += ", q_lora_rank=16, kv_lora_rank=16, qk_rope_head_dim=8, qk_nope_head_dim=16, v_head_dim=16"
+HEADS = {"GPT2": "LMHeadModel"}
+PLANS = (
+    ("Llama", "**heads", "N=64", "N=128"),
+    ("Llama", "**heads", "N=64", "N=64, L=20"),
+    ("Mixtral", "num_local_experts=M, num_experts_per_tok=2, **heads", "N=64", "N=128"),
+    ("Qwen3Moe", MOE, "N=64", "N=128"),
+    ("Qwen3Moe", MOE, "N=64, M=4", "N=64, M=8"),
+    ("Olmoe", "num_experts=M, num_experts_per_tok=2, **heads", "N=64", "N=128"),
+    ("GPT2", "n_embd=N, n_layer=L, n_head=N // 16", "N=64", "N=128"),
+    ("DeepseekV3", LATENT, "N=64", "N=128"),
+)
+"""The class of a model, what its configuration has beside the usual sizes, and the sizes of both models."""
+
 
 @click.command()
 @click.option("--runs", default=5, show_default=True, help="Runs per figure.")
@@ -43,21 +72,13 @@ def main(runs: int) -> None:
     for args in WHOLE:
         seconds = cold(command(*args), max(1, runs // 3))
         rows.append((" ".join(args), f"{seconds:.2f}", f"{seconds / base:.1f}"))
-    print(tabulate(rows, ("cold command", "median CPU s", "x import sympy"), tablefmt="github"), "\n")
-    rows, total = [], 0.0
-    for regime in REGIMES:
-        for optimizer in OPTIMIZERS:
-            for name in ("mup", "mssp"):
-                for readout in ("maximal", "zero"):
-                    args = ["signals", "--regime", regime, "--optimizer", optimizer, "--parameterization", name]
-                    seconds = cold(command(*args, "--readout-init", readout), max(1, runs // 3))
-                    rows.append((regime, optimizer, name, readout, f"{seconds:.2f}"))
-                    total += seconds
-    rows.append(("all", "", "", "", f"{total:.1f}"))
-    print(
-        tabulate(rows, ("regime", "optimizer", "parameterization", "readout", "signals, CPU s"), tablefmt="github"),
-        "\n",
-    )
+    for name, config, one, other in PLANS:
+        seconds = cold(
+            PLAN.format(name=name, config=config, head=HEADS.get(name, "ForCausalLM"), one=one, other=other),
+            max(1, runs // 3),
+        )
+        rows.append((f"plan of {name}, {one} to {other}", f"{seconds:.1f}", f"{seconds / base:.1f}"))
+    print(tabulate(rows, ("cold", "median CPU s", "x import sympy"), tablefmt="github"))
 
 
 if __name__ == "__main__":
