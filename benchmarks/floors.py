@@ -14,6 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 OLDEST = ROOT / "tests" / "oldest.txt"
+RUN_WITH = ("pytest", "pytest-timeout", "hypothesis")
 TESTS = ("tests/engine/test_commands.py", "tests/engine/test_documents.py", "tests/verify/test_fit.py")
 TESTS += ("tests/verify/test_session.py", "tests/verify/test_cluster.py", "tests/verify/test_output.py")
 
@@ -26,7 +27,7 @@ def main() -> int:
         python = Path(place) / "bin" / "python"
         install = [python, "-m", "pip", "install", "-q", "-c", OLDEST]
         subprocess.run([*install, torch], check=True)
-        subprocess.run([*install, f"{ROOT}[verify,cluster]", "pytest", "pytest-timeout", "hypothesis"], check=True)
+        subprocess.run([*install, "-e", f"{ROOT}[verify,cluster]", *RUN_WITH], check=True)
         subprocess.run([python, "-m", "pip", "list"], check=True)
         environ = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
         return subprocess.run([python, "-m", "pytest", "-x", *TESTS], cwd=ROOT, env=environ).returncode

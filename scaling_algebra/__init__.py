@@ -11,70 +11,19 @@ Names are loaded when they are first used, so that importing the package costs n
 from __future__ import annotations
 
 import importlib
+import re
 from inspect import isfunction
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-if TYPE_CHECKING:
-    __version__: str
-    from .all_rays.phases import phases
-    from .all_rays.theorems import Theorems, theorems
-    from .errors import UsageError
-    from .explanations.explanations import explain
-    from .formulas.formula import Formula, formula
-    from .laws.law import law
-    from .proofs.prover import prove
-    from .recipes.horizon import horizon
-    from .recipes.recipe import Recipe, recipe
-    from .solver.demands import Infeasible, NotFound
-    from .solver.derivation import Derivation, Signals, derive, signals
-    from .spec.axes import REGIMES, Ray
-    from .spec.configuration import Configuration
-    from .spec.networks.files import read_network
-    from .spec.networks.grammar import network
-    from .spec.optimizers import Optimizer
-    from .spec.powers import Power
-    from .tables.audit.comparison import audit
-    from .tables.audit.errata import errata
-    from .tables.derived.layouts import table
-    from .verify.apply.checking import check_model
-    from .verify.apply.planning import plan
-    from .verify.judging.verdicts import judge
-
+_STUB = Path(__file__).with_suffix(".pyi").read_text("utf-8")
 _HOME = {
     name: module
-    for module, names in {
-        "all_rays.phases": "phases",
-        "all_rays.theorems": "Theorems theorems",
-        "errors": "UsageError",
-        "explanations.explanations": "explain",
-        "formulas.formula": "Formula formula",
-        "laws.law": "law",
-        "proofs.prover": "prove",
-        "recipes.horizon": "horizon",
-        "recipes.recipe": "Recipe recipe",
-        "solver.demands": "Infeasible NotFound",
-        "solver.derivation": "Derivation Signals derive signals",
-        "spec.axes": "REGIMES Ray",
-        "spec.configuration": "Configuration",
-        "spec.networks.files": "read_network",
-        "spec.networks.grammar": "network",
-        "spec.optimizers": "Optimizer",
-        "spec.powers": "Power",
-        "tables.audit.comparison": "audit",
-        "tables.audit.errata": "errata",
-        "tables.derived.layouts": "table",
-        "verify.apply.checking": "check_model",
-        "verify.apply.planning": "plan",
-        "verify.judging.verdicts": "judge",
-    }.items()
-    for name in names.split()
+    for module, names in re.findall(r"^from (\S+) import (.+)$", _STUB, re.M)
+    for name in re.findall(r"(\w+) as", names)
 }
-__all__ = [
-    "REGIMES", "Configuration", "Derivation", "Formula", "Infeasible", "NotFound", "Optimizer", "Power", "Ray",
-    "Recipe", "Signals", "Theorems", "UsageError", "__version__", "audit", "check_model", "derive", "errata", "explain",
-    "formula", "horizon", "judge", "law", "network", "phases", "plan", "prove", "read_network", "recipe", "signals",
-    "table", "theorems",
-]  # fmt: skip
+"""The module of every public name: the stub is the list."""
+__all__ = sorted((*_HOME, "__version__"))
 
 
 def __getattr__(name: str) -> Any:
@@ -84,7 +33,7 @@ def __getattr__(name: str) -> Any:
         return version("scalecalc")
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)
+    value = getattr(importlib.import_module(_HOME[name], __name__), name)
     if isfunction(value):
         from .arguments import checked
 

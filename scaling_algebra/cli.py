@@ -48,21 +48,6 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
 }
 """Every verb by section: its module, whose ``command`` it is, and one line of help."""
 MODULES = {verb: module for section in VERBS.values() for verb, (module, _) in section.items()}
-OLD = {
-    "formula": "explain --formula",
-    "phases": "rays",
-    "theorems": "rays --prove",
-    "horizon": "recipe --batch FROM:TO --tokens FROM:TO",
-    "balance": "law SUM --in NAMES",
-    "feasible": "law NAME|FILE.toml",
-    "errata": "audit --errata",
-    "report": "verify --merge DIR...",
-    "experiment": "study NAME",
-    "transfer": "study transfer",
-    "prove": "derive --prove",
-    "plan": "recipe (numbers by role); of a torch model, in Python: from scaling_algebra import plan",
-}
-"""Verbs that are none, and the commands that do their work."""
 
 NO_MEMORY = ("out of memory", "cannot allocate memory", "can't allocate memory", "failed to map segment")
 """What libraries say where memory ends: z3, torch, the loader of shared libraries."""
@@ -97,8 +82,6 @@ class Verbs(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] in OLD:
-            raise UsageError(f"there is no command {args[0]}; its work does: scalecalc {OLD[args[0]]}")
         if args and args[0] not in MODULES:
             near = difflib.get_close_matches(args[0], MODULES, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else "."

@@ -14,6 +14,7 @@ import tomllib
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from importlib.resources import files as resources
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,11 @@ def toml(text: str, number: Callable[[str], Any] = float) -> dict[str, Any]:
         return tomllib.loads(text, parse_float=number)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"this is not TOML: {error}") from None
+
+
+def shipped(package: str, name: str) -> dict[str, Any]:
+    """A TOML file of this package."""
+    return tomllib.loads((resources(package) / name).read_text("utf-8"))
 
 
 def python_module(where: str) -> Any:

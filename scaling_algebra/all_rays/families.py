@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from math import log
-from pathlib import Path
+
+from scaling_algebra.files import shipped
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class MapFamily:
 @cache
 def families() -> tuple[MapFamily, ...]:
     """Every family in the data file."""
-    data = tomllib.loads((Path(__file__).parent / "families.toml").read_text(encoding="utf-8"))
+    data = shipped(__package__, "families.toml")
     entries = []
     for entry in data["family"]:
         first, *_, last = ({k: v for k, v in m.items() if k != "name"} for m in 2 * entry["member"])

@@ -1,6 +1,6 @@
 """The map of rays: cells on which one closed formula holds, as exact polyhedra, and what happens on their walls.
 
-A map is a plane through the cones of a covering: the rays on which one axis has rate 1. Their walls cut it into
+A map is a plane through the cones of a covering: the rays on which N has rate 1. Their walls cut it into
 polygons and themselves into edges. Where a polygon or edge lies in no cone on which a formula is proved, the solver has
 looked at a ray inside it.
 """
@@ -14,7 +14,6 @@ from functools import lru_cache
 from itertools import pairwise
 
 from scaling_algebra.documents import Rendered
-from scaling_algebra.errors import UsageError
 from scaling_algebra.linear.cone import Cone, simplicity
 from scaling_algebra.linear.linear import Linear
 from scaling_algebra.solver.convexity import Looks
@@ -31,6 +30,8 @@ from .covering import Face, Piece, covering
 
 PLANE_AXES = ("N", "N_e", "M")
 """The axes of rays of the MoE block with K = M."""
+PLANE = ("N_e", "M")
+"""The horizontal and the vertical axis; N has rate 1."""
 SIDE = Fraction(2)
 """The map shows rates from 0 to this."""
 Point2 = tuple[Fraction, Fraction]
@@ -77,7 +78,6 @@ class Phases(Rendered):
     """The map of one parameterization and optimizer.
 
     Attributes:
-        plane: horizontal and vertical axis; the remaining axis has rate 1.
         walls: of every cone on which a formula is proved; where interventions are allowed also those of muP.
         cells: every polygon.
         edges: every piece of a wall. A parameterization may exist there and on neither side.
@@ -85,24 +85,17 @@ class Phases(Rendered):
 
     parameterization: Parameterization
     optimizer: Optimizer
-    plane: tuple[str, str]
     walls: tuple[Linear, ...]
     cells: tuple[MapCell, ...]
     edges: tuple[MapCell, ...]
 
-    @property
-    def third(self) -> str:
-        """The axis of rate 1."""
-        return next(axis for axis in PLANE_AXES if axis not in self.plane)
-
     def at(self, p: Point2) -> Ray:
         """The ray of a point."""
-        return Ray(_rates(self.plane, p))
+        return Ray(_rates(p))
 
     def point(self, ray: Ray) -> Point2 | None:
-        """The point of a ray; None if the axis of rate 1 does not grow on it."""
-        x, y = (ray[axis] for axis in self.plane)
-        return (x / ray[self.third], y / ray[self.third]) if ray[self.third] else None
+        """The point of a ray; None if N does not grow on it."""
+        return (ray["N_e"] / ray["N"], ray["M"] / ray["N"]) if ray["N"] else None
 
     def walls_of(self, ray: Ray) -> tuple[Linear, ...]:
         """The walls a ray lies on."""
@@ -112,61 +105,57 @@ class Phases(Rendered):
     def about(self) -> str:
         epsilon = "" if self.optimizer.regime is None else f", epsilon {self.optimizer.regime}"
         who = f"{self.parameterization.name}, {self.optimizer.name}{epsilon}"
-        return f"{who}: rates of {self.plane[0]} and {self.plane[1]} where {self.third} = 1 and K = M"
+        return f"{who}: rates of N_e and M where N = 1 and K = M"
 
 
 def phases(
     optimizer: OptimizerInput = DEFAULT_OPTIMIZER,
     parameterization: str = DEFAULT_PARAMETERIZATION,
     *,
-    plane: tuple[str, str] = ("N_e", "M"),
     epsilon: str | None = None,
 ) -> Phases:
     """Cut the plane of rays into cells on which one formula holds.
 
     Args:
-        plane: two of N, N_e, M; the third has rate 1.
         epsilon: regime of the optimizer's epsilon, ``derived`` (as by default) or ``negligible``.
 
     Raises:
-        UsageError: an unknown name, or a plane that is not two of N, N_e, M.
+        UsageError: an unknown name.
     """
     rule, stepper = _parameterization(parameterization), single(optimizer, "the map of rays")
     stepper = stepper if epsilon is None else stepper.with_epsilon(epsilon)
     rule.check_derived(MOE_BLOCK)
-    if len(set(plane)) != 2 or not set(plane) <= set(PLANE_AXES):
-        raise UsageError(f"the plane is {','.join(plane)}; give two of {', '.join(PLANE_AXES)}, for example N_e,M")
-    return _phases(rule, stepper, plane)
+    return _phases(rule, stepper)
 
 
-def chart(rule: Parameterization, optimizer: Optimizer, plane: tuple[str, str]) -> Phases:
+def chart(rule: Parameterization, optimizer: Optimizer) -> Phases:
     """The map, made anew."""
     face, looks = Face(MOE_BLOCK, optimizer, rule), Looks()
     pieces = [p for p in covering(face) if p.scaling is not None]
     sure = [p for p in pieces if _holds(p, face, looks)]
     # What interventions allow is looked for on the walls of muP, too: the cells and edges say where it is.
-    walls = set(_phases(_parameterization("mup"), optimizer, plane).walls) if rule.structural else set()
+    walls = set(_phases(_parameterization("mup"), optimizer).walls) if rule.structural else set()
     walls |= {side.wall_of for p in sure if p.cone.open for side in p.cone.sides if side.sense != "="}
     ordered = sorted(walls, key=lambda w: (-simplicity(w, PLANE_AXES)[0], w.over(PLANE_AXES)))
 
     def holding(corners: Corners, among: Iterable[Piece]) -> list[Piece]:
         """The pieces that cover all of a polygon or segment."""
-        rates = [tuple(_rates(plane, p).values()) for p in corners]
+        rates = [tuple(_rates(p).values()) for p in corners]
         return [x for x in among if all(x.cone.contains(r) for r in rates)]
 
     def cell(title: str, corners: Corners, x: Piece, why: str, also: tuple[str, ...] = ()) -> MapCell:
-        sizes = _rates(plane, inside(corners))
+        sizes = _rates(inside(corners))
         sides = tuple(w.facing(w.at(sizes)) for w in ordered)
         structure = "" if x.scaling is None else str(x.structure)
         return MapCell(title, corners, sides, Ray(sizes), x.scaling, structure, why, x in sure, also)
 
     def look(corners: Corners) -> tuple[Piece, str]:
         """The solution on a ray inside, or why there is none."""
-        solution, why = face.solve(Ray(_rates(plane, inside(corners))))
+        solution, why = face.solve(Ray(_rates(inside(corners))))
         nothing = Cone(PLANE_AXES)
         return Piece(nothing) if solution is None else Piece(nothing, solution.scaling, solution.structure), why
 
-    polygons = _polygons(plane, ordered)
+    polygons = _polygons(ordered)
     on = [(x, next(((p, "") for p in holding(x, [*sure, *pieces])), None) or look(x)) for x in polygons]
     keys = list(dict.fromkeys(_formula(x) for _, (x, _) in on))
     names = {key: chr(ord("A") + k) for k, key in enumerate(keys)}
@@ -176,10 +165,10 @@ def chart(rule: Parameterization, optimizer: Optimizer, plane: tuple[str, str]) 
         also = tuple(dict.fromkeys(filter(None, others)))
         cells.append(cell(f"cell {names[_formula(x)]}", corners, x, why, also))
     for w in ordered:
-        for ends in _ends(plane, w, polygons):
+        for ends in _ends(w, polygons):
             piece = min(holding(ends, sure), key=_length, default=None)
             edges.append(cell(f"wall {w}", ends, *((piece, "") if piece else look(ends))))
-    return Phases(rule, optimizer, plane, tuple(ordered), tuple(cells), tuple(edges))
+    return Phases(rule, optimizer, tuple(ordered), tuple(cells), tuple(edges))
 
 
 _phases = lru_cache(maxsize=16)(chart)
@@ -213,29 +202,29 @@ def _length(x: Piece) -> int:
     return sum(len(p.terms) for p in powers if p is not None)
 
 
-def _rates(plane: tuple[str, str], p: Point2) -> dict[str, Fraction]:
+def _rates(p: Point2) -> dict[str, Fraction]:
     """Rates of N, N_e, M at a point."""
-    return dict.fromkeys(PLANE_AXES, Fraction(1)) | dict(zip(plane, p, strict=True))
+    return dict(zip(PLANE_AXES, (Fraction(1), *p), strict=True))
 
 
-def _polygons(plane: tuple[str, str], walls: Iterable[Linear]) -> list[Corners]:
+def _polygons(walls: Iterable[Linear]) -> list[Corners]:
     """The convex polygons into which walls cut the square that is shown, from left to right."""
     zero = Fraction(0)
     polygons: list[Corners] = [((zero, zero), (SIDE, zero), (SIDE, SIDE), (zero, SIDE))]
     for wall in walls:
-        polygons = [part for p in polygons for part in _cut(plane, p, wall)]
+        polygons = [part for p in polygons for part in _cut(p, wall)]
     return sorted(polygons, key=inside)
 
 
-def _ends(plane: tuple[str, str], wall: Linear, polygons: Iterable[Corners]) -> list[Corners]:
+def _ends(wall: Linear, polygons: Iterable[Corners]) -> list[Corners]:
     """The sides of polygons that lie on a wall, each once."""
-    on = [[p for p in x if wall.at(_rates(plane, p)) == 0] for x in polygons]
+    on = [[p for p in x if wall.at(_rates(p)) == 0] for x in polygons]
     return sorted({tuple(sorted(x)) for x in on if len(x) == 2})
 
 
-def _cut(plane: tuple[str, str], corners: Corners, wall: Linear) -> list[Corners]:
+def _cut(corners: Corners, wall: Linear) -> list[Corners]:
     """A convex polygon cut along a wall: one or two polygons."""
-    sizes = [wall.at(_rates(plane, p)) for p in corners]
+    sizes = [wall.at(_rates(p)) for p in corners]
     parts = []
     for sign in (1, -1):
         kept: list[Point2] = []

@@ -9,7 +9,7 @@ from scaling_algebra.spec.axes import REGIMES
 from scaling_algebra.spec.scaling import Scaling
 
 from .families import families
-from .phases import PLANE_AXES, SIDE, MapCell, Phases, Point2
+from .phases import PLANE, PLANE_AXES, SIDE, MapCell, Phases, Point2
 from .presentation import span, status
 
 _SIDE, _LEFT, _TOP, _WIDTH, _HEIGHT = 340, 44, 34, 400, 414
@@ -58,10 +58,10 @@ def _map(p: Phases) -> list[str]:
     for edge in p.edges:
         (x1, y1), (x2, y2) = map(_screen, edge.corners)
         line = f'line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"'
-        about = span(p, edge), status(edge), *_settings(edge.scaling)
+        about = span(edge), status(edge), *_settings(edge.scaling)
         out += [f"<{line} {_WALLS[_kind(p, edge)][0]}/>"]
         out += [_shape(f'{line} stroke="transparent" stroke-width="16"', edge.title, about)]
-    return [*out, *_axes(p), *_marks(p)]
+    return [*out, *_axes(), *_marks(p)]
 
 
 def _shape(tag: str, name: str, lines: Iterable[str]) -> str:
@@ -91,14 +91,14 @@ def _kind(p: Phases, edge: MapCell) -> str:
     return "beside" if any(cell.scaling is not None for cell in sides) else "only"
 
 
-def _axes(p: Phases) -> list[str]:
+def _axes() -> list[str]:
     middle, (x, y) = 'text-anchor="middle"', (_LEFT + _SIDE / 2, _TOP + _SIDE / 2)
     out = [f'<rect x="{_LEFT}" y="{_TOP}" width="{_SIDE}" height="{_SIDE}" fill="none" stroke="#bbb"/>']
     for k in range(int(SIDE) * 2 + 1):
         out.append(_text(_screen((k / 2, 0))[0], _TOP + _SIDE + 16, f"{k / 2:g}", middle))
         out.append(_text(_LEFT - 11, _screen((0, k / 2))[1] + 4, f"{k / 2:g}", 'text-anchor="end"'))
-    out.append(_text(x, _TOP + _SIDE + 34, f"rate of {p.plane[0]}", middle))
-    return [*out, _text(12, y, f"rate of {p.plane[1]}", f'{middle} transform="rotate(-90 12 {y})"')]
+    out.append(_text(x, _TOP + _SIDE + 34, "rate of N_e", middle))
+    return [*out, _text(12, y, "rate of M", f'{middle} transform="rotate(-90 12 {y})"')]
 
 
 def _marks(p: Phases) -> list[str]:
@@ -110,8 +110,8 @@ def _marks(p: Phases) -> list[str]:
             walls = ", ".join(str(wall) for wall in p.walls_of(ray)) or "no wall"
             circle = f'circle cx="{x:.1f}" cy="{y:.1f}" r="7" fill="{_REGIME}" stroke="#fff"'
             out += [_shape(circle, f"regime {name}", [f"on {walls}"]), _text(x + 9, y - 9, name, f'fill="{_REGIME}"')]
-    for f in (f for f in families() if f.rates and f.rates[p.third]):
-        rates = [f.rates[axis] / f.rates[p.third] for axis in p.plane]
+    for f in (f for f in families() if f.rates):
+        rates = [f.rates[axis] for axis in PLANE]
         if min(rates) >= 0 and max(rates) <= SIDE:
             x, y = _screen((rates[0], rates[1]))
             path = f'path d="M {x:.1f} {y - 6:.1f} l 5 9 l -10 0 z" fill="{_FAMILY}" stroke="#fff"'

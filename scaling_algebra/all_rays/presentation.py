@@ -15,7 +15,7 @@ from scaling_algebra.spec.scaling import Scaling, TensorScaling
 
 from .claims import Theorem
 from .families import families
-from .phases import PLANE_AXES, MapCell, Phases
+from .phases import PLANE, PLANE_AXES, MapCell, Phases
 from .theorems import Theorems, statement
 
 VERDICTS = {"proved": "proved", "refuted": "REFUTED", "undecided": "UNDECIDED"}
@@ -62,7 +62,7 @@ def phases(p: Phases) -> Document:
         plain = f"{cell.title}: {', '.join(cell.inequalities)}{state.plain}"
         blocks.append(Heading(Text(plain, f"{cell.title}: {bounds}{state.rich}"), 2))
         blocks += [] if cell.scaling is None else [formulas(cell.scaling)]
-    edges = [(formula(e.name), span(p, e), _edge(e)) for e in p.edges]
+    edges = [(formula(e.name), span(e), _edge(e)) for e in p.edges]
     blocks += [Heading("on the walls", 2), Grid.of(("wall", "between", "what holds"), edges)]
     regimes = [(f"{name}: on ", *(listed(p.walls_of(ray), ", ") or ["no wall"])) for name, ray in REGIMES.items()]
     blocks += [Heading("regimes", 2), Lines.of(*regimes, listed=True)]
@@ -88,9 +88,9 @@ def status(cell: MapCell) -> str:
     return f"{extent}; {cell.structure}" + "".join(f"; so is the formula of cell {x}" for x in cell.also)
 
 
-def span(p: Phases, e: MapCell) -> str:
+def span(e: MapCell) -> str:
     """The ends of a piece of a wall: ``N_e 0 to 1, M 1 to 1``."""
-    return ", ".join(f"{axis} {x} to {y}" for axis, x, y in zip(p.plane, *e.corners, strict=True))
+    return ", ".join(f"{axis} {x} to {y}" for axis, x, y in zip(PLANE, *e.corners, strict=True))
 
 
 def _rates(ray: Ray) -> str:
@@ -126,7 +126,7 @@ def _record(p: Phases) -> dict[str, Any]:
         "parameterization": p.parameterization.name,
         "optimizer": p.optimizer.name,
         "epsilon": p.optimizer.regime,
-        "plane": p.plane,
+        "plane": PLANE,
         "walls": p.walls,
         "cells": [record(c) for c in p.cells],
         "edges": [record(e) for e in p.edges],

@@ -108,8 +108,6 @@ def command(
     --given holds exponents, derives the others, and names every desideratum that does not hold.
     --gauge prints the same parameterization with multipliers; --given is meant without multipliers.
     --without derives another network, without a function: it shows which function makes an answer undecided.
-    --strict: exit code 3 and no numbers where a size is undecided, or where the answer assumes more than counting
-    powers (--why says what).
     --prove: exit code 0 if every parameterization is the only one, 1 if not, 3 if that is undecided.
     """
     each = EACH in left_out

@@ -12,11 +12,9 @@ from scaling_algebra.documents import Document
 from scaling_algebra.documents.blocks import Code, Grid, Heading, Lines, literal
 from scaling_algebra.dynamics.quantities import quantities
 from scaling_algebra.errors import UsageError
-from scaling_algebra.explanations.mechanisms import PICTURES, TITLES
 from scaling_algebra.spec.assumptions import ASSUMPTIONS
 from scaling_algebra.spec.axes import AXES, REGIMES, about
-from scaling_algebra.spec.desiderata import ABOUT
-from scaling_algebra.spec.glossary import TERMS
+from scaling_algebra.spec.glossary import DESIDERATA, MECHANISMS, TERMS
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.spec.networks.library import TITLES as NETWORKS
@@ -93,8 +91,8 @@ def network_document(network: Network) -> Document:
 
 GLOSSARY: Mapping[str, Mapping[str, str]] = {
     "words": TERMS,
-    "mechanisms": {letter: f"{title}. {PICTURES[letter]}." for letter, title in TITLES.items()},
-    "desiderata": ABOUT,
+    "mechanisms": {letter: f"{x['title']}. {x['picture']}." for letter, x in MECHANISMS.items()},
+    "desiderata": DESIDERATA,
 }
 
 

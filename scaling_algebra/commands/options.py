@@ -189,18 +189,23 @@ def options(*decorators: Callable[[Command], Command]) -> Callable[[Command], Co
     return decorate
 
 
-OPTIMIZER = options(
-    click.option(
+def optimized(default: str = DEFAULT_OPTIMIZER) -> Callable[[Command], Command]:
+    """The option --optimizer."""
+    return click.option(
         "--optimizer",
         type=TensorOptimizer("optimizer", OPTIMIZERS),
         multiple=True,
-        default=[DEFAULT_OPTIMIZER],
+        default=[default],
         show_default=True,
         callback=lambda ctx, param, value: ",".join(value),
         metavar="NAME",
         help="Optimizer, of all tensors or of each: adamw,expert_in=muon (repeatable). muon+adamw: muon for the "
         "matrices of hidden layers and experts, adamw for the rest.",
-    ),
+    )
+
+
+OPTIMIZER = options(
+    optimized(),
     click.option(
         "--epsilon",
         type=Name("epsilon regime", EPSILONS),
@@ -311,7 +316,8 @@ GIVEN = click.option(
 STRICT = click.option(
     "--strict",
     is_flag=True,
-    help="Print as undecided what assumes more than counting powers, such as held-gates (--why).",
+    help="Only what is certified: no numbers and exit code 3 where a size is undecided, or where the answer assumes "
+    "more than counting powers, such as held-gates (--why says what).",
 )
 
 

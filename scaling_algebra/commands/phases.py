@@ -7,7 +7,6 @@ from typing import Any
 import click
 
 from scaling_algebra.all_rays.phases import phases
-from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.parameterizations import DERIVED
 
 from .options import OPTIMIZER, Answer, Verb, examples, parameterization, printed
@@ -28,16 +27,10 @@ DRAWING = "svg"
 )
 @parameterization(DERIVED)
 @OPTIMIZER
-@click.option(
-    "--plane", default="N_e,M", show_default=True, metavar="AXES", help="Two of N, N_e, M; the third has rate 1."
-)
 @printed({DRAWING: f".{DRAWING}"}, " svg draws the map.")
-def command(plane: str, form: str | None, **question: Any) -> Answer:
+def command(form: str | None, **question: Any) -> Answer:
     """Cut the space of rays into cells with one closed formula each; regimes and model families are placed on it."""
-    axes = tuple(axis.strip() for axis in plane.split(","))
-    if len(axes) != 2:
-        raise UsageError(f"the plane is {plane!r}; give two axes, for example N_e,M")
-    plane_map = phases(**question, plane=(axes[0], axes[1]))
+    plane_map = phases(**question)
     if form != DRAWING:
         return plane_map.document()
     from scaling_algebra.all_rays.picture import phases_svg

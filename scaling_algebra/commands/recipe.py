@@ -73,7 +73,8 @@ ALONE = ("optimizer", "hold", "batch", "tokens", "base", "axes", "experts", "for
 @click.option(
     "--strict",
     is_flag=True,
-    help="Exit code 1 where the ray has none, not the nearest ray's powers; 3 and no numbers where not certified.",
+    help="Only what is certified: no numbers and exit code 3 where a size is undecided; exit code 1 where the ray has "
+    "no parameterization and the numbers are those of the nearest one.",
 )
 @printed(ENDINGS)
 def command(

@@ -14,6 +14,9 @@ from .kernels import INDICATOR, Exhausted, Kernel, Matching, leaf_kernel, popula
 from .signals import Made, Scalar, Signal, larger
 from .sizes import SignalSizes
 
+PRODUCT = 16
+"""Work that a product takes beside its matching searches, in nodes of these."""
+
 
 class Algebra(SignalSizes):
     """Arithmetic of signals on one ray; see ``KernelStore`` for its arguments."""
@@ -260,6 +263,7 @@ class Algebra(SignalSizes):
         return Algebra.add(self, products)
 
     def _contract(self, a: Signal, b: Signal, out: str, tag: str, gap: int) -> Signal:
+        self.meter.add(PRODUCT)
         spec, contraction, cost = self._spec(a.letters, b.letters, out)
         extra = self._bound(a, b, out)
         weights = self._weights
@@ -287,7 +291,12 @@ class Algebra(SignalSizes):
                 slack = max(gap, 0) if lead is None else top - lead + gap
                 while True:
                     slack = -(-slack // step) * step
-                    kernels, cut, nodes = self._product(ka, kb, spec, contraction, slack, work)
+                    try:
+                        kernels, cut, nodes = self._product(ka, kb, spec, contraction, slack, work)
+                    except Exhausted:
+                        self.meter.add(work or 0)
+                        raise
+                    self.meter.add(nodes)
                     self.spent += nodes
                     if work is not None:
                         work -= nodes

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Self
+from typing import Generic, Self, TypeVar
 
 from scaling_algebra.spec.axes import Ray
 
@@ -15,6 +15,9 @@ from .canonical import Leaf, canonical
 from .kernels import DOUBT, Contraction, Exhausted, Kernel, multiply, population
 from .packing import FIELD, Packing
 from .signals import Rung
+
+Key = TypeVar("Key", bound=Hashable)
+Result = TypeVar("Result")
 
 _WHOLE = Fraction(100)
 """The gap of a rung that drops nothing, in powers of the axis that grows fastest: wider than any two sizes differ."""
@@ -33,6 +36,60 @@ class _Searches:
     results: dict[int, tuple[tuple[tuple[int, int], ...], int | None, int]]
     beyond: dict[int, int]
     complete: int | None = None
+
+
+class Meter:
+    """Work done on the products of signals of one ray: nodes of matching searches, and some for every product. What was
+    computed before counts as if it were not.
+
+    Attributes:
+        done: so far. limit: more than this raises ``Exhausted``; None: no limit.
+    """
+
+    def __init__(self) -> None:
+        self.done = 0
+        self.limit: int | None = None
+
+    def add(self, work: int) -> None:
+        """Counts work."""
+        self.done += work
+        if self.spent:
+            raise Exhausted
+
+    @property
+    def spent(self) -> bool:
+        """The limit is passed: what is asked now comes out as not known."""
+        return self.limit is not None and self.done > self.limit
+
+    @contextmanager
+    def within(self, work: int | None) -> Iterator[None]:
+        """No more than this work inside."""
+        outer = self.limit
+        mine = None if work is None else self.done + work
+        self.limit = min((x for x in (outer, mine) if x is not None), default=None)
+        try:
+            yield
+        finally:
+            self.limit = outer
+
+
+class Kept(Generic[Key, Result]):
+    """Results by key, each computed once, but for those that the work did not suffice for."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+        self._results: dict[Key, Result] = {}
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._results
+
+    def __call__(self, key: Key, compute: Callable[[], Result]) -> Result:
+        if key in self._results:
+            return self._results[key]
+        result = compute()
+        if not self._meter.spent:
+            self._results[key] = result
+        return result
 
 
 class KernelStore(Packing):
@@ -83,6 +140,7 @@ class KernelStore(Packing):
         self._live: dict[str, str] = {}
         self.spent = 0
         """Nodes of the products made so far."""
+        self.meter = Meter()
         self.notes: set[str] = set()
         """The assumptions so far, beyond counting powers, and the reasons why something is not known."""
         self.climb(Rung(gap))

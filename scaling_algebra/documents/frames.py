@@ -47,12 +47,20 @@ def _named(table: Any) -> Iterator[Mapping[str, Any]]:
         yield from table
         return
     for name, x in table.items():
-        if isinstance(x, Mapping) and isinstance(x.get("widths"), list):  # of a sweep: one for each size
-            yield from ({"name": name, **each} for each in x["widths"])
+        if isinstance(x, Mapping) and isinstance(x.get("widths"), list):  # of a sweep: one for each run
+            yield from ({"name": name, **run} for at in x["widths"] for run in _runs(at))
         elif isinstance(x, Mapping):
             yield {"name": name, **x}
         else:
             yield {"name": name, **({str(k): y for k, y in enumerate(x)} if isinstance(x, list) else {"exponent": x})}
+
+
+def _runs(at: Mapping[str, Any]) -> Iterator[Row]:
+    """Every run at one size of a sweep; ``loss`` is what is judged: that of the first batch where training diverged."""
+    for x, losses, held in zip(at["grid"], at["losses"], at["held_out_losses"], strict=True):
+        for seed, (loss, end) in enumerate(zip(losses, held, strict=True)):
+            row = {**at["dims"], "size": at["width"], "parameters": at["parameters"], "lr": 2.0**x, "seed": seed}
+            yield {**row, "loss": loss, "held_out_loss": end}
 
 
 def _flat(row: Mapping[Any, Any], above: str = "") -> Iterator[tuple[str, Any]]:

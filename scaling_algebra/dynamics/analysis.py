@@ -16,6 +16,7 @@ from functools import cached_property, partial
 from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import EntrySize, Rung, Signal
+from scaling_algebra.counting.store import Kept
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.assumptions import ASSUMPTIONS
 from scaling_algebra.spec.axes import Ray
@@ -79,33 +80,35 @@ class Analysis:
         shared = whole._algebras if whole is not None else algebras
         self._algebras: dict[Rung, Algebra] = {} if shared is None else shared
         self._runs: dict[Rung, Trajectory] = {}
-        self._answers: dict[tuple[str, int], Answer] = {}
-        self._bounds: dict[tuple[str, int], Answer] = {}
+        self.meter = self._algebra(LADDER[0]).meter
+        self._answers = Kept[tuple[str, int], Answer](self.meter)
+        self._bounds = Kept[tuple[str, int], Answer](self.meter)
         self._quick: tuple[Rung, ...] = QUICK
-        self._uppers: dict[str, Fraction | None] = {}
-        self._shown: dict[tuple[str, int], Answer | None] = {}
+        self._uppers = Kept[str, Fraction | None](self.meter)
+        self._shown = Kept[tuple[str, int], Answer | None](self.meter)
         self._notes: set[str] = set()
-        self._partial: dict[tuple[frozenset[str], frozenset[str]], Analysis | None] = {}
-        self._alike: dict[frozenset[str], bool] = {}
+        self._partial = Kept[tuple[frozenset[str], frozenset[str]], Analysis | None](self.meter)
+        self._alike = Kept[frozenset[str], bool](self.meter)
         self._starts: dict[tuple[frozenset[str], Rung], Trajectory] = {}
 
     def __call__(self, name: str, t: int) -> Answer:
         """The exponent of a quantity after t updates."""
-        if (name, t) not in self._answers:
-            answer = self._agreed(name, t, self._climb(name, t, LADDER[:1] if self._whole else self._ladder or LADDER))
-            notes = answer.assumes
-            if not answer.decided:
-                high, why = (
-                    self.upper(name) if t else None,
-                    answer.why or min(notes - ASSUMPTIONS.keys(), default=_WORK),
-                )
-                answer = Answer(None, None, decided=False, why=why, low=answer.low, high=high)
-            self._answers[name, t] = replace(answer, assumes=notes & ASSUMPTIONS.keys())
-        return self._answers[name, t]
+        return self._answers((name, t), partial(self._answered, name, t))
+
+    def _answered(self, name: str, t: int) -> Answer:
+        answer = self._agreed(name, t, self._climb(name, t, LADDER[:1] if self._whole else self._ladder or LADDER))
+        notes = answer.assumes
+        if not answer.decided:
+            high, why = (
+                self.upper(name) if t else None,
+                answer.why or min(notes - ASSUMPTIONS.keys(), default=_WORK),
+            )
+            answer = Answer(None, None, decided=False, why=why, low=answer.low, high=high)
+        return replace(answer, assumes=notes & ASSUMPTIONS.keys())
 
     def quick(self, name: str, t: int) -> Answer:
         """The exponent of a quantity after t updates, if it is found at the price of the first rung."""
-        return self._answers[name, t] if (name, t) in self._answers else self._climb(name, t, LADDER[:1])
+        return self(name, t) if (name, t) in self._answers else self._climb(name, t, LADDER[:1])
 
     def _agreed(self, name: str, t: int, answer: Answer) -> Answer:
         """An answer that rests on polynomials standing for functions, if two degrees more show nothing larger."""
@@ -157,20 +160,19 @@ class Analysis:
 
     def lower(self, name: str, t: int) -> Answer:
         """A lower bound at the price of the first rungs, for searching: the leading kernel taken as it is."""
-        if (name, t) not in self._bounds:
-            best = Answer(None, None, decided=False)
-            for rung in self._quick:
-                answer = self._read(name, t, rung)
-                if answer.decided or best.size is None or (answer.size is not None and answer.size > best.size):
-                    best = answer
-                if answer.decided or answer.why:
-                    break
-            if best.unknown and t and self._quick == QUICK:
-                best = self.witness(name, t) or best
-            if best.unknown and self._quick == QUICK:
-                best = self(name, t)
-            self._bounds[name, t] = best
-        return self._bounds[name, t]
+        return self._bounds((name, t), partial(self._least, name, t))
+
+    def _least(self, name: str, t: int) -> Answer:
+        best = Answer(None, None, decided=False)
+        for rung in self._quick:
+            answer = self._read(name, t, rung)
+            if answer.decided or best.size is None or (answer.size is not None and answer.size > best.size):
+                best = answer
+            if answer.decided or answer.why:
+                break
+        if best.unknown and t and self._quick == QUICK:
+            best = self.witness(name, t) or best
+        return self(name, t) if best.unknown and self._quick == QUICK else best
 
     def witness(self, name: str, t: int) -> Answer | None:
         """A lower bound on the exponent of a quantity at the least price: its largest monomial that is found among few;
@@ -190,11 +192,12 @@ class Analysis:
     def in_parts(self, name: str, t: int) -> Answer | None:
         """A witness as large as the bound on every step, from a run in which less happens; None if there is none.
         Every further update costs much more: few are asked of all runs, then one more of the likeliest of them."""
-        if t and (name, t) not in self._shown:
-            earlier = self.in_parts(name, t - 1) if t > 2 else None
-            alone = t > 2 or self._still(name, t - 1)
-            self._shown[name, t] = earlier or self._in_parts(name, (t,) if alone else range(t + 1))
-        return self._shown.get((name, t))
+        return self._shown((name, t), partial(self._earliest, name, t)) if t else None
+
+    def _earliest(self, name: str, t: int) -> Answer | None:
+        earlier = self.in_parts(name, t - 1) if t > 2 else None
+        alone = t > 2 or self._still(name, t - 1)
+        return earlier or self._in_parts(name, (t,) if alone else range(t + 1))
 
     def _still(self, name: str, t: int) -> Answer | None:
         """Exactly zero, at the least price; None where that is not shown: it is in every part, too."""
@@ -208,6 +211,8 @@ class Analysis:
         likely = parts(self.network, self.point, self.table[name])
         ranked = [(step if k else step - 1, step, point) for k, point in enumerate(likely) for step in steps]
         for _, step, point in sorted(ranked, key=lambda x: x[0]):
+            if self.meter.spent:
+                break
             part = self._part(point)
             answer = part.witness(name, step) if part is not None else None
             if part is not None and answer is not None and part._meets(name, answer.size):
@@ -232,12 +237,13 @@ class Analysis:
     def _part(self, point: Point) -> Analysis | None:
         """The run at a point where less happens; None if it divides by other sizes."""
         key = frozenset(role for role, b in point.b.items() if b is None), point.frozen
-        if key not in self._partial:
-            slow = replace(point, c={role: c + self._slow for role, c in point.c.items()})
-            asked = self.ray, slow, self.optimizer, self.network
-            part = Analysis(*asked, growing=self.growing, routed=self.routed, whole=self)
-            self._partial[key] = part if self.divides_alike(part) else None
-        return self._partial[key]
+        return self._partial(key, partial(self._where_less, point))
+
+    def _where_less(self, point: Point) -> Analysis | None:
+        slow = replace(point, c={role: c + self._slow for role, c in point.c.items()})
+        asked = self.ray, slow, self.optimizer, self.network
+        part = Analysis(*asked, growing=self.growing, routed=self.routed, whole=self)
+        return part if self.divides_alike(part) else None
 
     def divides_alike(self, part: Analysis) -> bool:
         """Everything that a part divides by is as large as in the whole run: what norms and homogeneous functions read,
@@ -246,10 +252,11 @@ class Analysis:
         rules = {role: self.optimizer.of(role) for role in learning}
         if any(x.normalises and not (x.epsilon and self._within(role)) for role, x in rules.items()):
             return False
-        if part._zero not in self._alike:
-            read = [f.inputs[0].name for f in self.network.functions if f.kind.kind == "norm" or f.kind.homogeneous]
-            self._alike[part._zero] = all(part(x, 0).decided and part(x, 0).size == self(x, 0).size for x in read)
-        return self._alike[part._zero]
+        return self._alike(part._zero, partial(self._as_large, part))
+
+    def _as_large(self, part: Analysis) -> bool:
+        read = [f.inputs[0].name for f in self.network.functions if f.kind.kind == "norm" or f.kind.homogeneous]
+        return all(part(x, 0).decided and part(x, 0).size == self(x, 0).size for x in read)
 
     @property
     def _zero(self) -> frozenset[str]:
@@ -296,7 +303,7 @@ class Analysis:
         At gap 0 only the leading kernels are kept, which is cheap, and a lower bound all the same.
         """
         cheaper = copy(self)
-        cheaper._quick, cheaper._bounds = (replace(LADDER[0], gap=gap, work=work),), {}
+        cheaper._quick, cheaper._bounds = (replace(LADDER[0], gap=gap, work=work),), Kept(self.meter)
         return cheaper
 
     def closely(self, ladder: Sequence[Rung]) -> Analysis:
@@ -417,6 +424,8 @@ class Analysis:
             algebra.notes.update(self.bounds.assumes)
             return algebra.pack(-self.point.d[role], {}, {f"d.{role}": -1})
         answer = self(name, t)
+        if self.meter.spent:
+            raise Exhausted
         algebra.notes.update(answer.assumes)
         if not answer.decided or answer.size is None or answer.form is None:
             return None
@@ -435,9 +444,7 @@ class Analysis:
 
     def upper(self, name: str) -> Fraction | None:
         """An upper bound on the exponent of a quantity after any number of updates; None if there is none."""
-        if name not in self._uppers:
-            self._uppers[name] = self._upper(name)
-        return self._uppers[name]
+        return self._uppers(name, partial(self._upper, name))
 
     def _upper(self, name: str) -> Fraction | None:
         decays = name.endswith(".with-decay")  # what decay takes from initial values is in no bound

@@ -20,6 +20,7 @@ from itertools import product
 from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import EntrySize, Scalar, Signal
 from scaling_algebra.spec.networks.language import Factor, Function, Mode, Product, Statement
+from scaling_algebra.spec.networks.terms import written_out
 
 from .functions import mean, unbounded
 from .norms import normed
@@ -218,7 +219,7 @@ class BoundRun(Trajectory):
         if not written:
             return super().transposed(statement, k, above, t, modes, out)
         parts, out = [], statement.factors[k].letters if out is None else out
-        for term in self.network.terms(statement, without=k):
+        for term in written_out(self.network, statement, without=k):
             others = [*(self.at(x, "value", t) for x in term.signals), *(self._gate(x, t) for x in term.weights)]
             for mode in product(*[_BOTH] * len(term.tensors)):
                 parts.append(self._multiplied(term, mode, written, others, out, t))

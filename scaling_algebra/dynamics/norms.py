@@ -7,7 +7,7 @@ which little happens, for what a norm may take away).
 from __future__ import annotations
 
 from scaling_algebra.counting.signals import Scalar, Signal
-from scaling_algebra.spec.networks.language import Function, Product, Statement
+from scaling_algebra.spec.networks.language import Function, Network, Product, Statement
 
 from .functions import Entrywise
 from .run import BeyondPowerCounting, Modes, TrainingRun, Which
@@ -114,7 +114,7 @@ def of_few_entries(tr: TrainingRun, s: Function) -> bool:
     producer = tr.network.producer(s.inputs[0].name)
     if s.kind.centres or tr.grows(s.over) or not (isinstance(producer, Product) and producer.tensor):
         return False
-    return tr.network.meets_others(s.out, tr.network.signals[s.out].index(s.over), producer.tensor.name)
+    return _meets_others(tr.network, s.out, tr.network.signals[s.out].index(s.over), producer.tensor.name)
 
 
 def _perhaps_negative(tr: TrainingRun, s: Function, change: Signal, outgrown: bool, t: int) -> Signal:
@@ -151,3 +151,26 @@ def divisor(tr: TrainingRun, s: Function, t: int) -> Scalar:
 def over(tr: TrainingRun, s: Function, signal: Signal, t: int) -> Signal:
     """A signal divided by the size of what a norm reads."""
     return tr.algebra.scaled(signal, divisor(tr, s, t))
+
+
+def _meets_others(network: Network, signal: str, at: int, role: str) -> bool:
+    """Every sum over an index of a signal is of products with signals that a tensor has no part in.
+
+    Args:
+        at: position of the index in the signal.
+        role: the tensor.
+    """
+    for s, k in network.consumers(signal):
+        if not isinstance(s, Product):
+            return False
+        letter = s.factors[k].letters[at]
+        others = [x.name for j, x in enumerate(s.factors) if j != k and letter in x.letters]
+        if any(role in network.tensors_of(x) for x in others):
+            return False
+        out = network.signals[s.out]
+        summed = letter not in out
+        if summed and (not others or (s.tensor and letter in s.tensor.letters)):
+            return False
+        if not summed and not _meets_others(network, s.out, out.index(letter), role):
+            return False
+    return True

@@ -14,6 +14,7 @@ from fractions import Fraction
 
 from scaling_algebra.spec.networks.language import Network, Product, Statement, Sum
 from scaling_algebra.spec.networks.sums import ends
+from scaling_algebra.spec.networks.terms import written_out
 from scaling_algebra.spec.scaling import Point
 
 from .quantities import Quantity
@@ -111,7 +112,7 @@ def _ancestors(network: Network, signal: str) -> frozenset[str]:
 
 
 def _tensors(network: Network, s: Statement) -> list[str]:
-    terms = network.terms(s) if isinstance(s, Product) else ()
+    terms = written_out(network, s) if isinstance(s, Product) else ()
     return [f.name for term in terms for f in term.tensors]
 
 

@@ -12,10 +12,12 @@ from typing import Any, Protocol
 
 from scaling_algebra import limits
 from scaling_algebra.errors import UsageError, unknown_name
+from scaling_algebra.spec.networks.indices import spreading
 from scaling_algebra.spec.networks.language import Function, Mode, Network, Product, Statement
 from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.spec.networks.roles import Adjoint, adjoints, first_layer, forks, one_layer, pathways
 from scaling_algebra.spec.networks.sums import ExpertSum, experts
+from scaling_algebra.spec.networks.terms import written_out
 from scaling_algebra.spec.optimizers import Trained
 
 from .run import Which
@@ -152,7 +154,7 @@ def parts(network: Network, statement: Statement) -> dict[str, tuple[str, Readin
 
 
 def _product_parts(network: Network, statement: Product, initial: Reading) -> dict[str, tuple[str, Reading]]:
-    terms = network.terms(statement)
+    terms = written_out(network, statement)
     if not any(term.tensors for term in terms):
         return {}
     fixed = all(not network.producer(x.name) for term in terms for x in term.signals)
@@ -180,7 +182,7 @@ def _product_parts(network: Network, statement: Product, initial: Reading) -> di
 def _weighing(network: Network, statement: Product) -> str:
     """``M^-a sum_i phi_i h3i``."""
     summed = network.experts(statement)
-    weights = [w.name for w in network.terms(statement)[0].weights]
+    weights = [w.name for w in written_out(network, statement)[0].weights]
     rest = [x.name for x in statement.factors if x.name not in weights]
     gates = [f"{w}_{summed}" if summed else w for w in weights]
     return " ".join([*([f"M^-a sum_{summed}"] if summed else []), *gates, *rest])
@@ -249,7 +251,7 @@ def _forward(network: Network) -> list[Quantity]:
             Quantity(f"{x}.{part}", formula, read) for part, (formula, read) in parts(network, statement).items()
         ]
         entries += _updated(network, statement)
-    along = {(f.inputs[0].name, f.over): f for f in network.spreading}
+    along = {(f.inputs[0].name, f.over): f for f in spreading(network)}
     names = Counter(name for name, _ in along)
     entries += [
         Quantity(f"{x}.spread" + (f".{over}" if names[x] > 1 else ""), f"{x}_t minus its mean over {over}", _spread(f))

@@ -15,8 +15,11 @@ from typing import Literal
 
 from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.signals import EntrySize, Scalar, Signal
-from scaling_algebra.spec.networks.language import Factor, Function, Mode, Network, Product, Statement, Term
+from scaling_algebra.spec.networks.indices import multiplicity, tracked
+from scaling_algebra.spec.networks.language import Factor, Function, Mode, Network, Product, Statement
 from scaling_algebra.spec.networks.multipliers import SHARE
+from scaling_algebra.spec.networks.signs import passes
+from scaling_algebra.spec.networks.terms import Term, written_out
 from scaling_algebra.spec.optimizers import Trained
 from scaling_algebra.spec.scaling import Point
 
@@ -162,7 +165,7 @@ class TrainingRun:
             x: instead of the signals, where there is one.
         """
         return self.algebra.add(
-            [self._part(statement, term, mode, which, t, x) for term in self.network.terms(statement)]
+            [self._part(statement, term, mode, which, t, x) for term in written_out(self.network, statement)]
         )
 
     def regated(self, statement: Product, t: int) -> Signal:
@@ -172,7 +175,7 @@ class TrainingRun:
         B2 of MSSP paper, J.2).
         """
         letters, parts = self.network.signals[statement.out], []
-        weights = self.network.terms(statement)[0].weights
+        weights = written_out(self.network, statement)[0].weights
         summed = [x for x in statement.letters if x not in letters]
         averaged = any(self.grows(x) for x in summed)
         for k, weight in enumerate(weights):
@@ -188,17 +191,17 @@ class TrainingRun:
     def powers(self, function: Function) -> frozenset[int]:
         """Powers of the argument in the polynomial that stands for a function."""
         powers, degrees = function.kind.powers, self.context.degrees
-        if self.network.passes(function):
+        if passes(self.network, function):
             return frozenset({1})
         if degrees == "lowest":
             return powers & {0, 1}
-        more = 2 if degrees == "raised" else 0
-        return powers | {q for p in powers if p > 1 for q in range(p, max(p, self.network.degree) + more + 1, 2)}
+        more, most = 2 if degrees == "raised" else 0, max(multiplicity(self.network).values())
+        return powers | {q for p in powers if p > 1 for q in range(p, max(p, most) + more + 1, 2)}
 
     def odd_powers(self, letters: str) -> range:
         """Powers of a signal in an odd function of it, entry by entry: as many as products see at an index that grows.
         At others nothing averages out, and what is linear is as large."""
-        most = max((self.network.degrees[x] for x in letters if self.grows(x)), default=1)
+        most = max((multiplicity(self.network)[x] for x in letters if self.grows(x)), default=1)
         more = self.context.degrees == "raised" and (most > 2 or not self.network.live)
         return range(1, 2 if self.context.degrees == "lowest" else most + (3 if more else 1), 2)
 
@@ -239,7 +242,7 @@ class TrainingRun:
         ``out`` are summed."""
         out = statement.factors[k].letters if out is None else out
         parts = []
-        for term in self.network.terms(statement, without=k):
+        for term in written_out(self.network, statement, without=k):
             kept = [(modes[x.name],) if x.name in modes else MODES for x in term.tensors]
             signals = [self.at(x, "value", t) for x in term.signals]
             signals += [self.at(x, "initial" if self.network.is_held(x.name) else "value", t) for x in term.weights]
@@ -318,8 +321,8 @@ class TrainingRun:
     def steady(self, name: str) -> Signal:
         """The input, or a constant: flat, but for a mark that it depends on the indices that functions go along."""
         letters = self.network.signals[name]
-        tracked = "".join(x for x in letters if x in self.network.tracked)
-        return self.algebra.marked(name, letters, tracked) if tracked else self.algebra.constant(letters)
+        followed = "".join(x for x in letters if x in tracked(self.network))
+        return self.algebra.marked(name, letters, followed) if followed else self.algebra.constant(letters)
 
     def relabelled(self, signal: Signal, old: str, new: str) -> Signal:
         """A signal with its letters renamed."""

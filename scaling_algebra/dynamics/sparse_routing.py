@@ -19,6 +19,7 @@ from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.signals import EntrySize, Signal
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.axes import Ray
+from scaling_algebra.spec.networks.indices import centred, tracked
 from scaling_algebra.spec.networks.language import SPARE, Factor, Function, Mode, Network, Product, Statement, Sum
 from scaling_algebra.spec.networks.multipliers import SHARE
 from scaling_algebra.spec.optimizers import Trained
@@ -43,7 +44,7 @@ def algebra_for(
     """
     if not (routed or sparse(network, ray)):
         kept = "".join(x for x, axis in network.letters.items() if axis in growing)
-        return Algebra(ray, network.letters, unknowns(network), gap, network.tracked + kept, network.centred)
+        return Algebra(ray, network.letters, unknowns(network), gap, tracked(network) + kept, centred(network))
     if function := behind(network):
         raise UsageError(
             f"{network.name}: {function.out} is a function of a sum over active experts, and every token has its own; "
@@ -52,7 +53,7 @@ def algebra_for(
     seen, among = active(network)
     letters = {**network.letters, **seen.letters}
     kept = "".join(x for x, axis in letters.items() if axis in growing)
-    return Algebra(ray, letters, unknowns(network), gap, network.tracked + "".join(among) + kept, network.centred)
+    return Algebra(ray, letters, unknowns(network), gap, tracked(network) + "".join(among) + kept, centred(network))
 
 
 def trajectory_for(

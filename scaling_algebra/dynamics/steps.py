@@ -17,6 +17,7 @@ from scaling_algebra.counting.kernels import INDICATOR, Exhausted
 from scaling_algebra.counting.signals import Scalar, Signal
 from scaling_algebra.spec.axes import FIXED
 from scaling_algebra.spec.networks.language import Factor, Function, Network, Product, Statement, Sum
+from scaling_algebra.spec.networks.signs import passes
 
 from .functions import mean
 from .run import BeyondPowerCounting, TrainingRun
@@ -68,7 +69,7 @@ def zeros_of(net: Network, signal: str) -> frozenset[str]:
     """Functions and sums that make a share of the entries of a signal exactly zero."""
     s = net.producer(signal)
     if isinstance(s, Function):
-        if s.kind.gaps and not net.passes(s):
+        if s.kind.gaps and not passes(net, s):
             return frozenset({signal})
         keeps = s.kind.kind in ("entrywise", "norm") and 0 not in s.kind.powers and not s.kind.centres
         return zeros_of(net, s.inputs[0].name) if keeps else frozenset()
@@ -87,7 +88,7 @@ def zeros_of_gradient(net: Network, signal: str) -> frozenset[str]:
 
 def _zeros_of_path(net: Network, s: Statement, k: int) -> frozenset[str]:
     if isinstance(s, Function):
-        if s.kind.gaps and not net.passes(s):
+        if s.kind.gaps and not passes(net, s):
             return frozenset({s.out})
         return zeros_of_gradient(net, s.out) if s.kind.kind == "entrywise" else frozenset()
     if isinstance(s, Product) and not set(s.letters) <= set(s.factors[k].letters):

@@ -1,7 +1,7 @@
 """Why an exponent is what it is: a derivation as a value, for quantities and for parameters.
 
 ``print(explain(...))`` is the proof a referee can follow: sums on the way, the leading monomial, its matching, the
-weight of every summed index, the mechanism and the arithmetic. Read next: ``presentation.py``, ``graph.py``.
+weight of every summed index, the mechanism and the arithmetic. Read next: ``presentation.py``.
 """
 
 from __future__ import annotations

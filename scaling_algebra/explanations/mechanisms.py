@@ -10,36 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
+from scaling_algebra.spec.glossary import MECHANISMS
+from scaling_algebra.spec.networks.sums import EXPERTS
+
 from .monomials import MatchedMonomial, Pair
 
-EXPERTS = ("M", "K")
-"""The axes over which experts are summed: all, or those active for a token."""
-
-TITLES = {
-    "A": "cross-expert CLT",
-    "B": "Gram operator of each expert on a shared vector",
-    "C": "positive scalar times a shared direction (rank-one update)",
-    "D": "scalar self-pairing inside each expert",
-    "shared": "identical experts add up",
-    "rank-1": "rank-one alignment",
-    "Gram": "an initial tensor meets its own transpose",
-    "CLT": "plain CLT chain",
-}
+TITLES = {letter: said["title"] for letter, said in MECHANISMS.items()}
 """The name of each mechanism. Letters as in the MSSP paper, App. I.7."""
-PICTURES = {
-    "A": "sum_i W3_i W2_i h: the terms of M experts have independent signs, so M^(1/2) of them are left, and their "
-    "mean is M^(-1/2) of one",
-    "B": "sum_i W3_i W3_i^T g: each W3_i W3_i^T is a positive matrix, and all act on one vector g, so their coherent "
-    "parts add up M times",
-    "C": "sum_i dW_i x_i with dW_i = g x_i^T is (sum_i |x_i|^2) g: positive numbers times one direction g add up",
-    "D": "sum_i u^T W_i^T W_i v: inside each expert a tensor meets itself and leaves a number, |W_i u|^2 where v = u; "
-    "numbers of one sign add up over M experts, and nothing of an expert's own direction is left",
-    "shared": "sum_i W h with one W for all: M equal terms add up",
-    "rank-1": "dW x' with dW = g x^T is g (x^T x'): the inner product of an input with itself, N terms of one sign",
-    "Gram": "W^T W h: the same draws twice, a sum of squares, where independent ones would leave the root",
-    "CLT": "W h with h independent of W: N terms of random sign leave N^(1/2)",
-}
-"""What each one does, as a formula of the MoE block and its size."""
 
 
 @dataclass(frozen=True)

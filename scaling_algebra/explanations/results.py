@@ -15,9 +15,10 @@ from math import prod
 
 from scaling_algebra.documents import Rendered
 from scaling_algebra.solver.derivation import Derivation
+from scaling_algebra.spec.networks.sums import EXPERTS
 from scaling_algebra.spec.powers import Power, exponent_text
 
-from .mechanisms import EXPERTS, Mechanism, inner_products
+from .mechanisms import Mechanism, inner_products
 from .monomials import Choice, MatchedMonomial
 
 
@@ -205,13 +206,6 @@ class SettingExplanation(Rendered):
             f"{_sums(term.monomial)}. Besides {wanted} it carries {_factors(others)}; so {self.behind.quantity} ~ "
             f"{unknown}{without}, and Theta(1) needs {wanted} = {self.value}{same}."
         )
-
-
-def behind(result: object) -> Explanation | None:
-    """The quantity of an explanation that is drawn: the quantity itself, or the one behind a parameter."""
-    if isinstance(result, SettingExplanation):
-        return result.behind
-    return result if isinstance(result, Explanation) else None
 
 
 # sentences ---------------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from scaling_algebra.dynamics.run import PLAIN, RunContext, unknowns
 from scaling_algebra.dynamics.trajectory import Trajectory
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.desiderata import Structure
+from scaling_algebra.spec.networks.indices import centred, tracked
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.optimizers import OPTIMIZERS, Trained
 from scaling_algebra.spec.powers import Form
@@ -218,8 +219,8 @@ def form_algebra(
     letters = network.letters
     steps = (divisor(role, step) for role in network.tensors for step in range(STEPS))
     names = (*unknowns(network), *steps, *(size_of(x) for x in network.signals))
-    tracked = "".join(x for x, axis in letters.items() if axis in growing)
-    return FormAlgebra(ray, letters, names, tracked + network.tracked, most, network.centred)
+    kept = "".join(x for x, axis in letters.items() if axis in growing)
+    return FormAlgebra(ray, letters, names, kept + tracked(network), most, centred(network))
 
 
 class FormTrajectory(Trajectory):

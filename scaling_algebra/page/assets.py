@@ -11,12 +11,11 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.resources import files as resources
 from pathlib import Path
 from urllib.request import urlopen
 
 from scaling_algebra.errors import UsageError
-from scaling_algebra.files import reason, toml, write
+from scaling_algebra.files import reason, shipped, write
 
 REGISTRY = "https://registry.npmjs.org"
 """The source of the runtime where there is no npm."""
@@ -38,7 +37,7 @@ class Asset:
         return path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == self.sha256
 
 
-_DATA = toml((resources(__package__) / "assets.toml").read_text("utf-8"))
+_DATA = shipped(__package__, "assets.toml")
 RUNTIME = Asset(**_DATA["runtime"])
 """The npm archive of Pyodide."""
 RUNTIME_FILES: Sequence[str] = _DATA["files"]

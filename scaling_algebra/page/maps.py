@@ -13,7 +13,7 @@ from importlib.resources import files as resources
 from pathlib import Path
 from typing import Any
 
-from scaling_algebra.all_rays.phases import PLANE_AXES, phases
+from scaling_algebra.all_rays.phases import PLANE, PLANE_AXES, phases
 from scaling_algebra.all_rays.picture import FRAME, phases_map
 from scaling_algebra.all_rays.presentation import status
 from scaling_algebra.files import write
@@ -29,7 +29,7 @@ def drawn(optimizer: str, parameterization: str) -> dict[str, Any]:
     p = phases(optimizer, parameterization)
     return {
         "about": p.about,
-        "plane": list(p.plane),
+        "plane": list(PLANE),
         "frame": FRAME,
         "walls": [list(w.over(PLANE_AXES)) for w in p.walls],
         "cells": [

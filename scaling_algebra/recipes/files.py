@@ -6,11 +6,9 @@ Read next: ``sizes.py`` (what sizes may be), ``families.toml`` (where a configur
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.resources import files as resources
 from pathlib import Path
 from typing import Any
 
@@ -139,4 +137,4 @@ def size_names(family: str, record: Mapping[str, Any]) -> dict[str, list[str]]:
 
 @cache
 def _families() -> Mapping[str, Mapping[str, Any]]:
-    return tomllib.loads(resources(__package__).joinpath("families.toml").read_text("utf-8"))
+    return files.shipped(__package__, "families.toml")

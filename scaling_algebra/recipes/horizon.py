@@ -222,8 +222,11 @@ def of(optimizer: str) -> dict[str, Invariant]:
     """The invariants of an optimizer, by name.
 
     Raises:
-        UsageError: none is about it.
+        UsageError: none is about it, or it is several.
     """
+    if {"+", ","} & set(optimizer):
+        each = "give two models, --base SIZES --target SIZES, for the rule of every tensor, or one optimizer"
+        raise UsageError(f"{optimizer} is several optimizers, whose rules for batch and tokens differ; {each}")
     check_names("optimizer with invariants", [optimizer], optimizers())
     return {i.name: i for i in data().invariant if optimizer in i.optimizers}
 

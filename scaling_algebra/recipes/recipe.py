@@ -196,7 +196,8 @@ def recipe(
         hold: names of those, for each optimizer that has them; ``horizon`` says which by default.
         gauge: one of ``GAUGES``; what is tuned at the base is meant in it.
         strict: no numbers that are not certified.
-        where: ``architecture`` or ``network`` for another model than the Transformer; ``readout_init``, ``epsilon``.
+        where: ``architecture`` or ``network`` for another model than the Transformer, a tuple of networks for the kinds
+            of layers of one model; ``readout_init``, ``epsilon``.
 
     Examples:
         >>> r = recipe("N=1024,L=4", "N=4096,L=16", lr={"": 3e-3, "embedding": 1e-2})
@@ -297,8 +298,11 @@ def _tuned(label: str, given: float | Tuned | None, rules: Mapping[str, Optimize
 
 def _networks(going: Way, where: Where) -> list[Network]:
     if "network" in where or "architecture" in where:
-        network = where.get("network", where.get("architecture", ""))
-        networks = [network if isinstance(network, Network) else Configuration.of("III", architecture=network).network]
+        given: Any = where.get("network", where.get("architecture", ""))
+        networks = [
+            x if isinstance(x, Network) else Configuration.of("III", architecture=x).network
+            for x in (given if isinstance(given, tuple) else (given,))
+        ]
     else:
         networks = [
             ARCHITECTURES[name] for name in (TRANSFORMER if {"M", "N_e"} & set(going.base) else TRANSFORMER[:1])
@@ -369,11 +373,11 @@ def _union(derivations: Sequence[Derivation]) -> Scaling:
     tensors: dict[str, TensorScaling] = {}
     multipliers: dict[str, Power] = {}
     for d in derivations:
-        for role, t in d.tensors.items():
-            if tensors.setdefault(role, t) != t:
-                names = " and ".join(x.network.name for x in derivations)
-                raise Infeasible(f"{names} disagree on {role}, which they share")
-        multipliers |= d.scaling.multipliers
+        shared = [role for role, t in d.tensors.items() if tensors.setdefault(role, t) != t]
+        shared += [name for name, x in d.scaling.multipliers.items() if multipliers.setdefault(name, x) != x]
+        if shared:
+            names = " and ".join(x.network.name for x in derivations)
+            raise Infeasible(f"{names} disagree on {shared[0]}, which they share")
     return Scaling(tensors, multipliers, tuple(r for d in derivations for r in d.scaling.tied))
 
 

@@ -146,13 +146,17 @@ def met(demand: Demand, look: Analysis) -> bool:
     if demand.kind == "scale":
         size = -look.point.d[demand.fixes.removeprefix("d.")]
         uppers = [look.upper(name) for name in demand.quantities]
-        bounded = all(x is not None and x <= size for x in uppers)
-        return bounded and _reached(look, demand, range(1, demand.horizon + 1), size)
-    uppers = [look.upper(name) for name in demand.quantities]
-    if any(x is None or x > 0 for x in uppers):
+        within = all(x is not None and x <= size for x in uppers)
+        return within and _reached(look, demand, range(1, demand.horizon + 1), size)
+    if not bounded(demand, look):
         return False
     steps = (*range(1, demand.horizon + 1), 0) if demand.kind == "theta" else ()
     return not steps or _reached(look, demand, steps, 0)
+
+
+def bounded(demand: Demand, look: Analysis) -> bool:
+    """What must be O(1) is bounded by 1 after any number of updates."""
+    return all((x := look.upper(name)) is not None and x <= 0 for name in demand.quantities)
 
 
 def _reached(look: Analysis, demand: Demand, steps: Sequence[int], size: Fraction | int) -> bool:

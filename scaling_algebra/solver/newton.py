@@ -10,6 +10,7 @@ Read next: ``demands.py`` (how demands fare at a point), ``derivation.py`` (what
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -37,6 +38,7 @@ from .demands import (
     Failure,
     Fixing,
     Infeasible,
+    bounded,
     causes_first,
     check,
     concerns,
@@ -56,6 +58,11 @@ _LAZY = Fraction(2)
 _ROUNDS = 24
 _SHARED = 3
 """Sizes that may stay undecided before the others climb one rung alone."""
+SHOWN: tuple[tuple[int | None, int | None], ...] = ((8_000, None), (80_000, 200_000), (None, None))
+"""Work that bound and witness of one demand may take, and those of all: a little first, then of what is left more."""
+PROPOSED, SEARCHED = 300_000, 150_000
+"""Work, in nodes of matching searches, until the layer-wise law is shown to hold but for what is open; and until a
+search ends where that law is a candidate."""
 _AHEAD = 5_000
 """Nodes of matching searches that one product may take on the update after the horizon."""
 
@@ -102,6 +109,7 @@ class Solver:
         self.network, self.ray, self.optimizer, self.effort = network, ray, optimizer, effort
         self._algebras: dict[Rung, Algebra] = {} if algebras is None else algebras
         self._last: Analysis | None = None
+        self._meter = self._fresh(Structure().point(network, {})).meter
         self._solved: dict[tuple[str, Structure], list[dict[str, Fraction]]] = {}
 
     def solve(
@@ -129,6 +137,10 @@ class Solver:
         near = self._derived(parameterization, base) if given.held or (given and parameterization.structural) else []
         everywhere, failed = True, list[Demand]()
         structures = Structures(self.network, base, parameterization.structural)
+        self._last, law = None, None
+        if not (given or parameterization.structural):
+            law = self.by_layers(parameterization.demanded(self.network, base), base)
+        candidate = law is not None and not law.level.certified
         for structure in structures:
             if structure.zero & given.started:
                 structures.reject(structure, None)
@@ -140,9 +152,12 @@ class Solver:
                 suspected = [d for d in demands if (d in failed if failed else d.kind != "balanced")]
             for values in [start] if start else [*near, self.aligned(), self.lazy()]:
                 try:
-                    look, forms = self.iterate(demands, structure, values, given, not start, suspected)
-                    start = start or {**values, **look.point.values}
-                    unmet, left = self._unmet(demands, look) if given else ((), self.met(demands, look))
+                    with self._within(SEARCHED if candidate else None):
+                        look, forms = self.iterate(
+                            demands, structure, values, given, not (start or candidate), suspected
+                        )
+                        start = start or {**values, **look.point.values}
+                        unmet, left = self._unmet(demands, look) if given else ((), self.met(demands, look))
                 except Infeasible as problem:
                     failure, sure, demand = str(problem), problem.everywhere, problem.demand
                     undecided |= problem.undecided and not rejected
@@ -166,7 +181,7 @@ class Solver:
             rejected.append((structure, failure))
             everywhere = everywhere and sure
         if undecided and not given:
-            best = self.by_layers(parameterization.demanded(self.network, base), base) or best
+            best = law or self.by_layers(parameterization.demanded(self.network, base), base) or best
         if best is None:
             raise Infeasible(rejected[0][1], undecided, everywhere=everywhere)
         return best
@@ -229,13 +244,16 @@ class Solver:
     def by_layers(self, demands: Sequence[Demand], structure: Structure) -> Solution | None:
         """The layer-wise law, if no demand that is decided fails."""
         look = self.looked(structure.point(self.network, self.aligned()))
-        try:
-            left = self.met(demands, look)
-        except Infeasible:
-            return None
-        wanted = {d.fixes for d in demands if d.fixes and concerns(d, self.optimizer)}
-        powers = {name: x for name, x in self.layer_by_layer().items() if name[:2] != "d." or name in wanted}
-        return Solution(self.scaling(look, powers, structure), structure, {}, (), (), look.assumed, Level(left))
+        with self._within(PROPOSED):
+            try:
+                check([d for d in demands if d.kind in ("theta", "bounded") and not bounded(d, look)], look)
+                left = self.met(demands, look)
+            except Infeasible:
+                return None
+            wanted = {d.fixes for d in demands if d.fixes and concerns(d, self.optimizer)}
+            powers = {name: x for name, x in self.layer_by_layer().items() if name[:2] != "d." or name in wanted}
+            scaling = self.scaling(look, powers, structure)
+        return Solution(scaling, structure, {}, (), (), look.assumed, Level(left))
 
     # inside ----------------------------------------------------------------------------------------------------
 
@@ -266,8 +284,12 @@ class Solver:
         Raises:
             Infeasible: a demand does not hold.
         """
-        demands = [d for d in each("deriving", "demands", list(demands)) if not met(d, look)]
-        check(demands, look)
+        demands = list(demands)
+        for one, every in SHOWN:
+            if one is None:
+                check(demands, look)
+            with self._within(every):
+                demands = [*(d for d in each("deriving", "demands", demands) if not self._shown(d, look, one))]
         ahead = self._fresh(look.point).limited(_AHEAD)
         for demand in demands:
             if failure := look_ahead(demand, ahead):
@@ -409,13 +431,17 @@ class Solver:
         plain, roles = self.descent, set(self.epsilons)
         values, last = dict(start), max(demand.horizon for demand in demands)
         rates = [role for role in self.epsilons if f"c.{role}" in held]
-        for _ in range(_ROUNDS if rates else 1):
+        for turn in range(_ROUNDS if rates else 1):
             counted = self.counted(values)
             kept = {name: x for name, x in held.items() if name[:2] not in ("c.", "d.") or name[2:] not in roles}
             kept |= {f"c.{role}": counted[f"c.{role}"] for role in rates}
             try:
                 look, _ = plain.newton(demands, structure, counted, kept, quick=bool(suspected))
                 check(suspected, look)
+            except UsageError:
+                if not turn:
+                    raise
+                return start  # c - d follows d, and does not settle: its fractions get finer
             except Infeasible as failure:
                 if failure.everywhere or failure.undecided or any(name[:2] in ("c.", "d.") for name in held):
                     return start
@@ -441,6 +467,14 @@ class Solver:
             values[f"d.{role}"] = held.get(f"d.{role}", -largest_gradient)
             values[f"c.{role}"] = held.get(f"c.{role}", values[f"c.{role}"] + values[f"d.{role}"])
         return values
+
+    def _shown(self, demand: Demand, look: Analysis, work: int | None) -> bool:
+        with self._within(work):
+            return met(demand, look)
+
+    def _within(self, work: int | None) -> AbstractContextManager[None]:
+        """No more than this work inside, if not all of it is asked for."""
+        return self._meter.within(None if self.effort else work)
 
     def looked(self, point: Point) -> Analysis:
         """The run at a point; at that of the last call the same run, with all that it knows."""

@@ -29,8 +29,8 @@ from scaling_algebra.spec.networks.language import Function
 from scaling_algebra.spec.powers import exponent_text
 from scaling_algebra.spec.scaling import Scaling
 
-from .demands import counted
-from .derivation import TIES, Derivation, Signals
+from .demands import Infeasible, counted
+from .derivation import TIES, Derivation, Signals, derive
 
 SHOWN = 3
 """Undecided sizes that are named below a table."""
@@ -135,8 +135,24 @@ def _unmet(d: Derivation, whole: bool) -> list[Block]:
         return []
     if not d.unmet:
         return [Lines.of("every desideratum holds with what is given")]
-    shown = d.unmet if whole else counted(d.unmet, "--why")
+    shown = [*_instead(d), *(d.unmet if whole else counted(d.unmet, "--why"))]
     return [Heading("does not hold with what is given", 2), Lines.of(*map(typeset, shown), listed=True)]
+
+
+def _instead(d: Derivation) -> list[str]:
+    """What is given beside what is derived where nothing is, in a line, where they differ."""
+    try:
+        free = derive(d.configuration.but(given=None)).scaling
+    except Infeasible:
+        return []
+    parts = []
+    for name, power in d.configuration.given.items:
+        role, _, setting = name.rpartition(".")
+        s = free.tensors.get(role)
+        derived = s and {"init": s.init_std, "lr": s.lr, "eps": s.eps}[setting]
+        if power and derived and power.on(d.ray) != derived.on(d.ray):
+            parts.append(f"{name} = {power} ({derived})")
+    return [f"given, and derived where nothing is given: {', '.join(parts)}"] if parts else []
 
 
 def _reasons(ds: Sequence[Derivation]) -> Grid:

@@ -16,6 +16,7 @@ from typing import Literal
 from scaling_algebra.spec.networks.language import Network, Product
 from scaling_algebra.spec.networks.roles import Adjoint, adjoints, forks, one_layer, readouts
 from scaling_algebra.spec.networks.sums import experts
+from scaling_algebra.spec.networks.terms import written_out
 from scaling_algebra.spec.scaling import Point
 
 Kind = Literal["theta", "bounded", "balanced", "scale"]
@@ -84,21 +85,6 @@ class Structure:
         parts = [f"zero {r}" for r in sorted(self.zero - self.readouts)] + [f"tied {r}" for r in sorted(self.tied)]
         parts += [f"{s} free before aggregation" for s in sorted(self.exempt)]
         return ", ".join(parts) or "no intervention"
-
-
-ABOUT: dict[str, str] = {
-    "mu-1": "every signal is O(1) at every step, and its change is Theta(1) by t = 2: stable, and it learns features",
-    "mu-2": "of every linear map, the update's own contribution (effective) and the change it passes on (propagating) "
-    "are both Theta(1)",
-    "mu-3": "faithfulness: epsilon has the size of the gradient it is compared with",
-    "aggregation": "of a signal that is free before aggregation, the aggregate of what it passes on is Theta(1)",
-    "MSSP-2 backward": "the parts of a gradient by initial and updated tensors above it share one scale",
-    "MSSP-3 forward": "every piece of the aggregate (A1, A2.1, A2.2, A3) is Theta(1)",
-    "MSSP-3 backward": "the pieces A4 to E of the experts' gradient share one scale",
-    "MSSP pathways": "what reaches the router through the experts and through the router itself is of one scale, or "
-    "neither does",
-}
-"""Every desideratum in a sentence (MSSP paper, Sec. 3 and 4, App. C and I)."""
 
 
 def mup_demands(network: Network, structure: Structure) -> list[Demand]:
@@ -203,14 +189,14 @@ def _fixed(network: Network, statement: Product) -> bool:
 
 def _written(network: Network, statement: Product) -> bool:
     """Are there tensors that train in the terms of a product?"""
-    return any(x.name not in network.frozen for term in network.terms(statement) for x in term.tensors)
+    return any(x.name not in network.frozen for term in written_out(network, statement) for x in term.tensors)
 
 
 def _learned(network: Network, statement: Product) -> tuple[str, ...]:
     """The parts of the output of a product that updates of its tensors make."""
     if not _written(network, statement):
         return ("change",)
-    signals = [x for term in network.terms(statement) for x in term.signals]
+    signals = [x for term in written_out(network, statement) for x in term.signals]
     return ("effective", "cross") if any(network.learns(x.name) for x in signals) else ("effective",)
 
 

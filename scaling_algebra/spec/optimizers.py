@@ -1,4 +1,4 @@
-"""Optimizers as update rules on exponents. Adding an optimizer: one more entry in ``OPTIMIZERS``."""
+"""Optimizers as update rules on exponents. Adding an optimizer: one more table in ``optimizers.toml``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from scaling_algebra.errors import UsageError, check_names, named, shown
-from scaling_algebra.files import read_text, toml
+from scaling_algebra.files import read_text, shipped, toml
 
 from .axes import Ray
 from .networks.language import Network
@@ -249,7 +249,9 @@ class Optimizer(_Rules):
     @property
     def untrained(self) -> str:
         """Why it cannot be trained; empty if it can."""
-        return "" if self.torch else self.whole
+        if self.torch or not self.name.endswith(".toml"):
+            return "" if self.torch else self.whole
+        return f'{self.name} cannot be trained: it names no class; add one, such as torch = "Adam"'
 
     @property
     def whole(self) -> str:
@@ -298,99 +300,11 @@ GOES_WITH: dict[str, tuple[str, Callable[[Optimizer], object]]] = {
     ),
 }
 """Keys that speak of others: what each goes with."""
-_ENTRY = "entrywise normalisation is carried by its linear (first Hermite) part; a rank-one sign factorises"
-_MATRIX = (
-    "the gradient of a matrix has rank Theta(1) (batch of Theta(1) samples): orthogonalised, it is the gradient over "
-    "its Frobenius norm, with operator norm lr"
-)
-_APART = f"{_MATRIX}; the matrix of every expert and layer apart"
-_ONE = f"{_MATRIX}; the matrices of all experts are one: rows side by side where they read one signal, else columns"
-_BLOCKS = (
-    "a matrix is cut into blocks whose side does not grow, each stepped by itself: they divide by the size of entries"
-)
-_RELATIVE = (
-    "a step is relative to the rms of its tensor, which stays above the floor that the rule sets for it; a tensor that "
-    "starts at zero is at the floor, which is Theta(1)"
-)
-_SPHERE = (
-    "a step is relative to the norm that its matrix starts with, to which it returns: an init of zero is kept; the way "
-    "back takes a multiple of the weights, as decay does, and changes no exponent"
-)
-_DECAY = (
-    "lr * weight decay is kept scale-free, so in torch's convention weight decay scales as 1/lr; in the original one, "
-    "where decay is not multiplied by lr, it is constant"
-)
-
+_SHIPPED = shipped(__package__, "optimizers.toml")
+_NOTES: dict[str, str] = _SHIPPED.pop("notes")
 OPTIMIZERS: dict[str, Optimizer] = {
-    o.name: o
-    for o in (
-        Optimizer("sgd", "SGD"),
-        Optimizer("momentum", "SGD", {"momentum": 0.9}, note="momentum changes no exponent"),
-        Optimizer("adam", "Adam", normalises="entry", memory=True, epsilon=True, note=_ENTRY),
-        Optimizer(
-            "adamw",
-            "AdamW",
-            normalises="entry",
-            memory=True,
-            epsilon=True,
-            decoupled_decay=True,
-            note=f"{_ENTRY}; {_DECAY}",
-            source="Loshchilov and Hutter (2019)",
-        ),
-        Optimizer(  # the mean of squares starts at 0 and is not corrected for it: 1 / sqrt(1 - alpha), alpha = 0.99
-            "rmsprop", "RMSprop", first=10.0, normalises="entry", memory=True, epsilon=True, note=_ENTRY
-        ),
-        Optimizer("signsgd", "SignSGD", normalises="entry", note=_ENTRY, source="Bernstein et al. (2018)"),
-        Optimizer("lion", "Lion", normalises="entry", memory=True, note=_ENTRY, source="Chen et al. (2023)"),
-        Optimizer(
-            "adafactor",
-            "",
-            normalises="entry",
-            memory=True,
-            relative=True,
-            note=f"{_ENTRY}; {_RELATIVE}",
-            source="Shazeer and Stern (2018)",
-        ),
-        Optimizer(
-            "muon",
-            "Muon",
-            {"eps": 1e-30},
-            normalises="matrix",
-            decoupled_decay=True,
-            note=f"{_APART}; {_DECAY}",
-            source="Jordan et al. (2024)",
-        ),
-        Optimizer(
-            "adamh",
-            "AdamH",
-            normalises="entry",
-            memory=True,
-            relative=True,
-            sphere=True,
-            note=f"{_ENTRY}; {_SPHERE}",
-            source="Wen et al. (2025), Hyperball",
-        ),
-        Optimizer(
-            "muonh",
-            "MuonH",
-            {"eps": 1e-30},
-            normalises="matrix",
-            relative=True,
-            sphere=True,
-            note=f"{_APART}; {_SPHERE}",
-            source="Wen et al. (2025), Hyperball",
-        ),
-        Optimizer("shampoo", "Shampoo", normalises="matrix", memory=True, note=_APART, source="Gupta et al. (2018)"),
-        Optimizer(
-            "shampoo-blocks",
-            "Shampoo",
-            normalises="entry",
-            memory=True,
-            blocks=4,
-            note=f"{_BLOCKS}; {_ENTRY}",
-            source="Anil et al. (2020)",
-        ),
-    )
+    name: Optimizer(name, **{**record, "note": "; ".join(_NOTES[x] for x in record.get("note", ()))})
+    for name, record in _SHIPPED.items()
 }
 """Every optimizer, by name."""
 
@@ -441,7 +355,7 @@ def optimizer(name: str) -> Optimizer:
             rule = replace(rule, per="".join(sorted({*rule.per, *per[1]})))
             continue
         chosen = named(f"reading of {rule.name}", reading, {x: x for x in (*SHAPES, FLATTENED, "per(h)")})
-        flat = {"flattened": True, "note": rule.note.replace(_APART, _ONE)}
+        flat = {"flattened": True, "note": rule.note.replace(_NOTES["apart"], _NOTES["one"])}
         rule = replace(rule, **(flat if chosen == FLATTENED else {"shape": chosen}))
     blocks = f"per({rule.per})" if rule.per else "none"
     names = [x for x in (rule.shape, FLATTENED if rule.flattened else "none", blocks) if x != "none"]

@@ -1,6 +1,6 @@
 """Every parameterization, in one registry: derived from desiderata, or defined as it is published.
 
-Adding one: one more entry in ``PARAMETERIZATIONS``. Read next: ``desiderata.py`` (the demands),
+Adding one: one more table in ``parameterizations.toml``. Read next: ``desiderata.py`` (the demands),
 ``scaling_algebra/solver/derivation.py`` (makes a scaling of an entry).
 """
 
@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Literal
+from typing import Any, Literal
 
 from scaling_algebra.errors import UsageError, named, unknown_name
+from scaling_algebra.files import shipped
 
 from .desiderata import Demand, Structure, mssp_demands, mup_demands
 from .gauges import regauged
@@ -114,7 +115,6 @@ class Parameterization:
 
 
 ROOT = Fraction(-1, 2)
-_SP = "no multiplier, init std 1/sqrt(fan_in), one learning rate"
 
 
 def sp(network: Network, role: str) -> Abc:
@@ -134,57 +134,16 @@ def mean_field(network: Network, role: str) -> Abc:
     return Abc(network.size(tensor.fan_in) ** power, Power(), Power.of({"N": 1}))
 
 
-PARAMETERIZATIONS: dict[str, Parameterization] = {
-    p.name: p
-    for p in (
-        Parameterization(
-            "mup",
-            "muP",
-            "maximal update parameterization: every layer learns, stably (MSSP paper, Sec. 3)",
-            demands=mup_demands,
-        ),
-        Parameterization(
-            "mssp",
-            "MSSP",
-            "maximally scale-stable: muP, and the parts of every aggregate and gradient share one scale (Sec. 4)",
-            demands=mssp_demands,
-            structural=True,
-            readout_init="zero",
-        ),
-        Parameterization(
-            "mup-sigmoid",
-            "muP of the sigmoid gate",
-            "the muP of the sigmoid gate, put on any gate of the fixed-experts block (routers paper, Tables 1 and 2)",
-            borrowed="routers-sigmoid",
-        ),
-        Parameterization("sp", "SP", "standard: init std 1/sqrt(fan_in), one learning rate", gauge=sp, definition=_SP),
-        Parameterization(
-            "sp-feature",
-            "SP with a Theta(1) first-layer change",
-            "SP with the one learning rate at which the first step changes the first layer by Theta(1) (routers paper, "
-            "Sec. 3.1)",
-            gauge=sp,
-            definition=_SP,
-            rate="feature",
-        ),
-        Parameterization(
-            "ntp",
-            "NTP",
-            "neural tangent: multiplier 1/sqrt(fan_in), unit init, one rate",
-            gauge=ntp,
-            definition="multiplier 1/sqrt(fan_in), unit init, one learning rate",
-        ),
-        Parameterization(
-            "mean-field",
-            "mean field",
-            "as NTP, with multiplier 1/fan_in in the output layer",
-            gauge=mean_field,
-            definition="as NTP, but multiplier 1/fan_in in the output layer and one learning rate N",
-        ),
-    )
+_CALLED: dict[str, dict[str, Any]] = {
+    "demands": {"mup": mup_demands, "mssp": mssp_demands},
+    "gauge": {"sp": sp, "ntp": ntp, "mean-field": mean_field},
 }
-"""Every parameterization, by name. The defined ones: MSSP paper, App. G (Table G.1, multiplier version)."""
-
+"""Functions that a table names."""
+PARAMETERIZATIONS: dict[str, Parameterization] = {
+    name: Parameterization(name, **{k: _CALLED[k][x] if k in _CALLED else x for k, x in record.items()})
+    for name, record in shipped(__package__, "parameterizations.toml").items()
+}
+"""Every parameterization, by name."""
 
 DERIVED = tuple(p.name for p in PARAMETERIZATIONS.values() if p.derived)
 """Those that are solved from desiderata."""

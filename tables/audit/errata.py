@@ -5,12 +5,11 @@ Read next: ``errata.toml`` (the entries), ``presentation.py`` (what they say).
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from scaling_algebra.documents import Rendered
+from scaling_algebra.files import shipped
 from scaling_algebra.laws.entries import read
 from scaling_algebra.tables.published.reading import Key
 
@@ -84,8 +83,7 @@ class Errata(Rendered):
 
 def errata() -> Errata:
     """Every confirmed disagreement."""
-    path = Path(__file__).with_suffix(".toml")
-    return Errata(read(tuple[Erratum, ...], tomllib.loads(path.read_text(encoding="utf-8"))["erratum"], "erratum"))
+    return Errata(read(tuple[Erratum, ...], shipped(__package__, "errata.toml")["erratum"], "erratum"))
 
 
 def unlisted(compared: Audit, entries: Iterable[Erratum]) -> tuple[list[Comparison], list[Key]]:

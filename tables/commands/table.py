@@ -45,7 +45,7 @@ def command(name: str | None, every: bool, form: str | None, output: Path | None
 
     NAME: b1, g1, g2 (Tables B.1, G.1, G.2 of the MSSP paper), j32, j34, j43, j45 (its signal tables, App. J),
     routers1, routers2 (Tables 1, 2 of the routers paper), transfer1 (Table 1 of the HP-transfer paper), everett
-    (largest stable learning rates per layer, in the setting of Everett et al. 2024).
+    (largest stable learning rates per layer, in the setting of Everett et al. 2024), muon (public code).
 
     LaTeX output is one or more table* floats; the first line says what the preamble needs.
     """

@@ -12,6 +12,7 @@ from scaling_algebra.documents.notation import plain
 from scaling_algebra.errors import named
 from scaling_algebra.spec.powers import Power
 
+from .muon_rates import table_muon
 from .scaling_tables import table_b1, table_b2, table_g1, table_g2, table_routers, table_transfer1
 from .signal_tables import NAMES, signal_table
 from .stable_rates import table_everett
@@ -26,6 +27,7 @@ TABLES: Mapping[str, Callable[[], Grid]] = {
     "routers2": partial(table_routers, "routers2", "adam"),
     "transfer1": table_transfer1,
     "everett": table_everett,
+    "muon": table_muon,
 }
 """Every table, by name."""
 

@@ -6,7 +6,6 @@ Of what is printed only the configuration and the left column are read.
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import cache
@@ -17,10 +16,11 @@ from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.answers import Answer
 from scaling_algebra.explanations.mechanisms import TITLES, mechanisms
 from scaling_algebra.explanations.monomials import monomial
+from scaling_algebra.files import shipped
 from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.spec.axes import REGIMES, Ray
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
-from scaling_algebra.tables.published.reading import FOLDER
+from scaling_algebra.tables import published
 
 STEPS = (0, 1, 2)
 UNDECIDED = "undecided"
@@ -46,7 +46,7 @@ WHERE = r"$v = [\dot\phi_{i,t} \langle h_t^{3,i}, W_t^4 \rangle]_i$; $\Delta_t$ 
 @cache
 def signal_table(name: str) -> Grid:
     """Size of every quantity at t = 0, 1, 2 and the mechanism behind it: App. J.3.2, J.3.4, J.4.3 or J.4.5."""
-    printed = tomllib.loads((FOLDER / f"mssp_{name}.toml").read_text("utf-8"))
+    printed = shipped(published.__name__, f"mssp_{name}.toml")
     regime, parameterization, readout = (printed["table"][k] for k in ("regime", "parameterization", "readout_init"))
     d = derive(regime, "sgd", parameterization, readout_init=readout)
     look = d.analysis()

@@ -76,26 +76,7 @@ def load(source: str | None = None) -> list[Printed]:
     return cells
 
 
-SCHEMA = """\
-# A table of your own, cell by cell. Exponents and powers are texts of rational numbers.
-[table]
-id = "Table 1"
-source = "my paper"
-regime = "III"                # I, II or III; these four may also stand in a cell
-optimizer = "adam"
-parameterization = "mup"
-program = "moe"               # a network that ships: scalecalc list
-
-[[cell]]                      # a number of the parameterization
-role = "router"
-quantity = "lr"               # init_std, lr or eps; of the role "aggregation": multiplier
-power = { N = "-1" }          # a power of the axes, or "zero"
-notation = "1/n"              # as it is printed; may be left out
-
-[[row]]                       # a signal after 0, 1, 2, ... updates
-quantity = "h3.change"
-exponent = ["zero", "0", "0"]       # of n; "zero", "vanishes", ">= 1/2", or "none" where nothing is printed
-"""
+SCHEMA = (FOLDER.parent / "audit" / "schema.toml").read_text("utf-8")
 """The form of a table as an example, which ``audit`` reads."""
 NEEDED = {"cell": ("role", "quantity"), "row": ("quantity", "exponent")}
 """What an entry of a table of somebody's own must have; the other kinds are for the shipped ones."""

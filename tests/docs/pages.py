@@ -40,6 +40,12 @@ def blocks(*languages: str) -> list[FencedBlock]:
     return [b for page in PAGES for b in cut(page) if b.language in languages]
 
 
+def sessions() -> list[FencedBlock]:
+    """The ``pycon`` blocks of each page as one: names of one are there in the next."""
+    texts = {page: [b.text for b in cut(page) if b.language == "pycon"] for page in PAGES}
+    return [FencedBlock(page, "python", "\n".join(each)) for page, each in texts.items() if each]
+
+
 def cut(page: Path) -> list[FencedBlock]:
     """The fenced blocks of one page."""
     text = page.read_text(encoding="utf-8")

@@ -10,7 +10,7 @@ import pytest
 from scaling_algebra.cli import main
 
 from ..shared import scalecalc
-from .pages import ROOT, blocks, write_files
+from .pages import ROOT, blocks, sessions, write_files
 
 MEASURES = {"verify", "study", "check-model"}
 LONG = (
@@ -84,7 +84,7 @@ def test_commands_that_are_not_run_are_understood(block):
             assert load(given["campaign"])
 
 
-@pytest.mark.parametrize("block", blocks("python"), ids=str)
+@pytest.mark.parametrize("block", [*blocks("python"), *sessions()], ids=str)
 def test_python_is_a_doctest(block, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_files(block.page, tmp_path)

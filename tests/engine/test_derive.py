@@ -8,7 +8,8 @@ import pytest
 from scaling_algebra import REGIMES, Infeasible, Ray, derive, network, signals
 from scaling_algebra.linear.linear import solve_linear
 from scaling_algebra.solver.demands import violation
-from scaling_algebra.spec.desiderata import ABOUT, Structure, mssp_demands
+from scaling_algebra.spec.desiderata import Structure, mssp_demands
+from scaling_algebra.spec.glossary import DESIDERATA
 from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.spec.optimizers import OPTIMIZERS, optimizer
 from scaling_algebra.spec.parameterizations import DERIVED
@@ -152,7 +153,7 @@ def test_muon_has_the_published_spectral_rule(regime, name):
 def test_every_desideratum_is_in_the_glossary():
     free = Structure(exempt=frozenset({"h3i"}))
     demanded = {d.name for s in (Structure(), free) for d in mssp_demands(MOE_BLOCK, s)}
-    assert demanded == set(ABOUT)
+    assert demanded == set(DESIDERATA)
 
 
 def test_a_sum_of_signals_may_weigh_experts():

@@ -15,7 +15,6 @@ from scaling_algebra.dynamics.quantities import quantities
 from scaling_algebra.errors import UsageError
 from scaling_algebra.explanations.alignments import alignments
 from scaling_algebra.explanations.explanations import SETTINGS, explain, explain_quantity
-from scaling_algebra.explanations.graph import dot
 from scaling_algebra.explanations.mechanisms import mechanisms
 from scaling_algebra.explanations.monomials import monomial
 from scaling_algebra.explanations.results import SettingExplanation
@@ -211,38 +210,14 @@ def test_json():
         assert {m["exponent"] for m in found["monomials"]} == {found["exponent"]}
 
 
-NODE = re.compile(r'^("\w+\'*") \[label=(".*"), shape=(\w+), peripheries=(\d)', re.M)
-EDGE = re.compile(r'^("\w+\'*") -- ("\w+\'*") ', re.M)
-
-
-def test_the_graph_holds_the_monomial():
-    """A pair is one box, drawn twice; an index is random where it leads to a single box."""
+def test_an_index_is_random_where_a_factor_without_partner_touches_it():
     d = derive("II", "sgd", "mup")
     for name, t in product(d.analysis().table, (1, 2)):
         found = explain_quantity(d, d.analysis(), name, t)
-        if not found.terms:
-            continue
-        drawn = dot(found)
-        nodes = {x: (json.loads(label), shape, twice) for x, label, shape, twice in NODE.findall(drawn)}
-        edges = [sorted(edge, key=lambda x: nodes[x][1]) for edge in EDGE.findall(drawn)]
-        for k, term in enumerate(found.terms if found.outer else found.terms[:1], 1):
-            m, own = term.monomial, {x for x in nodes if x.startswith(f'"{k}')}
-            boxes = [x for x in own if nodes[x][1] == "box"]
-            assert len(boxes) + len(m.pairs) == len(m.factors)
-            assert sum(nodes[x][2] == "2" for x in boxes) == len(m.pairs)
-            ovals = dict((nodes[x][0] + ": ").split(": ")[:2] for x in own - {*boxes})
-            assert ovals == {i.name: str(i.gives) if i.gives.terms else "" for i in m.indices.values()}
-            single = {oval.strip('"')[1:] for box, oval in edges if box in own and nodes[box][2] == "1"}
+        for m in (term.monomial for term in (found.terms if found.outer else found.terms[:1])):
+            matched = {k for pair in m.pairs for k in (pair.left, pair.right)}
+            single = {x for k in range(len(m.factors)) if k not in matched for x in m.names(k)}
             assert all((i.name in single) == (i.weight == HALF) for c, i in m.indices.items() if c not in m.opens)
-
-
-def test_the_graph_is_printed_and_written(tmp_path):
-    args = ["explain", "g1.expert.A6.1@2", "--regime", "III", "--optimizer", "sgd", "--parameterization", "mup"]
-    printed = scalecalc(*args, "--graph")
-    assert printed.exit_code == 0 and printed.output.startswith("graph {") and "+ 1 (k: LLN)" in printed.output
-    path = tmp_path / "picture.dot"
-    assert scalecalc(*args, "-o", str(path)).exit_code == 0
-    assert path.read_text(encoding="utf-8") == printed.output
 
 
 def test_undecided_is_said_not_explained():

@@ -65,14 +65,14 @@ def disagreements(found, name, rule, draws):
     [
         *product(QUICK, ("sgd", "adam"), [12]),
         *product(("h3.A2.2@1", "dW2@1"), ("signsgd", "muon"), [12]),
-        *product(TOTALS, ["sgd"], [60]),
-        *product(TOTALS[:2], ["adam"], [60]),
+        *product(TOTALS, ["sgd"], [24]),
+        *product(TOTALS[:2], ["adam"], [24]),
     ],
 )
 def test_a_formula_is_the_engine_on_every_ray(name, rule, draws):
     found = formula(name, rule)
     different, compared = disagreements(found, name, rule, draws)
-    assert found.complete and not different and compared >= {12: 6, 60: 20}[draws]
+    assert found.complete and not different and compared >= draws // 3
 
 
 @pytest.mark.parametrize("name", ["h3.A2.2@1", "g2.init-update@1"])

@@ -20,8 +20,9 @@ from scaling_algebra.verify.networks.reading import entrywise
 
 from ..shared import scalecalc
 from .scenarios import placed, sizes
-from .test_rules import BOUNDED_SHARES, CUBIC, CURVED_CUBIC, EVEN, FAMILY_AT, SILU, TANH, TOP
+from .test_rules import NETWORKS
 
+TANH, EVEN, SILU = (NETWORKS[name] for name in ("T1", "T2", "T3"))
 EVEN_AT = "c.W=-1,rho=1,beta=1"
 
 
@@ -62,8 +63,8 @@ def test_every_answer_names_what_it_assumes():
         ("signsgd", SILU, "rank-one-sign"),
         ("muon", TANH, "singular-directions"),
         ("sgd", SILU.replace("silu(h[a])", "gate(h[a])"), "held-gates"),
-        ("sgd", TOP, "random-selection"),
-        ("sgd", BOUNDED_SHARES, "bounded-logits"),
+        ("sgd", NETWORKS["TOP"], "random-selection"),
+        ("sgd", NETWORKS["BOUNDED_SHARES"], "bounded-logits"),
     ):
         answer = placed(text, rule, point="" if text == TANH else "b.W2=1")("f.change", 1)
         assert name in answer.assumes and not answer.strict().decided, (rule, text)
@@ -170,6 +171,7 @@ def test_no_powers_move_what_stays_at_zero(rule):
 def test_the_cubic_part_of_a_sign_is_undecided_beside_a_function(rule):
     """A step on the sign of k + l + j meets k l j at n^0 through its cubic part (trained: -.10, -.02, .06).
     With one only an upper bound is known of that part, and the smaller power of the linear part is no answer."""
-    plain, beside = (placed(text, rule, "N=1", FAMILY_AT)("y.effective", 1) for text in (CUBIC, CURVED_CUBIC))
+    at, both = "b.V=1/2,b.W4=1,b.W5=2,c.V=1,c.W4=1,c.W5=2,d.V=1", (NETWORKS["CUBIC"], NETWORKS["CURVED_CUBIC"])
+    plain, beside = (placed(text, rule, "N=1", at)("y.effective", 1) for text in both)
     assert plain.decided and plain.size == beside.high == 0
     assert not beside.decided and "of a sign" in beside.why

@@ -6,6 +6,7 @@ from fractions import Fraction
 import pytest
 
 from scaling_algebra import Configuration, Infeasible, derive, network, recipe
+from scaling_algebra.solver import newton
 from scaling_algebra.solver.newton import Solver
 from scaling_algebra.spec.level import CERTIFIED, Level, Open, recorded
 from scaling_algebra.waiting import each, now
@@ -73,6 +74,18 @@ def test_nothing_that_is_refuted_is_printed():
         )
         assert (found is not None) == stands
         assert found is None or found.scaling == derive(asked).scaling
+
+
+def test_work_that_does_not_suffice_leaves_the_numbers_and_says_what_is_open(monkeypatch):
+    asked = Configuration.of(None, "adam", ray="N=1", architecture="attention")
+    found = derive(asked)
+    assert found.level == CERTIFIED
+    monkeypatch.setattr(newton, "PROPOSED", 2_000)
+    monkeypatch.setattr(newton, "SEARCHED", 0)
+    short, again = (Solver(asked.network, asked.ray, asked.optimizer).solve(asked.parameterization) for _ in range(2))
+    assert short.scaling == found.scaling and not short.level.certified and short.level == again.level
+    whole = Solver(asked.network, asked.ray, asked.optimizer, effort=True).solve(asked.parameterization)
+    assert whole.level == CERTIFIED and whole.scaling == found.scaling
 
 
 def test_recipes_name_the_level_of_their_powers():

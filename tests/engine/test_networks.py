@@ -40,39 +40,21 @@ def refusal(*arguments, **named):
     return str(caught.value)
 
 
+def rows(name):
+    """A table beside this file: equations with their parts indented, or with what is said of them behind a bar."""
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
+
+
 # what equations say --------------------------------------------------------------------------------------------
 
 
-READ = {
-    # a tensor acts on its right; what stands on its left multiplies the result
-    "h2[a] = alpha sigmoid(Q[i,b] h1[b]) W3[i,a,k] silu(W2[i,k,b] h1[b])": (
-        "h2_2[i] = Q[i,b] h1[b]", "h2_1[i] = sigmoid(h2_2[i])", "h2_4[i,k] = W2[i,k,b] h1[b]",
-        "h2_3[i,k] = silu(h2_4[i,k])", "h2_5[i,a] = W3[i,a,k] h2_3[i,k]", "h2[a] = alpha h2_1[i] h2_5[i,a]"),
-    "h2[a] = h1[b] V[a,b]": ("h2[a] = V[a,b] h1[b]",),
-    # terms of a sum are signals
-    "h2[a] = h1[a] + V[a,b] relu(h1[b]) + res h1[a]": (
-        "h2_2[b] = relu(h1[b])", "h2_1[a] = V[a,b] h2_2[b]", "h2_3[a] = res h1[a]",
-        "h2[a] = h1[a] + h2_1[a] + h2_3[a]"),
-    "h2[a] = tanh(h1[a] + V[a,b] h1[b])": (
-        "h2_2[a] = V[a,b] h1[b]", "h2_1[a] = h1[a] + h2_2[a]", "h2[a] = tanh(h2_1[a])"),
-    # tensors in a row: low rank, and one tensor read both ways
-    "h2[a] = B[a,r] A[r,b] h1[b]": ("h2_1[r] = A[r,b] h1[b]", "h2[a] = B[a,r] h2_1[r]"),
-    "h2[a] = V[b,a] V[b,j] h1[j]": ("h2_1[b] = V[b,j] h1[j]", "h2[a] = V[b,a] h2_1[b]"),
-    # letters that a function's argument has once are kept; the others are summed inside
-    "h2[a] = tanh(h1[b]) silu(U[b,j] h1[j]) h1[a]": (
-        "h2_1[b] = tanh(h1[b])", "h2_3[b] = U[b,j] h1[j]", "h2_2[b] = silu(h2_3[b])", "h2[a] = h2_1[b] h2_2[b] h1[a]"),
-    "s = tanh(h1[a])\nh2[a] = s h1[a]": ("s_1[a] = tanh(h1[a])", "s = s_1[a]", "h2[a] = s h1[a]"),
-    # a function that is the whole right side has the letters of the left
-    "q[t,b] = U[t,b,a] h1[a]\np[t,s] = softmax(att q[t,b] q[s,b]; s)\nh2[a] = p[t,s] Z[a,t,s] data[x]": (
-        "q[t,b] = U[t,b,a] h1[a]", "p_1[t,s] = att q[t,b] q[s,b]", "p[t,s] = softmax(p_1[t,s]; s)",
-        "h2_1[a,t,s] = Z[a,t,s] data[x]", "h2[a] = p[t,s] h2_1[a,t,s]"),
-    # names of parts are not taken
-    "h2_1[b] = V[b,a] h1[a]\nh2[a] = U[a,b] tanh(h2_1[b])": (
-        "h2_1[b] = V[b,a] h1[a]", "h2_2[b] = tanh(h2_1[b])", "h2[a] = U[a,b] h2_2[b]"),
-}  # fmt: skip
+READ = [
+    ("\n".join(x for x in block if x[0] not in " #"), tuple(x.strip() for x in block if x[0] == " "))
+    for block in map(str.splitlines, rows("equations_read.txt").split("\n\n"))
+]
 
 
-@pytest.mark.parametrize(("line", "parts"), READ.items())
+@pytest.mark.parametrize(("line", "parts"), READ)
 def test_parts_of_an_equation_are_signals_of_their_own(line, parts):
     found = between(line)
     assert tuple(re.sub(" +", " ", as_text(found)).splitlines()[1:-1]) == parts
@@ -121,58 +103,11 @@ def test_a_lone_router_vector_and_an_expert_index():
 
 # what is refused -----------------------------------------------------------------------------------------------
 
-LINES = {
-    # what cannot be read
-    "h2[a] = V[a,b c] h1[b]": "cannot read 'c' after 'V[a,b'; letters are single characters with commas between them",
-    "h2[a] = V[a,] h1[a]": "cannot read ']' after 'V[a,'",
-    "h2[a] = V[a,b] h1[b": "something is missing after 'h1[b'",
-    "h2[a] = 2 h1[a]": "cannot read '2' after '='; constants change no exponent; leave them out",
-    "3h[a] = h1[a]": "cannot read '3h' at the beginning",
-    "h2[a] = -h1[a]": "signs change no exponent, so write +; a difference that cancels is not covered",
-    "h1[a] += V[a,b] h1[b]": "cannot read '+=' after 'h1[a]'; write the whole sum",
-    "h2[a] = V[a,b] (h1[b] + h1[b])": "cannot read '(' after 'V[a,b]'; parentheses belong to functions",
-    "h2[a] = h1[a] / alpha": "there is no division; name a multiplier",
-    "h2[a] = h1[a]^2": "there are no powers; write the factor twice",
-    "h2[a]": "something is missing after 'h2[a]'; one signal stands on the left",
-    "h2[a] =": "something is missing after '='; an equation is on one line",
-    "h2[a] = h1[a] = h1[a]": "one = in an equation",
-    "h2[a] = h1[a] + ": "something is missing after '+'",
-    "h2[a] = h1[a] & h1[a]": "cannot read '&' after 'h1[a]'; an equation has names with letters, +, * and functions",
-    "h2[a] = " + "tanh(" * 51 + "h1[a]" + ")" * 51: "more than 50 functions",
-    # functions
-    "h2[a] = silo(h1[a])": "no function named 'silo'; did you mean 'silu'?",
-    "h2[a] = h1(h1[a])": "h1 is not a function; parentheses belong to functions",
-    "silu[a] = h1[a]": "silu is a function; choose another name",
-    "h2[a] = silu()": "silu needs an argument",
-    "h2[a] = noise(h1[a])": "noise reads nothing; write noise()",
-    "h2[a] = noise() h1[a]": "noise() in a product has no letters",
-    "h2[a] = softmax(h1[a], a)": "cannot read ',' after 'softmax(h1[a]'; the letter that a function goes along stands",
-    "h2[a] = softmax(h1[a]; b)": "softmax goes along 'b', which its argument does not have",
-    "h2[a] = h1[a] rmsnorm(h1[b] h1[b])": "rmsnorm goes along a letter, and its argument has none",
-    "h2[a] = softmax(h1[a] V[k,b] h1[b]) U[k,j] h1[j]": "softmax goes along one letter of a, k; say which",
-    "h2[a] = V[a,b] silu(U[b,a] h1[a])": "'a' is summed in silu(U[b,a] h1[a]) and stands outside; take another letter",
-    "h2[a] = silu(h1[b])": "'a' of h2 is not in silu(h1[b])",
-    # names
-    "h2[a] = h2[a]": "h2 reads itself",
-    "h2[a] = f h1[a]": "f is used before it is made in equation 3",
-    "h1[a] = V[a,b] h1[b]": "h1 is already made in equation 1; choose another name",
-    "data[a] = h1[a]": "data is the input; choose another name",
-    "h2[a] = h3[a]": "no equation above makes h3[a], and as a tensor it acts on nothing on its right",
-    "h2[a] = N h1[a]": "N is an axis; name a multiplier",
-    "h2[a] = beta h1[a] + beta[a] h1[a]": "beta has letters in one place only; a tensor has letters",
-    "h2[a] = alpha": "alpha multiplies nothing",
-    # letters
-    "h2[a] = V[a,z] h1[a]": "'z' of V[a,z] has no axis; add it to the axes, such as z = \"N\"",
-    "h2[a] = V[a,a] h1[a]": "V[a,a] has a letter twice; a diagonal is not covered",
-    "h2[a] = h1[b]": "'a' of h2 is not in h1[b]",
-    "h2[a] = V[b,a] h1[a]": "'b' of V[b,a] is in no other factor, and not in h2",
-    "h2[a] = h1": "h1 does not fit h1[a] of equation 1: the axes are none and N",
-    "h2[a] = V[a,i] h1[i]": "h1[i] does not fit h1[a] of equation 1: the axes are M and N",
-    "h2[a] = W1[x,a] h1[a]": "W1[x,a] does not fit W1[a,x] of equation 1: the axes are D, N and N, D",
-}
+DEEP = "h2[a] = " + "tanh(" * 51 + "h1[a]" + ")" * 51
+LINES = [x.split(" | ") for x in rows("equations_refused.txt").splitlines() if x[0] != "#"]
 
 
-@pytest.mark.parametrize(("line", "said"), LINES.items())
+@pytest.mark.parametrize(("line", "said"), [*LINES, (DEEP, "more than 50 functions")])
 def test_a_wrong_line_is_quoted(line, said):
     message = refusal(f"{FIRST}\n{line}\n{LAST}")
     assert said in message and len(message) < 350
@@ -180,44 +115,11 @@ def test_a_wrong_line_is_quoted(line, said):
     assert (number, text) in (("1", FIRST), ("3", LAST)) or text.removesuffix("...") in " ".join(line.split())
 
 
-WHOLE = {
-    "": "there are no equations",
-    "f = data[x] data[x]": 'equation 1, "f = data[x] data[x]": no tensor reaches f',
-    f"{FIRST}\nf[a] = h1[a]": 'equation 2, "f[a] = h1[a]": the output f[a] has letters; the last equation is a scalar',
-    f"{FIRST}\nhid[b] = V[b,a] h1[a]\nf = W4[b] hidd[b] h1[b]": "hid is never read; is hidd a misspelling of it?",
-    f"{FIRST}\nf = W4[a] h1[a]\ng = V[a] h1[a]": "f is never read; the output is the last equation",
-    "n[a] = noise()\nf = W[a] n[a]": "nothing reads the input",
-    f"\n{FIRST}\nf = W4[a] h3[a]": 'equation 2, "f = W4[a] h3[a]": no equation above makes h3[a]',
-}
-
-
-@pytest.mark.parametrize(("text", "said"), WHOLE.items())
-def test_a_text_that_is_no_network(text, said):
-    """Equations have the number of their line in the text."""
-    assert said in refusal(text)
-
-
 def test_a_long_equation_is_cut():
     assert len(refusal(f"{FIRST}\nh2[a] = {'h1[a] + ' * 100} - h1[a]\n{LAST}")) < 250
 
 
 GOOD = f"{FIRST}\nf = alpha W4[a] h1[a]"
-TABLES = [
-    ({"roles": {"W5": "x"}}, "roles: no tensor named 'W5'; did you mean 'W4'?"),
-    ({"roles": {"W1": "x", "W4": "x"}}, "roles: W1 and W4 have the role x; to tie them, use one tensor twice"),
-    ({"roles": {"alpha": "x"}}, "roles: alpha has no letters, so it is a multiplier"),
-    ({"roles": {"W1": "h1"}}, "roles: W1 has the role h1, but h1 is a signal"),
-    ({"roles": {"W1": "a b"}}, "roles: W1 has the role 'a b'; a role is a name"),
-    ({"axes": {"a": "2Q"}}, "axes: '2Q' is no name of an axis"),
-    ({"axes": {"a": "n_e"}}, "did you mean 'N_e'?"),
-    ({"axes": {"ab": "N"}}, "axes: 'ab' is not an index letter"),
-    ({"axes": {"a": "N"}}, "'x' of W1[a,x] has no axis"),
-]
-
-
-@pytest.mark.parametrize(("tables", "said"), TABLES, ids=lambda x: str(x)[:30])
-def test_wrong_roles_and_axes(tables, said):
-    assert said in refusal(GOOD, **tables)
 
 
 # text, TOML ----------------------------------------------------------------------------------------------------
@@ -252,19 +154,6 @@ def test_a_constant_is_a_signal_that_does_not_train():
     assert d.tensors == without.tensors and d["T"] == d["W1"]
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [
-        ('"time"]', '"time", "spare"]', "nothing reads the constant spare"),
-        ("u[p,a] =", "C[p,a] =", "C is a constant; choose another name"),
-        ('"C", ', "1, ", "constants: 1 is not a name"),
-    ],
-)
-def test_a_wrong_constant_is_named(old, new, said):
-    with pytest.raises(UsageError, match=re.escape(said)):
-        from_toml(CONSTANTS.replace(old, new))
-
-
 def test_text_is_aligned():
     assert as_text(ARCHITECTURES["mlp"]) == "h1[a] = W1[a,x] data[x]\nh2[b] = W2[b,a] h1[a]\nf     = W3[b] h2[b]"
 
@@ -282,36 +171,6 @@ def test_a_file(tmp_path):
         found = read_network(file)
         assert (found.name, found.title, list(found.tensors)) == ("mine", "mine", ["W", "V"])
         assert read_network(str(file)) == found
-
-
-HEAD = 'axes = { a = "N", x = "D" }\n'
-BODY = 'equations = "h[a] = W[a,x] data[x]\\nf = V[a] h[a]"\n'
-FILES = [
-    (HEAD, "equations is missing; a network has axes and equations"),
-    (HEAD + BODY + "eqations = ''", "no key named 'eqations'; did you mean 'equations'?"),
-    (HEAD + "equations = 3", "equations is 3; it must be a text"),
-    ("axes = 'N'\n" + BODY, "axes is 'N'; it must be a table"),
-    ("axes = { a = 1 }\n" + BODY, "axes: a is 1; it must be a text"),
-    (HEAD + BODY + "roles = ['W']", "roles is ['W']; it must be a table"),
-    ('[axes]\na = "N"\nx = "D"\n' + BODY, "equations stands inside axes; put it above the line [axes]"),
-    ("title = ''\n" + HEAD + BODY, "title is ''; it must be one line"),
-    (HEAD + "equations = 'f = W[a,x]", "this is not TOML"),
-    (
-        HEAD + 'equations = """\n# the input\nh[a] = W[a,x data[x]\n"""',
-        'equation 2, "h[a] = W[a,x data[x]": cannot read',
-    ),
-    (HEAD + BODY + 'roles = { Q = "router" }', "roles: no tensor named 'Q'"),
-]
-
-
-@pytest.mark.parametrize(("text", "said"), FILES, ids=lambda x: x[-30:])
-def test_a_wrong_file_is_named(tmp_path, text, said):
-    file = tmp_path / "mine.toml"
-    file.write_text(text, encoding="utf-8")
-    with pytest.raises(UsageError) as caught:
-        read_network(file)
-    message = str(caught.value)
-    assert message.startswith(f"{file}: ") and said in message and "\n" not in message
 
 
 def test_files_that_cannot_be_read(tmp_path):

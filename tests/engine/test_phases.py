@@ -88,7 +88,7 @@ def test_a_wrong_formula_is_not_proved(monkeypatch):
     """Negative control: where the solver is wrong the map says UNDECIDED, and only there."""
     monkeypatch.setattr(Solver, "solve", wrong_router(Solver.solve, lambda ray: ray["N_e"] < ray["N"] < ray["M"]))
     monkeypatch.setattr(maps, "covering", covering.covering.__wrapped__)
-    p = chart(MUP, optimizer("sgd"), ("N_e", "M"))
+    p = chart(MUP, optimizer("sgd"))
     assert {str(w) for w in p.walls} == {"N_e + M = N", "M = N", "N_e = N"}
     wrong = [c for c in p.cells if c.scaling is not None and not c.holds]
     assert [c.inequalities for c in wrong] == [("N_e + M >= N", "M >= N", "N_e <= N")]
@@ -116,7 +116,7 @@ def test_a_wrong_wall_is_seen(monkeypatch):
 
     monkeypatch.setattr(covering, "reach", wider)
     monkeypatch.setattr(maps, "covering", covering.covering.__wrapped__)
-    cells = chart(MUP, optimizer("sgd"), ("N_e", "M")).cells
+    cells = chart(MUP, optimizer("sgd")).cells
     assert not any(c.holds for c in cells if {"M <= N", "N_e <= N"} <= set(c.inequalities))
 
 
@@ -126,7 +126,7 @@ def test_a_second_formula_on_a_cell_is_said(monkeypatch):
     wide = [replace(p, cone=Cone(p.cone.axes)) if p.name == "E" else p for p in pieces]
     monkeypatch.setattr(maps, "covering", lambda face: wide)
     monkeypatch.setattr(maps, "_holds", lambda *_: True)
-    p = chart(MUP, optimizer("sgd"), ("N_e", "M"))
+    p = chart(MUP, optimizer("sgd"))
     assert sum(len(c.also) for c in p.cells) == 3 and str(p).count("; so is the formula of cell ") == 3
 
 
@@ -262,11 +262,6 @@ def test_the_solution_does_not_depend_on_the_start():
         look, _ = solver.iterate(demands, Structure(), start)
         reached.append((look.point.b, look.point.c, look.point.alpha))
     assert reached[0] == reached[1]
-
-
-def test_planes_show_one_space():
-    """The wall M + N_e = N is found in another plane as well."""
-    assert "N_e + M = N" in {str(w) for w in phases("sgd", "mup", plane=("N", "N_e")).walls}
 
 
 def test_families_are_placed_where_their_shapes_say():

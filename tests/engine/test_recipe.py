@@ -171,21 +171,6 @@ def test_published_configurations(tmp_path):
     assert run("--base-hf", config(tmp_path, **dense), "--target", "N=2048,L=8").exit_code == 0
 
 
-@pytest.mark.parametrize(
-    "keys, words",
-    [
-        ({"hidden_size": 8}, "no model_type"),
-        ({"model_type": "nope"}, "no family"),
-        ({"model_type": "mixtral", "hidden_size": 8}, "has no num_hidden_layers"),
-        ({"model_type": "llama", "hidden_size": True, "num_hidden_layers": 2}, "give one whole number"),
-        ({"model_type": "llama", "hidden_size": [1], "num_hidden_layers": 2}, "give one whole number"),
-    ],
-)
-def test_wrong_configurations_are_one_line(tmp_path, keys, words):
-    answer = run("--base-hf", config(tmp_path, **keys), "--target", "N=128,L=2")
-    assert answer.exit_code == 2 and words in answer.output and answer.output.count("\n") == 1
-
-
 def test_python_refuses_what_the_command_does():
     with pytest.raises(UsageError, match="leave out regime"):
         recipe("N=64", "N=128", regime="I")

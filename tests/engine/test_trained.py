@@ -39,37 +39,6 @@ def test_an_optimizer_of_a_file_is_that_of_its_attributes(tmp_path):
     assert Configuration.from_json(Configuration.of("III", name).as_json()).optimizer == own
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("normalizes = 'entry'", "named 'normalizes'; did you mean 'normalises'"),
-        ("normalises = 'entri'", "no normaliser of .* named 'entri'"),
-        ("memory = 1", "memory of the optimizer .* is 1; give a bool"),
-        ("name = 'x'\nnegligible = true", "named 'name', 'negligible'"),
-        ("memory", "this is not TOML"),
-        ("", "says of no optimizer what it is"),
-        ("epsilon = true", "epsilon of .* is True; it goes with normalises = 'entry'"),
-        ("relative = false", "says of no optimizer what it is"),
-        ("normalises = 'Entry'", "no normaliser of .* named 'Entry'; did you mean 'entry'"),
-        ("normalises = 'matrix'\nshape = 'ORIGINAL'", "no factor of a shape named 'ORIGINAL'; did you mean 'original'"),
-        ("torch = 'SGD'\nmemory = true", "memory of .* is True; it goes with a normaliser"),
-        ("normalises = 'matrix'\nepsilon = true", "epsilon of .* is True; it goes with normalises = 'entry'"),
-        ("normalises = 'entry'\nshape = 'original'", "shape of .* is 'original'; it goes with normalises = 'matrix'"),
-        ("normalises = 'entry'\nflattened = true", "flattened of .* is True; it goes with normalises = 'matrix'"),
-        ("normalises = 'entry'\nsphere = true", "sphere of .* is True; it goes with .* relative = true"),
-        ("torch = 'SGD'\nblocks = 4", "blocks of .* is 4; it goes with normalises = 'matrix'"),
-        ("normalises = 'matrix'\nblocks = -1", "blocks of .* is -1; give a side of 1 to"),
-        ("normalises = 'matrix'\nper = 'zz'", "per of .* is 'zz'; give letters, each once"),
-        ("torch = 'Adam'\nfirst = nan", "first of .* is nan; give a positive number"),
-        ("normalises = 'entry'\noptions = { eps = 1 }", "options of .* goes with a class, torch"),
-    ],
-)
-def test_a_wrong_file_is_one_line(text, message, tmp_path):
-    (tmp_path / "own.toml").write_text(text)
-    with pytest.raises(UsageError, match=message):
-        optimizer(str(tmp_path / "own.toml"))
-
-
 def test_matrices_in_blocks_of_a_fixed_side_have_the_rates_of_entries(tmp_path):
     (tmp_path / "own.toml").write_text("normalises = 'matrix'\nmemory = true\nblocks = 4\n")
     blocks, whole = (derive("III", x, "mup").tensors for x in (str(tmp_path / "own.toml"), "shampoo"))
@@ -110,23 +79,6 @@ def test_matrices_of_hidden_layers_are_no_routers_gains_or_biases():
     roles = ("query", "key", "value", "attention_out", "expert_in", "expert_out")
     assert hidden(ARCHITECTURES["deep-transformer"]) == roles
     assert trained("adamw,expert_in=adamw", MOE) == OPTIMIZERS["adamw"]
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ("adamw,expert=muon", "no tensor of moe named 'expert'; did you mean 'expert_in'"),
-        ("muon+adm", "no optimizer named 'adm'"),
-        ("expert_in=muon", "'expert_in=muon' leaves out the other tensors"),
-        ("adamw,sgd", "'adamw,sgd' gives two optimizers for the other tensors"),
-        ("adamw,expert_in=muon,W2=sgd", "of expert_in is given twice"),
-        ("adam:original", "'adam:original': adam steps entries"),
-        ("muon:orignal", "no reading of muon named 'orignal'; did you mean 'original'"),
-    ],
-)
-def test_what_cannot_be_read_is_quoted(given, message):
-    with pytest.raises(UsageError, match=message):
-        trained(given, MOE)
 
 
 def test_every_tensor_has_the_rate_of_its_rule():

@@ -10,7 +10,6 @@ import pytest
 
 from scaling_algebra import law
 from scaling_algebra.documents import FORMATS, render
-from scaling_algebra.errors import UsageError
 from scaling_algebra.laws.expressions import monomial
 from scaling_algebra.laws.law import read_law
 from scaling_algebra.laws.monomials import Relation
@@ -122,29 +121,3 @@ def test_windows_against_scipy():
                 binding = [rows[k] for k in end.binding]
                 assert getattr(GrowthSystem(binding, "d").window(x), side).value == end.value
     assert 0 < bad < 20
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("assume = 3", "must be a list"),
-        ("assume = []", "assume is empty"),
-        ("assume = [3]", "relation is 3"),
-        ('assume = ["n"]', "no relation"),
-        ('assume = ["n <= a + b"]', "a sum on its larger side"),
-        ('assume = ["n**k <= d"]', "only d may have one"),
-        ('assume = ["d**(k*k) <= n"]', "not linear"),
-        ('assume = ["d**k <= k"]', "k"),
-        ('assume = ["n <= d", "n <= d"]', "there twice"),
-        ('assume = [{ relation = "n <= d", why = "x" }]', "no key of assume 1 named 'why'"),
-        ('grow = "d"\nassume = ["n <= d"]', "no key named 'grow'"),
-        ('grows = "d d"\nassume = ["n <= d"]', "name of the quantity"),
-        ('assume = ["n <= d"]\ndefine = [{ name = "q", is = "r" }, { name = "r", is = "n" }]', "defined at or after"),
-        ("assume = [", "not TOML"),
-        ('assume = ["__import__(1) <= d"]', "functions are"),
-    ],
-)
-def test_files_that_cannot_be_read(mine, text, says):
-    with pytest.raises(UsageError, match=says) as error:
-        mine(text)
-    assert "\n" not in str(error.value)

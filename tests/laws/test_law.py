@@ -165,29 +165,6 @@ def test_quantities_of_a_law_are_replaced(mine):
             law(file, at=wrong)
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("", "it says no law"),
-        ('sum = "N"', "grows is missing"),
-        ('sum = 3\ngrows = ["n"]', "sum is 3"),
-        ('sums = "N"', "no key named 'sums'; did you mean 'sum'"),
-        ('sum = "N"\ngrows = "n"', "grows is 'n'; it must be a list"),
-        ('sum = "N**-1"\ngrows = ["N"]\nidentities = ["a"]', "no identity"),
-        ('sum = "N**-1"\ngrows = ["N"]\nidentities = ["a = 1"]', "no exponent in"),
-        ('sum = "N**-p"\ngrows = ["N"]\nat = { q = 1 }', "no parameter or quantity of this law"),
-        ('sum = "N**-p"\ngrows = ["N"]\nat = { p = true }', "text or a number"),
-        ('sum = "N**-p"\ngrows = ["N"]\naxes = { a = 1 }', "stands beside axes"),
-        ("axes = { a = 1 }", "must be a table"),
-        (f'sum = "N**-p"\ngrows = {["N"] * 101}', "101 entries"),
-    ],
-)
-def test_a_law_that_is_none_is_one_line(mine, text, says):
-    with pytest.raises(UsageError, match=says) as error:
-        law(str(mine(text)))
-    assert "\n" not in str(error.value)
-
-
 def test_what_is_printed():
     result = scalecalc("law", "moe-transformer", "--at", "d=32", "--invert", "alpha_N=0.06", "--format", "json")
     record = json.loads(result.stdout)

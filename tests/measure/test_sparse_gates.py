@@ -11,14 +11,14 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from ..engine.scenarios import placed
-from ..engine.test_rules import GATED
+from ..engine.test_rules import NETWORKS
 from .judge import judge
 
 DEPENDS = (
     "counts",
     "scaling_algebra/spec/networks",
     "tests/engine/scenarios.py",
-    "tests/engine/test_rules.py",
+    "tests/engine/rules.toml",
     "tests/measure/judge.py",
 )
 HALF = Fraction(1, 2)
@@ -82,7 +82,11 @@ def trained(gate, alpha, rule, n, seed):
 
 
 def certified(gate, rule):
-    text = GATED.format(gate, "alpha ").replace("(psi[i]; i)", "(psi[i])" if gate == "sigmoid" else "(psi[i]; i)")
+    text = (
+        NETWORKS["TOPK_GATED"]
+        .replace("topk_softmax", gate)
+        .replace("(psi[i]; i)", "(psi[i])" if gate == "sigmoid" else "(psi[i]; i)")
+    )
     point = {f"b.{x}": b for x, b in SPREAD.items()} | {f"c.{x}": c for x, c in RATES[rule].items()}
     return placed(text, rule, RAY, {x: Fraction(e) for x, e in point.items()} | {"alpha": GATES[gate]})
 

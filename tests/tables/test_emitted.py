@@ -9,6 +9,7 @@ import tomllib
 from fractions import Fraction
 from functools import cache, partial
 from html import unescape
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -267,6 +268,21 @@ def transfer1():
     assert len(printed) == len(found) == 6
 
 
+def muon():
+    """Every factor times its rate is one step, NorMuon's of the paper is Adam's, and sqrt(out/in) needs no rate."""
+    found, printed = cells("muon"), load("mssp_b1")["cell"]
+    plain, original, matched, unit, entries = json.loads(shown("muon", "json"))["columns"]
+    adam = {(c["regime"], c["role"]): c["mup"] for c in printed if (c["optimizer"], c["quantity"]) == ("adam", "lr")}
+    sides = {"router": ("M", "N"), "expert_in": ("N_e", "N"), "expert_out": ("N", "N_e")}
+    for regime, (role, (out, into)) in product(REGIMES, sides.items()):
+        ray = REGIMES[regime]
+        rate = {f: on(regime, found[f"Regime {regime}", role, f]) for f in (plain, original, matched, unit, entries)}
+        assert rate[original] == rate[plain] - max(0, ray[out] - ray[into]) / 2
+        assert rate[matched] == rate[plain] - max(ray[out], ray[into]) / 2
+        assert rate[unit] == 0 == rate[plain] - (ray[out] - ray[into]) / 2
+        assert rate[entries] == on(regime, adam[regime, role])
+
+
 def signal_table(name):
     """The sizes of the paper, up to listed errata; a mechanism behind every size, and none behind a zero."""
     data = json.loads(shown(name, "json"))
@@ -289,7 +305,7 @@ def signal_table(name):
 
 
 PRINTED = {
-    **{f.__name__: f for f in (b1, b2, g1, g2, transfer1)},
+    **{f.__name__: f for f in (b1, b2, g1, g2, muon, transfer1)},
     **{f"routers{number}": partial(routers, number) for number in "12"},
     **{name: partial(signal_table, name) for name in ("j32", "j34", "j43", "j45")},
 }

@@ -9,7 +9,6 @@ from fractions import Fraction
 import pytest
 
 from scaling_algebra import derive
-from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.given import Given
 from scaling_algebra.spec.optimizers import OPTIMIZERS
 from scaling_algebra.spec.powers import Power
@@ -115,28 +114,6 @@ def test_a_file_says_where_its_rules_stand(name):
         assert set(rule.tensors) == set(rule.network.tensors)
         scaled = any("eps" in settings for settings in rule.tensors.values())
         assert scaled == ("derived" in rule.epsilon)
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "says"),
-    [
-        ('optimizer = "adam"', 'optimizer = "adm"', "did you mean 'adam'"),
-        ('epsilon = ["derived"]', 'epsilon = ["drived"]', "did you mean 'derived'"),
-        ('regimes = ["I"]', 'regimes = ["IV"]', "no regime named 'IV'"),
-        ("hidden =", "hiden =", "did you mean 'hidden'"),
-        ('lr = "1"', 'rate = "1"', "no setting of hidden named 'rate'"),
-        ('lr = "1"', 'lr = "N^x"', "cannot read the power"),
-        ('title = "a rule"', "", "title is missing"),
-        ('says = "everything"', "", "says is missing"),
-        ('lr = "1"', 'decay = "1"', "give its lr"),
-    ],
-)
-def test_a_file_that_cannot_be_read_is_one_line(old, new, says):
-    text = HEAD.format(epsilon="derived") + '[rule.tensors]\nhidden = { lr = "1" }\n'
-    assert old in text
-    with pytest.raises(UsageError, match=r"rules of mine: ") as error:
-        parse("mine", text.replace(old, new))
-    assert says in str(error.value) and "\n" not in str(error.value)
 
 
 def test_a_power_without_multiplier_stays_what_it_is():

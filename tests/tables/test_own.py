@@ -37,27 +37,3 @@ def test_a_planted_disagreement_is_exit_1(tmp_path, old, new, said):
 def test_what_cannot_be_compared_proves_nothing(tmp_path):
     answer = audit(tmp_path, SCHEMA.replace('"III"', '"IV"'))
     assert answer.exit_code == 3 and "no regime named 'IV'" in answer.output
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [
-        ('"-1"', "-1", "[[cell]] 1: power is {'N': -1}; write numbers as texts"),
-        ('"-1"', '"x"', "[[cell]] 1 cannot be read"),
-        ('"-1"', '"1/0"', "[[cell]] 1 cannot be read"),
-        ('role = "router"', "", "[[cell]] 1 has no role"),
-        ('quantity = "lr"', 'quantity = "speed"', "no quantity named 'speed'"),
-        ('power = { N = "-1" }', "", "[[cell]] 1 has neither power nor exponent"),
-        ('exponent = ["zero", "0", "0"]', 'exponent = "0"', "[[row]] 1 cannot be read"),
-        ('regime = "III"', 'regime = ["III"]', "[table]: regime is ['III']"),
-        ("[[row]]", "[[rows]]", "rows is neither [table], [[cell]] nor [[row]]"),
-        ("[[cell]]", "[cell]", "[[cell]] 1 is None, no table"),
-        ("[table]", "[table", "mine.toml: this is not TOML"),
-        ("program", "progam", "did you mean 'program'"),
-        (SCHEMA, "", "has no cells"),
-    ],
-)
-def test_what_cannot_be_read_is_one_line(tmp_path, old, new, said):
-    assert old in SCHEMA
-    answer = audit(tmp_path, SCHEMA.replace(old, new))
-    assert answer.exit_code == 2 and said in answer.output and answer.output.count("\n") == 1, answer.output

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import random
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -15,81 +16,11 @@ CODE = ["__import__('os').system('true')", "(lambda: 1)()", "N.__class__", "symp
 HOSTILE = ["\x1b[2J", "a\nb", "../../x", "<script>alert(1)</script>", "%s%n", "{}", "$(id)", "'; --", "\u202e", "日本"]
 HOSTILE += ["\udcff", "a\udcffb", "\ufeff", "e\u0301", "-", "--", "@", "~", "*"]
 DIGITS = ["²", "\u0661", "1", "0x10", "1_000", "1e3", "1e999", "nan", "inf", "-inf", "True", "None", "1/0", "9" * 30]
-GOOD = {
-    "network": """name = "mine"
-title = "of mine"
-axes = { a = "N", b = "N", x = "D" }
-equations = \"\"\"
-h1[a] = W1[a,x] data[x]
-h2[a] = W2[a,b] h1[b]
-f     = W3[a] h2[a]
-\"\"\"
-""",
-    "assumptions": """grows = "d"
-assume = ["n**(-1/2) <= sigma", "sigma*log(d) << d**(-1/2)", "n <= d**kappa"]
-[[define]]
-name = "T"
-is = "n/sigma**2"
-""",
-    "law": """title = "mine"
-sum = "N**-alpha + D**-beta"
-minimise = ["N", "D"]
-grows = ["C"]
-constraints = ["C = 6*N*D"]
-at = { alpha = 0.34 }
-""",
-}
-CAMPAIGN = """title = "mine"
-steps = 2
-largest = 1e5
-[[run]]
-regimes = ["I", "III"]
-optimizers = ["sgd"]
-parameterizations = ["sp"]
-sizes = [8, 12, 18]
-seeds = 4
-"""
-CONFIGURATION = {
-    "architecture": "moe",
-    "regime": "I",
-    "ray": {"N": "1", "N_e": "1", "M": "0", "K": "0", "L": "0"},
-    "optimizer": "sgd",
-    "epsilon": None,
-    "parameterization": "sp",
-    "readout_init": "maximal",
-    "given": {},
-}
-RUN = {
-    "configuration": CONFIGURATION,
-    "steps": 2,
-    "sizes": [8, 12, 18],
-    "seeds": [4, 4, 4],
-    "testbed": "moe",
-    "dtype": "float64",
-    "products": [],
-    "looks": 1,
-    "together": 32,
-}
+TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+GOOD, CAMPAIGN, KEYS = TABLE["good"], TABLE["campaign"], TABLE["keys"]
+"""Right files, and what the keys of a campaign cannot be."""
+RUN = {**TABLE["run"], "configuration": {"epsilon": None, **TABLE["run"]["configuration"]}}
 PLAN = {"format": 1, "command": "scalecalc verify", "claims": [], "runs": [RUN]}
-KEYS: dict[str, str] = {
-    "steps": "-1 1001 true 1.5 '2' [] nan",
-    "sizes": "[] [8] 8 [true,9,10] [8,8,8] [18,12,8] [8.5,9,10] ['8','9','10']",
-    "seeds": f"0 -4 true 4.0 1000001 [4,4] '4' {'9' * 30}",
-    "together": "0 3 true -8 'x' 1.5",
-    "largest": "0 -1.0 nan inf 'x' true",
-    "work": "0 nan -inf []",
-    "dtype": "'float8' 64 true",
-    "regimes": "[] 'III' [1] ['IV'] [true] ['I','I'] ['I','i'] [[['I']]]",
-    "rays": "[] ['N'] [1] ['N=1e999'] [{N=1.5}] [{N=true}]",
-    "optimizers": "[] ['adm'] 'sgd' [1] ['sgd','sgd']",
-    "parameterizations": "[] ['mupp'] [2]",
-    "architectures": "[] ['nope'] 'moe'",
-    "readout_init": "'big' 1",
-    "epsilon": "'huge' 'derived' 0",
-    "title": '"a\\u202eb" "\\u0000" 3',
-    "nope": "1",
-}
-"""What the keys of a campaign cannot be."""
 
 
 class Maker:

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import nn
 
 from scaling_algebra.errors import UsageError
+from scaling_algebra.solver import newton
 from scaling_algebra.spec.networks.library import ARCHITECTURES
 from scaling_algebra.spec.optimizers import OPTIMIZERS
 from scaling_algebra.verify.apply import plan
@@ -313,3 +314,31 @@ def test_groups_survive_two_processes(tmp_path):
 
 if __name__ == "__main__":
     worker(*sys.argv[1:3], Path(sys.argv[3]))
+
+
+def test_a_first_layer_without_experts_is_read_by_itself(monkeypatch):
+    """DeepSeek-V3: latent attention, a dense layer, then one with a shared expert; with little work much is open."""
+    transformers = pytest.importorskip("transformers")
+    for limit in ("PROPOSED", "SEARCHED"):
+        monkeypatch.setattr(newton, limit, 2_000)
+
+    def model(n):
+        heads = {"num_attention_heads": n // 16, "num_key_value_heads": n // 16, "v_head_dim": 16}
+        ranks = {
+            "qk_rope_head_dim": 8,
+            "kv_lora_rank": n // 2,
+            "q_lora_rank": n // 2,
+            "qk_nope_head_dim": 16,
+            "first_k_dense_replace": 1,
+        }
+        widths = {"hidden_size": n, "intermediate_size": 2 * n, "moe_intermediate_size": n, "vocab_size": 64}
+        sizes = {"num_hidden_layers": 2, "n_routed_experts": 8, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1}
+        with torch.device("meta"):
+            config = transformers.DeepseekV3Config(**heads, **ranks, **widths, **sizes)
+            return transformers.AutoModelForCausalLM.from_config(config)
+
+    p = plan(model(128), model(64), lr=1e-3, eps=1e-8, std=0.02)
+    assert "certified but for" in str(p).splitlines()[0] and p.recipe.level.code == 3
+    assert all(e.settings["lr"].target for e in p.entries) and len(p.recipe.derivations) == 2
+    dense, routed = p["model.layers.0.mlp.up_proj.weight"], p["model.layers.1.mlp.experts.gate_up_proj"]
+    assert dense.settings["lr"] == routed.settings["lr"] and "not in the output" not in str(p)

@@ -6,7 +6,8 @@ torch = pytest.importorskip("torch")
 from torch import nn
 from torch.nn import functional as F
 
-from scaling_algebra import derive
+from scaling_algebra import derive, plan
+from scaling_algebra.errors import UsageError
 from scaling_algebra.verify.tracing import Unreadable, fixed, rules, traced
 
 INPUT, HIDDEN, READOUT = ("1", "1"), ("N^(-1/2)", "N^-1"), ("N^-1", "N^-1")
@@ -130,6 +131,67 @@ def test_right_answers(build, inputs, hidden):
     assert model.error < 1e-12
     found = {(role.partition(".")[0], answer) for role, answer in powers(model).items()}
     assert found == {(x, INPUT) for x in inputs} | {(x, HIDDEN) for x in hidden} | {("c", READOUT)}
+
+
+def grouped(m, ids):
+    """Queries, keys and values in one matrix, so many queries to a key; ``m.heads`` of them share a key at least."""
+    h = m.e(ids)
+    k = m.qkv.weight.shape[0] - h.shape[-1]
+    q, k, v = (x.unflatten(-1, (-1, 4)).transpose(1, 2) for x in m.qkv(h).split([h.shape[-1], k // 2, k // 2], -1))
+    k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
+    y = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+    return m.c(h + m.o(y))
+
+
+def fused(keys):
+    """The build of grouped queries with so many entries of keys."""
+    return of(
+        grouped,
+        torch.tensor([[3, 1, 4]]),
+        lambda n: {"e": nn.Embedding(9, n), "qkv": linear(n, n + 2 * keys(n)), "o": linear(n, n), "c": linear(n, 9)},
+    )
+
+
+GLU = of(
+    lambda m, x: m.c((lambda g, u: F.silu(g) * u)(*m.both(m.a(x)).chunk(2, -1))),
+    drawn(2, 4),
+    lambda n: {"a": linear(4, n), "both": linear(n, 4 * n), "c": linear(2 * n, 3)},
+)
+BESIDE = of(
+    lambda m, x: m.c(torch.tanh(m.both(torch.cat([m.a(x), x], -1)))),
+    drawn(2, 4),
+    lambda n: {"a": linear(4, n), "both": linear(n + 4, n), "c": linear(n, 3)},
+)
+
+
+@pytest.mark.parametrize(
+    ("build", "parts"),
+    [
+        (fused(lambda n: n // 2), {}),
+        (GLU, {}),
+        (fused(lambda n: 4), {"qkv.weight[0]": (0.5, 0.25), "qkv.weight[1]": (0.25, 0.25)}),
+        (BESIDE, {"both.weight[0]": (0.5, 0.25), "both.weight[1]": (1, 1)}),
+    ],
+    ids=["grouped queries", "gate and up", "one key", "wide beside fixed"],
+)
+def test_parts_of_one_parameter(build, parts):
+    """Parts with numbers of their own have rows of their own; what torch cannot hold apart is said."""
+    p = plan(build, "N=32", "N=128", lr=1.0, std=1.0, epsilon="negligible")
+    whole = next(e for e in p.entries if "both" in e.name or "qkv" in e.name)
+    factors = {x: tuple(s[what].factor for what in ("init_std", "lr")) for x, s in whole.parts.items()}
+    assert {x: factors[x] for x in parts} == parts and bool(parts) == bool(factors)
+    assert all(x in str(p) for x in parts)
+    if not parts:
+        assert (whole.settings["init_std"].factor, whole.settings["lr"].factor) == (0.5, 0.25)
+        return
+    assert any("make qkv.weight[0]" in x or "make both.weight[0]" in x for x in p.warnings)
+    with pytest.raises(UsageError, match="its parts differ in init_std; make"):
+        p.init_()
+    if len({lr for _, lr in parts.values()}) > 1:
+        with pytest.raises(UsageError, match="its parts differ in lr; make"):
+            p.param_groups()
+    else:
+        assert {g["name"]: g["lr"] for g in p.param_groups()}["qkv.weight"] == 0.25
 
 
 def test_constants_stand_in_the_equations():

@@ -248,16 +248,6 @@ def test_examples_are_those_of_the_definition(name):
     assert data.x.norm(dim=2).max() <= max(law.gamma, 2 * law.noise, 2) + 1e-4
 
 
-def test_cubic_experts_specialise_and_linear_ones_fail_the_same_claims():
-    networks = {"cubic": {"steps": 200}, "linear": {"steps": 60, "cubic": False}}
-    trial, how = EXPERIMENTS["clusters"].trials[0], of(4)
-    found = replace(trial, run=partial(trial.run, networks=networks, n=1000)).findings(how)
-    assert all(f.outcome is AGREES for f in found)
-    claims = tuple({**claim, "of": claim["of"].replace("cubic", "linear")} for claim in trial.claims[:2])
-    linear = partial(trial.run, networks={"linear": networks["linear"]}, n=1000)
-    assert [f.outcome for f in replace(trial, run=linear, claims=claims).findings(how)] == [REFUTED, REFUTED]
-
-
 # digits -------------------------------------------------------------------------------------------------------------
 
 

@@ -43,11 +43,11 @@ def written(path, columns):
     return str(path)
 
 
-def rates(power=-0.5, noise=0.0, shift=0.0):
+def rates(power=-0.5, noise=0.0, shift=0.0, seed=1):
     """A parabola of every size, whose minimum moves by a power of the size."""
     sizes, steps = np.array([64.0, 128.0, 256.0, 512.0]), np.arange(-3, 4) + shift
     size, step = (x.ravel() for x in np.meshgrid(sizes, steps, indexing="ij"))
-    rng = np.random.default_rng(1)
+    rng = np.random.default_rng(seed)
     return {
         "size": size,
         "lr": 0.1 * 2.0**step * size**power,

@@ -201,6 +201,7 @@ def test_sign_descent_and_lion_are_the_published_rules():
         ("{own}:function", {}, "is no optimizer"),
         ("{own}:Missing", {}, "is no optimizer"),
         ("missing.py:Own", {}, "no file missing.py"),
+        ("", {}, "o.toml cannot be trained: it names no class"),
     ],
 )
 def test_an_optimizer_that_cannot_step_is_one_line(torch_class, options, message, tmp_path):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
-from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -14,6 +13,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
 from scaling_algebra import plan
+from scaling_algebra.documents import render, rows
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.optimizers import optimizer as rule_of
 from scaling_algebra.verify.commands.transfer import sizes_of
@@ -26,7 +26,7 @@ from scaling_algebra.verify.studies.models import Model, Trainee, start, tuned
 from scaling_algebra.verify.studies.presentation import study
 from scaling_algebra.verify.studies.sweep import Course, sweep
 from scaling_algebra.verify.studies.training import How, loss, optimizer, rate, trained
-from scaling_algebra.verify.studies.transfer import check_memory, points, transfer
+from scaling_algebra.verify.studies.transfer import Series, Study, check_memory, points, transfer
 from scaling_algebra.verify.tracing.sources import function_of
 
 from ..shared import scalecalc
@@ -364,23 +364,32 @@ def test_a_blind_experiment_does_not_pass(mlp):
 
 def test_rows_are_runs_and_verdicts_those_of_the_losses(mlp):
     found = swept(mlp, "mup", "sp")
-    rows, record = list(found.rows()), study(found).record
-    assert len(rows) == 2 * 3 * 3 * 4
+    record = study(found).record
+    made = rows(record)
+    assert len(made) == 2 * 3 * 3 * 4
     kept, by_rate = record["parameterizations"]["mup"]["widths"][1], {}
-    for row in rows:
-        if (row["parameterization"], row["N"]) == ("mup", 16):
-            by_rate.setdefault(row["log2_lr"], []).append(row["loss"])
+    for row in made:
+        if (row["name"], row["N"]) == ("mup", 16):
+            by_rate.setdefault(np.log2(row["lr"]), []).append(row["loss"])
     means = {x: np.mean(losses) for x, losses in by_rate.items()}
     assert kept["loss"] == pytest.approx(min(means.values()), abs=1e-5)
     assert kept["regret"]["nats"] == pytest.approx(means[found.series[0].at] - min(means.values()), abs=1e-5)
-    if find_spec("pandas") is None:
-        with pytest.raises(UsageError, match="pip install pandas"):
-            found.to_frame()
-    else:
-        assert len(found.to_frame()) == len(rows)
     assert [c["width"] for c in record["comparisons"]] == [8, 16, 32]
     first = record["comparisons"][0]  # at the base both are the module as it is
     assert first["ratio"] == 0 and (first["verdict"] == "EQUAL") == ("edge of the grid" not in first["why"])
+
+
+def test_its_runs_are_a_table_whose_best_rates_are_fitted(tmp_path):
+    """The plan's optimum stays and the control's moves; a claim that either does as the other is refuted."""
+    still, moving = ([curve(w, -5.5 + slope * k, noise=0.1) for k, w in enumerate(WIDTHS)] for slope in (0.0, -0.5))
+    told = {"device": "cpu", "torch": "", "dtype": "float32", "wall_seconds": 0.0, "steps": 1, "seeds": 8}
+    series = Series("mup", tuple(still)), Series("sp", tuple(moving))
+    table = tmp_path / "runs.csv"
+    table.write_text(render(study(Study("made up", load("digits"), "adamw", "N", series, told)), "csv"))
+    words = "law", "--fit-rate", str(table), "--apart", "1/2"
+    for claims, code in ((("mup power=0", "sp power=-1/2"), 0), (("mup power=-1/2",), 1), (("sp power=0",), 1)):
+        found = scalecalc(*words, *(x for claim in claims for x in ("--claim", claim)))
+        assert found.exit_code == code, found.output
 
 
 def test_models_that_do_not_fit_are_refused():

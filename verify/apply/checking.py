@@ -203,7 +203,7 @@ def _measure(
         model, mine, optimizer = built(build, size, seed)
         if [x.shape for x in _flat(mine)] != [x.shape for x in _flat(inputs)]:
             raise UsageError(f"the input grows at {dict(size)}; return one of the same shape at every size")
-        p = planned(model, reading, numbers.at(size), model, fold and how != "own")
+        p = planned(model, reading, numbers.at(size), [model], fold and how != "own")
         if how == "one":
             optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
         elif how == "plan":
@@ -256,7 +256,7 @@ def _gradients(
     model: nn.Module, own: Any, inputs: Inputs, reading: Traced, numbers: Recipe, zero: Sequence[str], steps: int
 ) -> dict[str, float]:
     """Epsilon at the base: the largest root-mean-square of the gradient of every parameter on the way, by role."""
-    p, sizes = planned(model, reading, numbers.at(numbers.way.base), model), dict[str, float]()
+    p, sizes = planned(model, reading, numbers.at(numbers.way.base), [model]), dict[str, float]()
     for _ in _steps(model, own or _set(p, zero, 0), inputs, steps, _epsilons(p)):
         for e in p.entries:
             if e.tensor.grad is not None:

@@ -16,7 +16,7 @@ from fnmatch import fnmatchcase
 from scaling_algebra.errors import UsageError, named, unknown_name
 from scaling_algebra.spec.optimizers import Optimizer
 
-from .modules import Entry
+from .modules import Entry, apart
 
 WHAT = ("lr", "eps", "wd", "init", "multiplier")
 """What a plan says; every format carries some of it."""
@@ -32,7 +32,7 @@ class ParameterGroup:
         others: names of all other parameters. tied: all experts start alike.
 
     Raises:
-        UsageError: of every number: nothing was tuned at the base.
+        UsageError: of every number: nothing was tuned at the base, or parts of a parameter have different ones.
     """
 
     name: str
@@ -47,6 +47,8 @@ class ParameterGroup:
 
     def value(self, what: str) -> float:
         """The number to set: ``lr``, ``eps``, ``decay`` or ``init_std``."""
+        if what not in self.entries[0].settings:
+            raise UsageError(f"{self.name}: its parts differ in {what}; {apart(self.entries[0])}")
         number = self.entries[0].settings[what].target
         if number is None:
             option = {"init_std": "std"}.get(what, what)
@@ -67,9 +69,12 @@ class ParameterGroup:
     def numbers(self) -> dict[str, float]:
         """``lr``, ``eps`` and ``weight_decay``, as torch's optimizers name them; no decay where none was tuned."""
         settings = self.entries[0].settings
-        values = {what: self.value(what) for what in ("lr", "eps") if what in settings}
-        if "decay" in settings:
-            values["weight_decay"] = 0.0 if settings["decay"].base is None else self.value("decay")
+        has = set(settings).union(*self.entries[0].parts.values())
+        values: dict[str, float] = {what: self.value(what) for what in ("lr", "eps") if what in has}
+        if "decay" in has:
+            values["weight_decay"] = (
+                0.0 if "decay" in settings and settings["decay"].base is None else self.value("decay")
+            )
         return values
 
     @property

@@ -26,6 +26,8 @@ class Entry:
         role: as its reading calls it; empty for a frozen one that the output does not depend on.
         settings: of the role. group: of the optimizer: the role, or the parameter that it is a part of.
         fill: the value that every entry starts with; None where entries are drawn.
+        parts: settings of its parts by role, where they differ; ``settings`` has those that are alike, and the least
+            epsilon.
     """
 
     name: str
@@ -34,6 +36,7 @@ class Entry:
     settings: Mapping[str, Setting] = field(default_factory=dict)
     group: str = ""
     fill: float | None = None
+    parts: Mapping[str, Mapping[str, Setting]] = field(default_factory=dict)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -43,6 +46,11 @@ class Entry:
     def frozen(self) -> bool:
         """Does the parameter take no gradient? Then no optimizer gets it."""
         return not self.tensor.requires_grad
+
+
+def apart(e: Entry) -> str:
+    """What to do about a parameter whose parts have different numbers."""
+    return f"make {' and '.join(e.parts)} parameters of their own, as torch has one number for each"
 
 
 def plain_name(name: str) -> str:

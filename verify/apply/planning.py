@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,9 +17,11 @@ from scaling_algebra.arguments import checked
 from scaling_algebra.errors import UsageError
 from scaling_algebra.recipes.files import sizes_of
 from scaling_algebra.recipes.recipe import Recipe, recipe
+from scaling_algebra.recipes.settings import Setting
 from scaling_algebra.recipes.sizes import Sizes, read_sizes
 from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.spec.networks.files import from_toml
+from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.tracing import Traced
@@ -31,7 +33,7 @@ from scaling_algebra.verify.tracing.sources import small_of
 from scaling_algebra.waiting import watched
 
 from .folding import ends, scaled
-from .modules import Entry, aliases, parameters, plain_name
+from .modules import Entry, aliases, apart, parameters, plain_name
 from .plans import Plan, trainer
 
 GIVE = "give plan(build, base, target), where build(sizes) returns the module"
@@ -80,9 +82,9 @@ def _plan(model: Any, base: Any, target: Any, fold: bool, strict: bool, given: M
     if not callable(model) or isinstance(base, nn.Module) or target is None:
         raise UsageError(f"{GIVE}, and sizes are texts")
     reading = read(model, strict=strict)
-    numbers = _numbers(base, target, {**given, "strict": strict}, reading)
+    numbers = _numbers(base, target, {**given, "strict": strict}, [reading.network])
     start, large = (called(model, dict(sizes))[0] for sizes in (reading.base, numbers.way.target))
-    return planned(large, reading, numbers, start, fold)
+    return planned(large, reading, numbers, [start], fold)
 
 
 def _configured(model: nn.Module, base: Any, target: Any, fold: bool, strict: bool, given: Mapping[str, Any]) -> Plan:
@@ -92,14 +94,24 @@ def _configured(model: nn.Module, base: Any, target: Any, fold: bool, strict: bo
         raise UsageError("a model of transformers says its own sizes; leave out target")
     base = read_sizes(base, "base") if small is None else sizes_of(_config(small), "base model")
     target = sizes_of(config, "model")
-    build = small_of(config.to_dict(), "the configuration", deep=base.get("L") != target["L"])
-    reading = layered(read(build, strict=strict))
-    reading = reading.freezing({e.name: FROZEN if e.frozen else "" for e in parameters(model)})
+    record, deep = config.to_dict(), base.get("L") != target["L"]
+    build = small_of(record, "the configuration", deep=deep)
+    readings, builds = [layered(read(build, strict=strict))], [build]
+    if _unread(model, readings[0]) and "M" in target:  # layers without experts, each kind of layer by itself
+        builds.insert(0, small_of(record, "the configuration", deep=deep, dense=True))
+        readings.insert(0, layered(read(builds[0], strict=strict)))
+    state = {e.name: FROZEN if e.frozen else "" for e in parameters(model)}
+    found = [roles_of(state, x.network.tensors) for x in readings]
+    elsewhere = [{n for other in found for n in state if other[n] and not mine[n]} for mine in found]
+    readings = [
+        x.freezing({n: why for n, why in state.items() if n not in there})
+        for x, there in zip(readings, elsewhere, strict=True)
+    ]
     p = planned(
         model,
-        reading,
-        _numbers(base, target, {**given, "strict": strict}, reading),
-        called(build, dict(reading.base))[0],
+        joined(readings),
+        _numbers(base, target, {**given, "strict": strict}, [x.network for x in readings]),
+        [called(build, dict(x.base))[0] for build, x in zip(builds, readings, strict=True)],
         fold,
     )
     return p if small is None else replace(p, warnings=(*p.warnings, *_otherwise(p, small)))
@@ -119,8 +131,26 @@ def layered(reading: Traced) -> Traced:
     return replace(reading, text=text, gauge=gauge, network=network)
 
 
-def _numbers(base: Any, target: Any, given: Mapping[str, Any], reading: Traced) -> Recipe:
-    asked = {"optimizer": "adamw", **given, "network": reading.network}
+def _unread(model: nn.Module, reading: Traced) -> list[str]:
+    """Parameters that train and that a reading lacks."""
+    train = [e.name for e in parameters(model) if not e.frozen]
+    return [name for name, roles in roles_of(train, reading.network.tensors).items() if not roles]
+
+
+def joined(readings: Sequence[Traced]) -> Traced:
+    """The readings of the kinds of layers of one model as one: the equations of the last, with the factors of all."""
+    last = readings[-1]
+    factors: dict[str, tuple[str, Mapping[str, Any]]] = {}
+    for name, (place, powers) in ((name, x) for r in readings for name, x in r.factors.items()):
+        places = [factors[name][0]] if name in factors and factors[name][0] != place else []
+        factors[name] = " and ".join([*places, place]), powers
+    gauge = {role: x for r in readings for role, x in r.gauge.items()}
+    notes = list(dict.fromkeys(x for r in readings for x in r.notes))
+    return replace(last, factors=factors, gauge=gauge, notes=notes)
+
+
+def _numbers(base: Any, target: Any, given: Mapping[str, Any], networks: Sequence[Network]) -> Recipe:
+    asked = {"optimizer": "adamw", **given, "network": tuple(networks)}
     try:
         numbers = recipe(base, target, **asked)
     except Infeasible as error:  # a derived epsilon may stand in the way
@@ -139,17 +169,17 @@ def _numbers(base: Any, target: Any, given: Mapping[str, Any], reading: Traced) 
     return numbers
 
 
-def planned(model: nn.Module, reading: Traced, numbers: Recipe, small: nn.Module, fold: bool = False) -> Plan:
+def planned(model: nn.Module, reading: Traced, numbers: Recipe, small: Sequence[nn.Module], fold: bool = False) -> Plan:
     """The numbers of every parameter by its name, as a module's own reading has them.
 
     Law: where the module itself multiplies a tensor by a power, the tensor's numbers are those of the product of both.
 
     Args:
-        small: the module that was read, whose vectors show how they start.
+        small: the modules that were read, whose vectors show how they start.
 
     Raises:
-        UsageError: parameters that the output does not depend on, parts of one with different powers, or a multiplier
-            that is to be folded and ends in no matrix.
+        UsageError: parameters that the output does not depend on, or a multiplier that is to be folded and ends in no
+            matrix.
     """
     going, network = numbers.way, reading.network
     own = {name: Power.of(reading.factors.get(name, ("", {}))[1]) for name in numbers.multipliers}
@@ -178,16 +208,35 @@ def planned(model: nn.Module, reading: Traced, numbers: Recipe, small: nn.Module
             raise UsageError(f"{why} {listed(names)}; freeze, or leave out of the model")
     for e in named:
         mine = roles[e.name]
-        if any(settings[role] != settings[mine[0]] for role in mine):
-            todo = f"make {' and '.join(mine)} parameters of their own"
-            raise UsageError(f"{e.name}: its parts have different powers; {todo}")
+        parts = {role: settings[role] for role in mine if any(settings[role] != settings[x] for x in mine)}
         role, group = (mine[0], re.sub(r"(\[\d+\])+$", "", mine[0])) if mine else ("", "")
-        entries.append(replace(e, role=role, settings=settings.get(role, {}), group=group, fill=filled.get(role)))
+        common = alike(parts) if parts else settings.get(role, {})
+        entries.append(replace(e, role=role, settings=common, group=group, fill=filled.get(role), parts=parts))
     stacks = dict.fromkeys(e.group for e in entries if e.role and _stacked(e, trainer(numbers, e.role)))
     lines = [*reading.lines, *([NEGLIGIBLE] if numbers.derivations[0].optimizer.regime == "negligible" else [])]
+    lines += [fused(e) for e in {e.group: e for e in entries if e.parts}.values()]
     lines += [*([STACKS.format(", ".join(stacks))] if stacks else [])]
     buffers = tuple(plain_name(name) for name, _ in model.named_buffers())
     return Plan(model, numbers, tuple(entries), aliases(model), buffers, left, tuple(lines))
+
+
+def alike(parts: Mapping[str, Mapping[str, Setting]]) -> dict[str, Setting]:
+    """The settings that all parts of a parameter have in common, and the least epsilon of them: with a smaller one a
+    part's update is as large."""
+    first, *more = parts.values()
+    common = {what: s for what, s in first.items() if all(s == other.get(what) for other in more)}
+    if all("eps" in s for s in parts.values()):
+        common["eps"] = min((s["eps"] for s in parts.values()), key=lambda s: s.factor)
+    return common
+
+
+def fused(e: Entry) -> str:
+    """The line that says what to do about a parameter whose parts have different numbers."""
+    (first, *_), common = e.parts.values(), alike(e.parts)
+    differ = [what for what, s in first.items() if what not in common]
+    if not differ:
+        return f"{e.name}: its parts differ in eps alone; the least of them is that of the group"
+    return f"{e.name}: its parts differ in {', '.join(differ)}; {apart(e)}"
 
 
 def _stacked(e: Entry, rule: Optimizer) -> bool:
@@ -204,20 +253,22 @@ def folded(numbers: Recipe, reading: Traced) -> dict[str, Power]:
     return powers
 
 
-def _fill(model: nn.Module, role: str) -> float | None:
-    """The value that all entries of a vector start with, as the module has it."""
-    values = [p.flatten() for p in of_role(model, role)]
-    alike = all(p.dim() < 2 for p in of_role(model, role)) and all(bool((x == values[0][0]).all()) for x in values)
+def _fill(models: Sequence[nn.Module], role: str) -> float | None:
+    """The value that all entries of a vector start with, as the modules have it."""
+    found = [p for model in models for p in of_role(model, role)]
+    values = [p.flatten() for p in found]
+    alike = all(p.dim() < 2 for p in found) and all(bool((x == values[0][0]).all()) for x in values)
     return float(values[0][0]) if values and alike else None
 
 
 def _otherwise(p: Plan, small: nn.Module) -> list[str]:
     """Tensors whose number of entries grows other than the axes do that they are read with."""
-    network, way = p.recipe.derivations[0].network, p.recipe.way
+    way, networks = p.recipe.way, [d.network for d in p.recipe.derivations]
     counts = {_general(e.name): e.tensor.numel() for e in parameters(small)}
     odd: dict[str, None] = {}
     for e in p.entries:
         if e.role and (name := _general(e.name)) in counts:
+            network = next(x for x in networks if e.role in x.tensors)
             letters = [x for x in network.tensors[e.role].letters if network.axes[x] != "L"]
             grows = network.size(letters).ratio(way.base, way.target)
             if not math.isclose(e.tensor.numel(), counts[name] * grows):

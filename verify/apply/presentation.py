@@ -5,6 +5,7 @@ Read next: ``documents`` (how that is printed).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from scaling_algebra.documents import document_of
@@ -27,9 +28,10 @@ def plan(p: Plan) -> Document:
     rows: list[tuple[Piece | None, ...]] = []
     for name, group in p.groups.items():
         first = group.entries[0]
-        values = [_value(first.settings.get(what), what) for what in _WHAT]
-        values[0] = f"{first.fill:.4g} (all)" if first.fill is not None else values[0]
-        rows.append((literal(_short(name)), str(len(group.entries)), *values))
+        for row, settings in first.parts.items() or [(name, first.settings)]:
+            values = [_value(settings.get(what), what) for what in _WHAT]
+            values[0] = f"{first.fill:.4g} (all)" if first.fill is not None else values[0]
+            rows.append((literal(_short(row)), str(len(group.entries)), *values))
     header = ("group", "of", "init std", "lr", "eps", "decay")
     used = [k for k in range(len(header)) if k < 2 or any(row[k] for row in rows)]
     grid = Grid.of([header[k] for k in used], [tuple(row[k] for k in used) for row in rows])
@@ -65,7 +67,12 @@ def as_json(p: Plan) -> dict[str, Any]:
                 "shape": list(e.shape),
                 "frozen": e.frozen,
                 "fill": e.fill,
-                **{what: s.as_json() for what, s in e.settings.items()},
+                **_numbers(e.settings),
+                **(
+                    {"parts": {x: {k: s.as_json() for k, s in v.items()} for x, v in e.parts.items()}}
+                    if e.parts
+                    else {}
+                ),
             }
             for e in p.entries
         ],
@@ -75,6 +82,10 @@ def as_json(p: Plan) -> dict[str, Any]:
         "warnings": list(p.warnings),
         "recipe": p.recipe.as_json(),
     }
+
+
+def _numbers(settings: Mapping[str, Setting]) -> dict[str, Any]:
+    return {what: s.as_json() for what, s in settings.items()}
 
 
 def _short(name: str) -> str:

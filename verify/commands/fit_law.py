@@ -65,8 +65,8 @@ NAME = re.compile(r"[A-Za-z][\w-]*")
 """A law's name; a sum has a sign or a power."""
 
 
-def table(path: Path, wanted: tuple[str, ...]) -> Columns:
-    """The columns of a CSV file that are wanted, positive numbers all.
+def table(path: Path, wanted: tuple[str, ...], by: str = "") -> dict[str, Columns]:
+    """The columns of a CSV file that are wanted, positive numbers all: by what the column ``by`` says, if there is one.
 
     Raises:
         UsageError: a file, column or entry that cannot be used.
@@ -79,8 +79,9 @@ def table(path: Path, wanted: tuple[str, ...]) -> Columns:
         raise UsageError(f"{path} is no CSV ({error}); {instead}") from None
     if gone := [name for name in wanted if name not in (reader.fieldnames or ())]:
         raise UsageError(f"{path} has no column {gone[0]!r}; {instead}")
-    found: dict[str, list[float]] = {name: [] for name in wanted}
+    found: dict[str, dict[str, list[float]]] = {}
     for k, row in enumerate(rows, 2):
+        group = found.setdefault(row.get(by) or "", {name: [] for name in wanted})
         for name in wanted:
             try:
                 number = float(row[name])
@@ -88,10 +89,10 @@ def table(path: Path, wanted: tuple[str, ...]) -> Columns:
                 number = np.nan
             if not 0 < number < np.inf:
                 raise UsageError(f"{path}, line {k}: {name} is {shown(row[name])}; give a positive number")
-            found[name].append(number)
+            group[name].append(number)
     if not rows:
         raise UsageError(f"{path} has no rows; {instead}")
-    return {name: np.array(values) for name, values in found.items()}
+    return {key: {name: np.array(values) for name, values in group.items()} for key, group in found.items()}
 
 
 def model(what: str, columns: list[str]) -> tuple[Law | None, FittedSum]:
@@ -158,7 +159,7 @@ def command(what: str, runs: Path, claims: tuple[str, ...], apart: str, residual
     header = files.read_text(runs, "give a CSV file", MOST).partition("\n")[0].strip().split(",")
     _, of = model(what, header)
     compute = "D" in of.names and "D" not in header and "C" in header
-    x = dict(table(runs, tuple("C" if name == "D" and compute else name for name in (*of.names, LOSS))))
+    x = dict(table(runs, tuple("C" if name == "D" and compute else name for name in (*of.names, LOSS)))[""])
     if compute:
         x["D"] = x["C"] / (6 * x["N"])
     fitted = of.fit(x)

@@ -8,12 +8,18 @@ import click
 
 from scaling_algebra.commands.options import Answer, examples, printed
 from scaling_algebra.limits import rational
-from scaling_algebra.verify.judging.laws import fit_rates
+from scaling_algebra.verify.judging.laws import fit_rates, together
 
 from .fit_law import APART, CLAIM, FittedAnswer, claimed, table
 
 
-@click.command("law --fit-rate", epilog=examples("scalecalc law --fit-rate runs.csv --claim power=-1 --apart 1/2"))
+@click.command(
+    "law --fit-rate",
+    epilog=examples(
+        "scalecalc law --fit-rate runs.csv --claim power=-1 --apart 1/2",
+        "scalecalc law --fit-rate runs.csv --claim 'mup power=0' --apart 1/2",
+    ),
+)
 @click.argument("runs", type=click.Path(path_type=Path), metavar="RUNS.csv")
 @CLAIM
 @APART
@@ -21,10 +27,11 @@ from .fit_law import APART, CLAIM, FittedAnswer, claimed, table
 def command(runs: Path, claims: tuple[str, ...], apart: str) -> tuple[Answer, int]:
     """Fit the best rate of every size by a parabola in log lr, and its power in the size, with 90 % intervals.
 
-    RUNS.csv has columns size, lr, loss; the best rate of every size lies between others. Exit codes: 0 fitted, no claim
-    refuted; 1 a claim is refuted; 3 one is inconclusive.
+    RUNS.csv has columns size, lr, loss, as study transfer -o RUNS.csv writes them; runs of several names (column name)
+    are fitted one by one. The best rate of every size lies between others. Exit codes: 0 fitted, no claim refuted; 1 a
+    claim is refuted; 3 one is inconclusive.
     """
-    a = FittedAnswer(
-        "best rate", fit_rates(table(runs, ("size", "lr", "loss"))), claimed(claims), float(rational(apart))
-    )
+    groups = table(runs, ("size", "lr", "loss"), "name")
+    fitted = together({name: fit_rates(x, where=name) for name, x in groups.items()})
+    a = FittedAnswer("best rate", fitted, claimed(claims), float(rational(apart)))
     return a.document(), a.code

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from scaling_algebra import files, limits
-from scaling_algebra.commands.options import OPTIMIZER, Answer, Count, Name, PathType, examples, options, printed
+from scaling_algebra.commands.options import Answer, Count, Name, PathType, examples, optimized, options, printed
 from scaling_algebra.errors import UsageError
 from scaling_algebra.recipes.sizes import Sizes, read_sizes
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
@@ -44,7 +44,7 @@ DTYPES = ("float32", "bfloat16")
     metavar="NAME",
     help=f"{', '.join(DATA)}, or FILE.py:batches of yours; default: text where the model begins with an embedding.",
 )
-@OPTIMIZER
+@optimized("adamw")
 @defaulted(
     "--parameterization",
     "names",
@@ -61,8 +61,8 @@ DTYPES = ("float32", "bfloat16")
 @defaulted(
     "--extend", default=4, type=Count(0, limits.RATES), help="Rates to add per size while its optimum is on the edge."
 )
-@defaulted("--seeds", default=4, type=Count(1, limits.SEEDS), help="Runs of every point, at least four for a verdict.")
-@defaulted("--steps", default=100, type=Count(2, limits.STEPS), help="Number of optimizer steps.")
+@defaulted("--seeds", default=2, type=Count(1, limits.SEEDS), help="Runs of every point; a verdict needs four.")
+@defaulted("--steps", default=150, type=Count(2, limits.STEPS), help="Number of optimizer steps.")
 @click.option("--rate", "rates", multiple=True, metavar="PATTERN=FACTOR", help='Repeatable, such as "*embed*=2".')
 @click.option("--decay", metavar="NUMBER", help="Weight decay at the base; rate times decay is the same at every size.")
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="Repeatable, of the data: batch=32.")

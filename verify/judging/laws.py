@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import sympy
+from scipy import stats
 from scipy.optimize import least_squares
 from scipy.special import logsumexp
 
@@ -152,8 +153,20 @@ class FittedSum:
         return _with_intervals(self.named(theta), again, np.log(x[LOSS]) - self.logs(theta, x)[0])
 
 
-def fit_rates(x: Columns, resamples: int = 0, seed: int = 0) -> Fitted:
+def together(fits: Mapping[str, Fitted]) -> Fitted:
+    """Several fits as one, every number with the name of its fit before it."""
+
+    def every(part: str) -> dict[str, float]:
+        return {f"{name} {q}".lstrip(): x for name, f in fits.items() for q, x in getattr(f, part).items()}
+
+    return Fitted(every("value"), every("low"), every("high"), np.concatenate([f.residuals for f in fits.values()]))
+
+
+def fit_rates(x: Columns, resamples: int = 0, seed: int = 0, where: str = "") -> Fitted:
     """The best rate of every size, ``lr at SIZE``, and its power in the size; columns size, lr, loss.
+
+    Args:
+        where: whose runs they are, for messages.
 
     Raises:
         UsageError: a size whose best rate is the smallest or largest tried, or fewer than three sizes.
@@ -161,40 +174,40 @@ def fit_rates(x: Columns, resamples: int = 0, seed: int = 0) -> Fitted:
     sizes = np.unique(x["size"])
     if len(sizes) < 3:
         raise UsageError(f"{len(sizes)} sizes show no power; give runs at three or more")
-    rng, curves = np.random.default_rng(seed), [_parabola(x, float(n)) for n in sizes]
+    rng, curves = np.random.default_rng(seed), [_parabola(x, float(n), where) for n in sizes]
+    errors = [y - fitted for _, y, fitted, _ in curves]
+    pool = np.concatenate([e / (1 - leverage) ** 0.5 for e, (*_, leverage) in zip(errors, curves, strict=True)])
+    few = max(1, len(pool) - 3 * len(sizes))  # the pool's spread is itself estimated: Student's quantile over Gauss's
+    pool = (pool - pool.mean()) * stats.t.ppf((1 + LEVEL) / 2, few) / stats.norm.ppf((1 + LEVEL) / 2)
+    count, best = resamples or RESAMPLES, []
+    for u, y, fitted, _ in curves:  # first the parabola itself, then with errors drawn again, from those of all sizes
+        drawn = np.vstack([y, fitted + rng.choice(pool, (count, len(u)))])
+        a, b, _c = np.polyfit(u, drawn.T, 2)
+        lowest = np.where(a > 0, -b / (2 * np.where(a > 0, a, 1.0)), rng.choice(u, len(a)))
+        best.append(np.clip(lowest, u.min(), u.max()))
+    power = np.polyfit(np.log(sizes), np.array(best), 1)[0]
+    names = ["power", *(f"lr at {n:g}" for n in sizes)]
+    value, *again = (dict(zip(names, map(float, row), strict=True)) for row in zip(power, *np.exp(best), strict=True))
+    return _with_intervals(value, again, np.concatenate(errors))
 
-    def named(best: Sequence[float]) -> dict[str, float]:
-        slope = float(np.polyfit(np.log(sizes), best, 1)[0])
-        return {"power": slope, **{f"lr at {n:g}": float(np.exp(b)) for n, b in zip(sizes, best, strict=True)}}
 
-    again = []
-    for _ in range(resamples or RESAMPLES):  # parabolas with errors drawn again
-        best = []
-        for u, fitted, errors in curves:
-            spread = (len(u) / max(1, len(u) - 3)) ** 0.5
-            a, b, _c = np.polyfit(u, fitted + spread * rng.choice(errors, len(u)), 2)
-            best.append(float(np.clip(-b / (2 * a), u.min(), u.max())) if a > 0 else float(rng.choice(u)))
-        again.append(named(best))
-    value = named([-np.polyfit(u, y, 2)[1] / (2 * np.polyfit(u, y, 2)[0]) for u, y, _ in curves])
-    return _with_intervals(value, again, np.concatenate([errors for *_, errors in curves]))
-
-
-def _parabola(x: Columns, n: float) -> tuple[Array, Array, Array]:
-    """Logs of the rates beside the best one of a size, the fitted parabola there, and what is left."""
-    mine = x["size"] == n
+def _parabola(x: Columns, n: float, where: str) -> tuple[Array, Array, Array, Array]:
+    """Logs of the rates beside the best one of a size, losses, the fitted parabola, and each loss's share of it."""
+    mine, size = x["size"] == n, f"{where} size {n:g}".lstrip()
     u, y = np.log(x["lr"][mine]), x[LOSS][mine]
     rates = np.unique(u)
     at = int(np.argmin([y[u == r].mean() for r in rates]))
     if not 0 < at < len(rates) - 1:
-        where = "smallest" if at == 0 else "largest"
-        raise UsageError(f"size {n:g}: the best rate, {np.exp(rates[at]):g}, is the {where} that was tried; try more")
+        end = "smallest" if at == 0 else "largest"
+        raise UsageError(f"{size}: the best rate, {np.exp(rates[at]):g}, is the {end} that was tried; try more")
     near = (u >= rates[max(0, at - 2)]) & (u <= rates[min(len(rates) - 1, at + 2)])
     u, y = u[near], y[near]
     curve = np.polyfit(u, y, 2)
     if curve[0] <= 0 or not u.min() < -curve[1] / (2 * curve[0]) < u.max():
-        raise UsageError(f"size {n:g}: no minimum of the loss between the rates that were tried; try more")
-    fitted = np.polyval(curve, u)
-    return u, fitted, y - fitted
+        raise UsageError(f"{size}: no minimum of the loss between the rates that were tried; try more")
+    powers = np.vander(u - u.mean(), 3)
+    leverage = np.clip(np.sum(powers * np.linalg.pinv(powers).T, axis=1), 0, 0.99)
+    return u, y, np.polyval(curve, u), leverage
 
 
 def _with_intervals(value: dict[str, float], again: Sequence[Mapping[str, float]], residuals: Array) -> Fitted:

@@ -14,8 +14,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from scaling_algebra.spec.networks.language import DATA, Mode, Network, Product, Statement, Sum, Term
+from scaling_algebra.spec.networks.language import DATA, Mode, Network, Product, Statement, Sum
 from scaling_algebra.spec.networks.roles import adjoints
+from scaling_algebra.spec.networks.terms import Term, written_out
 
 from .contraction import Labelled, contract
 from .reading import Signals, TorchNetwork, applied
@@ -92,7 +93,7 @@ class Wanted:
 
     def own(self, s: Statement, k: int) -> frozenset[str]:
         """Roles of the tensors that it comes through there."""
-        terms = self.network.terms(s, without=k) if isinstance(s, Product) else ()
+        terms = written_out(self.network, s, without=k) if isinstance(s, Product) else ()
         return frozenset(x.name for term in terms for x in term.tensors)
 
     def through(self, s: Statement, k: int) -> list[Key]:
@@ -181,7 +182,7 @@ class Moment:
     def _parts(self, s: Product) -> dict[tuple[Mode, str], Tensor]:
         """Those that are not exactly zero."""
         parts: dict[tuple[Mode, str], list[Tensor]] = {}
-        for term in self.network.terms(s):
+        for term in written_out(self.network, s):
             names, columns = zip(*self._columns(term), strict=True)
             operands = [
                 (COLUMN + x.letters, torch.stack([column[k](x.name) for column in columns], 1))
@@ -208,7 +209,7 @@ class Moment:
 
     def acting(self, s: Product, mode: Mode, x: Tensor) -> Tensor:
         """A part of a product with another signal instead of its only one, and gates at their initial values."""
-        (term,) = self.network.terms(s)
+        (term,) = written_out(self.network, s)
         operands = [(term.signals[0].letters, x), *((g.letters, self.initial()[g.name]) for g in term.weights)]
         found = self._modes(term, operands, self.network.signals[s.out])
         return found[mode] if mode in found else torch.zeros_like(found["init"])
@@ -275,7 +276,7 @@ class Moment:
             return whole - self._split(s, k, init, columns, made)
         if part not in made:
             weights = {role: (self.start if (role, "init") in part else self.now)[role] for role in own}
-            terms: Sequence[Term] = self.network.terms(s, without=k)
+            terms: Sequence[Term] = written_out(self.network, s, without=k)
             if not s.tensor and not part:  # signals as they are
                 terms = (Term((), (), tuple(x for j, x in enumerate(s.factors) if j != k), s.multipliers),)
             letters = COLUMN + s.inputs[k].letters

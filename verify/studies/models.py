@@ -147,7 +147,7 @@ def _plans(
         given["eps"] = EPS
     numbers, plans = recipe(base, last, optimizer, parameterization, **given), []
     for one in map(dict, sizes):
-        plans.append(planned(model.build(one, 0), reading, numbers.at(one), small))
+        plans.append(planned(model.build(one, 0), reading, numbers.at(one), [small]))
         if left := [f"{name} = {x:g}" for name, x in plans[-1].multipliers.items() if x != 1]:
             raise UsageError(f"{model.name} lacks a multiplier that muP asks for ({', '.join(left)}); build it in")
     return plans

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations, islice
@@ -121,27 +121,6 @@ class Study(Rendered):
     @property
     def exit_code(self) -> int:
         return EXIT[self.verdict]
-
-    def rows(self) -> Iterator[dict[str, Any]]:
-        """Every run."""
-        for s in self.series:
-            for c in s.curves:
-                for x, losses in zip(c.log2_lr, c.held.tolist(), strict=True):
-                    for seed, loss in enumerate(losses):
-                        row = {"parameterization": s.name, **c.dims, "parameters": c.parameters}
-                        yield {**row, "log2_lr": x, "seed": seed, "loss": number(loss)}
-
-    def to_frame(self) -> Any:
-        """Every run, as a ``pandas.DataFrame``.
-
-        Raises:
-            UsageError: pandas is not installed.
-        """
-        try:
-            from pandas import DataFrame
-        except ModuleNotFoundError:
-            raise UsageError("to_frame needs pandas; install it with: pip install pandas") from None
-        return DataFrame(list(self.rows()))
 
     def as_json(self) -> dict[str, Any]:
         return {

@@ -326,13 +326,13 @@ def settled(root: TracedNode) -> TracedNode:
         mark = node.number, slot, k
         if mark not in cache:
             if node.kind == "param":
-                part = node, slot, k, ((1,),) * (k + 1)
+                part = node, slot, (k,), (k + 1,)
                 indices = without(node.indices, slot)
                 cache[mark] = node.but(indices=indices, name=f"{node.name}[{k}]", value=None, part=part)
             elif slot in node.over or node.kind not in ("contract", "add", "func"):
                 raise node.fail("mixes the entries of an axis")
             else:
-                cache[mark] = pushed(node, slot, lambda c, at: entry(c, at, k), gone=True)
+                cache[mark] = pushed(node, slot, lambda c, at: entry(c, at, k))
         return cache[mark]
 
     def change(node: TracedNode) -> TracedNode:

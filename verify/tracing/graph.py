@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
@@ -112,7 +112,7 @@ class TracedNode:
         over: slots a function goes along. slot, at: of a pick or a cat. value: of a leaf, at the first build.
         exact: the value from those of the sources, where the kind does not say it.
         entry: functions of nodes before it, entry by entry, of which this is the value.
-        note: what the equations leave out here. part: of a part the whole, its slot, the number, the sizes of all.
+        note: what the equations leave out here. part: of a part the whole, its slot, where it begins and ends.
         call: the torch call that made the tensor, as ``TorchCall.key``, and the place among its results.
     """
 
@@ -131,7 +131,7 @@ class TracedNode:
     exact: Callable[..., Tensor] | None = None
     entry: tuple[tuple[TracedNode, Callable[[Tensor], Tensor]], ...] = ()
     note: str = ""
-    part: tuple[TracedNode, int, int, tuple[Sizes, ...]] | None = None
+    part: tuple[TracedNode, int, Sizes, Sizes] | None = None
     call: tuple[str, str, int, int] | None = None
     number: int = field(default_factory=lambda: next(_COUNT))
     cache: dict[Any, TracedNode] = field(default_factory=dict)
@@ -243,44 +243,54 @@ def without(indices: Sequence[IndexClass], slot: int) -> list[IndexClass]:
     return [x for k, x in enumerate(indices) if k != slot]
 
 
-def pushed(
-    node: TracedNode, slot: int, change: Callable[[TracedNode, int], TracedNode], gone: bool = False
-) -> TracedNode:
-    """A node of which one slot is smaller, or gone, because it is so in every source that has it.
+def pushed(node: TracedNode, slot: int, change: Callable[[TracedNode, int], TracedNode]) -> TracedNode:
+    """A node of which one slot became several or none, because it did so in every source that has it.
 
     Args:
-        change: a source and its slot, to the source that has less.
+        change: a source and its slot, to the source in which others stand in its place.
     """
-    mine = node.out[slot] if node.kind == "contract" else slot + (node.kind == "pick" and slot >= node.slot)
-    sources, index = [], None
+    product = node.kind == "contract"
+    mine = node.out[slot] if product else slot + (node.kind == "pick" and slot >= node.slot)
+    made, found = [], list[IndexClass]()
     for c, labels in node.sources:
         if mine in labels:
-            at = labels.index(mine)
-            c = change(c, at)
-            if gone:
-                labels = (*labels[:at], *labels[at + 1 :])
-            else:
-                index = join(index or c.indices[at], c.indices[at])
-        if gone and node.kind != "contract":
-            labels = tuple(x - (x > slot) for x in labels)
-        sources.append((c, labels))
-    indices, labels_of, out, over = [*node.indices], dict(node.labels), node.out, node.over
-    if gone:
-        indices, out = without(indices, slot), tuple(x for x in out if x != mine)
-        over = tuple(x - (x > slot) for x in over)
-        labels_of.pop(mine, None)
-    elif index is not None:
-        indices[slot] = index
-        labels_of |= {mine: index} if node.kind == "contract" else {}
-    more: dict[str, Any] = {"labels": labels_of, "out": out, "over": over, "entry": (), "call": None}
-    return node.but(sources=tuple(sources), indices=indices, **more)
+            at, c, before = labels.index(mine), change(c, labels.index(mine)), len(labels)
+            here = c.indices[at : at + 1 + len(c.indices) - before]
+            found = found or here
+            for a, b in zip(found, here, strict=True):
+                join(a, b)
+        made.append((c, labels))
+    count = len(found)
+    fresh = [max(node.labels) + 1 + k for k in range(count)] if product else [mine + k for k in range(count)]
+
+    def spread(labels: Sequence[int], product: bool = product) -> tuple[int, ...]:
+        rest = 0 if product else count - 1
+        return tuple(y for x in labels for y in (fresh if x == mine else [x + rest * (x > mine)]))
+
+    more: dict[str, Any] = {"entry": (), "call": None, "out": spread(node.out) if product else ()}
+    more["over"] = moved(node.over, slot, count)
+    if product:
+        kept = {x: index for x, index in node.labels.items() if x != mine}
+        more["labels"] = kept | dict(zip(fresh, found, strict=True))
+    if node.kind == "pick":
+        more["slot"] = node.slot + (count - 1) * (node.slot > mine)
+    indices = [*node.indices[:slot], *found, *node.indices[slot + 1 :]]
+    return node.but(sources=tuple((c, spread(labels)) for c, labels in made), indices=indices, **more)
 
 
-def whole_of(node: TracedNode) -> tuple[TracedNode, int, tuple[Sizes, ...]] | None:
-    """The tensor that a part, through what leaves its size alone or adds parts of it, belongs to; its slot, and the
-    sizes of all parts."""
+def moved(slots: Iterable[Any], slot: int, count: int) -> tuple[Any, ...]:
+    """Slots where so many stand in the place of one."""
+    return tuple(
+        y
+        for x in slots
+        for y in ([x] if not isinstance(x, int) or x < slot else range(x, x + count) if x == slot else [x + count - 1])
+    )
+
+
+def whole_of(node: TracedNode) -> tuple[TracedNode, int] | None:
+    """The tensor that a part, through what leaves its size alone or adds parts of it, belongs to, and its slot."""
     if node.part is not None:
-        return node.part[0], node.part[1], node.part[3]
+        return node.part[:2]
     if node.kind == "same" and len(node.indices) == len(node.source.indices):
         return whole_of(node.source)
     if node.kind == "add" and all(labels == node.slots for _, labels in node.sources):

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .graph import Dims, IndexClass, Restart, Sizes, TracedNode, Unreadable, View, join, pushed, refused, without
+from .graph import Dims, IndexClass, Restart, Sizes, TracedNode, Unreadable, View, join, moved, pushed, refused, without
 from .recording import Recording, TorchCall
 
 Splits = dict[tuple[Any, ...], tuple[Sizes, Sizes]]
@@ -71,12 +71,7 @@ class Indices:
         if not index.leaves or any(n % h for n, h in zip(index.sizes, head, strict=True)):
             return self.fail(f"an axis of sizes {index.sizes} cannot be taken apart as {head}")
         rest = tuple(n // h for n, h in zip(index.sizes, head, strict=True))
-        for key in index.leaves:
-            if "part" in key:  # of a leaf that is taken apart as a whole: (count head, rest)
-                whole = key[: key.index("part")]
-                self.splits[whole] = (tuple(t // r for t, r in zip(self.leaf_sizes[whole], rest, strict=True)), rest)
-            else:
-                self.splits[key] = (tuple(head), rest)
+        self.splits |= {key: (tuple(head), rest) for key in index.leaves}
         return Restart()
 
     def align(self, sequences: Sequence[Sequence[IndexClass]]) -> None:
@@ -96,52 +91,57 @@ class Indices:
 
     # slices -----------------------------------------------------------------------------------------------------
 
-    def part(self, node: TracedNode, slot: int, k: int, sizes: Sequence[Sizes]) -> TracedNode:
-        """Part k of a slot, of these sizes: pushed down to the tensors.
+    def part(self, node: TracedNode, slot: int, start: Sizes, stop: Sizes) -> TracedNode:
+        """A part of a slot, pushed down to the tensors; a part of a tensor may be taken apart.
 
         Raises:
             Unreadable: of what mixes the parts.
         """
-        mark = ("part", slot, k, tuple(sizes))
+        mark = ("part", slot, start, stop)
         if mark not in node.cache:
-            made = self._part(node, slot, k, sizes)
-            made.part = (node, slot, k, tuple(sizes))
+            made = self._part(node, slot, start, stop)
+            made.part = (node, slot, start, stop)
             node.cache[mark] = made
         return node.cache[mark]
 
-    def _part(self, node: TracedNode, slot: int, k: int, sizes: Sequence[Sizes]) -> TracedNode:
+    def _part(self, node: TracedNode, slot: int, start: Sizes, stop: Sizes) -> TracedNode:
         if node.kind == "param":
-            key = (*min(node.indices[slot].root().leaves, key=str), "part", k)
-            if key in self.splits:
-                raise self.fail("a part of a parameter is taken apart; use a parameter for each part")
-            self.leaf_sizes[key] = tuple(sizes[k])
-            indices = [IndexClass(sizes[k], key) if j == slot else x for j, x in enumerate(node.indices)]
-            value = node.value.narrow(slot, sum(s[0] for s in sizes[:k]), sizes[k][0])
-            return node.but(indices=indices, name=f"{node.name}[{k}]", value=value)
-        if self._beside(node, slot, sizes):
-            made, labels = node.sources[k]
-            return made.summed(tuple(map(labels.index, node.slots)), self.where)
+            key = (*min(node.indices[slot].root().leaves, key=str), "part", start, stop)
+            found = self.leaf(key, tuple(b - a for a, b in zip(start, stop, strict=True)))
+            indices = [*node.indices[:slot], *found, *node.indices[slot + 1 :]]
+            value = node.value.narrow(slot, start[0], stop[0] - start[0]).reshape([x.root().sizes[0] for x in indices])
+            return node.but(indices=indices, name=f"{node.name}[{start[0]}]", value=value)
+        if (beside := self._beside(node, slot, start, stop)) is not None:
+            return beside
         sized = node.kind in ("same", "shift")
         known = node.kind in ("contract", "add", "func", "pick") or (sized and node.entry)
-        if not known or slot in node.over:
+        if not known or slot in node.over or node.name == "blend":
             raise self.fail(f"a slice along an axis that grows, of a {node.kind} {node.name}".rstrip())
-        made = pushed(node, slot, lambda c, s: self.part(c, s, k, sizes))
+        made = pushed(node, slot, lambda c, s: self.part(c, s, start, stop))
+        if len(made.indices) != len(node.indices) and node.over:
+            raise self.fail(f"a slice that is taken apart behind {node.name}; take the dimension apart first")
         if sized:
             root, made.exact = node.entry[0]
             if root is not node.source:
                 raise self.fail("a slice along an axis that grows, of a product with constants; slice before")
         return made
 
-    def _beside(self, node: TracedNode, slot: int, sizes: Sequence[Sizes]) -> bool:
-        """Are the parts of a slot what was put beside each other?"""
-        apart = (node.kind == "cat" or (node.name == "blend" and not node.note)) and node.slot == slot
-        whole = {*node.slots}
-        return apart and len(node.sources) == len(sizes) and all({*labels} == whole for _, labels in node.sources)
+    def _beside(self, node: TracedNode, slot: int, start: Sizes, stop: Sizes) -> TracedNode | None:
+        """The part of what was put beside each other that one of it is."""
+        if node.slot == slot and (node.kind == "cat" or (node.name == "blend" and not node.note)):
+            at = self.same_everywhere(0)
+            for made, labels in node.sources:
+                if set(labels) != {*node.slots}:
+                    return None
+                size = made.indices[labels.index(slot)].root().sizes
+                end = tuple(a + n for a, n in zip(at, size, strict=True))
+                if (at, end) == (start, stop):
+                    return made.summed(tuple(map(labels.index, node.slots)), self.where)
+                at = end
+        return None
 
-    def narrowed(
-        self, x: View, d: int, start: Sizes, stop: Sizes, sizes: Sequence[Sizes] | None = None, k: int = 0
-    ) -> View:
-        """x[start:stop] along a dimension; bounds at every build. sizes, k: of all parts, and which it is."""
+    def narrowed(self, x: View, d: int, start: Sizes, stop: Sizes, several: bool = False) -> View:
+        """x[start:stop] along a dimension; bounds at every build. several: one of the parts that a call makes."""
         entries, whole = x.dims[d], x.sizes(d, self.builds)
         new = tuple(b - a for a, b in zip(start, stop, strict=True))
         if new == whole or not entries:
@@ -159,28 +159,17 @@ class Indices:
             return self.entries_of(x, d, torch.arange(start[0], stop[0]))
         if not isinstance(e, int):
             return x.with_dim(d, () if set(new) == {1} else (IndexClass(new),))
-        if set(new) == {1} and not (sizes and index.fixed):
+        if set(new) == {1} and set(start) == {start[0]} and not (several and index.fixed):
             y = self.pick(x, d, start)
             return View(y.node, [*y.dims[:d], (), *y.dims[d:]])
         try:
-            if sizes is None:
-                sizes, k = self._parts(start, stop, whole)
-            return View(self.part(x.node, e, k, sizes), x.dims)
+            made = self.part(x.node, e, start, stop)
+            count = 1 + len(made.indices) - len(x.node.indices)
+            return View(made, [moved(dim, e, count) for dim in x.dims])
         except Unreadable:
             if index.fixed:
                 return self.entries_of(x, d, torch.arange(start[0], stop[0]))
             raise
-
-    def _parts(self, start: Sizes, stop: Sizes, whole: Sizes) -> tuple[Sequence[Sizes], int]:
-        """The parts of which a slice is one, and which."""
-        new = tuple(b - a for a, b in zip(start, stop, strict=True))
-        if all(w % n == 0 and a % n == 0 for a, n, w in zip(start, new, whole, strict=True)):
-            return [new] * (whole[0] // new[0]), start[0] // new[0]
-        if not any(start):
-            return [new, tuple(w - n for w, n in zip(whole, new, strict=True))], 0
-        if stop == whole:
-            return [start, new], 1
-        raise self.fail("a slice from the middle of an axis; split it into parts")
 
     def entries_of(self, x: View, d: int, at: Tensor) -> View:
         """Entries of a Theta(1) dimension: of the size of the whole."""
@@ -193,8 +182,7 @@ class Indices:
             raise self.fail("entries of several axes at once")
         node = x.node.behind("same", self.where, name="entries", exact=lambda v: v.index_select(keep, at))
         node.indices[keep] = IndexClass(self.same_everywhere(len(at)))
-        count, rest = divmod(x.index(keep).sizes[0], len(at))
-        node.part = None if rest else (x.node, keep, 0, (self.same_everywhere(len(at)),) * count)
+        node.part = None if x.index(keep).sizes[0] % len(at) else (x.node, keep, (int(at[0]),), (int(at[-1]) + 1,))
         return View(node, x.dims)
 
     def stepped(self, x: View, d: int, first: int, step: int) -> View:

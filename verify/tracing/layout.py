@@ -52,7 +52,6 @@ def taken(reader: Reader, x: View, *given: Any, **words: Any) -> Any:
     if any(v.node.kind != "const" for v in leaves((given, words), View)):
         raise reader.fail("an index by what is computed")
     found, several = _places(reader), len(reader.shapes) > 1 and len(reader.shapes[0][0]) == len(x.dims)
-    lengths = [[tuple(map(len, ats)) for ats, _ in one] for one in found]
     made = []
     for k, one in enumerate(found):
         y = x
@@ -61,7 +60,7 @@ def taken(reader: Reader, x: View, *given: Any, **words: Any) -> Any:
             ats, most = one[d][0], x.sizes(d, reader.builds)
             times = tuple(len(at) // n for at, n in zip(ats, most, strict=True))
             start, step = tuple(at[0] for at in ats), ats[0][1] - ats[0][0] if len(ats[0]) > 1 else 1
-            if lengths[k][d] == most and all(sorted(at) == [*range(len(at))] for at in ats):
+            if tuple(map(len, ats)) == most and all(sorted(at) == [*range(len(at))] for at in ats):
                 continue
             if all(at == [*range(n)] * t for at, n, t in zip(ats, most, times, strict=True)):  # again and again
                 y = y.with_dim(d, (IndexClass(times), *y.dims[d]))
@@ -71,7 +70,7 @@ def taken(reader: Reader, x: View, *given: Any, **words: Any) -> Any:
                 y = reader.stepped(y, d, start[0], step)
             else:
                 stop = tuple(at[-1] + 1 for at in ats)
-                y = reader.narrowed(y, d, start, stop, [each[d] for each in lengths] if several else None, k)
+                y = reader.narrowed(y, d, start, stop, several)
         for (_, o), dim in zip(one, y.dims, strict=True):
             if o is not None:
                 dims[o] = dim
@@ -165,7 +164,8 @@ def concatenated(
         new: the dimension that a stack makes; behind that of the parts of one whole, it interleaves them.
     """
     first, *more = {whole_of(p.node) for p in parts}
-    if first is not None and not more and len(parts) == len(first[2]) and all(p.dims == parts[0].dims for p in parts):
+    known = first is not None and not more and all(p.dims == parts[0].dims for p in parts)
+    if first is not None and known and _all_of(*first, parts):
         return _mixed(reader, parts, *first[:2], between=new is not None and first[1] in parts[0].dims[new - 1])
     live, sizes = [p for p in parts if p.node.kind != "const"], tuple(shape[d] for shape in shapes)
     wide = [p.index(e) for p in live for k, dim in enumerate(p.dims) for e in dim if k == d or not isinstance(e, int)]
@@ -195,6 +195,12 @@ def concatenated(
     if len(live) < len(parts):
         node.note = "constants among the parts of a concatenation are left out"
     return view
+
+
+def _all_of(whole: TracedNode, slot: int, parts: Sequence[View]) -> bool:
+    """Are parts of one whole as many entries as it has?"""
+    alike = all(len(p.node.indices) == len(whole.indices) for p in parts)
+    return alike and sum(p.index(slot).sizes[0] for p in parts) == whole.indices[slot].root().sizes[0]
 
 
 def _mixed(reader: Reader, parts: Sequence[View], whole: TracedNode, slot: int, between: bool) -> View:

@@ -234,15 +234,17 @@ class Reader(Indices):
         label = mine[node.slot]
         if label in out:
             raise self.fail("a concatenation along an axis that grows is multiplied; multiply its parts")
-        along = [part.indices[own.index(node.slot)] for part, own in node.sources]
-        sizes, terms = [index.root().sizes for index in along], []
-        for j, (part, own) in enumerate(node.sources):
-            now, known = [], {**classes, label: along[j]}
+        terms, start = [], self.same_everywhere(0)
+        for part, own in node.sources:
+            along = part.indices[own.index(node.slot)].root()
+            stop = tuple(a + n for a, n in zip(start, along.sizes, strict=True))
+            now, known = [], {**classes, label: along}
             for g, labels in factors[:k] + factors[k + 1 :]:
                 if label in labels:
-                    g = self.part(g, labels.index(label), j, sizes)
-                    self.align([[known[label]], [g.indices[labels.index(label)]]])
+                    g, count, at = self.part(g, labels.index(label), start, stop), len(labels), labels.index(label)
+                    self.align([[along], g.indices[at : at + 1 + len(g.indices) - count]])
                 now.append((g, labels))
+            start = stop
             now.insert(k, (part, tuple(mine[x] for x in own)))
             terms.append((self.product(now, out, known, factor), tuple(range(len(out)))))
         return TracedNode("add", [classes[x] for x in out], self.where, tuple(terms))

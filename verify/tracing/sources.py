@@ -44,6 +44,8 @@ FIXED: Mapping[str, Any] = {
     "num_expert_group": 1, "moe_layer_start_index": 0,
 }  # fmt: skip
 """Everything else that is a size, or a list of layers: small, and alike for all layers."""
+DENSE = ("first_k_dense_replace", "num_dense_layers", "moe_layer_start_index", "mlp_only_layers")
+"""Options that say which layers have no experts: how many first ones, or their numbers."""
 DROPPED = {
     "architectures", "transformers_version", "torch_dtype", "dtype", "quantization_config", "auto_map", "_name_or_path",
     "model_type",
@@ -68,12 +70,13 @@ def build_of(text: str, deep: bool = False) -> tuple[Callable[..., Any], Mapping
 
 
 def small_of(
-    record: Mapping[str, Any], path: str, deep: bool, instead: Mapping[str, Any] | None = None
+    record: Mapping[str, Any], path: str, deep: bool, instead: Mapping[str, Any] | None = None, dense: bool = False
 ) -> Callable[[Mapping[str, int]], tuple[nn.Module, dict[str, Any]]]:
     """Small models of a configuration, and their input.
 
     Args:
-        path: for errors. deep: as for ``build_of``. instead: options that replace those of small models.
+        path: for errors. deep: as for ``build_of``. instead: options that replace those of small models. dense: no
+            layer has experts.
     """
     try:
         from transformers import AutoConfig, AutoModelForCausalLM
@@ -100,7 +103,10 @@ def small_of(
         options |= dict.fromkeys((k for k in KEYS if k in known), heads // 2 if shared > 1 else heads)
         options |= {"tie_word_embeddings": record.get("tie_word_embeddings", known.get("tie_word_embeddings", True))}
         options |= dict.fromkeys(named["N"], n) | dict.fromkeys(named["L"], depth)
-        if "M" in named:
+        if dense:
+            alike = {k: list(range(depth)) if isinstance(v, list) else depth for k, v in FIXED.items() if k in DENSE}
+            options |= {k: v for k, v in alike.items() if k in known or k in record}
+        elif "M" in named:
             options |= dict.fromkeys(named["N_e"], sizes["N_e"]) | dict.fromkeys(named["M"], sizes["M"])
             options |= dict.fromkeys(named["K"], sizes["K"])
             options |= dict.fromkeys((k for k in SHARED if k in known), sizes["N_e"])

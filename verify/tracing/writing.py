@@ -10,7 +10,6 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
-from itertools import accumulate
 from typing import Any
 
 from scaling_algebra.spec.axes import AXES
@@ -73,6 +72,7 @@ class Writer:
         self.axis_of: dict[IndexClass, str] = {}
         self.letter_of: dict[IndexClass, str] = {}
         self.nodes = list(walk(output.node))
+        self.numbered = _numbered(n.name for n in self.nodes if n.kind == "param")
         self._data()
         self.acts = self._fan_ins()
         self.held: dict[int, Powers] = {}
@@ -195,18 +195,18 @@ class Writer:
         return self.signals[node.number]
 
     def symbol(self, node: TracedNode) -> str:
-        name, spans = node.name, {node.name: (-1, 0, 0)}
-        if node.part is not None and node.part[0].kind == "param":
-            _, slot, k, sizes = node.part
-            start, stop = [0, *accumulate(x[0] for x in sizes[: k + 1])][-2:]
-            spans[name[: name.rindex("[")]] = slot, start, stop
+        name, spans, part = node.name, {node.name: (-1, 0, 0)}, node.part
+        while part is not None and part[0].kind == "param":
+            spans[part[0].name] = part[1], part[2][0], part[3][0]
+            part = part[0].part
         for whole, span in spans.items():
             for other, there in self.cuts.setdefault(whole, {}).items():
                 apart = there[0] == span[0] and (there[2] <= span[1] or span[2] <= there[1])
-                if there != span if other == name else not apart:
+                if there != span and (other == name or not apart):
                     why = "is read whole and in parts, or cut in two ways; use a parameter for each part"
                     raise refused(name, why)
             self.cuts[whole][name] = span
+        name = self.numbered.get(name, name)
         for symbol, known in self.parameters.items():
             if known == name:
                 return symbol
@@ -320,7 +320,8 @@ class Writer:
             why = f"the module multiplies by {_shown(own)}, beside no one tensor in all of its uses; leave it out"
             raise Scaled(f"{node.where or 'model'}: {why}")
         if own:
-            self.gauge[tensors[0][0].name] = own
+            name = tensors[0][0].name
+            self.gauge[self.numbered.get(name, name)] = own
 
     def _shift(self, node: TracedNode) -> None:
         """A constant is added, along axes that grow one number."""
@@ -404,6 +405,24 @@ class Writer:
             *([f"constants = {json.dumps([*self.constants.values()])}"] if self.constants else []),
             f'equations = """\n{equations}\n"""\n',
         ])  # fmt: skip
+
+
+def _numbered(names: Iterable[str]) -> dict[str, str]:
+    """Of every part of a tensor, named by where it begins, the name by its place among the parts.
+
+    Examples:
+        >>> _numbered(["qkv[0]", "qkv[32]", "qkv[40]", "out"])
+        {'qkv[0]': 'qkv[0]', 'qkv[32]': 'qkv[1]', 'qkv[40]': 'qkv[2]'}
+    """
+    paths = {name: name.rstrip("]").replace("]", "").split("[") for name in names if name.endswith("]")}
+    begins: dict[tuple[str, ...], set[int]] = {}
+    for path in paths.values():
+        for k in range(1, len(path)):
+            begins.setdefault(tuple(path[:k]), set()).add(int(path[k]))
+    return {
+        name: path[0] + "".join(f"[{sorted(begins[tuple(path[:k])]).index(int(path[k]))}]" for k in range(1, len(path)))
+        for name, path in paths.items()
+    }
 
 
 def _named(name: str, letters: Iterable[str]) -> str:

@@ -4,25 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
+from pathlib import Path
 
 from scaling_algebra.documents.blocks import Block, Document, Grid, Heading, Lines
 from scaling_algebra.documents.notation import html as set_
 from scaling_algebra.documents.notation import joined, plain
 
 SUFFIX = ".html"
-STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 1rem auto; padding: 0 1rem;
-  overflow-wrap: anywhere; color: #1b1b1b; background: #fff }
-.wide { overflow-x: auto; margin: 1rem 0 }
-table { border-collapse: collapse; overflow-wrap: normal; width: max-content }
-th, td { text-align: left; padding: .2rem .6rem; max-width: 24rem; border-bottom: 1px solid #ddd; vertical-align: top }
-thead th { border-bottom: 2px solid #555 }
-tbody th { font-weight: normal }
-tbody th.group { font-weight: bold }
-tbody th.part { padding-left: 1.8rem }
-@media (max-width: 30rem) { table { font-size: .85rem } th, td { padding: .15rem .35rem; max-width: 12rem } }
-h1 { font-size: 1.5rem } h2 { font-size: 1.2rem } h3, h4 { font-size: 1rem }
-"""
+STYLE = "\n" + Path(__file__).with_name("style.css").read_text("utf-8")
 
 
 def write(documents: Sequence[Document]) -> str:

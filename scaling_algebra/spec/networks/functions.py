@@ -1,13 +1,15 @@
 """Every function of the language, and what it is to the engine.
 
-Adding one of these kinds: one more entry in ``FUNCTIONS``. Read next: ``language.py`` (statements),
+Adding one of these kinds: one more table in ``functions.toml``. Read next: ``language.py`` (statements),
 ``scaling_algebra/dynamics/functions.py`` and ``norms.py`` (what training makes of a function).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
+
+from scaling_algebra.files import shipped
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,8 @@ class FunctionKind:
         kind: ``gate``: Theta(1) with Theta(1) slope, its initial value taken as independent of the weights (standing
             assumption B2 of MSSP paper, J.2). ``entrywise`` and ``softmax``: part of the dynamics. ``norm``: divides by
             the root-mean-square along ``over``. ``noise``: reads nothing, drawn anew at every step.
-        powers: powers of the argument in its polynomial (0: a mean that does not vanish with the argument).
+        powers: powers of the argument in its polynomial, by its parity class: odd (1, 3), an odd part that is exactly
+            linear and an even one (1, 2), no parity (0 to 3; 0: a mean that does not vanish with the argument).
         bounded: what happens to an argument beyond O(1) is no power of n.
         homogeneous: of degree one: of an argument of any size.
         positive: its values are. ``rising``: its slope is, where it is not flat. ``signed``: it has the sign of its
@@ -52,43 +55,8 @@ class FunctionKind:
         return self.homogeneous or self.selects
 
 
-_ODD, _EVEN, _ANY = frozenset({1, 3}), frozenset({1, 2}), frozenset({0, 1, 2, 3})
-"""Parity classes: odd; an odd part that is exactly linear, and an even one; no parity."""
-_TOP = "times a top-K selection"
-_GATE: dict[str, Any] = {"bounded": True, "positive": True, "rising": True}
-_SOFTMAX: dict[str, Any] = {"kind": "softmax", "powers": _ANY, "bounded": True}
 FUNCTIONS: dict[str, FunctionKind] = {
-    f.name: f
-    for f in (
-        FunctionKind(
-            "gate",
-            "sigmoid",
-            "a gate held at its mean and slope (standing assumption B2)",
-            "gate",
-            powers=frozenset({0, 1}),
-            **_GATE,
-        ),
-        FunctionKind("sigmoid", "sigmoid", "sigmoid, entrywise", powers=_ODD | {0}, **_GATE),
-        FunctionKind("softmax", "softmax", "softmax along a letter", positive=True, **_SOFTMAX),
-        FunctionKind(
-            "bounded_softmax",
-            "softmax",
-            "softmax of logits that stay bounded (a small rate, a z-loss)",
-            positive=True,
-            spared=True,
-            **_SOFTMAX,
-        ),
-        FunctionKind("topk_sigmoid", "sigmoid", f"sigmoid {_TOP}", powers=_ODD | {0}, bounded=True, selects=True),
-        FunctionKind("topk_softmax", "softmax", f"softmax {_TOP}", selects=True, **_SOFTMAX),
-        FunctionKind("tanh", "tanh", "tanh, entrywise", powers=_ODD, bounded=True, rising=True, signed=True),
-        FunctionKind("silu", "silu", "SiLU, entrywise", powers=_EVEN, signed=True),
-        FunctionKind("gelu", "gelu", "GELU, entrywise", powers=_EVEN, signed=True),
-        FunctionKind("relu", "relu", "ReLU, entrywise", powers=_EVEN, homogeneous=True),
-        FunctionKind("rmsnorm", "rms_norm", "divided by its root-mean-square along a letter", "norm", powers=_ODD),
-        FunctionKind(
-            "layernorm", "layer_norm", "centred, then divided by its spread along a letter", "norm", centres=True
-        ),
-        FunctionKind("noise", "randn", "Theta(1) noise, drawn anew at every step", "noise"),
-    )
+    name: FunctionKind(name, **{**record, "powers": frozenset(record.get("powers", (1,)))})
+    for name, record in shipped(__package__, "functions.toml").items()
 }
 """Every function of the language, by name."""

@@ -1,19 +1,18 @@
 """A network: tensors, signals and the equations that compute them.
 
 Three kinds of statement: a ``Product`` of a tensor, signals and multipliers with the missing letters summed; a ``Sum``
-of signals; a ``Function`` of one signal. Every reading of a network (sizes, gradients, parts, text, LaTeX, torch) has
-one rule for each. Read next: ``functions.py`` (every function), ``grammar.py`` (reads equations), ``library.py``
-(every network),
-``scaling_algebra/dynamics/rules.py`` (what training makes of each kind).
+of signals; a ``Function`` of one signal. Every reading of a network has one rule for each. Read next: ``functions.py``
+(every function), ``library.py`` (every network), ``terms.py`` and ``indices.py`` (what is found in one), ``rules.py``
+of ``scaling_algebra/dynamics`` (what training makes of each kind).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, wraps
 from math import prod
-from typing import Literal
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 from scaling_algebra.spec.axes import FIXED, ordered
 from scaling_algebra.spec.powers import Power
@@ -52,6 +51,10 @@ class Factor:
 
     name: str
     letters: str
+
+    def renamed(self, letters: Mapping[str, str]) -> Factor:
+        """The same with other letters, by those that it has."""
+        return Factor(self.name, "".join(letters[x] for x in self.letters))
 
 
 @dataclass(frozen=True)
@@ -120,23 +123,6 @@ class Function:
 
 
 Statement = Product | Sum | Function
-
-
-@dataclass(frozen=True)
-class Term:
-    """One product that a statement is a sum of, written out to the tensors: ``weights * tensors * signals``.
-
-    Attributes:
-        weights: signals that gate the others.
-        tensors: by role.
-        signals: what the tensors act on.
-        multipliers: deterministic factors, by name.
-    """
-
-    weights: tuple[Factor, ...]
-    tensors: tuple[Factor, ...]
-    signals: tuple[Factor, ...]
-    multipliers: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -300,190 +286,29 @@ class Network:
         frozen = frozenset(roles)
         return self if frozen == self.frozen else replace(self, frozen=frozen)
 
-    @cached_property
-    def tracked(self) -> str:
-        """Letters whose dependence matters even where their axis does not grow: those of the axes that functions go
-        along."""
-        balanced = (self.balanced(s, k) for s in self.aggregations for k in range(len(s.factors)))
-        along = {self.axes[x] for x in "".join((*(s.over for s in self.spreading), *balanced))}
-        return "".join(x for x, axis in self.letters.items() if axis in along)
-
-    @cached_property
-    def centred(self) -> frozenset[str]:
-        """Axes along which a mean is subtracted."""
-        means = "".join((self.tracked, *(s.over for s in self.norms if s.kind.centres)))
-        return frozenset(self.letters[x] for x in means)
-
-    @cached_property
-    def spreading(self) -> tuple[Function, ...]:
-        """The functions whose argument matters by its spread along an index: softmax, selections, gates of experts."""
-        return tuple(
-            s for s in self.live if s.over and (s.kind.kind == "softmax" or s.kind.selects or self.axes[s.over] == "M")
-        )
-
-    @property
-    def degree(self) -> int:
-        """Most signals that a product holds at one index, those that they are products of counted, too. A function
-        counts as what it reads, and what a tensor makes as one."""
-        return max(self.degrees.values())
-
-    @cached_property
-    def degrees(self) -> Mapping[str, int]:
-        """The degree at the index of every letter. Letters that a signal or a tensor has one for another are one."""
-        degrees: dict[str, dict[str, int]] = {}
-        most, alike = dict.fromkeys(self.letters, 1), {x: {x} for x in self.letters}
-        for s in self.statements:
-            counts = []
-            for x in s.inputs:
-                pairs = list(zip(self.signals[x.name], x.letters, strict=True))
-                counts.append({c: degrees.get(x.name, {}).get(mine, 1) for mine, c in pairs})
-                _join(alike, pairs)
-            letters = {c for x in counts for c in x}
-            joined = sum if isinstance(s, Product) else max
-            held = {c: joined(x.get(c, 0) for x in counts) for c in letters}
-            most |= {c: max(most[c], number) for c, number in held.items()}
-            new = s.tensor.letters if isinstance(s, Product) and s.tensor else ""
-            if isinstance(s, Product) and s.tensor:
-                _join(alike, zip(self.tensors[s.tensor.name].letters, new, strict=True))
-            degrees[s.out] = {c: 1 if c in new else held.get(c, 1) for c in self.signals[s.out]}
-        return {c: max(most[x] for x in same) for c, same in alike.items()}
-
-    def balanced(self, statement: Product, k: int) -> str:
-        """Letters along which the gradient at a gate has no constant part that is larger than the rest.
-
-        Law: of x = sum_i gate_i h_i under a norm, the gradient is orthogonal to x, so sum_i gate_i df/dgate_i = 0, and
-        a gate with a mean leaves no room for a constant part.
-        """
-        uses = self.consumers(statement.out)
-        factor = statement.factors[k]
-        gate = self.producer(factor.name)
-        if statement.tensor or len(uses) != 1 or not isinstance(gate, Function):
-            return ""
-        above = uses[0][0]
-        if not isinstance(above, Function) or above.kind.kind != "norm" or above.kind.centres:
-            return ""
-        if not gate.gates or 0 not in gate.kind.powers or self.signals[statement.out] != above.over:
-            return ""
-        return "".join(x for x in factor.letters if x not in self.signals[statement.out])
-
-    def meets_others(self, signal: str, at: int, role: str) -> bool:
-        """Every sum over an index of a signal is of products with signals that a tensor has no part in.
-
-        Args:
-            at: position of the index in the signal.
-            role: the tensor.
-        """
-        for s, k in self.consumers(signal):
-            if not isinstance(s, Product):
-                return False
-            letter = s.factors[k].letters[at]
-            others = [x.name for j, x in enumerate(s.factors) if j != k and letter in x.letters]
-            if any(role in self.tensors_of(x) for x in others):
-                return False
-            out = self.signals[s.out]
-            summed = letter not in out
-            if summed and (not others or (s.tensor and letter in s.tensor.letters)):
-                return False
-            if not summed and not self.meets_others(s.out, out.index(letter), role):
-                return False
-        return True
-
-    def passes(self, function: Function) -> bool:
-        """A function is linear where its argument is: of degree one, and that has no negative entry."""
-        return function.kind.homogeneous and function.source is not None and self._positive(function.source.name)
-
-    def _positive(self, signal: str) -> bool:
-        """A signal has no negative entry: it is made of squares and of functions that have none."""
-        s = self.producer(signal)
-        if isinstance(s, Function):
-            signed = s.kind.signed and s.source is not None and self._positive(s.source.name)
-            return s.kind.positive or s.kind.gaps or signed
-        if isinstance(s, Sum):
-            return all(self._positive(x.name) for x in s.terms)
-        if s is None or s.tensor:
-            return False
-        return all(s.factors.count(x) % 2 == 0 or self._positive(x.name) for x in s.factors)
-
     def tensors_of(self, signal: str) -> frozenset[str]:
         """All tensors that a signal is computed from."""
-        if signal not in self._behind:
+        if signal not in self.known:
             s = self.producer(signal)
             direct = {s.tensor.name} if isinstance(s, Product) and s.tensor else set()
             behind = direct.union(*(self.tensors_of(x.name) for x in s.inputs)) if s else direct
-            self._behind[signal] = frozenset(behind)
-        return self._behind[signal]
+            self.known[signal] = frozenset(behind)
+        found: frozenset[str] = self.known[signal]
+        return found
+
+    @cached_property
+    def known(self) -> dict[Hashable, Any]:
+        """Answers of functions of this network (``remembered``)."""
+        return {}
 
     def learns(self, signal: str) -> bool:
         """Is a signal computed from a tensor that trains?"""
         return not self.tensors_of(signal) <= self.frozen
 
-    @cached_property
-    def _behind(self) -> dict[str, frozenset[str]]:
-        return {}
-
     def is_held(self, signal: str) -> bool:
         """A gate held at its mean and slope."""
         statement = self.producer(signal)
         return isinstance(statement, Function) and statement.held
-
-    def terms(self, statement: Product, without: int | None = None) -> tuple[Term, ...]:
-        """A product as a sum of products written out to the tensors: a factor that is a tensor times signals, or a sum
-        of such, is replaced by these, so that a sum over experts meets their tensors first. Gates stay as they are.
-
-        Args:
-            without: position of a factor to leave out.
-        """
-        if (statement, without) not in self._terms:
-            self._terms[statement, without] = self._expanded(statement, without)
-        return self._terms[statement, without]
-
-    @cached_property
-    def _terms(self) -> dict[tuple[Product, int | None], tuple[Term, ...]]:
-        return {}
-
-    def _expanded(self, statement: Product, without: int | None) -> tuple[Term, ...]:
-        if statement.tensor:
-            factors = tuple(x for k, x in enumerate(statement.factors) if k != without)
-            return (Term((), (statement.tensor,), factors, statement.multipliers),)
-        gates = [k for k, x in enumerate(statement.factors) if self._gate(x)]
-        gates = gates if len(gates) < len(statement.factors) else gates[:-1]
-        weights = tuple(statement.factors[k] for k in gates if k != without)
-        terms, taken = [Term(weights, (), (), statement.multipliers)], statement.letters
-        for k, factor in enumerate(statement.factors):
-            if k in gates or k == without:
-                continue
-            parts = self._written_out(factor, taken)
-            taken += "".join(x.letters for part in parts for x in (*part.tensors, *part.signals))
-            terms = [
-                Term(t.weights, t.tensors + p.tensors, t.signals + p.signals, t.multipliers + p.multipliers)
-                for t in terms
-                for p in parts
-            ]
-        return tuple(terms)
-
-    def _gate(self, factor: Factor) -> bool:
-        statement = self.producer(factor.name)
-        return isinstance(statement, Function) and statement.gates
-
-    def _written_out(self, factor: Factor, taken: str) -> list[Term]:
-        statement = self.producer(factor.name)
-        if isinstance(statement, Sum):
-            letters = self.signals[factor.name]
-            renamed = dict(zip(letters, factor.letters, strict=True))
-            inner = [Factor(x.name, "".join(renamed[c] for c in x.letters)) for x in statement.terms]
-            return [term for x in inner for term in self._written_out(x, taken)]
-        if not (isinstance(statement, Product) and statement.tensor):
-            return [Term((), (), (factor,), ())]
-        renamed = dict(zip(self.signals[factor.name], factor.letters, strict=True))
-        for x in statement.letters:
-            if x not in renamed:
-                clash = x in taken or x in renamed.values()
-                renamed[x] = self.spare(self.axes[x], taken + "".join(renamed.values())) if clash else x
-
-        def named(f: Factor) -> Factor:
-            return Factor(f.name, "".join(renamed[c] for c in f.letters))
-
-        return [Term((), (named(statement.tensor),), tuple(map(named, statement.factors)), statement.multipliers)]
 
     def spare(self, axis: str, taken: str) -> str:
         """A letter of an axis that is not taken: one of the network's own, or one more."""
@@ -502,13 +327,24 @@ class Network:
         return axes
 
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def remembered(function: Callable[Concatenate[Network, P], T]) -> Callable[Concatenate[Network, P], T]:
+    """A function of a network that is computed once for each of its arguments."""
+
+    @wraps(function)
+    def once(network: Network, /, *args: P.args, **named: P.kwargs) -> T:
+        key = function, args, *named.items()
+        if key not in network.known:
+            network.known[key] = function(network, *args, **named)
+        found: T = network.known[key]
+        return found
+
+    return once
+
+
 SPARE = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ" + "".join(map(chr, range(0x0400, 0x0500)))
 """Letters for indices that meet twice: those that networks are written with first."""
 _SPARES = 4
-
-
-def _join(alike: dict[str, set[str]], pairs: Iterable[tuple[str, str]]) -> None:
-    """Letters of one index are one class."""
-    for x, y in pairs:
-        alike[x] |= alike[y]
-        alike |= dict.fromkeys(alike[x], alike[x])

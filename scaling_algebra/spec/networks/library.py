@@ -6,17 +6,16 @@ Adding one: a table in ``library.toml``. Read next: ``grammar.py`` (how equation
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator, Mapping
 from functools import cache
-from importlib.resources import files
 
 from scaling_algebra.errors import named
+from scaling_algebra.files import shipped
 
 from .grammar import network
 from .language import Network
 
-TEXTS = tomllib.loads((files(__package__) / "library.toml").read_text("utf-8"))
+TEXTS = shipped(__package__, "library.toml")
 """Title, roles and equations of every network, by name."""
 AXES: Mapping[str, str] = TEXTS.pop("axes")
 """Axes of their letters."""

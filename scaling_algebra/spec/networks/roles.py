@@ -14,6 +14,7 @@ from scaling_algebra.spec.axes import FIXED
 
 from .language import Function, Mode, Network, Product, Statement
 from .sums import ExpertSum, ends, experts
+from .terms import written_out
 
 
 @dataclass(frozen=True)
@@ -193,7 +194,7 @@ def _through(network: Network, statement: Statement, k: int) -> tuple[str, ...]:
 
 def _tensors(network: Network, statement: Product, k: int) -> tuple[str, ...]:
     """Tensors that the gradient at a factor of a product comes through there: its own, or those of what it gates."""
-    terms = network.terms(statement, without=k)
+    terms = written_out(network, statement, without=k)
     return tuple(x.name for x in terms[0].tensors) if len(terms) == 1 else ()
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from .language import Network, Product, Sum
+from .terms import written_out
 
 EXPERTS = ("M", "K")
 """Axes of experts."""
@@ -84,12 +85,12 @@ def ends(network: Network, signal: str) -> frozenset[str]:
         return frozenset[str]().union(*terms) if all(terms) else frozenset()
     if not isinstance(producer, Product):
         return frozenset()
-    here = frozenset(x.name for term in network.terms(producer) for x in term.tensors)
+    here = frozenset(x.name for term in written_out(network, producer) for x in term.tensors)
     return here or next(filter(None, (ends(network, x.name) for x in producer.factors)), here)
 
 
 def _found(network: Network, s: Product) -> ExpertSum:
-    gates = list(_weights(network, s) or (x.name for x in network.terms(s)[0].weights))
+    gates = list(_weights(network, s) or (x.name for x in written_out(network, s)[0].weights))
     sources = [x.name for x in s.factors if x.name not in gates]
     inside, entering, todo = set[str](), dict[str, None](), list(sources)
     while todo:

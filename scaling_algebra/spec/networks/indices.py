@@ -1,0 +1,80 @@
+"""What a network does along its indices: how many signals meet at one, and along which a mean is taken away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from .language import Function, Network, Product, remembered
+
+
+@remembered
+def tracked(network: Network) -> str:
+    """Letters whose dependence matters even where their axis does not grow: those of the axes that functions go
+    along."""
+    gates = (balanced(network, s, k) for s in network.aggregations for k in range(len(s.factors)))
+    along = {network.axes[x] for x in "".join((*(s.over for s in spreading(network)), *gates))}
+    return "".join(x for x, axis in network.letters.items() if axis in along)
+
+
+@remembered
+def centred(network: Network) -> frozenset[str]:
+    """Axes along which a mean is subtracted."""
+    means = "".join((tracked(network), *(s.over for s in network.norms if s.kind.centres)))
+    return frozenset(network.letters[x] for x in means)
+
+
+@remembered
+def spreading(network: Network) -> tuple[Function, ...]:
+    """The functions whose argument matters by its spread along an index: softmax, selections, gates of experts."""
+    along = (s for s in network.live if s.over)
+    return tuple(s for s in along if s.kind.kind == "softmax" or s.kind.selects or network.axes[s.over] == "M")
+
+
+@remembered
+def multiplicity(network: Network) -> Mapping[str, int]:
+    """For each index letter, the largest number of signals multiplied at that index, counting the factors of nested
+    products. Letters used for the same index of a signal or tensor count as one. A function counts as what it reads,
+    and what a tensor makes as one."""
+    held_by: dict[str, dict[str, int]] = {}
+    most, alike = dict.fromkeys(network.letters, 1), {x: {x} for x in network.letters}
+    for s in network.statements:
+        counts = []
+        for x in s.inputs:
+            pairs = list(zip(network.signals[x.name], x.letters, strict=True))
+            counts.append({c: held_by.get(x.name, {}).get(mine, 1) for mine, c in pairs})
+            _join(alike, pairs)
+        letters = {c for x in counts for c in x}
+        joined = sum if isinstance(s, Product) else max
+        held = {c: joined(x.get(c, 0) for x in counts) for c in letters}
+        most |= {c: max(most[c], number) for c, number in held.items()}
+        new = s.tensor.letters if isinstance(s, Product) and s.tensor else ""
+        if isinstance(s, Product) and s.tensor:
+            _join(alike, zip(network.tensors[s.tensor.name].letters, new, strict=True))
+        held_by[s.out] = {c: 1 if c in new else held.get(c, 1) for c in network.signals[s.out]}
+    return {c: max(most[x] for x in same) for c, same in alike.items()}
+
+
+def balanced(network: Network, statement: Product, k: int) -> str:
+    """Letters along which the gradient at a gate has no constant part that is larger than the rest.
+
+    Law: of x = sum_i gate_i h_i under a norm, the gradient is orthogonal to x, so sum_i gate_i df/dgate_i = 0, and
+    a gate with a mean leaves no room for a constant part.
+    """
+    uses = network.consumers(statement.out)
+    factor = statement.factors[k]
+    gate = network.producer(factor.name)
+    if statement.tensor or len(uses) != 1 or not isinstance(gate, Function):
+        return ""
+    above = uses[0][0]
+    if not isinstance(above, Function) or above.kind.kind != "norm" or above.kind.centres:
+        return ""
+    if not gate.gates or 0 not in gate.kind.powers or network.signals[statement.out] != above.over:
+        return ""
+    return "".join(x for x in factor.letters if x not in network.signals[statement.out])
+
+
+def _join(alike: dict[str, set[str]], pairs: Iterable[tuple[str, str]]) -> None:
+    """Letters of one index are one class."""
+    for x, y in pairs:
+        alike[x] |= alike[y]
+        alike |= dict.fromkeys(alike[x], alike[x])

@@ -1,0 +1,73 @@
+"""Products written out to the tensors: what a sum over experts is a sum of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .language import Factor, Function, Network, Product, Sum, remembered
+
+
+@dataclass(frozen=True)
+class Term:
+    """One product that a statement is a sum of, written out to the tensors: ``weights * tensors * signals``.
+
+    Attributes:
+        weights: signals that gate the others.
+        tensors: by role.
+        signals: what the tensors act on.
+        multipliers: deterministic factors, by name.
+    """
+
+    weights: tuple[Factor, ...]
+    tensors: tuple[Factor, ...]
+    signals: tuple[Factor, ...]
+    multipliers: tuple[str, ...]
+
+
+@remembered
+def written_out(network: Network, statement: Product, without: int | None = None) -> tuple[Term, ...]:
+    """A product as a sum of products written out to the tensors: a factor that is a tensor times signals, or a sum
+    of such, is replaced by these, so that a sum over experts meets their tensors first. Gates stay as they are.
+
+    Args:
+        without: position of a factor to leave out.
+    """
+    if statement.tensor:
+        factors = tuple(x for k, x in enumerate(statement.factors) if k != without)
+        return (Term((), (statement.tensor,), factors, statement.multipliers),)
+    gates = [k for k, x in enumerate(statement.factors) if _gate(network, x)]
+    gates = gates if len(gates) < len(statement.factors) else gates[:-1]
+    weights = tuple(statement.factors[k] for k in gates if k != without)
+    found, taken = [Term(weights, (), (), statement.multipliers)], statement.letters
+    for k, factor in enumerate(statement.factors):
+        if k in gates or k == without:
+            continue
+        parts = _parts(network, factor, taken)
+        taken += "".join(x.letters for part in parts for x in (*part.tensors, *part.signals))
+        found = [
+            Term(t.weights, t.tensors + p.tensors, t.signals + p.signals, t.multipliers + p.multipliers)
+            for t in found
+            for p in parts
+        ]
+    return tuple(found)
+
+
+def _gate(network: Network, factor: Factor) -> bool:
+    statement = network.producer(factor.name)
+    return isinstance(statement, Function) and statement.gates
+
+
+def _parts(network: Network, factor: Factor, taken: str) -> list[Term]:
+    statement = network.producer(factor.name)
+    if isinstance(statement, Sum):
+        renamed = dict(zip(network.signals[factor.name], factor.letters, strict=True))
+        return [term for x in statement.terms for term in _parts(network, x.renamed(renamed), taken)]
+    if not (isinstance(statement, Product) and statement.tensor):
+        return [Term((), (), (factor,), ())]
+    renamed = dict(zip(network.signals[factor.name], factor.letters, strict=True))
+    for x in statement.letters:
+        if x not in renamed:
+            clash = x in taken or x in renamed.values()
+            renamed[x] = network.spare(network.axes[x], taken + "".join(renamed.values())) if clash else x
+    tensor, factors = statement.tensor.renamed(renamed), tuple(x.renamed(renamed) for x in statement.factors)
+    return [Term((), (tensor,), factors, statement.multipliers)]
