@@ -1,14 +1,13 @@
-"""Reads every causal language model with experts that transformers has, and derives it in a fresh process.
+"""The level at which every causal language model of transformers is answered, read at small sizes.
 
-Run: ``python benchmarks/families.py run [FAMILY...]`` (an hour; needs transformers; goes on where it stopped), then
-``... tell``, which prints a table. Families with the same equations are derived once.
+Run: ``python benchmarks/families.py run [FAMILY...]`` (ten CPU minutes; needs transformers; goes on where it stopped),
+then ``... tell``, which prints a table. ``... plans`` times plans of some.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -16,61 +15,41 @@ import click
 from fresh import fresh
 
 EVIDENCE = Path(__file__).parents[1] / "verify" / "evidence" / "families.json"
-SECONDS = 60
-"""CPU seconds of a reading, and of a derivation."""
+SECONDS = 20
+"""CPU seconds of a reading."""
 READ = """
 import json, signal, sys, tempfile
 from pathlib import Path
 from transformers import AutoConfig
 from scaling_algebra.errors import UsageError
-from scaling_algebra.verify.tracing import traced
+from scaling_algebra.verify.tracing.shapes import read
 from scaling_algebra.verify.tracing.sources import build_of
 def late(*_): raise UsageError(f"after {sys.argv[1]} s")
-signal.signal(signal.SIGALRM, late)
+signal.signal(signal.SIGPROF, late)
 for family in sys.argv[2:]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "config.json")
-        path.write_text(json.dumps(AutoConfig.for_model(family).to_dict(), default=str))
-        signal.alarm(int(sys.argv[1]))
+        signal.setitimer(signal.ITIMER_PROF, int(sys.argv[1]))
         try:
-            model = traced(*build_of(f"hf:{path}"))
-            row = {"read": model.error, "network": model.text}
+            path.write_text(json.dumps(AutoConfig.for_model(family).to_dict(), default=str))
+            model = read(*build_of(f"hf:{path}"))
+            row = {"by shape": model.network.unread} if model.network.unread else {"read": float(f"{model.error:.1e}")}
         except UsageError as error:
-            row = {"refused": str(error).replace(f"{path}: ", "")}
+            row = {"refused": str(error)}
         except Exception as error:
             row = {"refused": f"{type(error).__name__}: {error}"}
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+    row = {k: " ".join(v.replace(f"{path}: ", "").split())[:300] if isinstance(v, str) else v for k, v in row.items()}
     print(json.dumps({"family": family, **row}), flush=True)
-"""
-DERIVE = """
-import json, sys
-from scaling_algebra import derive
-from scaling_algebra.errors import UsageError
-from scaling_algebra.spec.networks.files import from_toml
-network = from_toml(sys.argv[1], "traced")
-ray = ",".join(f"{x}={int(x in ('N', 'N_e'))}" for x in ("N", "N_e", "M") if x in network.axes.values())
-try:
-    d = derive(ray=ray, optimizer="adam", parameterization="mup", network=network)
-    print(json.dumps({"derived": sorted({f"{d[name].init_std}, {d[name].lr}" for name in d})}))
-except UsageError as error:
-    print(json.dumps({"not derived": str(error)}))
 """
 
 
 def families() -> list[str]:
-    """Names of configurations with experts that ``AutoModelForCausalLM`` builds."""
-    from transformers import CONFIG_MAPPING, AutoConfig
+    """Names of configurations that ``AutoModelForCausalLM`` builds."""
+    from transformers import CONFIG_MAPPING
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-    found = []
-    for family in sorted(set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES) & set(CONFIG_MAPPING)):
-        try:
-            sizes = AutoConfig.for_model(family).to_dict()
-        except Exception:  # of a configuration that has no defaults
-            continue
-        if any("expert" in str(k) and type(v) is int for k, v in sizes.items()):
-            found.append(family)
-    return found
+    return sorted(set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES) & set(CONFIG_MAPPING))
 
 
 def kept() -> dict[str, dict[str, Any]]:
@@ -86,15 +65,6 @@ def rows(code: str, *arguments: str, limit: int = 0) -> list[dict[str, Any]]:
     return [json.loads(line) for line in fresh(code, *arguments, limit=limit).out.splitlines() if line.startswith("{")]
 
 
-def nameless(network: str) -> str:
-    """A digest of the equations, with names in the order in which they come."""
-    names: dict[str, str] = {}
-    equations = re.sub(
-        r"\w{2,}(?=\[|\s+=)", lambda m: names.setdefault(m[0], f"n{len(names)}"), network.partition('"""')[2]
-    )
-    return sha256(equations.encode()).hexdigest()[:12]
-
-
 @click.group()
 def main() -> None:
     pass
@@ -103,34 +73,13 @@ def main() -> None:
 @main.command()
 @click.argument("names", nargs=-1)
 def run(names: tuple[str, ...]) -> None:
-    """Those that are named again, or all that were not read or derived yet."""
-    done = {k: v for k, v in kept().items() if k not in names}
-    told = {"refused", "derived", "not derived"}
-    asked = names or [f for f in families() if not told & done.get(f, {}).keys()]
-    networks: dict[str, list[str]] = {}
-    for row in rows(READ, str(SECONDS), *asked) if asked else []:
-        family, network = row.pop("family"), row.pop("network", "")
-        done[family] = row | ({"equations": nameless(network)} if network else {})
-        networks.setdefault(nameless(network), []).append(network)
-    keep(done)
-    for key, group in list(alike(done).items()):
-        known = next((done[f] for f in group if told & done[f].keys()), None)
-        if known is None and key not in networks:
-            continue
-        found = known or next(
-            iter(rows(DERIVE, networks[key][0], limit=SECONDS)), {"not derived": f"after {SECONDS} s"}
-        )
-        done |= {family: done[family] | {k: v for k, v in found.items() if k != "read"} for family in group}
+    """Those that are named again, or all that were not read yet, ten to a process."""
+    asked = names or [f for f in families() if f not in kept()]
+    for k in range(0, len(asked), 10):
+        done = kept()
+        for row in rows(READ, str(SECONDS), *asked[k : k + 10]):
+            done[row.pop("family")] = row
         keep(done)
-
-
-def alike(done: dict[str, dict[str, Any]]) -> dict[str, list[str]]:
-    """Families by their equations."""
-    groups: dict[str, list[str]] = {}
-    for family, row in done.items():
-        if "equations" in row:
-            groups.setdefault(row["equations"], []).append(family)
-    return groups
 
 
 PLAN = """
@@ -175,7 +124,7 @@ def plans(names: tuple[str, ...], optimizer: str) -> None:
     for name in names or PLANS:
         family, more = PLANS[name]
         sizes = json.dumps({**WIDTH, **OUTER, **ACTIVE, **more})
-        spent = fresh(PLAN, family, optimizer, sizes, limit=5 * SECONDS)
+        spent = fresh(PLAN, family, optimizer, sizes, limit=300)
         last = (spent.out or spent.err or "killed").strip().splitlines()[-1]
         click.echo(f"| {name} | {spent.cpu:.0f} s | {spent.megabytes:.0f} MB | {last[:120]} |")
 
@@ -183,17 +132,13 @@ def plans(names: tuple[str, ...], optimizer: str) -> None:
 @main.command()
 def tell() -> None:
     """How many, which, why."""
-    rows: dict[str, list[str]] = {}
+    found: dict[str, list[str]] = {}
     for family, row in sorted(kept().items()):
-        if "refused" in row:
-            how = "refused: " + re.sub(r"^model\.\S*: ", "", row["refused"]).partition("; ")[0].partition(" (")[0]
-        else:
-            how = (
-                "read and derived" if "derived" in row else f"read; not derived: {row.get('not derived', 'not tried')}"
-            )
-        rows.setdefault(how[:160], []).append(family)
-    for how, found in sorted(rows.items(), key=lambda row: -len(row[1])):
-        click.echo(f"| {how} | {len(found)} | {', '.join(found)} |")
+        how, why = next(iter(row.items()))
+        why = re.sub(r"^\S*: ", "", str(why)).partition("; ")[0].partition(" (")[0][:120]
+        found.setdefault(how if how == "read" else f"{how}: {why}", []).append(family)
+    for how, names in sorted(found.items(), key=lambda row: -len(row[1])):
+        click.echo(f"| {how} | {len(names)} | {', '.join(names)} |")
 
 
 if __name__ == "__main__":

@@ -233,7 +233,7 @@ WHERE = options(
 
 TRACED = "scaling_algebra.traced"
 """The key in the context of a command: the name of a module that ``--model`` gives, and then what was read."""
-TRACING = "scaling_algebra.verify.tracing.commands"
+TRACING = "scaling_algebra.verify.tracing.sources"
 """The module that reads it; loaded by name, since only verify imports torch."""
 
 

@@ -17,6 +17,7 @@ from functools import cached_property
 
 from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.signals import Rung
+from scaling_algebra.counting.store import Meter
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.answers import CLOSELY, QUICK
 from scaling_algebra.dynamics.run import unknowns
@@ -109,7 +110,6 @@ class Solver:
         self.network, self.ray, self.optimizer, self.effort = network, ray, optimizer, effort
         self._algebras: dict[Rung, Algebra] = {} if algebras is None else algebras
         self._last: Analysis | None = None
-        self._meter = self._fresh(Structure().point(network, {})).meter
         self._solved: dict[tuple[str, Structure], list[dict[str, Fraction]]] = {}
 
     def solve(
@@ -471,6 +471,11 @@ class Solver:
     def _shown(self, demand: Demand, look: Analysis, work: int | None) -> bool:
         with self._within(work):
             return met(demand, look)
+
+    @cached_property
+    def _meter(self) -> Meter:
+        """What counts the work; an answer by shape has no run that it would count."""
+        return self._fresh(Structure().point(self.network, {})).meter
 
     def _within(self, work: int | None) -> AbstractContextManager[None]:
         """No more than this work inside, if not all of it is asked for."""

@@ -82,7 +82,7 @@ def command(
 
 def _slopes(a: Audit) -> dict[Key, str]:
     """Measured slope of every disagreement of a signal, as text."""
-    from scaling_algebra.verify.studies.slopes import slopes  # torch is loaded here
+    from scaling_algebra.verify.studies.blocks import slopes  # torch is loaded here
 
     signals = {
         c.key: (c.derivation, c.printed.quantity, c.printed.step)

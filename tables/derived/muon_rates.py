@@ -14,6 +14,7 @@ from scaling_algebra.spec.axes import REGIMES
 
 from .scaling_tables import heads, setting
 from .signal_tables import growth
+from .texts import told
 
 FACTORS = {
     "muon": Label("1"),
@@ -36,20 +37,8 @@ def table_muon() -> Grid:
         rows += [Row(group, Label(role), tuple(Cell((setting(d, role, "lr"),)) for d in found)) for role in TENSORS]
     return Grid(
         "muon",
-        "Muon in public code",
-        r"Learning rate $\eta$ to give to an implementation that multiplies the step of a matrix by a factor of its "
-        "shape; AdamW trains the other tensors.",
-        heads("regime", "tensor"),
-        ((Label("factor"), tuple(FACTORS.values())),),
-        tuple(rows),
-        (
-            "sqrt(max(1, out/in)): KellerJordan/Muon (muon.py), modded-nanogpt (train_gpt.py), torch.optim.Muon by "
-            "default, NorMuon's code, Megatron-LM's shape_scaling.",
-            "0.2 sqrt(max(out, in)): Moonlight (toy_train.py), torch's match_rms_adamw, microsoft/dion's rms_norm; "
-            "Megatron-LM's spectral, without 0.2.",
-            "sqrt(out/in): Megatron-LM's unit_rms_norm, microsoft/dion's spectral_norm.",
-            "0.2 sqrt(out in) over the Frobenius norm after a second moment for each neuron: NorMuon's paper "
-            "(2510.05491). Its code keeps the norm instead.",
-            "Gradients of rank Theta(1). At full rank the two factors with 0.2 give steps of one Frobenius norm.",
-        ),
+        **told("muon"),
+        heads=heads("regime", "tensor"),
+        columns=((Label("factor"), tuple(FACTORS.values())),),
+        rows=tuple(rows),
     )

@@ -18,6 +18,7 @@ from scaling_algebra.spec.networks.library import ARCHITECTURES, MOE_BLOCK
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
 
 from .signal_tables import growth
+from .texts import told
 
 OPTIMIZERS = {"sgd": "SGD", "adam": "Adam"}
 QUANTITIES = {
@@ -27,7 +28,6 @@ QUANTITIES = {
 }
 KINDS = {"input": "input-like", "hidden": "hidden-like", "readout": "output-like"}
 BOTH = ("mup", "mssp")
-CERTIFIED = "Derived by exact power counting from the desiderata, every demand checked with a certificate"
 
 
 def setting(d: Derivation, role: str, what: str) -> Piece | None:
@@ -51,17 +51,10 @@ def table_b1() -> Grid:
     titles = tuple(Label(title) for title in OPTIMIZERS.values())
     return Grid(
         "b1",
-        "Table B.1 of the MSSP paper",
-        rf"Init std $\sigma$, learning rate $\eta$ and Adam $\epsilon$ of each MoE tensor under $\mu$P and MSSP. "
-        f"{CERTIFIED}, on the ray of each regime; aggregation multiplier {_multiplier(derivations.values())}.",
-        heads("tensor", "quantity"),
-        tuple((Label(f"Regime {r}", f"Regime {r} ({growth(ray)})"), titles) for r, ray in REGIMES.items()),
-        _rows(tensors, QUANTITIES, lambda role, what: [_both(derivations, column, role, what) for column in columns]),
-        (
-            r"$\mu$P | MSSP where they differ. Axes that do not grow in a regime carry no power.",
-            "tied: all experts start from the same values. 0: zero init.",
-            r"MSSP has zero init of the readout; every other tensor scales as in $\mu$P.",
-        ),
+        **told("b1", multiplier=_multiplier(derivations.values())),
+        heads=heads("tensor", "quantity"),
+        columns=tuple((Label(f"Regime {r}", f"Regime {r} ({growth(ray)})"), titles) for r, ray in REGIMES.items()),
+        rows=_rows(tensors, QUANTITIES, lambda role, what: [_both(derivations, x, role, what) for x in columns]),
     )
 
 
@@ -101,20 +94,10 @@ def table_b2() -> Grid:
         rows.append(Row(_capital(Label(name, name)), Label("multiplier"), cells))
     return Grid(
         "b2",
-        "Table B.2 of the MSSP paper",
-        r"MSSP with AdamW: init std $\sigma$, learning rate $\eta$ and $\epsilon$ of each tensor, and the multipliers, "
-        r"on a residual stream of $L$ blocks. "
-        rf"{CERTIFIED}, on the ray of each regime with $L \asymp n^{{{DEPTH}}}$.",
-        heads("tensor", "quantity"),
-        ((Label(""), tuple(Label(f"Regime {r.name}") for r in rays)),),
-        tuple(rows),
-        (
-            "tied: all experts start from the same values. 0: zero init.",
-            r"Hidden and bias are those of a branch of two dense layers; without experts MSSP is $\mu$P.",
-            r"On the ray of a regime $K$ grows as $M$ does; where it grows more slowly, the aggregation multiplier is "
-            r"$K^{-1}$ and the init std of expert out in regime II is $K^{1/2}$.",
-            r"The product of learning rate and weight decay stays the same.",
-        ),
+        **told("b2", depth=DEPTH),
+        heads=heads("tensor", "quantity"),
+        columns=((Label(""), tuple(Label(f"Regime {r.name}") for r in rays)),),
+        rows=tuple(rows),
     )
 
 
@@ -132,17 +115,10 @@ def table_g1() -> Grid:
     ]
     return Grid(
         "g1",
-        "Table G.1 of the MSSP paper, half without weight multipliers",
-        r"Init std $\sigma$ and SGD learning rate $\eta$ in dense MLPs of width $N$. SP, NTP and mean field are "
-        r"definitions with weight multipliers; a multiplier $\alpha$ is moved into $\sigma \to \alpha \sigma$ and "
-        rf"$\eta \to \alpha^2 \eta$. $\mu$P: {CERTIFIED[0].lower()}{CERTIFIED[1:]}, on the ray $N \asymp n$.",
-        heads("parameterization", "quantity"),
-        ((Label(""), tuple(map(Label, KINDS.values()))),),
-        rows,
-        (
-            r"SP has one learning rate $N^{-c}$ for all tensors; $c$ is free and shown as 0.",
-            *([f"Equal: {' and '.join(same)}."] if len(same) > 1 else []),
-        ),
+        **told("g1", *([f"Equal: {' and '.join(same)}."] if len(same) > 1 else [])),
+        heads=heads("parameterization", "quantity"),
+        columns=((Label(""), tuple(map(Label, KINDS.values()))),),
+        rows=rows,
     )
 
 
@@ -162,13 +138,10 @@ def table_g2() -> Grid:
 
     return Grid(
         "g2",
-        "Table G.2 of the MSSP paper",
-        rf"$\mu$P exponents by kind of tensor in a dense MLP of width $N$: {_convention('bcd')}. {CERTIFIED}, on the "
-        r"ray $N \asymp n$.",
-        heads("", "tensor"),
-        ((Label(""), tuple(head(*column) for column in shown)),),
-        tuple(Row(Label(""), Label(kind), tuple(cell(role, *x) for x in shown)) for role, kind in KINDS.items()),
-        ("$b$ holds for SGD and for Adam.",),
+        **told("g2", convention=_convention("bcd")),
+        heads=heads("", "tensor"),
+        columns=((Label(""), tuple(head(*column) for column in shown)),),
+        rows=tuple(Row(Label(""), Label(kind), tuple(cell(role, *x) for x in shown)) for role, kind in KINDS.items()),
         sections=True,
     )
 
@@ -191,18 +164,18 @@ def table_routers(name: str, optimizer: str) -> Grid:
 
     return Grid(
         name,
-        f"Table {name[-1]} of the routers paper",
-        r"$\mu$P exponents of the layers of an MoE block with a fixed number of linear experts and a "
-        f"{_gate(SIGMOID)}, {OPTIMIZERS[optimizer]}: {_convention(letters)}. {CERTIFIED}, on the ray "
-        rf"$N \asymp n$. The same numbers come out for a {_gate(SAME[0])} and for a {_gate(SAME[1])}.",
-        heads("", "layer"),
-        ((Label(""), tuple(Label(x, f"${x}$") for x in letters)),),
-        tuple(Row(Label(""), Label(title), cells(SIGMOID, role)) for role, title in LAYERS.items()),
-        (
-            "With a plain softmax gate the part of the router gradient that all experts share cancels exactly, and no "
-            r"$\mu$P was found: with these exponents the router changes by $n^{-1/2}$, and larger ones diverge one "
-            "update later.",
+        **told(
+            "routers",
+            number=name[-1],
+            gate=_gate(SIGMOID),
+            optimizer=OPTIMIZERS[optimizer],
+            convention=_convention(letters),
+            same=_gate(SAME[0]),
+            other=_gate(SAME[1]),
         ),
+        heads=heads("", "layer"),
+        columns=((Label(""), tuple(Label(x, f"${x}$") for x in letters)),),
+        rows=tuple(Row(Label(""), Label(title), cells(SIGMOID, role)) for role, title in LAYERS.items()),
         sections=True,
     )
 
@@ -219,18 +192,10 @@ def table_transfer1() -> Grid:
     )
     return Grid(
         "transfer1",
-        "Table 1 of the HP-transfer paper",
-        r"Init std $\sigma$ and Adam learning rate $\eta$ of the MoE tensors where width $N$ ($n_\mathrm{embd}$ in the "
-        r"paper), expert width $N_e$ ($n_\mathrm{hid}$) and number of experts $M$ ($n_\mathrm{exp}$) grow together, "
-        f"{growth(REGIMES['III'])}. {CERTIFIED}; aggregation multiplier {_multiplier(derivations.values())}.",
-        heads("", "tensor"),
-        ((Label(""), tuple(shown.values())),),
-        rows,
-        (
-            r"$\mu$P | MSSP where they differ. tied: all experts start from the same values.",
-            "Expert biases are not in the block.",
-            r"On this ray all axes grow alike, so that it fixes only the sum of the exponents in a cell.",
-        ),
+        **told("transfer1", growth=growth(REGIMES["III"]), multiplier=_multiplier(derivations.values())),
+        heads=heads("", "tensor"),
+        columns=((Label(""), tuple(shown.values())),),
+        rows=rows,
         sections=True,
     )
 

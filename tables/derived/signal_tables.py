@@ -22,6 +22,8 @@ from scaling_algebra.spec.axes import REGIMES, Ray
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
 from scaling_algebra.tables import published
 
+from .texts import told
+
 STEPS = (0, 1, 2)
 UNDECIDED = "undecided"
 WHOLES = ("g1.expert", "g1.router")
@@ -40,7 +42,6 @@ PARTS = {
 }
 """Section of a quantity: that of the first pattern that fits."""
 NAMES = ("j32", "j34", "j43", "j45")
-WHERE = r"$v = [\dot\phi_{i,t} \langle h_t^{3,i}, W_t^4 \rangle]_i$; $\Delta_t$ is the change since $t = 0$."
 
 
 @cache
@@ -54,17 +55,23 @@ def signal_table(name: str) -> Grid:
     symbols += [(name, rf"\Delta_t {tensor}") for name, tensor in UPDATES.items()]
     rows = tuple(_row(what, symbol, _cells(look, what)) for what, symbol in symbols)
     steps = tuple(Label(f"t={t}", f"$t = {t}$") for t in STEPS)
-    goal = PARAMETERIZATIONS[parameterization].title.replace("muP", r"$\mu$P")
+    used = {x for row in rows for shown in row.cells[-1].values if shown for x in str(shown).split("+")}
     return Grid(
         name,
-        f"Signal table of {printed['table']['section']} of the MSSP paper",
-        f"Entry sizes after $t$ updates of SGD under {goal}, readout init {readout}, on the ray of regime {regime} "
-        f"({growth(REGIMES[regime])}), in the minimal MoE block. Derived by exact power counting from the "
-        f"parameterization that the desiderata of {goal} give; every exponent is certified.",
-        (Label("part"), Label("quantity", "Quantity")),
-        ((Label(""), (*steps, Label("mechanism", "Mechanism"))),),
-        rows,
-        (*_legend(rows), *_starts(d)),
+        **told(
+            "signals",
+            *_starts(d),
+            section=printed["table"]["section"],
+            goal=PARAMETERIZATIONS[parameterization].title.replace("muP", r"$\mu$P"),
+            readout=readout,
+            regime=regime,
+            growth=growth(REGIMES[regime]),
+            last=str(STEPS[-1]),
+            letters="; ".join(f"{letter}: {title}" for letter, title in TITLES.items() if letter in used),
+        ),
+        heads=(Label("part"), Label("quantity", "Quantity")),
+        columns=((Label(""), (*steps, Label("mechanism", "Mechanism"))),),
+        rows=rows,
         sections=True,
     )
 
@@ -116,19 +123,6 @@ def _mechanisms(look: Analysis, name: str, t: int) -> list[str]:
     several = (mechanisms(monomial(run.algebra, read, kernel)) for kernel in run.algebra.leading(read))
     ranked = {tuple(sorted({order.index(m.letter) for m in one})) for one in several}
     return ["+".join(order[k] for k in ranks) for ranks in sorted(ranked, key=lambda ranks: (len(ranks), ranks))]
-
-
-def _legend(rows: tuple[Row, ...]) -> tuple[str, ...]:
-    used = {x for row in rows for shown in row.cells[-1].values if shown for x in str(shown).split("+")}
-    letters = "; ".join(f"{letter}: {title}" for letter, title in TITLES.items() if letter in used)
-    return (
-        WHERE,
-        "0: exactly zero.",
-        f"Mechanism: what the leading monomials at $t = {STEPS[-1]}$ do (MSSP paper, App. I.7). {letters}. "
-        "Plus signs join what one monomial does; monomials that tie are separated by or, and of those with the same "
-        "unmatched tensors one is named.",
-        "The updates are added to what the paper prints; their mechanisms are those of their gradient and their input.",
-    )
 
 
 def _starts(d: Derivation) -> list[str]:

@@ -24,6 +24,8 @@ from scaling_algebra.spec.parameterizations import Abc, mean_field, ntp, sp
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import Scaling
 
+from .texts import told
+
 HALF = Fraction(1, 2)
 
 MLP = architecture("mlp")
@@ -109,22 +111,10 @@ def table_everett() -> Grid:
         rows += [Row(title, Label(LAYERS[role]), tuple(row)) for role, row in cells.items()]
     return Grid(
         "everett",
-        "Largest stable learning rates per layer",
-        "Dense MLP of width $N$, one hidden layer, with the inits and multipliers of four parameterizations: the "
-        "largest learning rate of every layer at which activations and logits stay $O(1)$. full, none: from sizes, "
-        r"with $|\Delta W x| = N^p |\Delta W| |x|$, $p = 1$ and $p = 1/2$. engine: with the alignment that training "
-        "makes, certified for $t \\leq 2$.",
-        (Label("parameterization", "Parameterization"), Label("layer", "Layer")),
-        tuple((label, tuple(map(Label, (*ALIGNMENTS, "engine")))) for label, _ in OPTIMIZERS.values()),
-        tuple(rows),
-        (
-            f"Full alignment and the engine differ for {', '.join(changed)}: there the change of the features meets a "
-            "readout that it is aligned with, so that the logits grow by $N^{1/2}$ unless the layers below move less. "
-            "In all other cells they agree: one sample aligns fully.",
-            "Epsilon of Adam is negligible. A rate of Adafactor is relative to the rms of its tensor.",
-            "The question, the parameterizations and the two assumptions are those of Everett et al. (2024), "
-            "arXiv 2407.05872; every cell is computed here.",
-        ),
+        **told("everett", changed=", ".join(changed)),
+        heads=(Label("parameterization", "Parameterization"), Label("layer", "Layer")),
+        columns=tuple((label, tuple(map(Label, (*ALIGNMENTS, "engine")))) for label, _ in OPTIMIZERS.values()),
+        rows=tuple(rows),
     )
 
 

@@ -65,6 +65,7 @@ def test_five_cells_and_three_walls_under_mup(rule):
     assert {str(w) for w in p.walls} == {"N_e + M = N", "M = N", "N_e = N"}
     assert [c.name for c in p.cells] == ["A", "B", "C", "D", "E"]
     assert [c.holds for c in p.cells] == [False, True, True, True, True] and all(e.holds for e in p.edges)
+    assert p.cells[0].scaling is None and "N_e + M <= N" in p.cells[0].inequalities  # where experts are few and narrow
     area = sum(
         abs(sum(x0 * y1 - x1 * y0 for (x0, y0), (x1, y1) in zip(c.corners, c.corners[1:] + c.corners[:1], strict=True)))
         for c in p.cells
@@ -128,12 +129,6 @@ def test_a_second_formula_on_a_cell_is_said(monkeypatch):
     monkeypatch.setattr(maps, "_holds", lambda *_: True)
     p = chart(MUP, optimizer("sgd"))
     assert sum(len(c.also) for c in p.cells) == 3 and str(p).count("; so is the formula of cell ") == 3
-
-
-def test_no_mup_where_experts_are_few_and_narrow(mup):
-    """M + N_e < N: nothing is found, and the wall is where muP ends."""
-    (empty,) = (c for c in mup.cells if c.scaling is None)
-    assert empty.name == "A" and "N_e + M <= N" in empty.inequalities
 
 
 def test_regimes_lie_on_walls(mup):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from scaling_algebra.verify.judging.fit import Verdict
-from scaling_algebra.verify.studies import digits
+from scaling_algebra.verify.studies import rules
 from scaling_algebra.verify.studies.clusters import DISTRIBUTIONS, Schedule, Switch, examples, signals
 from scaling_algebra.verify.studies.findings import Conditions
 from scaling_algebra.verify.studies.runner import EXPERIMENTS
@@ -60,11 +60,11 @@ def test_a_single_expert_stays_below_the_ceiling():
 
 def test_the_mean_of_a_gradient_is_without_its_noise():
     """More batches, less noise of the mean: the estimate stays."""
-    mixture = digits.Mixture(4, digits.Rates(-8, steps=20), Conditions("cpu", (), 8))
+    mixture = rules.Mixture(4, rules.Rates(-8, steps=20), Conditions("cpu", (), 8))
     few, _ = mixture.gradient()
-    digits.SAMPLES, kept = 256, digits.SAMPLES
+    rules.SAMPLES, kept = 256, rules.SAMPLES
     try:
         many, noise = mixture.gradient()
     finally:
-        digits.SAMPLES = kept
+        rules.SAMPLES = kept
     assert np.median(few / many) == pytest.approx(1, abs=0.1) and (noise > 0).all()

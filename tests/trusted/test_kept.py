@@ -332,7 +332,7 @@ def build(sizes):
 
 
 def test_transfer_goes_on_from_finished_pieces(tmp_path, monkeypatch):
-    from scaling_algebra.verify.studies import sweep
+    from scaling_algebra.verify.studies import transfer as sweep
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mlp.py").write_text(MLP, encoding="utf-8")
@@ -346,7 +346,7 @@ def test_transfer_goes_on_from_finished_pieces(tmp_path, monkeypatch):
 
     monkeypatch.setattr(sweep, "trained", counted)
     cut = run(*TRANSFER, "--resume", tmp_path / "kept")
-    assert cut.exit_code == 130 and "same command again" in cut.stderr
+    assert (cut.exit_code, "same command again" in cut.stderr) == (130, True), cut.stderr
     again = run(*TRANSFER, "--resume", tmp_path / "kept", "--format", "json")
     assert again.exit_code == whole.exit_code and len(trained) == 5 + 30 - 4
     assert json.loads(again.output)["parameterizations"] == json.loads(whole.output)["parameterizations"]

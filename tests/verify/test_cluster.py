@@ -28,7 +28,7 @@ def reports(folder):
 def test_two_processes_write_the_report_of_one(tmp_path, monkeypatch):
     monkeypatch.setattr(pool, "WORTH", 0)
     one, two = run(*VERIFY, "-o", tmp_path / "one"), run(*VERIFY, "--workers", "2", "-o", tmp_path / "two")
-    assert one.exit_code == two.exit_code and not one.stderr and not two.stderr, two.output
+    assert one.exit_code == two.exit_code and not one.stderr and not two.stderr, (one.stderr, two.stderr)
     assert reports(tmp_path / "one") == reports(tmp_path / "two")
 
 

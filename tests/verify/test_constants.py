@@ -1,5 +1,7 @@
 """Modules whose equations have constants: right answers, what stays refused, and a planted fault of each mechanism."""
 
+from fractions import Fraction
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -9,6 +11,7 @@ from torch.nn import functional as F
 from scaling_algebra import derive, plan
 from scaling_algebra.errors import UsageError
 from scaling_algebra.verify.tracing import Unreadable, fixed, rules, traced
+from scaling_algebra.verify.tracing.shapes import read
 
 INPUT, HIDDEN, READOUT = ("1", "1"), ("N^(-1/2)", "N^-1"), ("N^-1", "N^-1")
 
@@ -29,7 +32,8 @@ class Module(nn.Module):
         super().__init__()
         self.run = run
         for name, part in parts.items():
-            self.register_buffer(name, part) if isinstance(part, torch.Tensor) else setattr(self, name, part)
+            constant = isinstance(part, torch.Tensor) and not isinstance(part, nn.Parameter)
+            self.register_buffer(name, part) if constant else setattr(self, name, part)
 
     def forward(self, *inputs):
         return self.run(self, *inputs)
@@ -114,9 +118,92 @@ def cell(m, x):
 CELL = of(cell, drawn(2, 4), lambda n: {"a": linear(4, n), "c": linear(n, 3), **{x: linear(n, n) for x in "rzw"}})
 
 
+def conv(i, o):
+    return nn.Conv1d(i, o, 3, padding=1, bias=False)
+
+
+def between(f):
+    """Something between two layers, and before the last."""
+    return of(
+        lambda m, x: m.c(f(m, m.b(torch.tanh(m.a(x))))),
+        drawn(2, 4),
+        lambda n: {"a": linear(4, n), "b": linear(n, n), "c": linear(n, 3)},
+    )
+
+
+POOLED = of(
+    lambda m, x: m.c(F.max_pool1d(m.b(torch.relu(m.a(x))), 2, padding=1).mean(2)),
+    drawn(1, 3, 4),
+    lambda n: {"a": conv(3, n), "b": conv(n, n), "c": linear(n, 3)},
+)
+RECURRENT = {
+    kind: of(
+        lambda m, x: m.c(m.b(x)[0]),
+        drawn(1, 2, 4),
+        lambda n, kind=kind: {"b": getattr(nn, kind)(4, n, batch_first=True, bias=False), "c": linear(n, 3)},
+    )
+    for kind in ("GRU", "LSTM", "RNN")
+}
+
+
+NORMED = of(
+    lambda m, x: m.c(torch.relu(m.n(m.a(x))).mean(2)),
+    drawn(2, 3, 4),
+    lambda n: {"a": conv(3, n), "n": nn.BatchNorm1d(n, affine=False), "c": linear(n, 3)},
+)
+
+
+def soft_experts(m, x):
+    """Soft MoE: every slot of an expert is a mean of tokens, every token one of slots."""
+    h = m.a(x)
+    logits = torch.einsum("td,dms->tms", h, m.phi)
+    y = torch.einsum("tms,td->msd", logits.softmax(0), h)
+    y = torch.einsum("msk,mkd->msd", torch.relu(torch.einsum("msd,mdk->msk", y, m.up)), m.down)
+    return m.c(h + torch.einsum("tms,msd->td", logits.flatten(1).softmax(-1).unflatten(1, (-1, 2)), y))
+
+
+def soft_moe(sizes):
+    n, k, m = (sizes[x] for x in ("N", "N_e", "M"))
+    shapes = {"phi": (n, m, 2), "up": (m, n, k), "down": (m, k, n)}
+    own = {name: nn.Parameter(torch.randn(*shape)) for name, shape in shapes.items()}
+    return Module(soft_experts, a=linear(4, n), c=linear(n, 3), **own), drawn(6, 4)
+
+
+def centred(m, h):
+    """A norm by hand."""
+    h = h - h.mean(-1, keepdim=True)
+    return h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + 1e-5)
+
+
+def turned(m, h):
+    """Rotary positions by complex numbers."""
+    z = torch.view_as_complex(h.unflatten(-1, (-1, 4, 2)))
+    return torch.view_as_real(z * torch.polar(torch.ones(2, 1, 4), torch.arange(8.0).view(2, 1, 4))).flatten(1)
+
+
+def placed(m, x):
+    """Places of a growing length, which no parameter says."""
+    h = m.b(torch.tanh(m.a(x)))
+    return m.c(torch.tanh(h + torch.linspace(0, 9, h.shape[-1]).sin()))
+
+
+PLACED = of(placed, drawn(2, 4), lambda n: {"a": linear(4, n), "b": linear(n, n), "c": linear(n, 3)})
+
+
+def held(m, x):
+    with torch.no_grad():
+        h = m.a(x)
+    return m.c(torch.tanh(m.b(h)))
+
+
+HELD = of(held, drawn(2, 4), lambda n: {"a": linear(4, n), "b": linear(n, n), "c": linear(n, 3)})
+
+
 @pytest.mark.parametrize(
     ("build", "inputs", "hidden"),
     [
+        (POOLED, "a", "b"),
+        *((between(f), "a", "b") for f in (centred, turned, lambda m, h: F.softplus(h), lambda m, h: F.elu(h))),
         (GIN, "a", "b"),
         (DIT, ["a", "time"], ["ada", "w"]),
         (PLACES, "ap", "w"),
@@ -124,13 +211,82 @@ CELL = of(cell, drawn(2, 4), lambda n: {"a": linear(4, n), "c": linear(n, 3), **
         (DEPTHWISE, "ab", ""),
         (CELL, "a", "rzw"),
     ],
-    ids=["gin", "dit", "places", "conv", "depthwise", "gru"],
+    ids=["pooled", "norm by hand", "complex", "softplus", "elu", "gin", "dit", "places", "conv", "depthwise", "gru"],
 )
 def test_right_answers(build, inputs, hidden):
     model = traced(build)
     assert model.error < 1e-12
     found = {(role.partition(".")[0], answer) for role, answer in powers(model).items()}
     assert found == {(x, INPUT) for x in inputs} | {(x, HIDDEN) for x in hidden} | {("c", READOUT)}
+
+
+@pytest.mark.parametrize("kind", RECURRENT)
+def test_recurrent_layers(kind):
+    model = traced(RECURRENT[kind])
+    assert model.error < 1e-12
+    found = {(role.partition("[")[0], answer) for role, answer in powers(model).items()}
+    assert found == {("b.weight_ih_l0", INPUT), ("b.weight_hh_l0", HIDDEN), ("c.weight", READOUT)}
+
+
+def test_soft_experts():
+    model = traced(soft_moe)
+    d = derive(ray="N=1,N_e=1,M=1", optimizer="adamw", parameterization="mup", network=model.network)
+    found = {role: (str(t.init_std), str(t.lr)) for role, t in d.tensors.items()}
+    assert found["up"] == HIDDEN and found["down"] == ("N_e^(-1/2)", "N_e^-1") and found["c.weight"] == READOUT
+    assert model.error < 1e-12 and dict(model.factors["alpha"][1]) == {"M": -1}
+
+
+def test_a_tied_embedding_with_a_factor_behind_it():
+    """Gemma's: the factor belongs to the embedding, whose rate is then N^-1/2, and is no longer the readout's."""
+
+    def build(sizes):
+        n = sizes["N"]
+        m = Module(
+            lambda m, x: m.c(torch.tanh(m.b(m.a(x) * n**0.5))), a=nn.Embedding(9, n), b=linear(n, n), c=linear(n, 9)
+        )
+        m.c.weight = m.a.weight
+        return m, torch.tensor([[3, 1, 4]])
+
+    model = traced(build)
+    assert dict(model.gauge["a.weight"]) == {"N": Fraction(1, 2)}
+    assert dict(model.factors["scale"][1]) == {"N": Fraction(-1, 2)}
+    p = plan(build, "N=32", "N=128", lr=1.0, std=1.0, epsilon="negligible")
+    assert p["a.weight"].settings["lr"].factor == 1 / 2 and p["b.weight"].settings["lr"].factor == 1 / 4
+    assert p.multipliers == {"scale": 1 / 2}
+
+
+def test_what_does_not_train_and_may_grow():
+    """A constant that differs along the width is a frozen tensor, as what stands in no_grad is; a rank is fixed."""
+    assert powers(traced(PLACED))["constant"] == ("1", "None") and "constant: frozen" in traced(PLACED).lines[0]
+    assert powers(traced(HELD)) == {"a.weight": ("1", "None"), "b.weight": HIDDEN, "c.weight": READOUT}
+    low = traced(
+        lambda sizes: (
+            Module(
+                lambda m, x: m.c(m.a(x) + m.up(m.down(m.a(x)))),
+                a=linear(4, sizes["N"]),
+                c=linear(sizes["N"], 3),
+                down=linear(sizes["N"], sizes["rank"]),
+                up=linear(sizes["rank"], sizes["N"]),
+            ),
+            drawn(2, 4),
+        )
+    )
+    assert "N_e" not in low.network.axes.values() and low.network.tensors.keys() == {
+        f"{x}.weight" for x in ("a", "c", "down", "up")
+    }
+
+
+def test_a_factor_beside_no_tensor_is_answered_by_shape():
+    build = between(lambda m, h: h)
+
+    def scaled(sizes):
+        model, x = build(sizes)
+        run = model.run
+        model.run = lambda m, x: run(m, x) + m.b(m.a(x) / sizes["N"]).sum(-1, keepdim=True)
+        return model, x
+
+    answer = read(scaled)
+    assert "beside no one tensor" in answer.network.unread and any("without the factor" in n for _, n in answer.notes)
 
 
 def grouped(m, ids):
@@ -212,6 +368,8 @@ def test_constants_stand_in_the_equations():
             "differs along an axis that grows",
         ),
         (lambda m, x: m.a(x).cumsum(-1), "cumsum: no rule"),
+        (lambda m, x: torch.dist(m.a(x), m.b(m.a(x))) * m.a(x), "dist: no rule"),
+        (lambda m, x: torch.addcdiv(m.a(x), m.b(m.a(x)), 2 + m.b2(m.a(x)).sigmoid()), "addcdiv: no rule"),
         (lambda m, x: m.a(x) + torch.arange(1.0, 1 + m.a.weight.shape[0]), "differs along|no equation|grows"),
     ],
 )
@@ -233,17 +391,30 @@ def test_a_difference_that_cannot_cancel_is_a_sum():
     assert powers(traced(build)) == {"a.weight": INPUT, "b.weight": HIDDEN, "c.weight": READOUT}
 
 
-def test_the_guard_finds_a_wrong_constant(monkeypatch):
-    right = fixed.fixed
-    monkeypatch.setattr(fixed, "fixed", lambda reader, values, *rest: right(reader, [2 * v for v in values], *rest))
-    with pytest.raises(Unreadable, match=r"(roll|pad|cumsum|cat): the equations give other numbers"):
-        traced(PLACES)
+def doubled(f):
+    """A constant of the equations twice as large."""
+    return lambda reader, x, *rest: f(reader, [2 * v for v in x] if isinstance(x, list) else x, *rest)
 
 
-def test_the_guard_finds_a_wrong_patch(monkeypatch):
-    right = rules.constant
-    monkeypatch.setattr(
-        rules, "constant", lambda reader, x: right(reader, reader.constant([v.roll(1, 0) for v in x.node.value]))
-    )
-    with pytest.raises(Unreadable, match="conv2d: the equations give other numbers"):
-        traced(CONV)
+def turned_over(f):
+    """Places in another order."""
+    return lambda reader, x: f(reader, reader.constant([v.roll(1, 0) for v in x.node.value]))
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "fault", "build", "said"),
+    [
+        (fixed, "fixed", doubled, PLACES, r"(roll|pad|cumsum|cat)"),
+        (fixed, "real", lambda f: lambda x: f(x.conj().resolve_conj()), between(turned), "mul"),
+        (rules, "constant", turned_over, CONV, "conv2d"),
+        (rules, "constant", turned_over, NORMED, "not read"),
+    ],
+    ids=["linear", "complex", "patches", "batch norm"],
+)
+def test_the_guard_finds_a_planted_fault(monkeypatch, module, name, fault, build, said):
+    monkeypatch.setattr(module, name, fault(getattr(module, name)))
+    with pytest.raises(
+        Unreadable,
+        match=f"{said}: the equations give other numbers|the equations give other numbers than the model .*{said}",
+    ):
+        traced(build)

@@ -16,7 +16,7 @@ from scaling_algebra.solver.derivation import derive
 from scaling_algebra.verify.hardware import Hardware
 from scaling_algebra.verify.judging.fit import Verdict
 from scaling_algebra.verify.measuring.pool import Here
-from scaling_algebra.verify.studies import blocks, charts, clusters, digits
+from scaling_algebra.verify.studies import blocks, charts, clusters, rules
 from scaling_algebra.verify.studies.findings import By, Conditions, Observation, findings, power
 from scaling_algebra.verify.studies.presentation import listed
 from scaling_algebra.verify.studies.runner import EXPERIMENTS, Experiment, Trial, perform, planned, worst
@@ -254,10 +254,10 @@ def test_examples_are_those_of_the_definition(name):
 def test_a_constant_rate_is_told_from_the_root(monkeypatch):
     """Along the batch the square root rule, and three that differ from it in one quantity."""
     pytest.importorskip("sklearn")
-    monkeypatch.setattr(digits, "EXAMPLES", 256)
-    monkeypatch.setattr(digits, "BATCHES", (1, 2, 4))
+    monkeypatch.setattr(rules, "EXAMPLES", 256)
+    monkeypatch.setattr(rules, "BATCHES", (1, 2, 4))
     rule = {"lr": "B^(1/2)", "eps": "1/B^(1/2)", "one_minus_beta1": "B", "one_minus_beta2": "B"}
-    assert {q: str(digits.rule_of(("sde",), "B", {})[q]) for q in rule} == rule
+    assert {q: str(rules.rule_of(("sde",), "B", {})[q]) for q in rule} == rule
     kept, *others = EXPERIMENTS["sde"].trials
     assert [list(trial.run.keywords["instead"]) for trial in others] == [["lr"], ["lr"], ["eps"]]
     (right,), (wrong,) = kept.findings(of(6))[1:], others[0].findings(of(6))
@@ -267,7 +267,7 @@ def test_a_constant_rate_is_told_from_the_root(monkeypatch):
 
 def test_experts_of_random_examples_have_the_derived_noise(monkeypatch):
     pytest.importorskip("sklearn")
-    monkeypatch.setattr(digits, "EXPERTS", (2, 4, 8))
+    monkeypatch.setattr(rules, "EXPERTS", (2, 4, 8))
     right, planted = EXPERIMENTS["experts"].trials[0].findings(of(8))
     assert (right.claimed, right.verdict) == ("s^(1/2)", AGREES)
     assert (planted.claimed, planted.outcome) == ("s^0", AGREES)

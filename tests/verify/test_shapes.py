@@ -100,7 +100,7 @@ def test_parameters_without_a_name_of_their_own():
         n = sizes["N"]
         return nn.Sequential(nn.Embedding(9, n), nn.LSTM(n, n, batch_first=True)), torch.arange(5)[None]
 
-    d = derive(ray="N=1", optimizer="adamw", parameterization="mup", network=read(build).network)
+    d = derive(ray="N=1", optimizer="adamw", parameterization="mup", network=by_shape(build, None, "why").network)
     assert powers(d, "0.weight") == ("1", "1", "N^-1") and powers(d, "1.weight_hh_l0") == ("N^(-1/2)", "N^-1", "N^-1")
 
 

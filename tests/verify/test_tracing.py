@@ -21,11 +21,11 @@ from scaling_algebra.spec.networks.files import from_toml
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.apply import plan
 from scaling_algebra.verify.tracing import Traced, Unreadable, traced
-from scaling_algebra.verify.tracing.commands import ModelOption
 from scaling_algebra.verify.tracing.entries import classified
 from scaling_algebra.verify.tracing.gradients import ALONE, FROZEN, MIXED, UNREACHED, ZERO, frozen_roles
 from scaling_algebra.verify.tracing.measuring import Watch
 from scaling_algebra.verify.tracing.models import TOLERANCE
+from scaling_algebra.verify.tracing.sources import ModelOption
 from scaling_algebra.verify.tracing.table import RULES, plain
 
 
@@ -598,7 +598,7 @@ def test_a_plan_takes_out_what_the_module_multiplies_by():
 
     more = {"norm": nn.RMSNorm, "two": lambda n: nn.Linear(n, 2 * n, bias=False)}
     with pytest.raises(Unreadable, match="the module multiplies by N"):
-        plan(of(between, **more), "N=16", "N=64", lr=1e-2)
+        plan(of(between, **more), "N=16", "N=64", lr=1e-2, strict=True)
 
     def build(sizes):
         model = of(lambda m, h: torch.tanh(m.w(m.norm(h))), norm=nn.RMSNorm)(sizes)

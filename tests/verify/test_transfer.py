@@ -24,9 +24,8 @@ from scaling_algebra.verify.studies.curves import LossCurve, compare, drift, imp
 from scaling_algebra.verify.studies.data import DATA, load
 from scaling_algebra.verify.studies.models import Model, Trainee, start, tuned
 from scaling_algebra.verify.studies.presentation import study
-from scaling_algebra.verify.studies.sweep import Course, sweep
 from scaling_algebra.verify.studies.training import How, loss, optimizer, rate, trained
-from scaling_algebra.verify.studies.transfer import Series, Study, check_memory, points, transfer
+from scaling_algebra.verify.studies.transfer import Course, Series, Study, check_memory, points, sweep, transfer
 from scaling_algebra.verify.tracing.sources import function_of
 
 from ..shared import scalecalc
@@ -223,6 +222,8 @@ def test_numbers_are_those_of_plan_and_at_the_base_those_of_the_module(mlp):
     assert wide["1.weight"].std is None  # a gain stays one
     ones = mlp.numbers("sp", "adamw", SIZES)
     assert all(x.std is None and x.lr == 1 and x.eps == 1e-8 for numbers in ones for x in numbers.values())
+    started = {name: x.std for name, x in mlp.numbers("mssp", "adamw", SIZES)[2].items()}
+    assert started["4.weight"] == 0 and all(started[name] == wide[name].std for name in ("0.weight", "2.weight"))
     with pytest.raises(UsageError, match="ntp is no plan of a module"):
         mlp.numbers("ntp", "adamw", SIZES)
 

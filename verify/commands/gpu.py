@@ -55,7 +55,7 @@ PARTS: dict[str, tuple[str, str, int]] = {
     ),
 }
 """Of every part: what runs on the GPU, what rehearses it, and its seconds at most."""
-PATIENCE = 600
+PATIENCE = 1800
 """Seconds of a part that is rehearsed, on whatever machine."""
 FINISHED = (0, 1, 3)
 """Exit codes of what came to an end: agrees, refuted, inconclusive."""

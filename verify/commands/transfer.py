@@ -88,9 +88,8 @@ def command(**given: Any) -> tuple[Answer, int]:
     from scaling_algebra.verify.studies.data import load
     from scaling_algebra.verify.studies.models import Model
     from scaling_algebra.verify.studies.presentation import study
-    from scaling_algebra.verify.studies.sweep import Course
     from scaling_algebra.verify.studies.training import How, loss
-    from scaling_algebra.verify.studies.transfer import check_memory, points, transfer
+    from scaling_algebra.verify.studies.transfer import Course, check_memory, points, transfer
 
     model = Model(given["model"])
     sizes = sizes_of(model.base, given["base"], given["widths"], given["sizes"])

@@ -1,4 +1,4 @@
-"""Blocks of experts at several sizes: what the engine derives for the configuration that is trained, and was measured.
+"""Configurations at several sizes: what the engine derives for the one that is trained, and what was measured.
 
 The configuration may start saturated (standard parameterization) or have another epsilon than the derived one: where
 Adam's epsilon is above the gradients its step is ``gradient / epsilon``, so d is an exponent like any other; below a
@@ -10,12 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from fractions import Fraction
+
+import numpy as np
 
 from scaling_algebra.errors import UsageError
 from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.spec.powers import Power
-from scaling_algebra.verify.judging.verdicts import spacing_of
+from scaling_algebra.verify.judging.measurement import Measurement
+from scaling_algebra.verify.judging.verdicts import fit_of, spacing_of
 from scaling_algebra.verify.measuring.runs import measure
 
 from .findings import Conditions, Observation
@@ -90,3 +94,35 @@ def block(
             derived = deficit(d, step) if quantity == "phi.deficit" else d.analysis()(quantity, step).exponent
             observations[name] = Observation(values, run.sizes, derived=derived, spacing=spacing)
     return observations
+
+
+Question = tuple[Derivation, str, int]
+"""(configuration, quantity, number of updates); ``*`` in a quantity stands for the largest that fits."""
+
+
+def slopes(questions: Sequence[Question]) -> list[str]:
+    """Slope and 95 % interval as text for each question, or why there is none.
+
+    Every configuration is trained once, with the default sizes and seeds: under a minute on two cores.
+    """
+    texts = [""] * len(questions)
+    for d in {id(d): d for d, _, _ in questions}.values():
+        members = [(k, name, step) for k, (derivation, name, step) in enumerate(questions) if derivation is d]
+        products = [name for _, name, _ in members if name.startswith("<")]
+        steps = max(step for *_, step in members)
+        run = measure(d, steps=steps, products=products)
+        for k, name, step in members:
+            texts[k] = _slope(run, name, step)
+    return texts
+
+
+def _slope(run: Measurement, quantity: str, step: int) -> str:
+    names = [name for name, t in run.values if t == step and fnmatchcase(name, quantity)] or [quantity]
+    measured = [name for name in names if (name, step) in run.values]
+    if not measured:
+        return f"{quantity} is not measured"
+    name = max(measured, key=lambda n: float(np.sqrt(np.mean(run.values[n, step][-1] ** 2))))
+    f = fit_of(run, name, step)
+    where = f"{name} " if name != quantity else ""
+    sizes = f"n = {min(run.sizes):g} to {max(run.sizes):g}"
+    return f"{where}slope {f.slope:+.3f}, 95 % interval [{f.low:+.3f}, {f.high:+.3f}], {sizes}, {f.seeds} seeds or more"

@@ -6,8 +6,9 @@ A family of transformers is read with one layer, whatever number is trained. Rea
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -66,9 +67,10 @@ Numbers = Mapping[str, Trainee]
 
 @dataclass(frozen=True)
 class Model:
-    """A model by its name: ``FILE.py:build``, ``hf:config.json``, or a family of transformers such as ``mixtral``."""
+    """A model by its name, relative to a folder: ``FILE.py:build``, ``hf:config.json``, or a family of transformers."""
 
     name: str
+    folder: str = field(default_factory=os.getcwd)
 
     @property
     def own(self) -> bool:
@@ -116,10 +118,7 @@ class Model:
         if not derived and parameterization != "sp":
             raise UsageError(f"{parameterization} is no plan of a module; compare mup, mssp and sp (one rate for all)")
         texts = tuple(tuple(x.items()) for x in sizes)
-        try:
-            plans = _plans(self, parameterization if derived else "mup", optimizer, texts)
-        except KeyError as role:  # the demands of MSSP name tensors that equations of a module need not have
-            raise UsageError(f"{parameterization} of {self.name} is not derived: it asks for a tensor {role}") from None
+        plans = _plans(self, parameterization if derived else "mup", optimizer, texts)
         found = [{e.name: _number(p, e.name) for e in p.entries if not e.frozen} for p in plans]
         if not derived:
             return [{name: Trainee(x.rule) for name, x in numbers.items()} for numbers in found]

@@ -24,7 +24,7 @@ from scaling_algebra.verify.measuring.pool import Failed, Here, Work
 from scaling_algebra.verify.measuring.sizes import plan_sizes
 from scaling_algebra.verify.measuring.store import Store
 
-from . import blocks, charts, clusters, digits, quadratic
+from . import blocks, charts, clusters, rules
 from .findings import Conditions, Finding, Observation, findings
 
 Laboratory = Callable[..., Mapping[str, Observation]]
@@ -34,11 +34,11 @@ LABORATORIES: dict[str, Laboratory] = {
     "block": blocks.block,
     "charts": charts.charts,
     "dispatch": clusters.dispatch,
-    "experts' gradient": digits.expert_gradient,
-    "experts' rates": digits.expert_rates,
+    "experts' gradient": rules.expert_gradient,
+    "experts' rates": rules.expert_rates,
     "margins": clusters.margins,
-    "matched time": digits.matched_time,
-    "quadratic": quadratic.quadratic,
+    "matched time": rules.matched_time,
+    "quadratic": rules.quadratic,
 }
 
 

@@ -1,11 +1,12 @@
 """Trains one model of ``study transfer``: any module, its real optimizer, one seed and one rate.
 
-Read next: ``sweep.py`` (which rates and seeds), ``models.py`` (the numbers of every parameter).
+Read next: ``transfer.py`` (which rates and seeds), ``models.py`` (the numbers of every parameter).
 """
 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -51,8 +52,8 @@ class How:
 
 
 @lru_cache(maxsize=4)
-def _model(name: str) -> Model:
-    return Model(name)
+def _model(name: str, folder: str) -> Model:
+    return Model(name, folder)
 
 
 def trained(
@@ -71,7 +72,7 @@ def trained(
         raise UsageError(f"the data {how.data} are other ones on another machine; train on alike ones")
     if hardware.kind == "cuda":
         torch.set_float32_matmul_precision("high")
-    model = _model(how.model).build(sizes, seed)
+    model = _model(how.model, os.getcwd()).build(sizes, seed)
     start(model, numbers)
     model.to(device).train()
     stepper = optimizer(model, numbers, lr, how.decay)

@@ -16,6 +16,24 @@ _TOLERANCE = 1e-6
 NAMES = ("tanh", "relu", "silu", "gelu", "sigmoid")
 
 
+def generic(f: Callable[[Tensor], Tensor]) -> bool:
+    """Is a function, less its value at zero, as silu(u) + tanh(u) is: with an even part and an odd one that is not
+    linear, of the sign of its argument, and no faster than linear?
+
+    Examples:
+        >>> generic(torch.nn.functional.elu), generic(torch.exp), generic(torch.cos)
+        (True, False, False)
+    """
+    u = _GRID
+    y, far = f(u) - f(torch.zeros_like(u)), f(4 * u) - f(torch.zeros_like(u))
+    if y.shape != u.shape or not bool(torch.isfinite(far).all()):
+        return False
+    size, middle = float(y.abs().max()), len(u) // 2
+    even = float((y + y.flip(0)).abs().max()) > _TOLERANCE * size
+    signed = float((y * u)[[k for k in range(len(u)) if k != middle]].min()) * float(y[-1]) >= -_TOLERANCE * size**2
+    return size > 0 and even and signed and float(far.abs().max()) < 5 * size
+
+
 def classified(f: Callable[[Tensor], Tensor]) -> str:
     """``relu``, ``silu`` (odd part linear, an even part), ``tanh`` (odd, bounded, rising), ``sigmoid`` (that and a
     mean), or nothing.

@@ -17,10 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .constants import alike, fixed
 from .graph import Dims, IndexClass, View
+from .indices import alike, fixed
 from .reading import Reader
-from .recording import Recording, Ref, TorchCall, mapped, refs
+from .recording import Recording, Ref, TorchCall, mapped, real, refs
 
 MOST = 3000
 """Calls that are made to read one off, at most."""
@@ -32,15 +32,17 @@ def made(call: TorchCall, run: Recording, value: Mapping[int, Tensor]) -> list[T
 
     def get(ref: Ref) -> Tensor:
         x = run.tensors[ref.number]
+        if x.is_complex():
+            return torch.view_as_complex(value.get(ref.number, real(x)).double().contiguous())
         return value.get(ref.number, x).to(x.dtype).clone()
 
     arguments, keywords = mapped((call.arguments, call.keywords), Ref, get)
     with torch.no_grad():
         out = call.function(*arguments, **keywords)
     results = [arguments[0]] if call.name == "__setitem__" else _tensors(out)
-    if not all(x.is_floating_point() for x in results):
-        raise TypeError("results that are no real numbers")
-    return [x.double() for x in results]
+    if not all(x.is_floating_point() or x.is_complex() for x in results):
+        raise TypeError("results that are no numbers")
+    return [real(x).double() for x in results]
 
 
 def _tensors(out: Any) -> list[Tensor]:
@@ -57,13 +59,15 @@ def linear(reader: Reader) -> list[View]:
     views = {k: reader.view(Ref(n)) for k, n in enumerate(numbers[0])}
     places = [k for k, v in views.items() if v.node.kind != "const"]
     run = reader.runs[0]
-    real = all(run.tensors[numbers[0][k]].is_floating_point() and views[k].node.kind != "pieces" for k in places)
-    if not places or not real or len({numbers[0][k] for k in places}) < len(places):
+    signals = all(run.tensor(Ref(numbers[0][k])).is_floating_point() and views[k].node.kind != "pieces" for k in places)
+    if not places or not signals or len({numbers[0][k] for k in places}) < len(places):
         raise reader.fail("it is no linear map of its signals")
     sides = [
-        _Side(c, r, {n[k]: torch.zeros_like(r.tensors[n[k]]) for k in places})
+        _Side(c, r, {n[k]: torch.zeros_like(r.tensor(Ref(n[k]))) for k in places})
         for c, r, n in zip(reader.calls, reader.runs, numbers, strict=True)
     ]
+    if not sides[0].added():
+        raise reader.fail("it is no sum of maps of its signals")
     terms: list[list[View]] = [[] for _ in reader.shapes]
     alike_made = len({reader.law(views[k].node) for k in places}) < len(places)
     for k in places:
@@ -92,6 +96,16 @@ class _Side:
     def __post_init__(self) -> None:
         self.zero = made(self.call, self.run, self.signals)
 
+    def added(self) -> bool:
+        """Is what it makes of all signals the sum of what it makes of each?"""
+        draw = torch.Generator().manual_seed(5)
+        drawn = {k: torch.randn(x.shape, generator=draw, dtype=torch.float64) for k, x in self.signals.items()}
+        sums = [sum(parts) for parts in zip(*(self(k, x) for k, x in drawn.items()), strict=True)]
+        both = [y - offset for y, offset in zip(made(self.call, self.run, drawn), self.zero, strict=True)]
+        return all(
+            float((a - b).abs().max()) <= CLOSE * (1 + float(b.abs().max())) for a, b in zip(both, sums, strict=True)
+        )
+
     def __call__(self, number: int, x: Tensor) -> list[Tensor]:
         """What it makes of one signal."""
         results = made(self.call, self.run, {**self.signals, number: x})
@@ -118,7 +132,7 @@ def _maps(
         if [tuple(s[d] for s in shapes) for d in along] != [view.sizes(d, reader.builds) for d in grows]:
             raise reader.fail("it mixes entries along an axis that grows")
         outs.append(along)
-    shape = sides[0].run.tensors[numbers[0]].shape
+    shape = sides[0].run.tensor(Ref(numbers[0])).shape
     if prod(shape[d] for d in stays) > MOST:
         raise reader.fail("a linear map of too many entries")
     generator = torch.Generator().manual_seed(3)
@@ -144,7 +158,7 @@ def _maps(
     if signless and any(float(c.min()) < 0 for c in matrices):
         raise reader.fail("a difference of two signals of one law may cancel, and the equations have no signs")
     for side, number in zip(sides, numbers, strict=True):  # the same map of any vector, at every build
-        there = side.run.tensors[number].shape
+        there = side.run.tensor(Ref(number)).shape
         part, ray = drawn(there, stays), drawn(there, grows)
         for y, along, c in zip(side(number, put(part, ray)), outs, matrices, strict=True):
             expected = torch.tensordot(torch.tensordot(c, part, len(stays)), ray, 0)

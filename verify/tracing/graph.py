@@ -26,6 +26,8 @@ Vector = tuple[float, ...]
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 NUMBER = re.compile(r"(?<![A-Za-z_\[\d])\d+(?!\])")
 """A number in a parameter's name; the numbers of parts, in brackets, are no places in a loop."""
+LESS = "less its mean"
+"""The name of a signal that was centred, which a norm is made of."""
 _COUNT = itertools.count()
 
 
@@ -113,6 +115,7 @@ class TracedNode:
         exact: the value from those of the sources, where the kind does not say it.
         entry: functions of nodes before it, entry by entry, of which this is the value.
         note: what the equations leave out here. part: of a part the whole, its slot, where it begins and ends.
+        frozen: of an added constant, whether it differs along an axis that grows.
         call: the torch call that made the tensor, as ``TorchCall.key``, and the place among its results.
     """
 
@@ -133,6 +136,7 @@ class TracedNode:
     note: str = ""
     part: tuple[TracedNode, int, Sizes, Sizes] | None = None
     call: tuple[str, str, int, int] | None = None
+    frozen: bool = False
     number: int = field(default_factory=lambda: next(_COUNT))
     cache: dict[Any, TracedNode] = field(default_factory=dict)
     _weight: bool | None = None

@@ -36,14 +36,14 @@ def expand(reader: Reader, x: View, *_: Any, **__: Any) -> View:
     for d, sizes in enumerate(zip(*reader.shapes[0], strict=True)):
         have = View(x.node, dims).sizes(d, reader.builds)
         if have != sizes:
-            if dims[d] and reader.name != "repeat_interleave":
-                raise reader.fail("a repeat of an axis")
-            dims[d] = (*dims[d], IndexClass([n // m for n, m in zip(sizes, have, strict=True)]))
+            more = (IndexClass([n // m for n, m in zip(sizes, have, strict=True)]),)
+            dims[d] = (*dims[d], *more) if reader.name == "repeat_interleave" else (*more, *dims[d])
     return View(x.node, dims)
 
 
 @rule(
-    "getitem", "chunk", "split", "tensor_split", "split_with_sizes", "unbind", "select", "narrow", "index_select"
+    "getitem", "chunk", "split", "tensor_split", "split_with_sizes", "unbind", "select", "narrow", "index_select",
+    "slice",
 )  # fmt: skip
 def taken(reader: Reader, x: View, *given: Any, **words: Any) -> Any:
     """Entries along dimensions; which, the same call says of the places of all entries."""

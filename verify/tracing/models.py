@@ -23,9 +23,9 @@ from scaling_algebra.spec.networks.files import from_toml
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.waiting import each
 
-from . import layout, rules  # noqa: F401 - fill the table
+from . import layout, routing, rules  # noqa: F401 - fill the table
 from .folding import Folder, bare, settled, wiring
-from .gradients import frozen_roles, states
+from .gradients import FROZEN, frozen_roles, states
 from .graph import IndexClass, Restart, TracedNode, Unreadable, View, refused, walk
 from .reading import Reader
 from .recording import Recording, output_of, record
@@ -254,10 +254,10 @@ def traced(build: Build, base: Mapping[str, int] | None = None, name: str = "tra
     if lost := [x for x in start if x in AXES and x != "K" and x not in network.axes.values()]:
         raise Unreadable(f"model: build takes {', '.join(lost)}, and nothing that the output depends on grows with it")
     reading = Traced(text, network, writer.factors, writer.gauge, [*writer.notes, *notes], calls, error, start)
-    return _with_gradients(reading, build)
+    return _with_gradients(reading, build, writer.frozen)
 
 
-def _with_gradients(reading: Traced, build: Build) -> Traced:
+def _with_gradients(reading: Traced, build: Build, frozen: Sequence[str]) -> Traced:
     """The reading with its frozen tensors; parameters that do not train are in its notes."""
     model, (inputs, keywords), _ = built(build, reading.base)
     try:
@@ -267,7 +267,7 @@ def _with_gradients(reading: Traced, build: Build) -> Traced:
         if isinstance(error.__cause__, Exception):  # of torch: whether it can train is not known
             return replace(reading, notes=[*reading.notes, ("", f"gradients are not checked: {error}")])
         raise Unreadable(str(error)) from None
-    return reading.freezing(found)
+    return reading.freezing(found | dict.fromkeys(frozen, FROZEN))
 
 
 def usual(build: Build) -> dict[str, int]:
@@ -306,7 +306,7 @@ def guard(reader: Reader, output: View) -> float:
         if view.node.kind in ("const", "pieces"):
             continue
         found = view.laid_out(view.node.evaluate(values)).double().flatten().sort().values
-        true = run.tensors[ref.number].double().flatten().sort().values
+        true = run.tensor(ref).double().flatten().sort().values
         if found.shape == true.shape and _apart(found, true) > TOLERANCE:
             why = "the equations give other numbers than this call; its rule does not hold here"
             raise refused(f"{call.module or 'model'}: {call.name}", why)

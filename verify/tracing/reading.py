@@ -14,10 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .constants import constant, fixed
 from .entries import classified
-from .graph import NUMBER, Dims, Entrywise, IndexClass, TracedNode, Vector, View, both, then, times, whole_of
-from .indices import Indices, Splits
+from .graph import LESS, NUMBER, Dims, Entrywise, IndexClass, TracedNode, Vector, View, both, then, times, whole_of
+from .indices import Indices, Splits, constant, differs, fixed
 from .recording import Recording, Ref, TorchCall, leaves, refs
 
 GATES = {"softmax": "softmax", "softmax_topk": "topk_softmax", "topk_softmax": "topk_softmax"} | {
@@ -43,7 +42,7 @@ class Reader(Indices):
         call, calls: what is read, at the first build and at all. name: of the call in the table.
         shapes, values: of its results, by result, then by build.
         left_out: the largest entries of constants, and where they multiply.
-        fixed: constants of the equations, by their entries.
+        fixed: constants of the equations, by their entries. means: slots of a node along which another is its mean.
     """
 
     def __init__(self, runs: Sequence[Recording], splits: Splits, apply: Callable[[Reader, list[Any], Any], Any]):
@@ -53,6 +52,7 @@ class Reader(Indices):
         self.read_calls: list[tuple[TorchCall, Ref, View]] = []
         self.one_hot: dict[int, TracedNode] = {}
         self.left_out: set[tuple[str, float]] = set()
+        self.means: dict[tuple[int, int], tuple[int, ...]] = {}
         self.name = ""
         self.calls: Sequence[TorchCall] = ()
         self.shapes: list[list[tuple[int, ...]]] = []
@@ -182,6 +182,8 @@ class Reader(Indices):
         """An einsum on dimensions. factor: at every build, what multiplies it."""
         labels, classes, factors, order, dims = self.labelled(operands, out)
         ones = [v.node.kind != "const" or all(bool((c == 1).all()) for c in v.node.value) for v, _ in operands]
+        if any(v.node.kind == "const" and not any(bool(c.any()) for c in v.node.value) for v, _ in operands):
+            return self._zero(operands, out)
         if not all(ones):
             operands = [(v if one else constant(self, v), keys) for (v, keys), one in zip(operands, ones, strict=True)]
             return self.contract(operands, out, factor)
@@ -192,6 +194,14 @@ class Reader(Indices):
             node, mine = factors[0]
             return View(node, [tuple(mine.index(order[e]) if isinstance(e, int) else e for e in d) for d in dims])
         return View(self.product(factors, tuple(order), classes, factor), dims)
+
+    def _zero(self, operands: Sequence[Operand], out: Sequence[Any]) -> View:
+        """A product with zeros."""
+        sizes = [
+            max(v.sizes(d, self.builds) for v, keys in operands for d, mine in enumerate(keys) if mine == key)
+            for key in out
+        ]
+        return self.constant([torch.zeros([n[b] for n in sizes]) for b in range(self.builds)])
 
     def product(
         self, factors: list[Any], out: tuple[int, ...], classes: dict[int, IndexClass], factor: Vector
@@ -277,6 +287,7 @@ class Reader(Indices):
         if f.kind != "func" or f.name not in ("rsqrt", "reciprocal"):
             return None
         value, source = _bare(x.node), _bare(f.source)
+        centred = value.name == LESS
         rooted = f.name == "rsqrt"
         if not rooted and source.kind == "func" and source.name == "sqrt":
             rooted, source = True, _bare(source.source)
@@ -302,7 +313,16 @@ class Reader(Indices):
         if scale is None or abs(factor * size - 1) > 1e-6:
             return None
         exact = scale
-        return self.function("rmsnorm", x, lambda v: v * exact(v.pow(2).sum(gone, keepdim=True) * factor), gone, False)
+        if centred:
+            if value.over != gone:
+                return None
+            x = View(value.source, x.dims)
+
+        def normal(v: Tensor) -> Tensor:
+            v = v - v.mean(gone, keepdim=True) if centred else v
+            return v * exact(v.pow(2).sum(gone, keepdim=True) * factor)
+
+        return self.function("layernorm" if centred else "rmsnorm", x, normal, gone, False)
 
     def scaled(self, x: View, by: View) -> View:
         """A signal times constants: a number that changes with size is a factor, others leave the size as it is."""
@@ -390,8 +410,11 @@ class Reader(Indices):
         if c.is_floating_point() and bool(((c == 0) | (c < -1e3)).all()) and bool((c == 0).any()):
             out.node.note = "a mask is left out"
         else:
-            constant(self, by)  # one that equations can say
+            spread = differs(self, by)
+            if not spread:
+                constant(self, by)  # one that equations can say
             out.node.kind, out.node.value, out.node.name = "shift", by.node.value, f"{float(c.abs().max()):g}"
+            out.node.frozen = spread
         return out
 
     def add(self, views: Sequence[View]) -> View:
@@ -455,6 +478,6 @@ def law(node: TracedNode, named: bool = True, depth: int = LAW) -> Any:
 
 def _bare(node: TracedNode) -> TracedNode:
     """The node below those of its size."""
-    while node.kind == "same" and len(node.indices) == len(node.source.indices):
+    while node.kind == "same" and node.name != LESS and len(node.indices) == len(node.source.indices):
         node = node.source
     return node

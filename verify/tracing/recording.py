@@ -22,7 +22,8 @@ from scaling_algebra.errors import foreign
 
 from .graph import Unreadable, refused
 
-COMPOSITES = {"multi_head_attention_forward"}
+COMPOSITES = {"multi_head_attention_forward", "gru", "lstm", "rnn_tanh", "rnn_relu", "gru_cell", "lstm_cell",
+              "rnn_tanh_cell", "rnn_relu_cell"}  # fmt: skip
 """Functions without a rule: their calls of aten are written down."""
 ASKS = {"__bool__", "item", "tolist", "__float__", "__int__", "__index__"}
 """Calls that make numbers of python of a tensor."""
@@ -73,12 +74,63 @@ class Recording:
     outputs: dict[str, Ref] = field(default_factory=dict)
 
     def tensor(self, ref: Ref) -> Tensor:
-        return self.tensors[ref.number]
+        return real(self.tensors[ref.number])
 
     @property
     def names(self) -> list[tuple[str, str]]:
         """The calls, as they are compared between builds."""
         return [(call.name, call.module) for call in self.calls]
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """softmax(scale q k) v, call by call."""
+    if enable_gqa:
+        k, v = (x.repeat_interleave(q.shape[-3] // x.shape[-3], -3) for x in (k, v))
+    logits = (q @ k.transpose(-2, -1)) * (q.shape[-1] ** -0.5 if scale is None else scale)
+    if is_causal:
+        attn_mask = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool).tril()
+    if attn_mask is not None:
+        masked = attn_mask.dtype is torch.bool
+        logits = logits.masked_fill(~attn_mask, -torch.inf) if masked else logits + attn_mask
+    return logits.softmax(-1) @ v
+
+
+def added(c: Tensor, *factors: Tensor, beta: float = 1, alpha: float = 1, **named: Tensor) -> Tensor:
+    """beta c + alpha a b"""
+    product = torch.matmul(*factors, *named.values())
+    return (c if beta == 1 else beta * c) + (product if alpha == 1 else alpha * product)
+
+
+def gated(x: Tensor, dim: int = -1) -> Tensor:
+    """The first half times a sigmoid of the second."""
+    a, b = x.chunk(2, dim)
+    return a * b.sigmoid()
+
+
+def product_added(x: Tensor, a: Tensor, b: Tensor, value: float = 1) -> Tensor:
+    """x + value a b"""
+    return x + (a * b if value == 1 else value * a * b)
+
+
+WRITTEN_OUT: dict[str, Callable[..., Any]] = {
+    "scaled_dot_product_attention": attention, "addmm": added, "baddbmm": added, "glu": gated, "addcmul": product_added,
+    "lerp": lambda a, b, weight: a + weight * (b - a),
+}  # fmt: skip
+"""Functions as python in the calls that have rules."""
+
+
+def real(x: Tensor) -> Tensor:
+    """Complex numbers as pairs along one more dimension."""
+    return torch.view_as_real(x) if x.is_complex() else x
 
 
 class _Inside(TorchDispatchMode):
@@ -90,8 +142,16 @@ class _Inside(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         keywords = kwargs or {}
+        name = func._schema.name.split("::")[1]
+        if name.startswith("_scaled_dot_product"):
+            args, keywords = args[:3], {"is_causal": any(args[4:5]), **keywords}
+            with self:
+                return attention(*args, **keywords), torch.empty(0)
+        if name in WRITTEN_OUT:
+            with self:
+                return WRITTEN_OUT[name](*args, **keywords)
         result = func(*args, **keywords)
-        self.recorder.note(func._schema.name.split("::")[1], func, args, keywords, result)
+        self.recorder.note(name, func, args, keywords, result, fresh=name.endswith("_"))
         return result
 
 
@@ -129,9 +189,14 @@ class Recorder(TorchFunctionMode):
         keywords, name = kwargs or {}, getattr(func, "__name__", str(func))
         if name == "__get__":
             name = "get_" + func.__self__.__name__
+        if name in WRITTEN_OUT:
+            with self:
+                return WRITTEN_OUT[name](*args, **keywords)
         if name in COMPOSITES:
             with _Inside(self):
-                return func(*args, **keywords)
+                result = func(*args, **keywords)
+            self.versions |= {self.ids[id(x)]: x._version for x in self.kept if id(x) in self.ids}
+            return result
         if name == "einsum" and isinstance(args[0], str):
             args = self._paired(func, *_spelled(*args))
         if name in ASKS and self.strict and self.ids.get(id(args[0]), -1) in self.moved:
@@ -183,10 +248,19 @@ class Recorder(TorchFunctionMode):
         return id(x) in self.ids and self.versions[self.ids[id(x)]] != x._version
 
     def note(
-        self, name: str, func: Any, args: Any, keywords: Any, result: Any, stale: frozenset[int] = frozenset()
+        self,
+        name: str,
+        func: Any,
+        args: Any,
+        keywords: Any,
+        result: Any,
+        stale: frozenset[int] = frozenset(),
+        fresh: bool = False,
     ) -> None:
-        """One call that was made."""
+        """One call that was made. fresh: its result is another tensor than it was."""
         arguments, named = mapped((args, keywords), Tensor, self.ref)
+        if fresh:
+            self.ids.pop(id(result), None)
         if next(leaves(result, Tensor), None) is None and name != "__setitem__":
             return
         out = mapped(args[0] if name == "__setitem__" else result, Tensor, lambda x: self.ref(x, made=True))

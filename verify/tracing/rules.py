@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .constants import constant
-from .graph import IndexClass, View
+from .graph import LESS, View
+from .indices import constant
 from .reading import Reader
-from .routing import along, softmax
 from .table import rule
 
 # products -------------------------------------------------------------------------------------------------------
@@ -32,15 +31,6 @@ def matmul(reader: Reader, a: View, b: View) -> View:
     left = ["i"] if len(a.dims) == 1 else [*range(n - len(a.dims) + 2, n), "r", "i"]
     right = ["i"] if len(b.dims) == 1 else [*range(n - len(b.dims) + 2, n), "i", "o"]
     return reader.contract([(a, left), (b, right)], [k for k in (*range(n), "r", "o") if k in (*left, *right)])
-
-
-@rule("baddbmm", "addmm")
-def addmm(reader: Reader, c: View, *given: Any, beta: Any = 1, alpha: Any = 1, **words: Any) -> View:
-    a, b = [*given, *(words[x] for x in ("batch1", "mat1", "batch2", "mat2") if x in words)]
-    product = matmul(reader, a, b)
-    return reader.add(
-        [c if beta == 1 else multiply(reader, c, beta), product if alpha == 1 else multiply(reader, product, alpha)]
-    )
 
 
 @rule("einsum")
@@ -121,6 +111,10 @@ def sub(reader: Reader, a: Any, b: Any, alpha: Any = 1) -> View:
         out = reader.same(a, lambda v: v - v.amax(-1, keepdim=True))
         out.node.name = "centred"
         return out
+    if isinstance(a, View) and isinstance(b, View) and (gone := reader.means.get((a.node.number, b.node.number))):
+        out = reader.same(a, lambda v: v)
+        out.node.exact, out.node.name, out.node.over = lambda v: v - v.mean(gone, keepdim=True), LESS, gone
+        return out
     return add(reader, a, negative(reader, b), alpha)
 
 
@@ -140,6 +134,9 @@ def total(reader: Reader, x: View, dim: Any = None, keepdim: bool = False, dtype
     made = reader.contract(
         [(x, range(n))], [d for d in range(n) if d not in gone], () if set(factor) == {1} else factor
     )
+    slots = tuple(e for d in gone for e in x.dims[d] if isinstance(e, int))
+    if reader.name == "mean" and not all(x.node.indices[e].fixed for e in slots):
+        reader.means[x.node.number, made.node.number] = slots
     for d in gone if keepdim else ():
         made = View(made.node, [*made.dims[:d], (), *made.dims[d:]])
     return made
@@ -177,49 +174,67 @@ def power(reader: Reader, x: View, exponent: Any = 2) -> View:
 # functions along dimensions -------------------------------------------------------------------------------------
 
 
+def normal(reader: Reader, x: View, over: Sequence[int], centred: bool, eps: float) -> View:
+    """A signal less its mean, if centred, divided by its spread along dimensions; of those that do not grow a matrix
+    takes the mean off."""
+    slots = [tuple(e for d in over for e in x.dims[d] if isinstance(e, int))]
+    if not slots[0]:
+        raise reader.fail("a norm along one entry")
+    fixed = all(x.node.indices[e].fixed for e in slots[0])
+    if centred and fixed:
+        here = [(d, k) for d in over for k in range(len(x.dims[d]))]
+        sizes = [x.index(x.dims[d][k]).sizes[0] for d, k in here]
+        matrix = (torch.eye(prod(sizes)) - 1 / prod(sizes)).reshape(*sizes, *sizes)
+        operand = constant(reader, reader.constant([matrix] * reader.builds))
+        keys = [(d, k) for d, dim in enumerate(x.dims) for k in range(len(dim))]
+        out = [("out", key) if key in here else key for key in keys]
+        flat = View(x.node, [(e,) for dim in x.dims for e in dim])
+        y = reader.contract([(operand, [*(("out", key) for key in here), *here]), (flat, keys)], out)
+        of = {key: dim[0] for key, dim in zip(keys, y.dims, strict=True)}
+        x = View(y.node, [tuple(of[d, k] for k in range(len(dim))) for d, dim in enumerate(x.dims)])
+        slots = [tuple(e for d in over for e in x.dims[d] if isinstance(e, int))]
+
+    def exact(v: Tensor) -> Tensor:
+        v = v - v.mean(slots[0], keepdim=True) if centred else v
+        return v * (v.square().mean(slots[0], keepdim=True) + eps).rsqrt()
+
+    return reader.function("layernorm" if centred and not fixed else "rmsnorm", x, exact, slots[0], False)
+
+
+def gained(reader: Reader, x: View, weight: View | None, bias: View | None, after: int = 0) -> View:
+    """A signal times a gain, and a bias added; ``after``: dimensions behind those that they have."""
+    for p, act in ((weight, reader.multiply), (bias, lambda a, b: reader.add([a, b]))):
+        if p is not None:
+            x = act(View(p.node, [*p.dims, *[()] * after]), x)
+    return x
+
+
 @rule("rms_norm", "layer_norm", "native_layer_norm")
 def norm(reader: Reader, x: View, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: Any = None) -> Any:
-    name, function = ("rmsnorm", F.rms_norm) if reader.name == "rms_norm" else ("layernorm", F.layer_norm)
-    if len(normalized_shape) != 1:
-        raise reader.fail("a norm along several dimensions")
-    words = {} if eps is None else {"eps": eps}
-    out = along(reader, name, x, -1, lambda v, d: function(v, v.shape[-1:], **words))
-    out = out if weight is None else reader.multiply(weight, out)
-    out = out if bias is None else reader.add([out, bias])
-    return [out, *reader.constants(1)]
+    plain, n = reader.name == "rms_norm", len(x.dims)
+    if plain:
+        eps = bias if bias is not None else eps
+        bias = None
+    eps = eps if eps is not None else torch.finfo(torch.float64).eps if plain else 1e-5
+    out = normal(reader, x, range(n - len(normalized_shape), n), not plain, eps)
+    return [gained(reader, out, weight, bias), *reader.constants(1)]
 
 
 @rule("batch_norm", "group_norm", "instance_norm")
 def channels(reader: Reader, x: View, *given: Any, **words: Any) -> View:
-    """Channels, each centred and divided by its spread along batch and places, as in training; or groups of them."""
-    n = len(x.dims)
-    if reader.name == "group_norm":
-        groups = reader.vector(given[0] if given else words["num_groups"])
-        weight, bias = [*given[1:3], None, None][:2]
-        y, over = _apart(reader, x, 1, groups), list(range(2, n + 1))
-    else:
-        weight, bias = [*given[2:4], None, None][:2]
-        y, over = x, [d for d in range(n) if d > 1 or (d == 0 and reader.name == "batch_norm")]
-    weight, bias, eps = words.get("weight", weight), words.get("bias", bias), words.get("eps", 1e-5)
-    if reader.name != "group_norm" and not (words.get("training", given[4] if len(given) > 4 else True)):
+    """Channels, each a norm along batch and places, as in training; or groups of them."""
+    n, groups = len(x.dims), reader.name == "group_norm"
+    names = ["num_groups", "weight", "bias", "eps"] if groups else ["mean", "var", "weight", "bias", "training"]
+    given_ = dict(zip(names, given, strict=False)) | words
+    if reader.name == "batch_norm" and not given_.get("training", True):
         raise reader.fail("a norm with running statistics; it is read in training")
-    slots = tuple(e for d in over for e in y.dims[d] if isinstance(e, int))
-    if not slots:
-        raise reader.fail("a norm along one entry")
-
-    def exact(v: Tensor) -> Tensor:
-        mean, square = v.mean(slots, keepdim=True), v.var(slots, correction=0, keepdim=True)
-        return (v - mean) / (square + eps).sqrt()
-
-    if all(y.node.indices[e].root().fixed for e in slots):
-        raise reader.fail("a norm along batch and places alone; sizes behind it are not decided")
-    out = reader.function("layernorm", y, exact, slots, False)
-    if reader.name == "group_norm":
+    y, over = x, [d for d in range(n) if d > 1 or (d == 0 and reader.name == "batch_norm")]
+    if groups:
+        y, over = _apart(reader, x, 1, reader.vector(given_["num_groups"])), [*range(2, n + 1)]
+    out = normal(reader, y, over, True, given_.get("eps", 1e-5))
+    if groups:
         out = View(out.node, [out.dims[0], out.dims[1] + out.dims[2], *out.dims[3:]])
-    for p, act in ((weight, reader.multiply), (bias, lambda a, b: reader.add([a, b]))):
-        if p is not None:
-            out = act(View(p.node, [p.dims[0], *[()] * (n - 2)]), out)
-    return out
+    return gained(reader, out, given_.get("weight"), given_.get("bias"), n - 2)
 
 
 @rule("normalize")
@@ -227,70 +242,29 @@ def unit(reader: Reader, x: View, p: float = 2, dim: int = 1, **_: Any) -> View:
     """x / |x|: a norm, times the length of the axis to the power -1/2."""
     if p != 2:
         raise reader.fail("a norm that is not Euclidean")
-    out = along(
-        reader, "rmsnorm", x, dim, lambda v, k: F.rms_norm(v.movedim(k, -1), [v.shape[k]], eps=1e-24).movedim(-1, k)
-    )
     lengths = x.sizes(dim % len(x.dims), reader.builds)
+    out = normal(reader, x, [dim % len(x.dims)], False, 1e-24)
     return multiply(reader, out, reader.numbers([n**-0.5 for n in lengths]))
 
 
-@rule("scaled_dot_product_attention")
-def attention(
-    reader: Reader,
-    q: View,
-    k: View,
-    v: View,
-    attn_mask: View | None = None,
-    dropout_p: float = 0,
-    is_causal: bool = False,
-    *_: Any,
-    scale: Any = None,
-    enable_gqa: bool = False,
-    **__: Any,
-) -> Any:
-    """softmax(scale q k) v; the mask is left out."""
-    if enable_gqa:
-        repeats = [a // b for a, b in zip(q.sizes(-3, reader.builds), k.sizes(-3, reader.builds), strict=True)]
-        if set(repeats) != {1}:
-            k, v = (s.with_dim(len(s.dims) - 3, (*s.dims[-3], IndexClass(repeats))) for s in (k, v))
-    lead, n = list(range(len(q.dims) - 2)), reader.shapes[0][0][-2]
-    logits = reader.contract([(q, [*lead, "t", "e"]), (k, [*lead, "s", "e"])], [*lead, "t", "s"])
-    scales = reader.vector(scale) if scale is not None else [s**-0.5 for s in q.sizes(-1, reader.builds)]
-    logits = reader.scaled(logits, reader.numbers(scales))
-    mask = reader.constant([torch.ones(n, n).tril() > 0] * reader.builds) if is_causal else attn_mask
-    if isinstance(mask, View):
-        if mask.node.kind == "const" and mask.node.value[0].dtype is torch.bool:
-            mask = reader.constant([torch.zeros(m.shape).masked_fill(~m, -torch.inf) for m in mask.node.value])
-        logits = reader.add([logits, mask])
-    weights = softmax(reader, logits)
-    out = reader.contract([(weights, [*lead, "t", "s"]), (v, [*lead, "s", "v"])], [*lead, "t", "v"])
-    return [out, *reader.constants(1)]
-
-
-@rule("addcmul")
-def addcmul(reader: Reader, x: View, a: View, b: View, value: float = 1) -> View:
-    return add(reader, x, multiply(reader, multiply(reader, a, b), value))
-
-
-@rule("lerp")
-def lerp(reader: Reader, a: View, b: View, weight: Any) -> View:
-    """a + w (b - a)"""
-    return add(reader, a, multiply(reader, weight, sub(reader, b, a)))
-
-
-@rule("glu")
-def glu(reader: Reader, x: View, dim: int = -1) -> View:
-    d, sizes = dim % len(x.dims), x.sizes(dim % len(x.dims), reader.builds)
-    half, zero = tuple(n // 2 for n in sizes), reader.same_everywhere(0)
-    a, b = reader.narrowed(x, d, zero, half), reader.narrowed(x, d, half, sizes)
-    return reader.multiply(a, reader.function("sigmoid", b, torch.sigmoid))
+@rule("max_pool1d", "max_pool2d", "max_pool3d")
+def pooled(reader: Reader, x: View, kernel: Any, stride: Any = None, padding: Any = 0, *_: Any, **__: Any) -> View:
+    """The largest of places: homogeneous of degree one, with a kink, as relu and a mean of places."""
+    assert reader.call is not None
+    n = int(reader.name[-2])
+    given, function = (kernel, stride or kernel, padding), reader.call.function
+    sizes, places = [x.sizes(d, 1)[0] for d in range(len(x.dims) - n, len(x.dims))], list(range(len(x.dims)))
+    units = torch.eye(prod(sizes), dtype=torch.float64).reshape(prod(sizes), 1, *sizes)
+    means = getattr(F, f"avg_pool{n}d")(units, *given)[:, 0].reshape(*sizes, *reader.shapes[0][0][-n:])
+    out = [*places[:-n], *(("out", d) for d in places[-n:])]
+    operand = constant(reader, reader.constant([means] * reader.builds))
+    y = reader.contract([(operand, [*places[-n:], *out[-n:]]), (reader.function("relu", x, torch.relu), places)], out)
+    node = y.node.behind("same", reader.where, note="max pooling is read as relu and a mean")
+    node.sources += ((x.node, x.node.slots),)
+    node.exact = lambda mean, v: y.taken_back(function(x.laid_out(v), *given), mean)
+    return View(node, y.dims)
 
 
 @rule("clamp")
 def clamp(reader: Reader, x: View, min: Any = None, max: Any = None) -> View:
     return reader.same(x, lambda v: v.clamp(min, max), "a clip is left out")
-
-
-@rule("abs")
-def absolute(reader: Reader, x: View) -> View:
-    raise reader.fail("an absolute value; the equations have relu")

@@ -40,6 +40,7 @@ TIED = (
     "used in two ways: the numbers are those of the use with the smaller fan-in; the model is to scale the other one, "
     "a tied readout by 1/fan_in"
 )
+SCALED = "these numbers are those of the module without the factor that it multiplies by; take the factor out"
 UNSAID = "no call says which side of {} is summed: {}"
 
 
@@ -263,15 +264,16 @@ def read(build: Build, base: Mapping[str, int] | None = None, strict: bool = Fal
         strict: equations, or nothing.
 
     Raises:
-        Unreadable: strict, and not read; or no answer by shape either, since the module itself multiplies by a power.
+        Unreadable: strict, and not read; or no answer by shape either.
     """
     try:
         return traced(build, base)
     except Unreadable as error:
-        if strict or isinstance(error, Scaled):
+        if strict:
             raise
-        why = str(error)
-    return by_shape(build, base, why)
+        why = error
+    shapes = by_shape(build, base, str(why))
+    return replace(shapes, notes=[*shapes.notes, ("", SCALED)]) if isinstance(why, Scaled) else shapes
 
 
 def by_shape(build: Build, base: Mapping[str, int] | None, why: str, name: str = "traced") -> Traced:

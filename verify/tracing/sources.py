@@ -1,12 +1,13 @@
-"""Builds by name: ``FILE.py:build``, or ``hf:config.json``, a configuration of transformers on disk.
+"""Models by name, as ``--model`` takes them: ``FILE.py:build``, or ``hf:config.json``, a configuration on disk.
 
-Of a configuration the family and its options stay; sizes become small and follow N, N_e, M and L. No weights are read
-and no hub is asked. Read next: ``models.py``.
+Loaded by name, so that the engine imports no torch. Of a configuration the family and its options stay; sizes become
+small and follow N, N_e, M and L. No weights are read and no hub is asked. Read next: ``models.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from inspect import isfunction
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,22 @@ from typing import Any
 import torch
 from torch import nn
 
+from scaling_algebra.documents import Document
+from scaling_algebra.documents.blocks import Block, Heading, Lines, literal
 from scaling_algebra.errors import UsageError, missing, shown
 from scaling_algebra.files import python_module
 from scaling_algebra.recipes.files import read_config, size_names
 from scaling_algebra.recipes.sizes import read_sizes
+from scaling_algebra.spec.axes import AXES
+from scaling_algebra.spec.gauges import moved
+from scaling_algebra.spec.networks.language import Network
+from scaling_algebra.spec.powers import Power
+from scaling_algebra.spec.records import plain
+from scaling_algebra.spec.trained import trained
 
 from .graph import Unreadable
+from .models import Traced
+from .shapes import read as read_model
 
 BESIDE = "SCALING"
 """A dict in the file of a function, with sizes and options."""
@@ -28,7 +39,7 @@ HEAD = 16
 """Dimension of a head; the number of heads grows."""
 WIDE: Mapping[str, float] = {
     "intermediate_size": 2, "ffn_dim": 2, "n_inner": 2, "q_lora_rank": 0.5, "kv_lora_rank": 0.5, "ffn_hidden_size": 2,
-    "word_embed_proj_dim": 1, "embedding_size": 1,
+    "word_embed_proj_dim": 1, "embedding_size": 1, "mamba_n_heads": 1 / HEAD,
 }  # fmt: skip
 """Sizes that grow as N, and how many times it they are."""
 HEADS = ("num_attention_heads", "n_head", "num_heads")
@@ -38,7 +49,7 @@ SHARED = ("shared_expert_intermediate_size", "shared_intermediate_size")
 FIXED: Mapping[str, Any] = {
     "head_dim": HEAD, "qk_nope_head_dim": HEAD, "qk_rope_head_dim": HEAD, "v_head_dim": HEAD, "vocab_size": 64,
     "max_position_embeddings": 64, "n_positions": 64, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 0,
-    "pad_token_id": None, "bos_token_id": None, "eos_token_id": None,
+    "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "rotary_dim": HEAD, "n_shared_experts": 1,
     "mlp_only_layers": [], "decoder_sparse_step": 1, "attention_dropout": 0.0,
     "num_nextn_predict_layers": 0, "moe_layer_freq": 1, "interleave_moe_layer_step": 1, "num_dense_layers": 0,
     "num_expert_group": 1, "moe_layer_start_index": 0,
@@ -117,7 +128,7 @@ def small_of(
         except Exception as error:
             line = " ".join(str(error).split())[:200]
             raise Unreadable(f"{path}: transformers builds no small {family}: {type(error).__name__}: {line}") from None
-        ids = torch.randint(0, 64, (1, 5), generator=torch.Generator().manual_seed(1))
+        ids = torch.randint(3, 64, (1, 5), generator=torch.Generator().manual_seed(1))
         return model, {"input_ids": ids, "use_cache": False}
 
     return build
@@ -151,3 +162,93 @@ def function_of(text: str) -> tuple[Callable[..., Any], Mapping[str, Any]]:
     if not isinstance(beside, dict):
         raise UsageError(f"{BESIDE} in {where} is {shown(beside)}; give a dict of keywords, such as base and target")
     return build, beside
+
+
+WIDTHS = ("N", "N_e")
+"""Axes that grow where no ray is given."""
+
+
+@dataclass(frozen=True)
+class ModelOption:
+    """A model as the command line names it."""
+
+    model: Traced
+
+    @property
+    def network(self) -> Network:
+        return self.model.network
+
+    @property
+    def text(self) -> str:
+        """The equations.
+
+        Raises:
+            Unreadable: they are not known.
+        """
+        if self.network.unread:
+            raise Unreadable(self.network.unread)
+        return self.model.text
+
+    @property
+    def ray(self) -> str:
+        """The widths grow, and the numbers of experts and layers stay."""
+        axes = [axis for axis in AXES if axis in self.network.axes.values()]
+        return ",".join(f"{axis}={int(axis in WIDTHS)}" for axis in axes)
+
+    def beside(self, answer: Any) -> Any:
+        """An answer with the notes of the reading under it, and its numbers by parameter."""
+        if isinstance(answer, Document):
+            return self._noted(answer)
+        if isinstance(answer, Sequence) and not isinstance(answer, str):
+            return [self._noted(d) if k == len(answer) - 1 else d for k, d in enumerate(answer)]
+        return answer
+
+    def _noted(self, d: Document) -> Document:
+        lines = [*self.model.lines, *_split(d.record.get("tensors", {}))]
+        blocks: list[Block] = (
+            [Heading("read off the module", 2), Lines.of(*map(literal, lines), listed=True)] if lines else []
+        )
+        return Document((*d.blocks, *blocks), {**d.record, **self._record(d.record)})
+
+    def _record(self, record: Mapping[str, Any]) -> dict[str, Any]:
+        """The numbers by parameter, as powers of the axes; the module's own factors beside a tensor taken out."""
+        parameters: dict[str, Any] = {}
+        for name, settings in record.get("tensors", {}).items():
+            if isinstance(settings, Mapping) and "because" in settings:
+                own = Power.of(self.model.gauge.get(name, {}))
+                powers = moved(trained(record["optimizer"], self.network).of(name), settings["init_std"] is None)
+                parameters[name] = {
+                    what: None if settings[what] is None else plain(Power.of(settings[what]) / own ** powers[what])
+                    for what in ("init_std", "lr", "eps")
+                }
+        more = {"parameters": parameters} if parameters else {}
+        return {**more, "left_out": self.model.lines}
+
+
+def _split(tensors: Mapping[str, Any]) -> list[str]:
+    """Parts of one parameter that get different powers."""
+    parts: dict[str, dict[str, tuple[Any, ...]]] = {}
+    for name, settings in tensors.items():
+        if "[" in name and isinstance(settings, Mapping):
+            parts.setdefault(name[: name.index("[")], {})[name] = tuple(
+                str(settings.get(x)) for x in ("init_std", "lr", "eps")
+            )
+    return [
+        f"{whole}: its parts get different powers; make {' and '.join(powers)} parameters of their own"
+        for whole, powers in parts.items()
+        if len(set(powers.values())) > 1
+    ]
+
+
+def read(text: str, arguments: Sequence[str]) -> ModelOption:
+    """The model of this name, read.
+
+    Args:
+        arguments: of the command; where they name the depth, a configuration is read with it.
+
+    Raises:
+        UsageError: no such model, or one that cannot be read.
+    """
+    deep = any("L=" in x.replace("L=0", "") for x in arguments)
+    build, base = build_of(text, deep)
+    return ModelOption(read_model(build, base))

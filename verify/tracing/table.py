@@ -16,11 +16,11 @@ from torch.nn import functional as F
 
 from scaling_algebra.errors import UsageError
 
-from .entries import NAMES, classified
+from .entries import NAMES, classified, generic
 from .fixed import linear
 from .graph import View
 from .reading import Reader
-from .recording import MAKERS
+from .recording import MAKERS, leaves, refs
 
 Rule = Callable[..., Any]
 RULES: dict[str, Rule] = {}
@@ -30,7 +30,7 @@ ALIASES = {
     "subtract": "sub", "rmatmul": "matmul", "concat": "cat", "concatenate": "cat", "swapaxes": "transpose",
     "unsafe_view": "view", "safe_softmax": "softmax", "special_softmax": "softmax", "imatmul": "matmul",
     "clip": "clamp", "greater": "gt", "special_expit": "sigmoid", "expit": "sigmoid", "amax": "max",
-    "take_along_dim": "gather",
+    "take_along_dim": "gather", "unsafe_split": "split", "unsafe_chunk": "chunk",
 }  # fmt: skip
 ENTRYWISE = {
     "tanh", "relu", "silu", "gelu", "sigmoid", "exp", "sqrt", "rsqrt", "reciprocal", "softplus", "erf", "log", "elu",
@@ -41,6 +41,7 @@ ENTRYWISE = {
 SAME = {
     "to", "float", "type_as", "contiguous", "clone", "detach", "dropout", "double", "half", "bfloat16", "type", "cpu",
     "alias", "requires_grad", "long", "int", "lift_fresh", "native_dropout", "get_data", "to_copy", "pos",
+    "view_as_complex", "view_as_real",
 }  # fmt: skip
 
 
@@ -57,7 +58,7 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 def plain(name: str) -> str:
     """The name of a call in the table."""
     name = name.strip("_") if name.startswith("__") or name.startswith("_") else name.rstrip("_")
-    return "scaled_dot_product_attention" if name.startswith("scaled_dot_product") else ALIASES.get(name, name)
+    return ALIASES.get(name, name)
 
 
 def apply(reader: Reader, args: list[Any], keywords: Any) -> Any:
@@ -80,6 +81,11 @@ def apply(reader: Reader, args: list[Any], keywords: Any) -> Any:
         return x
     if name in ENTRYWISE and x.node.kind != "const":
         return _entrywise(reader, name, *args, **keywords)
+    if any(reader.runs[0].tensors[r.number].is_complex() for r in refs((reader.call.arguments, reader.call.keywords))):
+        return _linear(reader, reader.fail("complex numbers that no constant multiplies; give real ones"))
+    views = list(leaves((args, keywords), View))
+    if name not in RULES and all(v.node.kind == "const" or _whole(v) for v in views):
+        return reader.constants()  # made of the whole numbers of the input
     if name not in RULES:
         todo = "add one (docs/extending.md), or give the equations of this model with --network"
         return _linear(reader, reader.fail(f"no rule for this call; {todo}"))
@@ -112,5 +118,14 @@ def _entrywise(reader: Reader, name: str, x: View, *rest: Any, **words: Any) -> 
             return getattr(torch, name, getattr(F, name, None))(v)  # type: ignore[misc]
         return raw(v.clone(), *rest, **words)
 
-    known = name if name in NAMES else classified(exact) or name
-    return reader.function(known, x, exact)
+    known = name if name in NAMES else classified(exact)
+    if known or not generic(exact):
+        return reader.function(known or name, x, exact)
+    middle = float(exact(torch.zeros((), dtype=torch.float64)))
+    linear = reader.function("silu", x, lambda v: exact(v) - middle - torch.tanh(v))
+    made = reader.add([linear, reader.function("tanh", x, torch.tanh)])
+    return made if middle == 0 else reader.shifted(made, reader.numbers([middle] * reader.builds))
+
+
+def _whole(x: View) -> bool:
+    return x.node.kind == "data" and not x.node.value.is_floating_point()

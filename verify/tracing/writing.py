@@ -65,6 +65,8 @@ class Writer:
         self.factors: dict[str, tuple[str, Powers]] = {}
         self.gauge: dict[str, Powers] = {}
         self.beside: dict[str, Powers] = {}
+        self.frozen: list[str] = []
+        self.named: list[tuple[str, list[str]]] = []
         self.signals: dict[int, str] = {}
         self.cuts: dict[str, dict[str, tuple[int, int, int]]] = {}
         self.taken = {"data", "f", *FUNCTIONS}
@@ -79,6 +81,7 @@ class Writer:
         for node in self.nodes:
             self._statement(node)
         self._output()
+        self._multipliers()
 
     # axes and letters -------------------------------------------------------------------------------------------
 
@@ -232,14 +235,12 @@ class Writer:
         return _named(self.constants[key], letters)
 
     def acting(self, node: TracedNode, letters: Sequence[str]) -> str:
-        """A parameter that acts on nothing (a gain that is a number, what a function takes), as it acts on the data."""
-        if any(map(self.grows, self.data.indices)) or sum(map(self.grows, node.indices)) > 1:
-            raise refused(node.name, "a gain beside data that grow, or a function of a matrix; no equation says it")
+        """A parameter that acts on nothing (a gain that is a number, what a function takes), as on a constant."""
+        if sum(map(self.grows, node.indices)) > 1:
+            raise refused(node.name, "a function of a matrix; no equation says it")
         if node.number not in self.signals:
             self.signals[node.number] = self._fresh(f"{self.symbol(node).lower()}_gain")
-            data = self.own(self.data)
-            right = f"{self.ref(node, [*letters, *data])} {self.ref(self.data, data)}"
-            self.lines.append((_named(self.signals[node.number], letters), right, None))
+            self.lines.append((_named(self.signals[node.number], letters), self._bias(node, letters, letters), None))
         return _named(self.signals[node.number], letters)
 
     # statements -------------------------------------------------------------------------------------------------
@@ -308,25 +309,39 @@ class Writer:
         if (summed and (not tensors or gated)) or tied:
             experts = any(self.axis(node.labels[x]) == "M" for x in summed)
             name = self._fresh("alpha" if experts else "scale")
-            self.factors[name], own = (node.where, own), {}
+            self.factors[name] = node.where, own
+            self.named.append((name, [c.name for c, _ in tensors]))
             text.insert(0, name)
-        self._beside(node, tensors, own)
+        else:
+            self._beside(node, tensors, own)
         self._line(node, [letters[x] for x in node.out], " ".join(text))
 
     def _beside(self, node: TracedNode, tensors: Sequence[Any], own: Powers) -> None:
         """A factor of the module beside a tensor, in all of its uses: its numbers are those of the product of both."""
-        one = len(tensors) == 1 and len(self.acts[tensors[0][0].name]) == 1
-        if any(self.beside.setdefault(c.name, own) != own for c, _ in tensors) or (own and not one):
+        if any(self.beside.setdefault(c.name, own) != own for c, _ in tensors) or (own and len(tensors) != 1):
             why = f"the module multiplies by {_shown(own)}, beside no one tensor in all of its uses; leave it out"
             raise Scaled(f"{node.where or 'model'}: {why}")
         if own:
             name = tensors[0][0].name
             self.gauge[self.numbered.get(name, name)] = own
 
+    def _multipliers(self) -> None:
+        """What the module multiplies by at a multiplier, beside tensors that have a factor of it in them already."""
+        for name, tensors in self.named:
+            where, own = self.factors[name]
+            for powers in (self.beside.get(x, {}) for x in tensors):
+                own = {x: p for x in {**own, **powers} if (p := own.get(x, Fraction(0)) - powers.get(x, Fraction(0)))}
+            self.factors[name] = where, own
+
     def _shift(self, node: TracedNode) -> None:
-        """A constant is added, along axes that grow one number."""
+        """A constant is added, along axes that grow one number; or one and a frozen tensor, where it differs there."""
         letters = self.own(node)
-        terms = self.ref(node.source, [letters[x] for x in node.sources[0][1]]), self.constant(node.number, letters)
+        terms = [self.ref(node.source, [letters[x] for x in node.sources[0][1]]), self.constant(node.number, letters)]
+        if node.frozen:
+            symbol = self._fresh("Constant")
+            self.parameters[symbol] = name = symbol.lower()
+            self.frozen.append(name)
+            terms.append(f"{_named(symbol, letters)} {self.constant((), ())}")
         self._line(node, letters, " + ".join(terms))
 
     def _sum(self, node: TracedNode) -> None:
@@ -341,28 +356,24 @@ class Writer:
         self._line(node, letters, " + ".join(terms))
 
     def _bias(self, node: TracedNode, mine: Sequence[str], there: Iterable[str]) -> str:
-        """A tensor that is added acts on the data, or on a constant where the data lack letters that it lacks."""
+        """A tensor that is added acts on a constant, which has the letters that it lacks."""
         if node.kind != "param":
             raise node.fail("a sum or product of weights is added to a signal")
         lacks = [x for x in there if x and x not in mine]
-        if any(self.axes[x] != "S" for x in lacks):
-            return f"{self.ref(node, mine)} {self.constant(tuple(lacks), lacks)}"
-        tokens = [x for x in there if x and self.axes[x] == "S"]
-        own = [(letter, self.axes[letter]) for letter in self.own(self.data) if letter]
-        read = [x for x, axis in own if axis == "D" and x not in mine]
-        places, datas = [x for x, axis in own if axis == "S"], []
-        needed = [x for x in tokens if x not in mine] or tokens[:1] or places
-        for k in range(0, max(1, len(needed)), max(1, len(places))):
-            put = dict(zip(places, needed[k : k + len(places)], strict=False))
-            datas.append(self.ref(self.data, [put.get(x, x) for x, _ in own]))
-        return f"{self.ref(node, [*mine, *read])} {' '.join(datas)}"
+        if not any(mine):  # a number has a letter of the data
+            own = [x for x, index in zip(self.own(self.data), self.data.indices, strict=True) if not self.grows(index)]
+            if not (free := [x for x in own if x and x not in lacks]):
+                raise refused(node.name, "a number beside data that grow; no equation says it")
+            mine, lacks = free[-1:], [*lacks, free[-1]]
+        return f"{self.ref(node, mine)} {self.constant(tuple(lacks), lacks)}"
 
     def _function(self, node: TracedNode) -> None:
         name, letters = node.name, self.own(node)
         along = [k for k in node.over if letters[k]]
         grow = [k for k in along if self.grows(node.indices[k])]
         if len(along) > 1:
-            self.notes.append((node.where, f"{name} along {len(along)} axes is read along the one that grows"))
+            which = "the one that grows" if grow else "the first"
+            self.notes.append((node.where, f"{name} along {len(along)} axes is read along {which}"))
         over = letters[(grow or along)[0]] if along else ""
         if name in GATES and any(self.axis(node.indices[k]) == "M" for k in node.over):
             self.notes.append((node.where, HELD.format(name)))

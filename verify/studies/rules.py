@@ -1,11 +1,14 @@
-"""Mixtures on digits under Adam: where training ends when the batch grows, and what one expert of many sees and wants.
+"""Rules for batch, tokens and experts, tried out: do they keep what their invariants say?
 
-Matched time: every run sees the same number of examples. With lr, eps and betas as ``horizon`` says (Malladi et al.,
-2205.10287), steps times lr^2 is the same for every batch, and so must be the loss and the distance from the initial
-weights. Batches are so small that noise rules the gradient.
-One expert of M: ``horizon`` takes its examples for a random share K/M of the batch, so that the mean of its gradient
-falls as K/M and the noise as (K/M)^(1/2). Where a router chooses, examples of one expert are alike, and that changes.
-Read next: ``recipes/horizon.py`` (the rules), ``claims/sde.toml``, ``claims/experts.toml``.
+Adam on a noisy quadratic: the gradient is ``slope + curvature w + z / sqrt(B)`` with z standard normal and far above
+the rest, as the equation of Malladi et al. (2205.10287) assumes. Every derived exponent is what a rule of ``horizon``
+makes of the monomial of an observable.
+Mixtures on digits. Matched time: every run sees the same number of examples. With lr, eps and betas as ``horizon``
+says, steps times lr^2 is the same for every batch, and so must be the loss and the distance from the initial weights;
+batches are so small that noise rules the gradient. One expert of M: ``horizon`` takes its examples for a random share
+K/M of the batch, so that the mean of its gradient falls as K/M and the noise as (K/M)^(1/2). Where a router chooses,
+examples of one expert are alike, and that changes.
+Read next: ``recipes/horizon.py`` (the rules), ``claims/batch.toml``, ``claims/sde.toml``, ``claims/experts.toml``.
 """
 
 from __future__ import annotations
@@ -20,6 +23,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from scaling_algebra.laws.expressions import monomial
+from scaling_algebra.laws.monomials import Monomial
+from scaling_algebra.recipes.horizon import horizon
 from scaling_algebra.verify.hardware import generators
 from scaling_algebra.verify.judging.fit import Array
 from scaling_algebra.verify.measuring.batches import descend
@@ -27,7 +33,99 @@ from scaling_algebra.verify.networks.replicas import fill
 
 from .data import CLASSES, Data, digits
 from .findings import Conditions, Observation
-from .quadratic import rule_of
+
+COPIES = 64
+"""Weights of a replica."""
+Rule = Mapping[str, Monomial]
+
+
+@dataclass(frozen=True)
+class Observable:
+    """Something of a run that is a monomial in lr, wd, batch B and steps S, where noise rules: Adam's step is
+    lr (sqrt(B) gradient + z), divided by 1 + eps sqrt(B).
+
+    Attributes:
+        decay: with weight decay. start: where weights start.
+        log: the observable is minus the logarithm of the mean; else the mean where there is a slope; else the rms.
+        steps: of a run at batch 1.
+    """
+
+    monomial: str
+    curvature: float = 0.0
+    slope: float = 0.0
+    decay: bool = False
+    start: float = 0.0
+    log: bool = False
+    steps: int = 1024
+
+
+def rule_of(hold: Sequence[str], axis: str, instead: Mapping[str, str]) -> Rule:
+    """The powers that hold invariants; for the axis s those of an expert. ``instead``: powers that replace some."""
+    if axis == "s":
+        share = {"K": monomial("s"), "M": monomial("1")}
+        rule: Rule = {q: m.substituted(share) for q, m in horizon("adamw", hold).experts.items()}
+    else:
+        rule = horizon("adamw", hold).powers
+    return {**rule, **{name: monomial(text) for name, text in instead.items()}}
+
+
+def quadratic(
+    how: Conditions,
+    names: Sequence[str],
+    *,
+    axis: str,
+    hold: Sequence[str],
+    base: Mapping[str, float],
+    factors: Mapping[str, Sequence[float]],
+    places: Mapping[str, Mapping[str, str]],
+    observables: Mapping[str, Mapping[str, Any]],
+    instead: Mapping[str, str] | None = None,
+) -> dict[str, Observation]:
+    """A rule's exponents of observables, along an axis.
+
+    Args:
+        base: values at batch 1. factors: of an axis: batch B, tokens T, or the share s = K/M of experts that is active.
+        places: batch and steps of a tensor along an axis. observables: by name. instead: other powers of the rule.
+    """
+    rule, observations, n = rule_of(hold, axis, instead or {}), {}, factors[axis]
+    placed = {name: monomial(text) for name, text in places[axis].items()}
+    for name in names:
+        observable = Observable(**observables[name])
+        derived = monomial(observable.monomial).substituted(placed).substituted(rule)[axis]
+        values = [_run(observable, base, rule, placed, {axis: factor}, how) for factor in n]
+        observations[name] = Observation(values, n, axis, Fraction(str(derived)), Fraction(1, 4))
+    return observations
+
+
+def _run(
+    of: Observable, base: Mapping[str, float], rule: Rule, places: Rule, at: Mapping[str, float], how: Conditions
+) -> Array:
+    """The observable of every replica where an axis has grown by a factor."""
+    value = {name: x * rule.get(name, monomial("1")).at(at) for name, x in base.items()}
+    placed = {"B": at.get("B", 1.0), **{name: place.at(at) for name, place in places.items()}}
+    share = at.get("s", 1.0)  # an expert's gradient is averaged over the batch of all
+    generator = torch.Generator(how.device).manual_seed(20240)
+    w = torch.full((how.seeds, COPIES), of.start, dtype=torch.float64, device=how.device, requires_grad=True)
+    adam: Any = torch.optim.AdamW(
+        [w],
+        lr=value["lr"],
+        betas=(1 - value["one_minus_beta1"], 1 - value["one_minus_beta2"]),
+        eps=value["eps"] if "eps" in rule else 1e-12,
+        weight_decay=value["wd"] if of.decay else 0.0,
+        fused=True,
+    )
+
+    def losses(step: int) -> tuple[Tensor, float]:
+        noise = torch.randn(w.shape, dtype=w.dtype, device=how.device, generator=generator)
+        return share * (w * (of.slope + of.curvature * w / 2 + noise / placed["B"] ** 0.5)).sum(1), 0.0
+
+    for _ in descend(adam, losses, round(of.steps * placed["S"])):
+        pass
+    end = w.detach().cpu().numpy()
+    if of.log:
+        return np.asarray(-np.log(end.mean(1) / of.start))
+    return np.asarray(np.abs(end.mean(1)) if of.slope else np.sqrt((end**2).mean(1)))
+
 
 BATCHES, EXAMPLES = (1, 2, 4, 8), 4096
 """Batches, and examples of a run."""

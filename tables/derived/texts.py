@@ -1,0 +1,29 @@
+"""Title, caption and footnotes of every derived table, from ``texts.toml``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from scaling_algebra.files import shipped
+
+_TEXTS = shipped(__package__, "texts.toml")
+_CERTIFIED: str = _TEXTS["certified"]
+
+
+def told(table: str, *more: str, **put: str) -> dict[str, Any]:
+    """The texts of a table, as a ``Grid`` takes them.
+
+    Args:
+        more: footnotes below the others.
+        put: what stands in the place of ``<<name>>``.
+    """
+    put |= {"certified": _CERTIFIED, "Certified": _CERTIFIED.capitalize()}
+
+    def said(text: str) -> str:
+        for name, x in put.items():
+            text = text.replace(f"<<{name}>>", x)
+        return text
+
+    texts = _TEXTS[table]
+    notes = (*map(said, texts["footnotes"]), *more)
+    return {"title": said(texts["title"]), "caption": said(texts["caption"]), "footnotes": notes}
