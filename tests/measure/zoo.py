@@ -137,24 +137,22 @@ class Checked:
     Attributes:
         build: of sizes.
         where, what: the parameter (as a plan names it), and ``lr`` or ``init_std``: it does not scale.
-        sizes: base and target; none are asked for.
     """
 
     build: Callable[[Dims], object]
     where: str
     what: str = "lr"
-    sizes: tuple[str, ...] = ()
     powers: Power = field(default_factory=Power)
 
 
 ZOO = {
     "mlp": Checked(lambda z: Feedforward(z["N"], torch.tanh), "mid.weight"),
     "silu": Checked(lambda z: Feedforward(z["N"], F.silu), "mid.weight", "init_std"),
-    "gelu": Checked(lambda z: Feedforward(z["N"], F.gelu, bias=True), "mid.bias", "lr", (), Power.parse("N^-1")),
+    "gelu": Checked(lambda z: Feedforward(z["N"], F.gelu, bias=True), "mid.bias", "lr", Power.parse("N^-1")),
     "layernorm": Checked(lambda z: Feedforward(z["N"], torch.tanh, norm=True), "mid.weight"),
     "swiglu": Checked(lambda z: (Gated(z["N"], 2 * z["N"]), fixed(4, 8)), "up.weight"),
     "moe": Checked(lambda z: Experts(z["N"], z["N_e"], z["M"]), "down"),
-    "transformer": Checked(lambda z: Language(z["N"], 2), "blocks.*.up.weight"),
+    "transformer": Checked(lambda z: Language(z["N"], 2), "blocks.1.up.weight"),
     "tied": Checked(lambda z: Tied(z["N"]), "mid.weight"),
     "lora": Checked(lambda z: Adapted(z["N"]), "a.weight"),
     "conv": Checked(lambda z: (Convolutions(z["N"]), fixed(4, 3, 8)), "mid.weight"),
