@@ -323,7 +323,9 @@ def _predicted(
         return max(known) if known and len(known) == len(bounds) else ...
 
     rows = {name: list(zip(*map(row, quantities), strict=True)) for name, quantities in names.items()}
-    predicted = {name: [cells[0] if len(set(cells)) == 1 else ... for cells in row] for name, row in rows.items()}
+    predicted: dict[str, Sequence[Cell]] = {
+        name: [cells[0] if len(set(cells)) == 1 else ... for cells in row] for name, row in rows.items()
+    }
     return predicted, {name: at_most(x) for name, x in names.items() if ... in predicted[name]}, powers
 
 
