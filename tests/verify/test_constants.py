@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from scaling_algebra import derive, plan
 from scaling_algebra.errors import UsageError
-from scaling_algebra.verify.tracing import Unreadable, fixed, rules, traced
+from scaling_algebra.verify.tracing import Unreadable, fixed, recording, rules, traced
 from scaling_algebra.verify.tracing.shapes import by_shape, read
 
 INPUT, HIDDEN, READOUT = ("1", "1"), ("N^(-1/2)", "N^-1"), ("N^-1", "N^-1")
@@ -463,6 +463,13 @@ def test_a_difference_that_cannot_cancel_is_a_sum():
         lambda n: {"a": linear(4, n), "b": linear(n, n), "c": linear(n, 3)},
     )
     assert powers(traced(build)) == {"a.weight": INPUT, "b.weight": HIDDEN, "c.weight": READOUT}
+
+
+def test_what_is_written_out_must_be_what_torch_gives(monkeypatch):
+    """A planted fault: interpolation the other way round."""
+    monkeypatch.setitem(recording.WRITTEN_OUT, "lerp", lambda a, b, weight: b + weight * (a - b))
+    with pytest.raises(Unreadable, match="lerp: torch gives other numbers than the calls"):
+        traced(CELL)
 
 
 def doubled(f):
