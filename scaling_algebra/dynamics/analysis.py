@@ -36,7 +36,7 @@ from .steps import SQUARED
 from .trajectory import Trajectory
 
 _ORTHOGONAL = "the norm may cancel it: it is orthogonal to what the norm divides"
-_WORK = "what was left out may be as large: all of it takes more work than a question may"
+WORK = "what was left out may be as large: all of it takes more work than a question may"
 _RAISED = "functions are read as polynomials, and two degrees more give"
 _CUBES = "a product may see the cubic part of a sign, of which functions leave an upper bound alone"
 _LONG = 8
@@ -101,7 +101,7 @@ class Analysis:
         if not answer.decided:
             high, why = (
                 self.upper(name) if t else None,
-                answer.why or min(notes - ASSUMPTIONS.keys(), default=_WORK),
+                answer.why or min(notes - ASSUMPTIONS.keys(), default=WORK),
             )
             answer = Answer(None, None, decided=False, why=why, low=answer.low, high=high)
         return replace(answer, assumes=notes & ASSUMPTIONS.keys())

@@ -15,7 +15,7 @@ from typing import Literal
 
 from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.signals import EntrySize, Scalar, Signal
-from scaling_algebra.spec.networks.indices import multiplicity, tracked
+from scaling_algebra.spec.networks.indices import apart, multiplicity, tracked
 from scaling_algebra.spec.networks.language import Factor, Function, Mode, Network, Product, Statement
 from scaling_algebra.spec.networks.multipliers import SHARE
 from scaling_algebra.spec.networks.signs import passes
@@ -273,12 +273,8 @@ class TrainingRun:
             signals = [self.multiplied(above(statement.out), statement.multipliers)]
             letters = [out, *(x.letters for x in statement.factors)]
             signals += [acted(x) for x in statement.factors]
-            renamed = dict(zip(statement.tensor.letters, indices, strict=True))
-            for x in "".join(letters):
-                if x not in renamed:
-                    clash = x in indices
-                    taken = indices + "".join(renamed) + "".join(renamed.values()) + "".join(letters)
-                    renamed[x] = self.network.spare(self.network.axes[x], taken) if clash else x
+            read, own = "".join(letters), statement.tensor.letters
+            renamed = apart(self.network, own, indices, read, avoid=own + read)
             products.append(
                 tuple(
                     self.relabelled(s, old, "".join(renamed[x] for x in old))
@@ -412,13 +408,8 @@ class TrainingRun:
 
     def _in_use(self, x: Factor, step: Increment, taken: str) -> tuple[Signal, list[Signal]]:
         """The factors of an increment in the letters that the tensor has in an equation."""
-        renamed = dict(zip(self.network.tensors[x.name].letters, x.letters, strict=True))
-        for s in step.factors:
-            for c in s.letters:
-                if c not in renamed:
-                    axis = self.network.letters[c]
-                    free = c not in taken and c not in renamed.values()
-                    renamed[c] = c if free else self.network.spare(axis, taken + "".join(renamed.values()))
+        own, inner = self.network.tensors[x.name].letters, "".join(s.letters for s in step.factors)
+        renamed = apart(self.network, own, x.letters, inner, taken)
         relabel = [self.relabelled(s, s.letters, "".join(renamed[c] for c in s.letters)) for s in step.factors]
         return relabel[0], relabel[1:]
 

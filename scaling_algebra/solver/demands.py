@@ -141,8 +141,10 @@ def met(demand: Demand, look: Analysis) -> bool:
     """
     if demand.kind == "scale" and not concerns(demand, look.optimizer):
         return True
-    if demand.kind == "balanced" or look.bounds.why:
+    if look.bounds.why:
         return False
+    if demand.kind == "balanced":
+        return _alike(look, demand)
     if demand.kind == "scale":
         size = -look.point.d[demand.fixes.removeprefix("d.")]
         uppers = [look.upper(name) for name in demand.quantities]
@@ -157,6 +159,31 @@ def met(demand: Demand, look: Analysis) -> bool:
 def bounded(demand: Demand, look: Analysis) -> bool:
     """What must be O(1) is bounded by 1 after any number of updates."""
     return all((x := look.upper(name)) is not None and x <= 0 for name in demand.quantities)
+
+
+def below(demand: Demand, look: Analysis) -> Failure | None:
+    """What must be Theta(1) is bounded by less after any number of updates, and is less at the start."""
+    uppers = [look.upper(name) for name in demand.quantities]
+    sizes = [x for x in uppers if x is not None]
+    if demand.kind != "theta" or len(sizes) < len(uppers) or max(sizes) >= 0:
+        return None
+    start = [look.quick(name, 0) for name in demand.quantities]
+    if not all(x.decided and (x.size is None or x.size < 0) for x in start):
+        return None
+    return Failure(f"{demand.label}, but {' + '.join(demand.quantities)} ~ n^({max(sizes)})")
+
+
+def _alike(look: Analysis, demand: Demand) -> bool:
+    """Bound and witness show that quantities have one size, exact zeros aside; of a network without norms such sizes
+    are counted exactly."""
+    last = demand.horizon
+    there = [x for x in demand.quantities if look.upper(x) is not None or not look.quick(x, last).zero]
+    sizes = {look.upper(name) for name in there} if look.network.norms else {None}
+    size = sizes.pop() if len(sizes) == 1 else None
+    if size is None:
+        return not there
+    shown = (look.in_parts(name, last) or _shown(look, name, last, size) for name in there)
+    return all(x is not None and x.size == size for x in shown)
 
 
 def _reached(look: Analysis, demand: Demand, steps: Sequence[int], size: Fraction | int) -> bool:

@@ -18,7 +18,7 @@ from functools import cached_property
 from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.signals import Rung
 from scaling_algebra.counting.store import Meter
-from scaling_algebra.dynamics.analysis import Analysis
+from scaling_algebra.dynamics.analysis import WORK, Analysis
 from scaling_algebra.dynamics.answers import CLOSELY, QUICK
 from scaling_algebra.dynamics.run import unknowns
 from scaling_algebra.errors import UsageError
@@ -28,6 +28,7 @@ from scaling_algebra.spec.desiderata import Demand, Structure, interventions
 from scaling_algebra.spec.given import NOTHING, Given
 from scaling_algebra.spec.level import CERTIFIED, Level, Open
 from scaling_algebra.spec.networks.language import Network
+from scaling_algebra.spec.networks.sums import experts
 from scaling_algebra.spec.optimizers import Trained
 from scaling_algebra.spec.parameterizations import Parameterization
 from scaling_algebra.spec.powers import Form, Power
@@ -39,6 +40,7 @@ from .demands import (
     Failure,
     Fixing,
     Infeasible,
+    below,
     bounded,
     causes_first,
     check,
@@ -66,6 +68,12 @@ PROPOSED, SEARCHED = 300_000, 150_000
 search ends where that law is a candidate."""
 _AHEAD = 5_000
 """Nodes of matching searches that one product may take on the update after the horizon."""
+
+
+PIECE = 100_000
+"""Work for a piece of a sum over experts that one tensor makes."""
+PLAIN = Structure()
+"""No intervention."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +125,9 @@ class Solver:
     ) -> Solution:
         """The solution of a parameterization's demands with the fewest interventions in the structure.
 
+        Where norms stand in the way of exact counting, a structure is judged at the layer-wise law: bounds refute it,
+        or it is a candidate.
+
         Where no structure has one that is certified, it is a candidate of which nothing that is decided fails: the
         layer-wise law, or where the iteration ends. Where exponents are given, the demands that would fix them fix
         nothing, and the rest is solved; if some demands do not hold then, the structure in which the fewest fail is
@@ -138,6 +149,7 @@ class Solver:
         everywhere, failed = True, list[Demand]()
         structures = Structures(self.network, base, parameterization.structural)
         self._last, law = None, None
+        stacked = parameterization.structural and not given and bool(self.network.norms)
         if not (given or parameterization.structural):
             law = self.by_layers(parameterization.demanded(self.network, base), base)
         candidate = law is not None and not law.level.certified
@@ -148,6 +160,16 @@ class Solver:
             demands = parameterization.demanded(self.network, structure)
             failure, sure, suspected = "", False, list[Demand]()
             demand: Demand | None = None
+            if stacked:
+                try:
+                    solution = replace(self.proposed(demands, structure, strict=True), rejected=tuple(rejected))
+                    best = min((x for x in (best, solution) if x), key=lambda x: len(x.level.open))
+                    structures.found = True
+                except Infeasible as problem:
+                    undecided |= problem.undecided and not rejected
+                    structures.reject(structure, problem.demand)
+                    rejected.append((structure, str(problem)))
+                continue
             if parameterization.structural and not given and len(options) > 1:
                 suspected = [d for d in demands if (d in failed if failed else d.kind != "balanced")]
             for values in [start] if start else [*near, self.aligned(), self.lazy()]:
@@ -180,7 +202,7 @@ class Solver:
             structures.reject(structure, demand)
             rejected.append((structure, failure))
             everywhere = everywhere and sure
-        if undecided and not given:
+        if undecided and not (given or stacked):
             best = law or self.by_layers(parameterization.demanded(self.network, base), base) or best
         if best is None:
             raise Infeasible(rejected[0][1], undecided, everywhere=everywhere)
@@ -212,17 +234,18 @@ class Solver:
             begin = self._after_descent(demands, structure, begin, held, suspected)
         return self.newton(demands, structure, begin, held)
 
-    def aligned(self) -> dict[str, Fraction]:
+    def aligned(self, structure: Structure = PLAIN) -> dict[str, Fraction]:
         """The exponents of ``layer_by_layer`` on the ray."""
         at_zero = dict.fromkeys(unknowns(self.network), Fraction(0))
-        return at_zero | {name: power.on(self.ray) for name, power in self.layer_by_layer().items()}
+        return at_zero | {name: power.on(self.ray) for name, power in self.layer_by_layer(structure).items()}
 
-    def layer_by_layer(self) -> dict[str, Power]:
+    def layer_by_layer(self, structure: Structure = PLAIN) -> dict[str, Power]:
         """The layer-wise law at full alignment: init of the spectral condition, entries of an update 1/fan_in where a
         gradient is one over the number of entries that the tensor makes alone, and an aggregation that takes the mean.
         Every layer has a matrix of its own.
 
-        Law: std = min(1, sqrt(rows / columns)) / sqrt(columns) for the operator of all experts stacked.
+        Law: std = min(1, sqrt(rows / columns)) / sqrt(columns) for the operator of all experts stacked; where signals
+        before a mean over experts are free, sqrt(experts) times that, so that the mean of independent ones is Theta(1).
         Source: Yang, Simon and Bernstein (2023), A spectral condition for feature learning. Only a start: the
         iteration moves every unknown to where its demand holds.
         """
@@ -239,19 +262,37 @@ class Solver:
             powers[f"c.{role}"] = columns / {"": gradient, "entry": Power(), "matrix": entries}[rule.normalises]
             powers[f"c.{role}"] /= powers[f"b.{role}"] if rule.relative else Power()
             powers[f"d.{role}"] = gradient
+        for e in experts(self.network):
+            for role in e.outer if structure.exempt.intersection(e.last) else ():
+                powers[f"b.{role}"] /= self.network.size(self.network.summed(e.aggregation)) ** half
         return powers | terms_behind(self.network, self.ray)
 
     def by_layers(self, demands: Sequence[Demand], structure: Structure) -> Solution | None:
         """The layer-wise law, if no demand that is decided fails."""
-        look = self.looked(structure.point(self.network, self.aligned()))
+        try:
+            return self.proposed(demands, structure)
+        except Infeasible:
+            return None
+
+    def proposed(self, demands: Sequence[Demand], structure: Structure, strict: bool = False) -> Solution:
+        """The layer-wise law.
+
+        Args:
+            strict: nothing without bounds, nor where a piece of a sum that one tensor makes, or none, is undecided.
+
+        Raises:
+            Infeasible: a demand fails.
+        """
+        look = self.looked(structure.point(self.network, self.aligned(structure)))
+        if strict:
+            self._pieces(demands, look)
         with self._within(PROPOSED):
-            try:
-                check([d for d in demands if d.kind in ("theta", "bounded") and not bounded(d, look)], look)
-                left = self.met(demands, look)
-            except Infeasible:
-                return None
+            check([d for d in demands if d.kind in ("theta", "bounded") and not bounded(d, look)], look)
+            self._not_below(demands, look)
+            left = self.met(demands, look)
             wanted = {d.fixes for d in demands if d.fixes and concerns(d, self.optimizer)}
-            powers = {name: x for name, x in self.layer_by_layer().items() if name[:2] != "d." or name in wanted}
+            law = self.layer_by_layer(structure).items()
+            powers = {name: x for name, x in law if name[:2] != "d." or name in wanted}
             scaling = self.scaling(look, powers, structure)
         return Solution(scaling, structure, {}, (), (), look.assumed, Level(left))
 
@@ -295,7 +336,7 @@ class Solver:
             if failure := look_ahead(demand, ahead):
                 raise Infeasible(failure)
         left: list[Open] = []
-        closer, quick = look.closely(() if self.effort else CLOSELY), look.closely(QUICK[:1])
+        closer, quick = look.closely(() if self.effort else CLOSELY), self._quickly(look)
         for demand in each("certifying", "demands left", demands):
             failure = violation(demand, quick if len(left) >= _SHARED and not self.effort else look)
             if failure and failure.undecided and (self.effort or not left):
@@ -303,7 +344,7 @@ class Solver:
             if failure and failure.open is None:
                 raise Infeasible(failure, demand=demand)
             left += [failure.open] if failure and failure.open else []
-        return tuple(replace(x, why=x.why or look.bounds.why) for x in left)
+        return tuple(replace(x, why=look.bounds.why or x.why) if x.why in ("", WORK) else x for x in left)
 
     def _unmet(
         self, demands: Iterable[Demand], look: Analysis
@@ -468,6 +509,30 @@ class Solver:
             values[f"c.{role}"] = held.get(f"c.{role}", values[f"c.{role}"] + values[f"d.{role}"])
         return values
 
+    def _not_below(self, demands: Sequence[Demand], look: Analysis) -> None:
+        for d in demands:
+            if failure := below(d, look):
+                raise Infeasible(failure, demand=d)
+
+    def _pieces(self, demands: Sequence[Demand], look: Analysis) -> None:
+        """Examines the pieces of sums over experts that one tensor makes, or none.
+
+        Raises:
+            Infeasible: there are no bounds, something is bounded by less than it must be, or a piece is undecided.
+        """
+        if look.bounds.why:
+            raise Infeasible(look.bounds.why, undecided=True)
+        self._not_below(demands, look)
+        pieces = {f"{e.out}.{k}" for e in experts(self.network) for k, x in e.pieces.items() if x not in e.entering}
+        for d in (d for d in demands if pieces.intersection(d.quantities)):
+            with self._within(PIECE):
+                if failure := violation(d, self._quickly(look)):
+                    raise Infeasible(failure, demand=d)
+
+    def _quickly(self, look: Analysis) -> Analysis:
+        """The run on the first rung alone."""
+        return look.closely(QUICK[:1])
+
     def _shown(self, demand: Demand, look: Analysis, work: int | None) -> bool:
         with self._within(work):
             return met(demand, look)
@@ -475,7 +540,7 @@ class Solver:
     @cached_property
     def _meter(self) -> Meter:
         """What counts the work; an answer by shape has no run that it would count."""
-        return self._fresh(Structure().point(self.network, {})).meter
+        return self._fresh(PLAIN.point(self.network, {})).meter
 
     def _within(self, work: int | None) -> AbstractContextManager[None]:
         """No more than this work inside, if not all of it is asked for."""

@@ -6,6 +6,7 @@ import pytest
 
 from scaling_algebra import derive
 from scaling_algebra.errors import UsageError
+from scaling_algebra.solver import newton
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.spec.desiderata import Structure, mssp_demands, options
 from scaling_algebra.spec.networks.library import ARCHITECTURES, MOE_BLOCK
@@ -83,3 +84,19 @@ def test_the_readout_is_found_from_the_equations():
     assert readouts(mine.freezing({"W4"})) == () == readouts(ARCHITECTURES["tied-embedding"])
     with pytest.raises(UsageError, match="no tensor makes the output and nothing else"):
         derive("I", architecture="tied-embedding", readout_init="zero")
+
+
+@pytest.mark.parametrize(
+    ("regime", "chosen"), [("II", {"exempt": {"h3i"}}), ("III", {"tied": {"expert_in", "expert_out"}})]
+)
+def test_mssp_of_a_whole_layer_intervenes_as_for_its_experts(regime, chosen, monkeypatch):
+    """Bounds refute all that is smaller, by the first piece."""
+    monkeypatch.setattr(newton, "PROPOSED", 2_000)
+    asked = Configuration.of(regime, "adam", "mssp", architecture="mixtral")
+    base = asked.parameterization.base_structure(asked.network, asked.readout_init)
+    found = newton.Solver(asked.network, asked.ray, asked.optimizer).solve(asked.parameterization, base)
+    for field in ("exempt", "tied"):
+        assert getattr(found.structure, field) == chosen.get(field, set())
+    assert not found.level.certified and found.structure.zero == {"readout"}
+    assert {s: why.split(" but ")[-1] for s, why in found.rejected}[base] == "h3.A1 ~ n^(-1/2)"
+    assert str(found.scaling.tensors["expert_out"].init_std) == {"II": "M^(1/2)", "III": "N_e^(-1/2)"}[regime]

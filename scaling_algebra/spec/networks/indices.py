@@ -7,6 +7,18 @@ from collections.abc import Iterable, Mapping
 from .language import Function, Network, Product, remembered
 
 
+def apart(network: Network, old: str, new: str, letters: str, taken: str = "", avoid: str = "") -> Mapping[str, str]:
+    """What letters are called where some have new names: the others keep theirs, or get another letter of their axis
+    (not one to avoid) where it is taken."""
+    names = dict(zip(old, new, strict=True))
+    for x in letters:
+        if x not in names:
+            used = {*taken, *names.values()}
+            free = (c for c, axis in network.letters.items() if axis == network.letters[x] and c not in {*used, *avoid})
+            names[x] = next(free) if x in used else x
+    return names
+
+
 @remembered
 def tracked(network: Network) -> str:
     """Letters whose dependence matters even where their axis does not grow: those of the axes that functions go

@@ -310,10 +310,6 @@ class Network:
         statement = self.producer(signal)
         return isinstance(statement, Function) and statement.held
 
-    def spare(self, axis: str, taken: str) -> str:
-        """A letter of an axis that is not taken: one of the network's own, or one more."""
-        return next(x for x, of in self.letters.items() if of == axis and x not in taken)
-
     @cached_property
     def letters(self) -> dict[str, str]:
         """Axis of each letter: the network's own, and spare ones for indices that meet twice."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .indices import apart
 from .language import Factor, Function, Network, Product, Sum, remembered
 
 
@@ -64,10 +65,6 @@ def _parts(network: Network, factor: Factor, taken: str) -> list[Term]:
         return [term for x in statement.terms for term in _parts(network, x.renamed(renamed), taken)]
     if not (isinstance(statement, Product) and statement.tensor):
         return [Term((), (), (factor,), ())]
-    renamed = dict(zip(network.signals[factor.name], factor.letters, strict=True))
-    for x in statement.letters:
-        if x not in renamed:
-            clash = x in taken or x in renamed.values()
-            renamed[x] = network.spare(network.axes[x], taken + "".join(renamed.values())) if clash else x
-    tensor, factors = statement.tensor.renamed(renamed), tuple(x.renamed(renamed) for x in statement.factors)
+    names = apart(network, network.signals[factor.name], factor.letters, statement.letters, taken)
+    tensor, factors = statement.tensor.renamed(names), tuple(x.renamed(names) for x in statement.factors)
     return [Term((), (tensor,), factors, statement.multipliers)]
