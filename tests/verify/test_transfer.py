@@ -403,12 +403,13 @@ def test_models_that_do_not_fit_are_refused():
 # the command ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_command_trains_a_module_resumes_and_draws(tmp_path, monkeypatch):
+def test_the_command_trains_a_module_and_draws_in_one_process_as_in_two(tmp_path, monkeypatch):
+    pytest.importorskip("distributed")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mlp.py").write_text(MLP)
     words = "study transfer --model mlp.py:build --base N=8 --widths 16,32 --seeds 2 --steps 3 --grid=-8,-6 --extend 0"
-    words += " --set batch=4 --device cpu --resume kept --plot rates.png --format json"
-    first, second = (scalecalc(*words.split()) for _ in range(2))
+    words += " --set batch=4 --device cpu --plot rates.png --format json"
+    first, second = (scalecalc(*words.split(), *more) for more in ([], ["--workers", "2"]))
     assert first.exit_code == 3, first.output
     record, again = json.loads(first.stdout), json.loads(second.stdout)
     assert record["parameterizations"] == again["parameterizations"] and record["along"] == "N"

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from scaling_algebra import files, limits
+from scaling_algebra.arguments import pairs
 from scaling_algebra.commands.options import Answer, Count, Name, PathType, examples, optimized, options, printed
 from scaling_algebra.errors import UsageError
 from scaling_algebra.recipes.sizes import Sizes, read_sizes
@@ -154,13 +155,7 @@ def _read(text: str, label: str) -> dict[str, int]:
 
 
 def _rates(texts: tuple[str, ...]) -> dict[str, float]:
-    rates = {}
-    for text in texts:
-        pattern, equals, factor = text.rpartition("=")
-        if not (equals and pattern):
-            raise UsageError(f"cannot read the rate {text!r}; write PATTERN=FACTOR, such as *embed*=2")
-        rates[pattern] = positive(f"factor of {pattern}", factor)
-    return rates
+    return {name: positive(f"factor of {name}", x) for name, x in pairs("--rate", texts, "*embed*=2").items()}
 
 
 def _grid(text: str) -> list[float]:
