@@ -177,7 +177,7 @@ class Analysis:
     def witness(self, name: str, t: int) -> Answer | None:
         """A lower bound on the exponent of a quantity at the least price: its largest monomial that is found among few;
         None if none is found, or only with sizes that are not certified."""
-        best = self.in_parts(name, t)
+        best = (self._still(name, t) if t == 1 else None) or self.in_parts(name, t)
         if best is not None:
             return best
         many = self.raised and not t  # kernels of as many leaves as products have signals
@@ -196,7 +196,13 @@ class Analysis:
 
     def _earliest(self, name: str, t: int) -> Answer | None:
         earlier = self.in_parts(name, t - 1) if t > 2 else None
-        return earlier or self._in_parts(name, (t,) if t > 2 else range(t + 1))
+        alone = t > 2 or self._still(name, t - 1)
+        return earlier or self._in_parts(name, (t,) if alone else range(t + 1))
+
+    def _still(self, name: str, t: int) -> Answer | None:
+        """Exactly zero, at the least price; None where that is not shown: it is in every part, too."""
+        answer = self._two_sided(name, t, WITNESSES[0]) if self._zero and not self._whole else None
+        return answer if answer is not None and answer.zero else None
 
     def _in_parts(self, name: str, steps: Iterable[int]) -> Answer | None:
         """The witness of ``in_parts`` at these steps; a network without norms needs no such runs."""

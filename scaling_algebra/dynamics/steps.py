@@ -26,6 +26,7 @@ Factors = tuple[Signal, ...]
 Step = tuple[tuple[Scalar, ...], Factors]
 """A product with factors of its own."""
 SQUARED = "a part of it may cancel: the square of a sign is 1"
+RAISED = "an inverse root of past gradients raises the directions by which they differ, and these may be as large"
 SKEWED = 12
 """Kernels of a gradient of which it is known what they have beside an odd part, as many as the first rung keeps."""
 Addend = tuple[int | None, frozenset[str], Any]
@@ -353,6 +354,22 @@ def apart(tr: TrainingRun, role: str, gradients: Sequence[Factors]) -> list[Scal
         ratio = f"the singular value of {symbol}'s largest use over that of this one"
         shares[k] = Scalar(ratio, largest - whole, certain)
     return shares
+
+
+def turned(tr: TrainingRun, factors: Factors) -> Factors:
+    """The factors of a gradient in a step with inverse roots of sums over steps: beside each there is as much again.
+
+    Law: (sum G G^T)^(-1/4) G (sum G^T G)^(-1/4) raises the directions by which gradients of several steps differ, the
+    more the smaller they are, up to the size of the largest. What takes the largest one away sees these.
+    """
+    if not any(f.kind.kind in ("norm", "softmax") for f in tr.network.functions):
+        return factors
+    tr.note(RAISED)
+    tails = (tr.algebra.rms(s) if any(map(tr.grows, s.letters)) else None for s in factors)
+    return tuple(
+        s if x is None else s.but(tail=x, leaf=None, flat=frozenset(), centred={})
+        for s, x in zip(factors, tails, strict=True)
+    )
 
 
 def _shares(a: Factors, b: Factors) -> bool:

@@ -21,7 +21,7 @@ from .alone import alone
 from .norms import over
 from .rules import rule
 from .run import Increment, Modes, TrainingRun
-from .steps import Step, apart, entrywise, signs, vanishes
+from .steps import Step, apart, entrywise, signs, turned, vanishes
 
 
 class Trajectory(TrainingRun):
@@ -231,6 +231,7 @@ class Trajectory(TrainingRun):
             gradients = signs(self, role, step, gradients)
         if rule.normalises == "matrix":
             shares = apart(self, role, gradients)
+            gradients = [turned(self, x) for x in gradients] if rule.memory and step else gradients
         increments = []
         for use, factors, share in zip_longest(uses, gradients, shares):
             if vanishes(factors):

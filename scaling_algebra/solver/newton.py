@@ -72,6 +72,8 @@ _AHEAD = 5_000
 
 PIECE = 100_000
 """Work for a piece of a sum over experts that one tensor makes."""
+STRUCTURES = 1_200_000
+"""Work for all structures where each is judged at the layer-wise law."""
 PLAIN = Structure()
 """No intervention."""
 
@@ -152,6 +154,7 @@ class Solver:
         stacked = parameterization.structural and not given and bool(self.network.norms)
         if not (given or parameterization.structural):
             law = self.by_layers(parameterization.demanded(self.network, base), base)
+        begun = self._meter.done if stacked else 0
         candidate = law is not None and not law.level.certified
         for structure in structures:
             if structure.zero & given.started:
@@ -161,6 +164,9 @@ class Solver:
             failure, sure, suspected = "", False, list[Demand]()
             demand: Demand | None = None
             if stacked:
+                if self._meter.done > begun + STRUCTURES and not self.effort:
+                    undecided = True
+                    break
                 try:
                     solution = replace(self.proposed(demands, structure, strict=True), rejected=tuple(rejected))
                     best = min((x for x in (best, solution) if x), key=lambda x: len(x.level.open))

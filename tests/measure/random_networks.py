@@ -1,7 +1,8 @@
 """Random networks, trained by an interpreter of its own: no certified exponent is wrong.
 
 Every case is asked, trained in float64 at 5 to 7 sizes and judged (``judge.py``); what disagrees is followed to larger
-sizes. `python -m tests.measure.campaign FIRST LAST` settles cases before, in pieces; what one engine settled is kept.
+sizes. `python -m tests.measure.campaign FIRST LAST ...` settles cases before, in pieces; what one engine settled
+is kept.
 """
 
 from collections import Counter

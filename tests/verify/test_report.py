@@ -152,6 +152,15 @@ ZERO = (None, GONE, 164)
 def test_the_rule_of_the_exit_code(judged, required, code):
     assert verdicts(*judged, required=required).exit_code == code
     assert verdicts(*judged, required=required, gate=replace(GATE, passed=False)).exit_code == 3
+    quiet = verdicts(*judged, required=required, gate=replace(GATE, passed=False, explains=0.5))
+    assert quiet.exit_code == (1 if code == 1 else 3) and ("explains no" in quiet.closing) is (code == 1)
+
+
+def test_a_gate_that_failed_may_explain_what_is_near():
+    """+0.02 to a prediction of 1 is 0.98 apart; a control with slopes up to 1 may be all that is seen there."""
+    for explains, code in ((0.9, 1), (0.99, 3)):
+        gate = replace(GATE, passed=False, explains=explains)
+        assert verdicts((Fraction(1), RIGHT, 1), gate=gate).exit_code == code
 
 
 def test_zeros_are_told_apart_from_exponents():

@@ -137,23 +137,27 @@ def check_model(
         m.environment["read"] = [*numbers.level.lines, *reading.lines]
         moving = [name for name in names if any(x.any() for t in range(1, steps + 1) for x in m.values[name, t])]
         theta: dict[str, Sequence[Cell]] = {name: [..., *[Fraction(0)] * steps] for name in moving}
-        return _bounded(judge(m, theta, direct={name for name in names if name.endswith(DIRECT)}))
+        report = judge(m, theta, direct={name for name in names if name.endswith(DIRECT)})
+        return _bounded(report, lambda row: not row.quantity.endswith(UPDATE))
     moved = {x: power.on(ray) for x, power in (folded(numbers, reading) if fold else {}).items()}
-    predicted, powers = _predicted(numbers.derivations[0], zero, names, steps, moved)
+    predicted, bounds, powers = _predicted(numbers.derivations[0], zero, names, steps, moved)
     direct = {x for x in names if x.endswith(DIRECT) and len({e for e in predicted[x] if isinstance(e, Fraction)}) < 2}
-    return judge(m, predicted, powers=powers, direct=direct)
+    asked = {x: [bounds[x] if e is ... else e for e in cells] for x, cells in predicted.items()}
+    most = {(x, t) for x, cells in predicted.items() for t, e in enumerate(cells) if e is ...}
+    report = _bounded(judge(m, asked, powers=powers, direct=direct), lambda row: (row.quantity, row.step) in most)
+    open_ = {r for r in report.rows if (r.quantity, r.step) in most and r.verdict is Verdict.INCONCLUSIVE}
+    return replace(report, rows=tuple(r for r in report.rows if r not in open_))
 
 
-def _bounded(report: Report) -> Report:
-    """Of what a whole module changes O(1) alone is demanded: what shrinks refutes nothing."""
-    shrinks = "O(1), and below Theta(1)"
-    rows = tuple(
-        replace(row, verdict=Verdict.INCONCLUSIVE, note=shrinks)
-        if row.verdict is Verdict.REFUTED and row.fit.high < 0 and not row.quantity.endswith(UPDATE)
-        else row
-        for row in report.rows
-    )
-    return replace(report, rows=rows)
+def _bounded(report: Report, most: Callable[[ReportRow], bool]) -> Report:
+    """Rows whose exponent is an upper bound (``most``) are not refuted by what is smaller."""
+
+    def row(r: ReportRow) -> ReportRow:
+        if r.verdict is Verdict.REFUTED and most(r) and (r.fit.zero or r.fit.high < (r.predicted or 0)):
+            return replace(r, verdict=Verdict.INCONCLUSIVE, note=f"at most n^({r.predicted}), and below it")
+        return r
+
+    return replace(report, rows=tuple(map(row, report.rows)))
 
 
 def _check_trains(model: nn.Module, own: torch.optim.Optimizer | None, inputs: Inputs) -> None:
@@ -288,9 +292,9 @@ def _steps(
 
 def _predicted(
     d: Derivation, zero: Sequence[str], names: Mapping[str, Sequence[str]], steps: int, moved: Mapping[str, Fraction]
-) -> tuple[dict[str, Sequence[Cell]], Powers]:
-    """Exponents by name where they are certified, of several quantities those that they have in common; and the powers
-    below them.
+) -> tuple[dict[str, Sequence[Cell]], dict[str, Cell], Powers]:
+    """Exponents by name where they are certified, of several quantities those that they have in common; upper bounds at
+    every step, where known; and the powers below them.
 
     Args:
         zero: tensors that start at zero instead. moved: exponents of what is folded into signals.
@@ -313,8 +317,16 @@ def _predicted(
     def powers(name: str, t: int) -> list[tuple[Fraction, bool]]:
         return [(e + more(quantity), seen) for quantity in names[name] for e, seen in look.powers(quantity, t)]
 
+    def at_most(quantities: Sequence[str]) -> Cell:
+        bounds = [look.upper(x) for x in quantities]
+        known = [b + more(x) for b, x in zip(bounds, quantities, strict=True) if b is not None]
+        return max(known) if known and len(known) == len(bounds) else ...
+
     rows = {name: list(zip(*map(row, quantities), strict=True)) for name, quantities in names.items()}
-    return {name: [cells[0] if len(set(cells)) == 1 else ... for cells in row] for name, row in rows.items()}, powers
+    predicted: dict[str, Sequence[Cell]] = {
+        name: [cells[0] if len(set(cells)) == 1 else ... for cells in row] for name, row in rows.items()
+    }
+    return predicted, {name: at_most(x) for name, x in names.items() if ... in predicted[name]}, powers
 
 
 def _natural(model: nn.Module, numbers: Recipe) -> dict[str, float]:

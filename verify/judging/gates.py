@@ -1,7 +1,8 @@
-"""Checks that make a pass mean something; a failed one makes the whole run INCONCLUSIVE."""
+"""Checks that make a pass mean something: where one fails nothing agrees, and what it cannot explain is refuted."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -17,11 +18,18 @@ SPOILT = 0.1
 
 @dataclass(frozen=True)
 class RunGate:
-    """A named check, whether it passed, and what was seen."""
+    """A named check.
+
+    Attributes:
+        passed, detail: whether it passed, and what was seen.
+        explains: distance of a slope from its prediction that its failure may account for: all where the data are not
+            what they should be; none where the gate only asks whether a wrong exponent would be seen.
+    """
 
     name: str
     passed: bool
     detail: str
+    explains: float = math.inf
 
     def __str__(self) -> str:
         return f"gate {'passed' if self.passed else 'FAILED'}: {self.name} ({self.detail})"
@@ -62,7 +70,7 @@ def planted(fits: Sequence[tuple[Fit, Fraction]], spacing: Fraction) -> RunGate:
     verdicts = [judge_exponent(f, p + sign * spacing, spacing) for f, p in fits for sign in (-1, 1)]
     refuted = verdicts.count(Verdict.REFUTED)
     passed = bool(verdicts) and 4 * refuted >= len(verdicts) and Verdict.AGREES not in verdicts
-    return RunGate(name, passed, f"{refuted} of {len(verdicts)} exponents off by {spacing}, up or down")
+    return RunGate(name, passed, f"{refuted} of {len(verdicts)} exponents off by {spacing}, up or down", 0.0)
 
 
 def standard_refuted(verdicts: Sequence[Verdict]) -> RunGate:
@@ -72,7 +80,7 @@ def standard_refuted(verdicts: Sequence[Verdict]) -> RunGate:
     """
     refuted = list(verdicts).count(Verdict.REFUTED)
     detail = f"it refutes {refuted} of {len(verdicts)} predictions of the first steps"
-    return RunGate("standard parameterization refuted", 20 * refuted >= max(1, len(verdicts)), detail)
+    return RunGate("standard parameterization refuted", 20 * refuted >= max(1, len(verdicts)), detail, 0.0)
 
 
 def below_floor(m: Measurement) -> dict[tuple[str, int], float]:
@@ -121,9 +129,10 @@ def _flat(m: Measurement, spacing: Fraction) -> RunGate:
     """Same pipeline, dimensions frozen at the first size: whatever slope it shows is an artefact.
 
     After one update and after the last the interval holds 0, give or take ``DRIFT``; after one, where tails are light,
-    it holds no other exponent: a wide one would hide a slope.
+    it holds no other exponent: a wide one would hide a slope. Its failure explains slopes up to the largest in these
+    intervals.
     """
-    name = "width-independent control flat"
+    name, explains = "width-independent control flat", 0.0
     slopes, passed, watched, first = [], True, m.watched, min(1, m.steps)
     for step in dict.fromkeys((first, m.steps)):
         for quantity in watched:
@@ -132,9 +141,9 @@ def _flat(m: Measurement, spacing: Fraction) -> RunGate:
                 continue  # zero init
             slope = fit(m.sizes, series, 1 - (1 - LEVEL) / len(watched))
             passed &= slope.low <= DRIFT and slope.high >= -DRIFT
+            explains = max(explains, -slope.low, slope.high)
             if step == first:
                 passed &= -spacing < slope.low and slope.high < spacing
             slopes.append(f"{quantity}@{step} {slope.slope:+.3f} in [{slope.low:+.3f}, {slope.high:+.3f}]")
-    return RunGate(
-        name, passed and bool(slopes), "slopes at frozen dimensions: " + (", ".join(slopes) or "nothing measured")
-    )
+    detail = "slopes at frozen dimensions: " + (", ".join(slopes) or "nothing measured")
+    return RunGate(name, passed and bool(slopes), detail, explains if slopes else math.inf)

@@ -35,8 +35,9 @@ GOOD, ERRORS, NOISE = 0.05, 3.0, 0.5
 """A mixture meets the data within the first relative difference, or so many standard errors of every mean square, up to
 the last relative difference."""
 
-FEW, EVERY = 3, 8
-"""Powers of a mixture: where none is known beside the predicted one, and where the engine says which there are."""
+FEW, EVERY, DEEP = 3, 8, 24
+"""Powers of a mixture: where none is known beside the predicted one, where the engine says which there are, and where
+any may be; deeper ones are there at the smallest size alone, as the last of these is."""
 
 SEEN, TRACE = 0.25, 0.02
 """Shares of the mean square at the largest size: a power that every mixture has so much of is seen, one that no mixture
@@ -64,7 +65,8 @@ def share(n: Sequence[float], values: Sequence[Array], powers: Sequence[Fraction
     errors = np.array([s.std() / len(s) ** 0.5 for s in square]) / y
     columns = _columns(np.asarray(n, dtype=np.float64), powers) / (y / y[-1])[:, None]
     allowed = np.clip(ERRORS * errors, GOOD, NOISE)
-    part = np.array([1.0, 1.0, *np.zeros(columns.shape[1] - 2)])
+    largest = columns.max(axis=0)
+    columns, part = columns / largest, np.array([*(1 / largest[:2]), *np.zeros(columns.shape[1] - 2)])
     bounds = np.vstack([columns, -columns]), np.concatenate([1 + allowed, allowed - 1])
     ends = [linprog(sign * part, *bounds) for sign in (1, -1)]
     return (float(ends[0].fun), float(-ends[1].fun)) if all(end.status == 0 for end in ends) else None

@@ -3,16 +3,19 @@
 The rule, for the rows judged (the claims if there are any, else all predictions):
 
 - 130: the run was interrupted.
-- 3: cells are missing or a gate failed, so the run proves nothing, whatever its rows say.
-- 1: any row is REFUTED; a row that is predicted to be exactly zero and measured to be anything else is.
+- 3: cells are missing, so the run proves nothing, whatever its rows say.
+- 1: any row is REFUTED, and farther from its prediction than a gate that failed may explain; a row that is predicted to
+  be exactly zero and measured to be anything else is.
+- 3: a gate failed, so that nothing is seen to agree.
 - 3: of the rows that are not predicted to be exactly zero fewer than ``REQUIRED`` agree, or none is left to judge.
 - 0: otherwise. Zeros hold by construction of the network, so that they cannot make up for rows that stay open.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -49,6 +52,13 @@ class ReportRow:
     verdict: Verdict
     note: str = ""
     share: tuple[float, float] | None = None
+
+    @property
+    def apart(self) -> float:
+        """The distance of the interval from the prediction; infinite where one of both is exactly zero."""
+        if self.predicted is None or self.fit.zero:
+            return math.inf
+        return max(self.fit.low - float(self.predicted), float(self.predicted) - self.fit.high)
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -160,10 +170,14 @@ class Report(Rendered):
         """See the module text."""
         if self.incomplete:
             return 130 if self.incomplete == INTERRUPTED else 3
-        if not all(g.passed for g in self.gates):
-            return 3
-        tally = self.tally
-        return 1 if tally.refuted else 0 if tally.enough(self.required) else 3
+        if any(self._refuted()):
+            return 1
+        return 0 if all(g.passed for g in self.gates) and self.tally.enough(self.required) else 3
+
+    def _refuted(self) -> Iterator[ReportRow]:
+        """The judged rows that are refuted by more than the gates that failed may explain."""
+        explained = max((g.explains for g in self.gates if not g.passed), default=-math.inf)
+        return (r for r in self.judged if r.verdict is Verdict.REFUTED and r.apart > explained)
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -203,12 +217,13 @@ class Report(Rendered):
     def closing(self) -> str:
         """One line: the counts, and what voids them."""
         tally, failed = self.tally, sum(not g.passed for g in self.gates)
-        void = ""
+        summary, void = f"{'claims: ' if self.claims else ''}{tally}", ""
         if self.incomplete:
             void = self.incomplete
         elif failed:
             void = f"{failed} of {len(self.gates)} gates failed"
+            if count := len([*self._refuted()]):
+                return f"{summary}; {void}, which explains no slope of {count} that are refuted"
         elif not tally.refuted and not tally.enough(self.required):
             void = f"fewer than {self.required} of the exponents agree"
-        summary = f"{'claims: ' if self.claims else ''}{tally}"
         return f"{summary}; {void}, so the run is INCONCLUSIVE" if void else summary

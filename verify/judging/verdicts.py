@@ -21,7 +21,7 @@ from .fit import DRIFT, Fit, Verdict, fit, judge_exponent, means
 from .gates import RunGate, below_floor, floor, gates, planted, standard_refuted
 from .logged import Logged, Predicted, exponents, logged
 from .measurement import Measurement, Prediction
-from .mixtures import SEEN, TRACE, Powers, powers_below, share
+from .mixtures import DEEP, SEEN, TRACE, Powers, powers_below, share
 from .report import INTERRUPTED, REQUIRED, Report, ReportRow
 
 QUOTIENT = ".normalised"
@@ -137,14 +137,14 @@ class _Judge:
         to which the other powers belong."""
         if part[0] >= SEEN:
             return f"n^({predicted}) is seen beside a larger next power"
-        if not (self.powers and own) or self._elsewhere(quantity, step):
+        if not (self.powers and own):
             return ""
+        doubt, parts = "", _parts(self.m, quantity, step)
         if measured.high < predicted and part[1] >= TRACE and quantity not in self.direct:
-            return f"n^({predicted}) may lie below a larger next power; larger sizes"
-        parts = _parts(self.m, quantity, step)
-        if parts and not any(self._refuted(part, step) for part in parts):
-            return f"neither {parts[0]} nor {parts[1]}, of which it is the quotient, is refuted; larger sizes"
-        return ""
+            doubt = f"n^({predicted}) may lie below a larger next power; larger sizes"
+        elif parts and not any(self._refuted(part, step) for part in parts):
+            doubt = f"neither {parts[0]} nor {parts[1]}, of which it is the quotient, is refuted; larger sizes"
+        return "" if doubt and self._elsewhere(quantity, step) else doubt
 
     def _elsewhere(self, quantity: str, step: int) -> bool:
         """Between any two neighbouring sizes the slope lies a whole power from all that the engine has, up to drift."""
@@ -194,13 +194,17 @@ def share_of(
     """The share that the predicted power may have in one quantity (``mixtures.share``).
 
     Args:
-        powers: what the quantity is a sum of; by default any power of the grid.
+        powers: what the quantity is a sum of, asked where a sum of any powers of the grid has a trace of the predicted
+            one; by default any power.
     """
-    engine_powers = None
+    values, spacing, engine_powers = m.cleaned(quantity, step), spacing_of(m), None
+    at_most = share(m.sizes, values, [predicted - k * spacing for k in range(DEEP)]) if powers else None
+    if powers and (at_most is None or at_most[1] < TRACE):
+        return at_most
     with suppress(LookupError, UsageError):  # undecided, or no quantity of the engine
         engine_powers = powers(quantity, step) if powers else None
     rates = {m.ray[axis] for axis in m.ray.axes} - {Fraction(0)}
-    return share(m.sizes, m.cleaned(quantity, step), powers_below(predicted, spacing_of(m), rates, engine_powers))
+    return share(m.sizes, values, powers_below(predicted, spacing, rates, engine_powers))
 
 
 def _parts(m: Measurement, quantity: str, step: int) -> tuple[str, str] | None:

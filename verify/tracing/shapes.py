@@ -16,6 +16,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.networks.files import as_toml
 from scaling_algebra.spec.networks.grammar import network
 from scaling_algebra.spec.networks.language import Network
@@ -268,7 +269,7 @@ def read(build: Build, base: Mapping[str, int] | None = None, strict: bool = Fal
     """
     try:
         return traced(build, base)
-    except Unreadable as error:
+    except UsageError as error:  # also of a module that raises one at these sizes, or in float64
         if strict:
             raise
         why = error
