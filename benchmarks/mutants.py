@@ -134,7 +134,7 @@ MUTANTS = [
     *_room(
         "judging",
         "verify/judging",
-        ("verdicts.py", " or self._elsewhere(quantity, step)", ""),
+        ("verdicts.py", '"" if doubt and self._elsewhere(quantity, step) else doubt', "doubt"),
         ("fit.py", "DRIFT = 0.1", "DRIFT = 0.6"),
         ("fit.py", "measured.sizes < MIN_SIZES or measured.seeds < MIN_SEEDS", "measured.sizes < MIN_SIZES"),
         ("fit.py", "y = 0.5 * np.log2([s.mean() for s in square])",

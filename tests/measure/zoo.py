@@ -53,7 +53,7 @@ class Experts(nn.Module):
         return self.head(h + torch.einsum("be,enk,bek->bn", self.router(h).softmax(-1), self.down, inside))
 
 
-class Block(nn.Module):
+class PreNorm(nn.Module):
     """Pre-norm, heads of eight, a feed-forward part four times as wide."""
 
     def __init__(self, n: int) -> None:
@@ -70,12 +70,12 @@ class Block(nn.Module):
         return h + self.down(F.gelu(self.up(self.second(h))))
 
 
-class Language(nn.Module):
+class Transformer(nn.Module):
     """Blocks between an embedding and a head, perhaps its transpose."""
 
     def __init__(self, n: int, layers: int, tied: bool = False) -> None:
         super().__init__()
-        self.tokens, self.blocks = nn.Embedding(32, n), nn.ModuleList(Block(n) for _ in range(layers))
+        self.tokens, self.blocks = nn.Embedding(32, n), nn.ModuleList(PreNorm(n) for _ in range(layers))
         self.norm, self.head = nn.RMSNorm(n), nn.Linear(n, 32, bias=False)
         if tied:
             self.head.weight = self.tokens.weight
@@ -152,7 +152,7 @@ ZOO = {
     "layernorm": Checked(lambda z: Feedforward(z["N"], torch.tanh, norm=True), "mid.weight"),
     "swiglu": Checked(lambda z: (Gated(z["N"], 2 * z["N"]), fixed(4, 8)), "up.weight"),
     "moe": Checked(lambda z: Experts(z["N"], z["N_e"], z["M"]), "down"),
-    "transformer": Checked(lambda z: Language(z["N"], 2), "blocks.1.up.weight"),
+    "transformer": Checked(lambda z: Transformer(z["N"], 2), "blocks.1.up.weight"),
     "tied": Checked(lambda z: Tied(z["N"]), "mid.weight"),
     "lora": Checked(lambda z: Adapted(z["N"]), "a.weight"),
     "conv": Checked(lambda z: (Convolutions(z["N"]), fixed(4, 3, 8)), "mid.weight"),
