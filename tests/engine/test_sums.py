@@ -90,7 +90,7 @@ def test_the_readout_is_found_from_the_equations():
     ("regime", "chosen"), [("II", {"exempt": {"h3i"}}), ("III", {"tied": {"expert_in", "expert_out"}})]
 )
 def test_mssp_of_a_whole_layer_intervenes_as_for_its_experts(regime, chosen, monkeypatch):
-    """Bounds refute all that is smaller, by the first piece."""
+    """What is smaller is refuted by a bound on the first piece, or left out where a piece is undecided."""
     monkeypatch.setattr(newton, "PROPOSED", 2_000)
     asked = Configuration.of(regime, "adam", "mssp", architecture="mixtral")
     base = asked.parameterization.base_structure(asked.network, asked.readout_init)
