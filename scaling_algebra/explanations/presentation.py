@@ -14,7 +14,6 @@ from scaling_algebra.spec.axes import about
 
 from .alignments import Alignments
 from .monomials import Index
-from .obstacles import Obstacles
 from .results import Constant, Explanation, LeadingTerm, SettingExplanation
 
 
@@ -47,17 +46,6 @@ def alignments(a: Alignments) -> Document:
     grid = Grid.of(("tensor", "p", "q", "p backward", "q backward"), rows)
     record = {**a.derivation.configuration.as_json(), "step": a.step, "maps": a.maps}
     return Document((Heading(a.about), lines, grid), record)
-
-
-@document_of.register(Obstacles)
-def obstacles(o: Obstacles) -> Document:
-    """Every function that was left out, and whether the rest is derived."""
-    c = o.configuration
-    name = f"{c.parameterization.title}, {c.network.name}, {c.optimizer.name}, {c.ray}"
-    rows = [(f"{f.out} = {f.name}", literal(f"not found: {why}") if why else "found") for f, why in o.tried]
-    grid = Grid.of(("left out", c.parameterization.title), rows)
-    tried = [{"left_out": f.out, "function": f.name, "found": not why, "why": why or None} for f, why in o.tried]
-    return Document((Heading(literal(f"{name}, without one function")), grid), {**c.as_json(), "without": tried})
 
 
 _RANK_ONE = Text(

@@ -57,7 +57,6 @@ OWN: dict[tuple[str, str], Kind] = {
     ("law", "minimise"): Maker.names,
     ("law", "grows"): Maker.names,
     ("law", "fixed"): Maker.names,
-    ("law", "invert"): Maker.values,
     ("page", "output"): Maker.unpaged,
     ("study transfer", "settings"): Maker.setting,
     ("study limit", "lr"): Maker.amount,
