@@ -80,7 +80,7 @@ def test_mssp_with_few_active_experts():
 def test_measured_with_few_active_experts(ray=SPARSE[0]):
     predicted = signals(None, "adam", "mup", ray=ray)
     d = predicted.derivation
-    found = measure(d, sizes=[16, 25, 36, 64, 100], seeds=64)
+    found = measure(d, sizes=[9, 16, 25, 36, 64], seeds=64)
     counts = judge(found, predicted.prediction()).counts
     assert counts["REFUTED"] == 0
     assert 3 * counts["AGREES"] > 2 * sum(counts.values())
