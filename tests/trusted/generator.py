@@ -41,7 +41,7 @@ Kind = Callable[[Maker], str]
 SIZED: Kind = lambda maker: maker.draw.choice([maker.base(), maker.read()])  # noqa: E731
 VALUES: dict[str, Kind] = {
     **dict.fromkeys(("NAME", "TEXT", "AXIS", "AXES", "FILE.py:NAME"), Maker.text),
-    **dict.fromkeys(("FILE.toml", "[FILE.toml]", "CONFIG.json", "SUM|NAME|FILE.toml"), Maker.read),
+    **dict.fromkeys(("FILE.toml", "CONFIG.json", "SUM|NAME|FILE.toml"), Maker.read),
     **dict.fromkeys(("FILE", "FILE.smt2"), Maker.written),
     **dict.fromkeys(("DIR", "DIR|FILE"), Maker.place),
     **{"RATES": Maker.ray, "NAME=POWER": Maker.given, "SIZES": Maker.base, "SIZES|FILE.toml": SIZED},
