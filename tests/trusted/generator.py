@@ -49,7 +49,7 @@ VALUES: dict[str, Kind] = {
     **{"MONOMIAL": Maker.sum, "RELATION": Maker.related, "VALUES": Maker.values, "B,T": Maker.text},
     **{"N,N,...": Maker.sizes, "SIZE": Maker.amount, "SHARE": Maker.share, "QUANTITY[@t]=EXPONENT": Maker.claim},
     **{"FIRST,LAST[,SPACING]": Maker.grid, "NAME|FILE": Maker.campaign, "DIR...": Maker.stored},
-    **{"PATH": Maker.written, "ADDRESS|FILE": Maker.text, "I/N": Maker.text},
+    **{"PATH": Maker.written, "I/N": Maker.text},
 }
 """Bad values by what the help calls a value."""
 OWN: dict[tuple[str, str], Kind] = {
