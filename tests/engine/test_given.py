@@ -125,7 +125,7 @@ def test_defined_parameterizations_take_it_and_claim_nothing():
 
 @pytest.mark.parametrize(("regime", "rule", "net", "role"), [("I", "sgd", "mlp", "hidden")])
 def test_held_unknowns_are_equations_of_the_proof(regime, rule, net, role):
-    """Of the block, and with Adam: ``tests/measure/test_at_length.py``."""
+    """Of the block, and with Adam: ``tests/measure/test_whole_blocks.py``."""
     asked = {"regime": regime, "optimizer": rule, "parameterization": "mup", "architecture": net}
     right = {f"{role}.init": "N^-1/2", f"{role}.lr": derive(**asked)[role].lr}
     proof = prove(**asked, given=right)

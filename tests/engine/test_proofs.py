@@ -133,7 +133,7 @@ def mup_is_unique(name, rule):
 
 @pytest.mark.parametrize(("name", "rule"), [("II", "sgd"), ("III", "adam")])
 def test_result_1_mup_is_unique(name, rule):
-    """MSSP paper, Result 1 (all six: ``tests/measure/test_structures.py``)."""
+    """MSSP paper, Result 1 (the others: ``tests/measure/test_structures.py`` and ``test_whole_blocks.py``)."""
     mup_is_unique(name, rule)
 
 
@@ -259,7 +259,7 @@ ROUTERS = ARCHITECTURES["routers-softmax"]
 def test_a_demand_that_is_met_too_late_is_met_nowhere(gate, verdict):
     """Experts that are alike to leading order: what falls short at first and is Theta(1) by t = 2 diverges at t = 3.
     Sigmoid gates do not take the common part of the gradients away. With a shared expert:
-    ``tests/measure/test_structures.py``."""
+    ``tests/measure/test_whole_blocks.py``."""
     assert prove("I", "sgd", "mup", architecture=f"routers-{gate}").outcome.verdict == verdict
 
 

@@ -253,7 +253,7 @@ def test_a_multiplier_ends_in_the_tensors_that_it_multiplies():
 
 @pytest.mark.parametrize("family", ["llama"])
 def test_a_model_of_transformers_says_how_it_is_built(family):
-    """Mixtral: ``tests/measure/test_at_length.py``."""
+    """Mixtral: ``tests/measure/test_whole_blocks.py``."""
     transformers = pytest.importorskip("transformers")
 
     def built(n, heads=None):

@@ -116,7 +116,7 @@ CASES = {
 }  # fmt: skip
 
 
-LONG = ("one matrix three times, both ways", "a norm", "a tied readout", "many experts, muP", "a residual stream")
+LONG = ("one matrix three times, both ways", "a norm", "a tied readout")
 """Cases that `make measure` trains."""
 
 
