@@ -23,7 +23,7 @@ from scaling_algebra.tables.commands import table as command
 from scaling_algebra.tables.derived.layouts import TABLES, table
 from scaling_algebra.tables.derived.scaling_tables import SAME, SIGMOID
 
-from ..engine.test_documents import check, compiles
+from ..engine.test_documents import NEEDS_LATEX, check, compiles
 from ..shared import scalecalc
 from .test_published import every_cell
 
@@ -124,6 +124,7 @@ def well_formed(name):
     assert "(tied)" in shown(name, "text") or name not in ("b1", "b2", "transfer1")
 
 
+@NEEDS_LATEX
 def test_latex_compiles_and_fits_the_page(tmp_path):
     size = r"\textwidth=6.5in \textheight=9in \oddsidemargin=0in \topmargin=-.5in"
     (tmp_path / "errata.tex").write_text(render(errata().document(), "latex"), encoding="utf-8")
