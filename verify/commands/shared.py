@@ -55,10 +55,7 @@ POOL = options(
         "--workers",
         type=Count(1, limits.WORKERS),
         metavar="N",
-        help="Train in so many processes at once, each on a device of its own in turn; needs scalecalc[cluster].",
-    ),
-    click.option(
-        "--scheduler", metavar="ADDRESS|FILE", help="Train on the workers of a running Dask scheduler instead."
+        help="Train in so many processes at once, each on a device of its own in turn.",
     ),
 )
 """The device, and the processes that train."""
@@ -164,13 +161,11 @@ def pool(given: dict[str, Any], most: int | None = None) -> Iterator[Here]:
     """The pool that the options ``POOL`` ask for.
 
     Raises:
-        UsageError: as ``measuring.pool.pool``; two of them at once.
+        UsageError: as ``measuring.pool.pool``.
     """
     from scaling_algebra.verify.measuring.pool import pool as started
 
-    if given["workers"] is not None and given["scheduler"] is not None:
-        raise UsageError("a scheduler has workers of its own; leave out --workers or --scheduler")
-    with started(given["device"], most, given["workers"], given["scheduler"]) as made:
+    with started(given["device"], most, given["workers"]) as made:
         yield made
 
 
