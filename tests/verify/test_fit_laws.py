@@ -66,7 +66,7 @@ def test_claims_are_judged_and_residuals_drawn(tmp_path, capsys, monkeypatch):
     x = runs(3)
     table = written(tmp_path / "runs.csv", {"N": x["N"], "C": 6 * x["N"] * x["D"], "loss": x["loss"]})
     picture = tmp_path / "residuals.svg"
-    claims = ("--claim", "alpha=0.34", "--claim", "alpha=0.6", "--residuals", str(picture))
+    claims = ("--claim", "alpha=0.34", "--claim", "beta=0.6", "--residuals", str(picture))
     assert exit_code("law", "chinchilla", "--fit", table, *claims) == 1
     told = capsys.readouterr().out
     assert "AGREES" in told and "REFUTED" in told
