@@ -35,7 +35,6 @@ LABORATORIES: dict[str, Laboratory] = {
     "charts": charts.charts,
     "dispatch": clusters.dispatch,
     "margins": clusters.margins,
-    "matched time": rules.matched_time,
     "quadratic": rules.quadratic,
 }
 
@@ -78,7 +77,7 @@ def _experiment(name: str) -> Experiment:
 
 
 EXPERIMENTS: dict[str, Experiment] = {
-    name: _experiment(name) for name in ("routers", "epsilon", "clusters", "charts", "batch", "sde")
+    name: _experiment(name) for name in ("routers", "epsilon", "clusters", "charts", "batch")
 }
 """Every experiment, by name."""
 
