@@ -24,6 +24,10 @@ TWENTY = ("--regime", "III", "--optimizer", "sgd", "--parameterization", "sp", "
 TWENTY += ("--seeds", "64", "--steps", "2")
 """A run of twenty cells: five sizes, two of values and two of controls each."""
 TASKS = 300
+IMPORTED = """import atexit, sys
+from scaling_algebra.cli import main
+atexit.register(lambda: print(bool({"dask", "distributed"} & set(sys.modules))))
+"""
 
 
 def seconds(turns: int, *what: str) -> list[list[float]]:
@@ -40,6 +44,7 @@ def seconds(turns: int, *what: str) -> list[list[float]]:
 
 def overhead() -> float:
     """Seconds that a task takes that does nothing, on one worker that is there."""
+    pool.WORTH = 0
     with pool.pool("cpu", workers=1) as workers:
         list(workers([pool.Work("first", nothing, ())]))
         began = time.perf_counter()
@@ -62,7 +67,8 @@ def main(campaign: str, turns: int) -> None:
         rows.append((name, f"{alone:.1f}", f"{one:.1f}", f"{two:.1f}", f"{one / two:.2f}", f"{alone / two:.2f}"))
     header = ("seconds", "one process", "one worker", "two workers", "one worker / two", "one process / two")
     click.echo(tabulate(rows, header, tablefmt="github", disable_numparse=True))
-    click.echo(f"a task besides its work: {1000 * overhead():.1f} ms")
+    imported = fresh(f"{IMPORTED}main(['derive', '--regime', 'I', '--format', 'json'])").out.split()[-1]
+    click.echo(f"a task besides its work: {1000 * overhead():.1f} ms; derive imports dask: {imported}")
     click.echo(f"load average {os.getloadavg()[1]:.1f} on {os.cpu_count()} cores")
 
 

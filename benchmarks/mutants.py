@@ -170,6 +170,7 @@ MUTANTS = [
         ("settings.py", "after.ratio(going.base, going.target) * more", "after.ratio(going.base, going.target)"),
         ("recipe.py", "else 1 / t.lr", "else t.lr"),
         ("sizes.py", "if min(ratios.values()) < 1 or", "if"),
+        ("next_terms.py", "if p.on(ray) < lead.on(ray)", "if p.on(ray) <= lead.on(ray)"),
     ),
 ]  # fmt: skip
 
@@ -185,7 +186,7 @@ KILLERS = {
     "judging": ["tests/verify/test_fit.py", "tests/verify/test_report.py", "tests/verify"],
     "store": ["tests/trusted/test_kept.py", "tests/verify/test_session.py"],
     "laws": ["tests/laws"],
-    "recipes": ["tests/engine/test_recipe.py"],
+    "recipes": ["tests/engine/test_recipe.py", "tests/engine/test_next_terms.py"],
 }  # fmt: skip
 """The tests where a fault of a room is likely to be seen; after them the whole lane runs."""
 

@@ -1,6 +1,6 @@
 """``scalecalc derive``: the parameterization, its reasons, and on request the proof that it is the only one.
 
-Proofs are imported where they are asked for: most calls do not.
+Proofs and obstacles are imported where they are asked for: most calls ask for neither.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from scaling_algebra.solver.demands import Infeasible, NotFound, provable
 from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.solver.presentation import alike, brief, table
 from scaling_algebra.spec.assumptions import listed
-from scaling_algebra.spec.configuration import Configuration
+from scaling_algebra.spec.configuration import EACH, Configuration
+from scaling_algebra.spec.gauges import OWN
 from scaling_algebra.spec.level import CERTIFIED
 from scaling_algebra.spec.networks.library import MOE_BLOCK
 
@@ -42,7 +43,7 @@ from .options import (
 TERMINAL = ""
 """No format: text on a terminal, which is brief; every other form is whole."""
 PROOF = "proof that nothing else meets the demands: --prove"
-OPEN = "more work: --effort; none of these numbers: --strict"
+OPEN = f"functions that stand in the way: --without {EACH}; more work: --effort; none of these numbers: --strict"
 MORE = (
     "reasons: --why; exponents b, c, d: --exponents; every signal: scalecalc signals",
     "numbers of a model: scalecalc recipe --base SIZES --target SIZES --lr NUMBER",
@@ -59,6 +60,7 @@ CODES = {True: 0, False: 1, None: 3}
         "scalecalc derive --ray N=1,N_e=1/2,M=3/2 --optimizer sgd --parameterization mup -o mup.tex",
         "scalecalc derive --regime II --optimizer sgd --parameterization mssp --prove",
         "scalecalc derive --regime III --parameterization mup --given router.init=N^-1/2 --given readout.init=0",
+        "scalecalc derive --architecture moe-rmsnorm --regime I --optimizer sgd --without each",
         "scalecalc derive --regime III --optimizer adam --format latex --table-only",
     ),
 )
@@ -71,6 +73,14 @@ CODES = {True: 0, False: 1, None: 3}
 @click.option("--why", is_flag=True, help="Also the reason of each number, and what the assumptions mean.")
 @click.option("--exponents", is_flag=True, help="Also b, c, d: init std n^-b, learning rate n^-c, epsilon n^-d.")
 @click.option("--prove", "proving", is_flag=True, help="Prove that it is the only one, or that none exists.")
+@click.option(
+    "--without",
+    "left_out",
+    multiple=True,
+    metavar="NAME",
+    help="Leave a function out: --without phi derives as if phi were its argument (repeatable); "
+    f"--without {EACH} does so for every function in turn, and says what changes.",
+)
 @SMTLIB
 @STRICT
 @click.option(
@@ -84,6 +94,7 @@ def command(
     why: bool,
     exponents: bool,
     proving: bool,
+    left_out: tuple[str, ...],
     smtlib: Path | None,
     strict: bool,
     alone: bool,
@@ -96,24 +107,37 @@ def command(
     Where no parameterization is found, the exit code is 1 if a proof shows that none exists, else 3.
     --given holds exponents, derives the others, and names every desideratum that does not hold.
     --gauge prints the same parameterization with multipliers; --given is meant without multipliers.
+    --without derives another network, without a function: it shows which function makes an answer undecided.
     --prove: exit code 0 if every parameterization is the only one, 1 if not, 3 if that is undecided.
     """
+    each = EACH in left_out
     if smtlib and not proving:
         raise UsageError("--smtlib needs --prove")
     if strict and proving:
         raise UsageError("--strict is about what is derived; leave out --prove")
     if proving and (unread := where["network"].unread):
         raise UsageError(f"{unread}; of this module shapes alone are known, which prove nothing")
+    if each and (proving or strict or alone or gauge != OWN or len(left_out) > 1):
+        others = "--prove, --strict, --table-only, --gauge and other names"
+        raise UsageError(f"--without {EACH} is a search of its own; leave out {others}")
     if alone and proving:
         raise UsageError("--table-only prints no proof; leave out --prove")
     tried(smtlib, "text", "--smtlib")
     form = _form()
     if alone and form == "json":
         raise UsageError("json is complete; leave out --table-only")
+    if left_out and not each:
+        from scaling_algebra.explanations.obstacles import without
+
+        where["network"] = without(where["network"], left_out)
     both = ("mup", "mssp") if where["network"] == MOE_BLOCK else ("mup",)
     regime, optimizer = where.pop("regime"), where.pop("optimizer")
     names = [parameterization] if parameterization else both
     configurations = [Configuration.of(regime, optimizer, name, **where) for name in names]
+    if each:
+        from scaling_algebra.explanations.obstacles import obstacles
+
+        return [obstacles(configuration).document() for configuration in configurations]
     if proving:
         above = partial(brief, more=MORE, why=why, exponents=exponents) if form == TERMINAL else None
         return _prove(configurations, gauge, smtlib, above)
@@ -189,11 +213,13 @@ def _with_either_epsilon(configuration: Configuration) -> Derivation:
 
 def missing(error: NotFound) -> tuple[int, Document]:
     """Says on stderr whether what was not found is proved not to exist: exit code 1, else 3; and a record of that."""
+    from scaling_algebra.explanations.obstacles import functions
     from scaling_algebra.proofs.prover import Uniqueness, settled
 
     verdict, line = settled(error)
     c, decided = error.configuration, verdict is Uniqueness.IMPOSSIBLE
-    hint = "; --effort searches on" if error.undecided and not c.effort else ""
+    hint = f"; derive --without {EACH} names functions that stand in the way" if functions(c.network) else ""
+    hint += "; --effort searches on" if error.undecided and not c.effort else ""
     click.echo(f"scalecalc: {line}{'' if decided else hint}", err=True)
     return (1 if decided else 3), _record(c, False if decided else None, verdict.upper(), line)
 

@@ -29,7 +29,7 @@ def command(configuration: Configuration, what: str) -> Answer:
     """Why an exponent is what it is: the reason, the sums on the way, the leading monomial, its matching, arithmetic.
 
     WHAT is a quantity with an optional step (h3.A2.2@1; see scalecalc list), an inner product ("<h2@0, h2@1>"), a
-    parameter (expert_out.lr, W3.lr, readout.eps, aggregation); without a regime, a word of the glossary
-    (B, "mechanism B", mu-2).
+    parameter (expert_out.lr, W3.lr, readout.eps, aggregation), or "alignment" for the alignment exponents p and q
+    of every linear map; without a regime, a word of the glossary (B, "mechanism B", mu-2).
     """
     return explain(what, configuration).document()

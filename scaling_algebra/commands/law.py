@@ -26,6 +26,7 @@ from .options import Answer, Verb, examples, printed
         'scalecalc law "N**(-2*beta/d) + N/n" --min N --in n',
         'scalecalc law "N**(-2*beta/d) + N/n" --min N --in C --constraint "C = n*N" --at beta=1,d=32',
         "scalecalc law moe-transformer --axis compute --at beta=1,d=32,q=1/2",
+        "scalecalc law moe-transformer --at d=32 --invert alpha_N=0.076",
         "scalecalc law switch-cluster --drop Groenwall --at 'K=d**kappa'",
         "scalecalc law mine.toml",
     ),
@@ -40,9 +41,12 @@ from .options import Answer, Verb, examples, printed
 @click.option("--at", "values", default="", metavar="VALUES", help="Of parameters, constants, quantities: d=32,S=M.")
 @click.option("--reach", metavar="MONOMIAL", help="Also the size at which the minimum equals this: 0.01, eps**2.")
 @click.option("--axis", metavar="NAME", help="Of a law: one way to grow, in full.")
+@click.option("--invert", metavar="NAME=VALUE", help="Of a law: the parameter at which an exponent has this value.")
 @click.option("--drop", multiple=True, metavar="NAME", help="Leave out an assumption (repeatable).")
 @printed()
-def command(what: str, minimise: str, grows: str, fixed: str, values: str, **more: Any) -> tuple[Answer, int]:
+def command(
+    what: str, minimise: str, grows: str, fixed: str, values: str, invert: str | None, **more: Any
+) -> tuple[Answer, int]:
     """The powers that growing quantities have.
 
     A SUM of monomials with --in: the powers of its minimum, of where it lies, and which terms balance. Names in bases
@@ -54,11 +58,16 @@ def command(what: str, minimise: str, grows: str, fixed: str, values: str, **mor
     1: assumptions or constraints that contradict each other.
     """
     from scaling_algebra.laws.assumptions import Windows
-    from scaling_algebra.laws.law import law
+    from scaling_algebra.laws.law import LawAnswer, inverted, law
 
     at: dict[str, Any] = pairs("--at", values.split(",") if values.strip() else (), "beta=1,d=32")
     more |= {"minimise": names(minimise), "grows": names(grows), "fixed": names(fixed)}
     a = law(what, at=at, **more)
+    if invert is not None:
+        if not isinstance(a, LawAnswer):
+            raise UsageError("--invert is about a law; give one that ships, or a TOML file with exponents")
+        ((of, number),) = pairs("--invert", [invert], "alpha_N=0.076").items()
+        a = law(what, at=at | inverted(a, of, number), **more)
     return a.document(), 1 if isinstance(a, Windows) and a.core else 0
 
 

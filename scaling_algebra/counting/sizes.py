@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from fractions import Fraction
 
+from scaling_algebra.spec.powers import Form
+
 from .kernels import Exhausted
 from .signals import Signal, larger
 from .store import KernelStore
@@ -81,6 +83,12 @@ class SignalSizes(KernelStore):
         exponents = {(self.value(e + self._weights[k]), not self._doubted[k]) for k, e in s.terms.items()}
         bounds = (x for x in (s.tail, s.least) if x is not None)
         return tuple(sorted(exponents | {(self.value(x), False) for x in bounds}, reverse=True))
+
+    def forms(self, s: Signal) -> tuple[Form, ...]:
+        """Sizes of the kernels of a signal, those that may cancel left out, as powers of the axes and counts of the
+        unknowns; each once."""
+        clear = (e + self._weights[k] for k, e in s.terms.items() if not self._doubted[k])
+        return tuple(dict.fromkeys(self.form(x) for x in clear))
 
     def leading(self, s: Signal) -> list[int]:
         """Kernels whose exponent is the one of the whole signal, simplest monomial first."""

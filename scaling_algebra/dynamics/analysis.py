@@ -23,6 +23,7 @@ from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.spec.optimizers import Trained
+from scaling_algebra.spec.powers import Form
 from scaling_algebra.spec.scaling import Point
 
 from .answers import LADDER, NEAR, PARTS, QUICK, SIMPLEST, WITNESSES, Answer
@@ -349,6 +350,18 @@ class Analysis:
         if isinstance(read, Signal):
             return run.algebra.powers(read)
         return () if read.packed is None else ((run.algebra.value(read.packed), False),)
+
+    def forms(self, name: str, t: int) -> tuple[Form, ...]:
+        """Forms of the monomials that a lower bound of a signal is read off: each is a lower bound of its size, at
+        every ray and point. None for exactly zero and for updates of tensors, which are no signals.
+
+        Raises:
+            Exhausted: they take more work than a lower bound may. BeyondPowerCounting: nothing follows them.
+        """
+        run = self._run(QUICK[-1])
+        with run.ledger.question():
+            read = self._signal(name, t, run)
+        return run.algebra.forms(read) if isinstance(read, Signal) else ()
 
     def step(self, role: str, t: int) -> tuple[Answer, ...]:
         """The factors of the gradient after t updates in the next one: the learning rate, and what the optimizer

@@ -26,6 +26,7 @@ from scaling_algebra.spec.networks.roles import readouts
 from scaling_algebra.spec.powers import Power, symbol
 from scaling_algebra.spec.trained import OptimizerInput
 
+from .alignments import Alignments, alignments
 from .mechanisms import mechanisms
 from .monomials import monomial
 from .results import Constant, Explanation, LeadingTerm, SettingExplanation
@@ -40,12 +41,12 @@ def explain(
     optimizer: OptimizerInput = DEFAULT_OPTIMIZER,
     parameterization: str = DEFAULT_PARAMETERIZATION,
     **where: Unpack[Where],
-) -> Explanation | SettingExplanation:
+) -> Explanation | SettingExplanation | Alignments:
     """Why a quantity has its exponent, or what fixes a parameter.
 
     Args:
         what: ``"h3.A2.2"`` or ``"h3.A2.2@1"`` (after 1 update; default: 2), ``"<h2@0, h2@1>"``, or a parameter:
-            ``"expert_out.lr"``, ``"W3.lr"``, ``"readout.eps"``, ``"aggregation"``.
+            ``"expert_out.lr"``, ``"W3.lr"``, ``"readout.eps"``, ``"aggregation"``; or ``"alignment"``.
 
     Examples:
         >>> print(explain("h3.A1", "II", "sgd", "mup").terms[0].arithmetic)
@@ -60,6 +61,8 @@ def explain(
     if not isinstance(what, str):
         raise UsageError(f"explain {what!r}: give a quantity or a parameter, such as 'h3.A2.2@1' or 'router.lr'")
     d = derive(regime, optimizer, parameterization, **where)
+    if what == "alignment":
+        return alignments(d)
     role, _, setting = what.rpartition(".") if "." in what else (what, "", "")
     if setting in SETTINGS:  # a tensor goes by its role or its symbol
         role = {tensor.symbol: name for name, tensor in d.network.tensors.items()}.get(role, role)

@@ -12,7 +12,9 @@ from scaling_algebra.documents.notation import formula, tex, typeset
 from scaling_algebra.spec.assumptions import ASSUMPTIONS, listed
 from scaling_algebra.spec.axes import about
 
+from .alignments import Alignments
 from .monomials import Index
+from .obstacles import Obstacles
 from .results import Constant, Explanation, LeadingTerm, SettingExplanation
 
 
@@ -26,6 +28,36 @@ def explanation(e: Explanation) -> Document:
 def setting(s: SettingExplanation) -> Document:
     """The derivation of one parameter, and of the quantity behind it."""
     return Document(tuple(_setting(s)), _setting_record(s))
+
+
+@document_of.register(Alignments)
+def alignments(a: Alignments) -> Document:
+    """Alignment exponents of every linear map."""
+    lines = Lines.of(
+        literal(a.derivation.about),
+        Text(
+            "forward: |dW x| = fan_in^p |dW| |x|, |W_0 dx| = fan_in^q |W_0| |dx|; "
+            "backward: the transpose, with fan_out",
+            r"forward: $|\Delta W x| = \mathrm{fan\ in}^p |\Delta W| |x|$, "
+            r"$|W_0 \Delta x| = \mathrm{fan\ in}^q |W_0| |\Delta x|$; backward: the transpose, with fan out",
+        ),
+        "-: the fan does not grow, a factor is exactly zero, or a size is not certified",
+    )
+    rows = ((x.role, x.p, x.q, x.p_back, x.q_back) for x in a)
+    grid = Grid.of(("tensor", "p", "q", "p backward", "q backward"), rows)
+    record = {**a.derivation.configuration.as_json(), "step": a.step, "maps": a.maps}
+    return Document((Heading(a.about), lines, grid), record)
+
+
+@document_of.register(Obstacles)
+def obstacles(o: Obstacles) -> Document:
+    """Every function that was left out, and whether the rest is derived."""
+    c = o.configuration
+    name = f"{c.parameterization.title}, {c.network.name}, {c.optimizer.name}, {c.ray}"
+    rows = [(f"{f.out} = {f.name}", literal(f"not found: {why}") if why else "found") for f, why in o.tried]
+    grid = Grid.of(("left out", c.parameterization.title), rows)
+    tried = [{"left_out": f.out, "function": f.name, "found": not why, "why": why or None} for f, why in o.tried]
+    return Document((Heading(literal(f"{name}, without one function")), grid), {**c.as_json(), "without": tried})
 
 
 _RANK_ONE = Text(

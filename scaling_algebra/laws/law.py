@@ -12,6 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import sympy
+
 from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.documents.blocks import Block, Grid, Heading, Lines, literal
 from scaling_algebra.errors import UsageError, check_names, named, shown
@@ -214,6 +216,22 @@ def answer(law: Law, axis: str | None = None, at: Mapping[str, Any] | None = Non
             exponents |= {key: ratio.substituted(cell.optimum)[grows] for key, ratio in a.ratios.items()}
     identities = {text: _identical(text, exponents) for text in law.identities if axis is None}
     return LawAnswer(law, asked, {n: balances[n] for n in axes}, exponents, identities)
+
+
+def inverted(a: LawAnswer, name: str, value: Any) -> dict[str, Expr]:
+    """The parameter that gives an exponent a value, with what it must be.
+
+    Raises:
+        UsageError: no such exponent, not one open parameter, or no positive rational value.
+    """
+    formula, value = named("exponent", name, a.exponents), exact(value)
+    open_ = sorted(formula.free_symbols, key=str)
+    if len(open_) != 1:
+        raise UsageError(f"{name} = {formula} has {len(open_)} open parameters; give all but one with --at")
+    roots = [x for x in sympy.solve(sympy.Eq(formula, value), open_[0]) if x.is_positive and x.is_Rational]
+    if len(roots) != 1:
+        raise UsageError(f"no positive {open_[0]} gives {name} = {value}; it is {formula}")
+    return {str(open_[0]): roots[0]}
 
 
 # inside --------------------------------------------------------------------------------------------------------

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from scaling_algebra.documents import document_of
-from scaling_algebra.documents.blocks import ZERO, Block, Document, Grid, Heading, Lines, Piece, literal
+from scaling_algebra.documents.blocks import ZERO, Block, Document, Grid, Heading, Lines, Piece, Text, literal
 from scaling_algebra.documents.notation import typeset
 from scaling_algebra.solver.presentation import left_open
 
+from .next_terms import SMALL, NextTerm, NextTerms
 from .recipe import Recipe
 from .settings import Setting
 
 _TITLES = {"multiplier": "multiplier", "init_std": "init std", "lr": "lr", "eps": "eps", "decay": "weight decay"}
 
+_SHOWN, _NAMED = 5, 2
+"""Terms that are printed, and signals of each."""
+
 
 @document_of.register(Recipe)
 def recipe(r: Recipe) -> Document:
-    """The ray; every tensor with its numbers; what to look at."""
+    """The ray; every tensor with its numbers; whether the base is large enough; what to look at."""
     blocks: list[Block] = [Heading(literal(r.about))]
     if r.way.ray is not None:
         blocks.append(Lines.of(typeset(f"ray: {r.way.ray}" + ("" if r.way.exact else " (nearest)"))))
@@ -37,6 +42,7 @@ def recipe(r: Recipe) -> Document:
     blocks += [Grid.of(header, (*_rows(r), *multipliers)), *left_open(r.level)]
     if r.tied:
         blocks.append(Lines.of(typeset(f"experts share their initial values: {', '.join(r.tied)}")))
+    blocks += _next_terms(r.next_terms)
     if r.warnings:
         blocks += [Heading("look at", 2), Lines.of(*map(typeset, r.warnings), listed=True)]
     return Document(tuple(blocks), r.as_json())
@@ -46,6 +52,32 @@ def _rows(r: Recipe) -> Iterator[tuple[Piece, ...]]:
     for role, settings in r.tensors.items():
         for what, s in settings.items():
             yield role, _TITLES[what], number(s.base), _rule(s), number(s.factor), number(s.target)
+
+
+def _next_terms(answer: NextTerms) -> Iterator[Block]:
+    if not answer.examined:
+        return
+    yield Heading("is the base large enough", 2)
+    terms, limit = answer.terms, f"1/{1 / SMALL}"
+    if terms:
+        header = ("beside the leading term", "at the base", "at the target", f"below {limit} from", "in")
+        yield Grid.of(header, map(_next_term, terms[:_SHOWN]))
+    notes = ["powers alone, without constants"]
+    if not terms:
+        notes = [f"no other term is above {limit} of a leading one (constants left out)"]
+    if len(terms) > _SHOWN:
+        notes.append(f"{len(terms) - _SHOWN} smaller terms are left out")
+    if answer.unknown:
+        notes.append(f"not known of {', '.join(answer.unknown)}")
+    yield Lines.of(*map(literal, notes), listed=True)
+
+
+def _next_term(x: NextTerm) -> tuple[Piece, ...]:
+    small = ", ".join(f"{axis}={math.ceil(float(f'{size:.3g}'))}" for axis, size in (x.small_from or {}).items())
+    signals, more = ", ".join(f"{name}@{t}" for name, t in x.of[:_NAMED]), len(x.of) - _NAMED
+    ratio = Text(str(x.ratio), f"${x.ratio.latex}$")
+    others = f" and {more} more" if more > 0 else ""
+    return ratio, f"{x.base:.2g}", f"{x.target:.2g}", literal(small), literal(signals + others)
 
 
 def _rule(s: Setting) -> Piece:

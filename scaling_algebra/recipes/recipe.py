@@ -28,6 +28,7 @@ from scaling_algebra.spec.scaling import Scaling, TensorScaling
 from scaling_algebra.spec.trained import OptimizerInput, trained
 
 from .horizon import ALL, Horizon, data, horizon, of, optimizers
+from .next_terms import NextTerms, next_terms
 from .settings import Breaks, Setting
 from .sizes import Sizes, Way, every_axis, read_sizes, through, way
 from .warnings import warnings
@@ -119,6 +120,12 @@ class Recipe(Rendered):
         """Warnings to read before the numbers are used, a line each."""
         return tuple(warnings(self.way, self.derivations, self.tensors, self.multipliers, self.instead))
 
+    @cached_property
+    def next_terms(self) -> NextTerms:
+        """Is the base large enough? Terms of demanded sizes that are not small beside the leading ones there,
+        constants left out."""
+        return next_terms(self.derivations[-1], self.way)
+
     def as_json(self) -> dict[str, Any]:
         """The JSON contract; numbers are floats, rules are texts."""
         configuration = self.configuration
@@ -144,6 +151,8 @@ class Recipe(Rendered):
             "missing": self.missing,
             "breaks": [{**vars(x), "growth": str(x.growth)} for x in self.breaks],
             "run": self.run,
+            "next_terms": [x.as_json() for x in self.next_terms.terms],
+            "next_terms_unknown": self.next_terms.unknown,
             "held": {name: [invariant.name for invariant in x.held] for name, x in self.horizons.items()},
             "warnings": self.warnings,
         })  # fmt: skip

@@ -7,7 +7,7 @@ Read next: ``newton.py`` (solves), ``scaling_algebra/spec/configuration.py`` (wh
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property, lru_cache
 from typing import Any, Unpack
@@ -120,10 +120,6 @@ class Derivation(Rendered):
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.scaling.tensors)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """The fields alone: another process computes its own answers."""
-        return {f.name: getattr(self, f.name) for f in fields(self)}
 
     def analysis(self) -> Analysis:
         """The engine at this parameterization; answers are kept."""

@@ -21,6 +21,8 @@ from .trained import OptimizerInput, trained
 
 DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION, DEFAULT_ARCHITECTURE = "adam", "mup", MOE_BLOCK.name
 """Defaults of every command and function."""
+EACH = "each"
+"""In place of a function that is left out: every one in turn."""
 
 
 class Where(TypedDict, total=False):

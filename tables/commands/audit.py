@@ -7,17 +7,18 @@ Read next: ``audit/comparison.py`` (the comparison), ``audit/errata.py`` (what i
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import click
 
-from scaling_algebra.commands.options import Answer, Name, Verb, examples, printed
+from scaling_algebra.commands.options import Answer, Name, PathType, Verb, examples, printed
 from scaling_algebra.errors import UsageError
-from scaling_algebra.tables.audit.comparison import Audit, audit
+from scaling_algebra.tables.audit.comparison import Audit, audit, compare
 from scaling_algebra.tables.audit.errata import errata, unlisted
 from scaling_algebra.tables.audit.presentation import difference
 from scaling_algebra.tables.implementations.comparison import implementations as shipped
 from scaling_algebra.tables.implementations.reading import NAMES
-from scaling_algebra.tables.published.reading import SOURCES, Key
+from scaling_algebra.tables.published.reading import SCHEMA, SOURCES, Key, read
 
 
 @click.command(
@@ -29,8 +30,10 @@ from scaling_algebra.tables.published.reading import SOURCES, Key
         "scalecalc audit --source routers -o audit.md",
         "scalecalc audit --implementations --source megatron-lm",
         "scalecalc audit --errata",
+        "scalecalc audit mine.toml",
     ),
 )
+@click.argument("file", type=PathType(), metavar="[FILE.toml]", required=False)
 @click.option(
     "--source",
     type=Name("source", (*SOURCES, *NAMES)),
@@ -39,16 +42,29 @@ from scaling_algebra.tables.published.reading import SOURCES, Key
 )
 @click.option("--measure", is_flag=True, help="Also train torch models and fit the slope of every disagreement.")
 @click.option("--implementations", is_flag=True, help="Instead of papers, the rules that public code ships.")
+@click.option("--schema", is_flag=True, help="Print the form of FILE.toml: an example that is read.")
 @printed()
-def command(source: str | None, measure: bool, implementations: bool) -> Answer | tuple[Answer, int]:
-    """Hold every published table against the engine, cell by cell.
+def command(
+    file: Path | None, source: str | None, measure: bool, implementations: bool, schema: bool
+) -> Answer | tuple[Answer, int]:
+    """Hold every published table against the engine, cell by cell; or a table of your own, FILE.toml.
 
     Each cell AGREES, DISAGREES or is NOT COMPARABLE, with the reason. Exit code 0 when every disagreement is a listed
-    erratum (audit --errata), 1 when there is a new one or a listed one has gone.
+    erratum (audit --errata), 1 when there is a new one or a listed one has gone. Of FILE.toml: 0 when every cell that
+    can be compared agrees, 1 when one does not, 3 when none can be compared.
 
     With --implementations: which powers of a rule differ from the derived ones, and which desiderata fail at the rule.
     Exit code 0, or 3 when a desideratum is undecided.
     """
+    if schema:
+        return SCHEMA.rstrip()
+    if file is not None:
+        if source or implementations:
+            raise UsageError(f"{file} is a table of its own; leave out --source and --implementations")
+        own = Audit(compare(read(file)))
+        own = replace(own, slopes=_slopes(own)) if measure else own
+        compared = any(c.status == "AGREES" for c in own.comparisons)
+        return own.document(), 1 if own.disagreements else 0 if compared else 3
     if implementations:
         if measure:
             raise UsageError("--measure is about the cells of papers; leave it out with --implementations")

@@ -5,6 +5,7 @@ Adding a table: one more TOML file; ``SHAPES`` says how each kind of entry is re
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -12,6 +13,9 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from scaling_algebra.errors import UsageError, shown, unknown_name
+from scaling_algebra.files import read_text, toml
+from scaling_algebra.spec.given import SETTINGS
 from scaling_algebra.spec.powers import Power
 
 FOLDER = Path(__file__).parent
@@ -70,6 +74,81 @@ def load(source: str | None = None) -> list[Printed]:
                 for entry in data.get(kind, []):
                     cells += read(head, entry)
     return cells
+
+
+SCHEMA = (FOLDER.parent / "audit" / "schema.toml").read_text("utf-8")
+"""The form of a table as an example, which ``audit`` reads."""
+NEEDED = {"cell": ("role", "quantity"), "row": ("quantity", "exponent")}
+"""What an entry of a table of somebody's own must have; the other kinds are for the shipped ones."""
+KEYS: Mapping[str, Any] = {
+    **dict.fromkeys(("id", "source", "regime", "optimizer", "parameterization", "program", "readout_init"), str),
+    **dict.fromkeys(("role", "quantity", "notation", "label", "comment"), str),
+    **{"power": dict | str, "exponent": list | str, "printed": list, "tied": bool},
+}
+"""What an entry may have, and of what kind."""
+MOST = 2**20
+"""Bytes of a table."""
+
+
+def read(path: Path) -> list[Printed]:
+    """The printed cells of a table of one's own, in the form of ``SCHEMA``.
+
+    Raises:
+        UsageError: one line that begins with the name of the file.
+    """
+    form = "; audit --schema prints the form"
+    text = read_text(path, "give a TOML file with a table (audit --schema prints one)", MOST)
+    try:
+        data = toml(text)
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from None
+    if unknown := next((k for k in data if k not in ("table", *NEEDED)), ""):
+        raise UsageError(f"{path}: {unknown} is neither [table], [[cell]] nor [[row]]{form}")
+    head = {"id": path.stem, "source": path.name, **_record(data.get("table", {}), f"{path}: [table]", form)}
+    cells = []
+    for kind, needed in NEEDED.items():
+        for k, entry in enumerate(data.get(kind, []) if isinstance(data.get(kind, []), list) else [None], 1):
+            place = f"{path}: [[{kind}]] {k}"
+            full = {"notation": "", "label": "", **_record(entry, place, form)}
+            if lacks := next((x for x in needed if x not in full), ""):
+                raise UsageError(f"{place} has no {lacks}{form}")
+            if kind == "row":
+                full["printed"] = full.get("printed", full["exponent"])
+            elif not {"power", "exponent"} & set(full):
+                raise UsageError(f"{place} has neither power nor exponent{form}")
+            try:
+                listed = isinstance(full.get("exponent"), list)
+                found = list(SHAPES[kind](head, full)) if listed is (kind == "row") else []
+                readable = all(not isinstance(c.value, str) or _read(c.value) for c in found)
+            except (ValueError, TypeError, LookupError, AttributeError):
+                found, readable = [], False
+            if not (found and readable):
+                raise UsageError(f"{place} cannot be read: its exponents are texts such as '-1/2' or 'zero'{form}")
+            cells += found
+    if not cells:
+        raise UsageError(f"{path} has no cells{form}")
+    return cells
+
+
+def _record(entry: object, place: str, form: str) -> dict[str, Any]:
+    """The entries of a table, each of its kind."""
+    if not isinstance(entry, dict):
+        raise UsageError(f"{place} is {shown(entry)}, no table{form}")
+    for key, value in entry.items():
+        if key not in KEYS:
+            raise UsageError(f"{place}: {unknown_name('key', key, KEYS)}{form}")
+        parts = value if isinstance(value, list) else value.values() if isinstance(value, dict) else [value]
+        if not isinstance(value, KEYS[key]) or not all(isinstance(x, str | bool) for x in parts):
+            raise UsageError(f"{place}: {key} is {shown(value)}; write numbers as texts, such as '-1/2'{form}")
+    if entry.get("role") and entry.get("quantity", "lr") not in (*SETTINGS, "init_std", "multiplier"):
+        raise UsageError(f"{place}: {unknown_name('quantity', entry['quantity'], ('init_std', 'lr', 'eps'))}{form}")
+    return entry
+
+
+def _read(value: str) -> bool:
+    """An exponent as it is printed: a rational, a bound on one, or a word."""
+    number = value.rpartition(" ")[2]
+    return value in ("zero", "vanishes") or bool(re.fullmatch(r"-?\d{1,9}(/[1-9]\d{0,8})?", number))
 
 
 def _power(text: Mapping[str, str] | str) -> str | Power:

@@ -90,7 +90,9 @@ def test_nothing_is_kept_by_name():
     assert derive(asked).scaling == block.scaling
 
 
-def test_inner_products_are_explained_too():
+def test_alignment_and_inner_products_are_explained_too():
+    found = explain("alignment", "III", "sgd")
+    assert [a.role for a in found] == list(derive("III", "sgd")) and "p backward" in str(found)
     assert str(explain("<h1@0, h1@1>", "III", "sgd")).startswith("<h1@0, h1@1> after 1 update")
     assert list(signals("III", "sgd", quantities="h3").quantities) == ["h3"]
 

@@ -13,6 +13,7 @@ from scaling_algebra.counting.signals import Signal
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.quantities import quantities
 from scaling_algebra.errors import UsageError
+from scaling_algebra.explanations.alignments import alignments
 from scaling_algebra.explanations.explanations import SETTINGS, explain, explain_quantity
 from scaling_algebra.explanations.mechanisms import mechanisms
 from scaling_algebra.explanations.monomials import monomial
@@ -166,6 +167,17 @@ def test_the_classifier_reads_the_matching_not_the_name():
     m = found.terms[0].monomial
     m.pairs.clear()
     assert "B" not in {x.letter for x in mechanisms(m)}
+
+
+def test_alignment_exponents():
+    """MSSP paper, App. I.1.2 and I.2: CLT between growing dimensions, LLN into the readout, rank one for updates."""
+    found = {a.role: a for a in alignments(derive("III", "sgd", "mup"))}
+    for role in ("router", "expert_in", "expert_out"):
+        a = found[role]
+        assert (a.p, a.q, a.p_back, a.q_back) == (1, Fraction(1, 2), 1, Fraction(1, 2))
+    assert (found["readout"].p, found["readout"].q, found["readout"].p_back) == (1, 1, None)
+    second = {a.role: a for a in alignments(derive("II", "sgd", "mup"))}
+    assert second["expert_in"].q == Fraction(1, 2) and second["expert_out"].q is None
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

@@ -13,7 +13,7 @@ from scaling_algebra.documents import FORMATS, render
 from scaling_algebra.errors import UsageError
 from scaling_algebra.laws.balance import balance
 from scaling_algebra.laws.expressions import exponent, monomial
-from scaling_algebra.laws.law import laws
+from scaling_algebra.laws.law import inverted, laws
 from scaling_algebra.laws.monomials import parameter, simplified
 from scaling_algebra.laws.systems import sign
 
@@ -86,9 +86,15 @@ def test_beta_from_fitted_exponents():
     printed = {(32, "0.060", "0.058"): (0.960, 0.985), (45, "0.045", "0.043"): (1.012, 1.011)}
     for (d, alpha_n, alpha_d), betas in printed.items():
         a = moe("model", d=d)
-        fitted = [(a.exponents[name], exponent(x)) for name, x in (("alpha_N", alpha_n), ("alpha_D", alpha_d))]
-        got = [sympy.solve(formula - x, parameter("beta"))[0] for formula, x in fitted]
+        got = [inverted(a, name, exponent(x))["beta"] for name, x in (("alpha_N", alpha_n), ("alpha_D", alpha_d))]
         assert [float(x) for x in got] == pytest.approx(betas, abs=1.01e-3)
+    for fitted in ("0.1817", "0.1557"):  # Table 4: an identity has no d; what is fitted beside it is 0.1965 and 0.2652
+        there = moe(d=32, **inverted(moe(d=32), "alpha_N", exponent(fitted)))
+        assert float(there.exponents["alpha_D"]) == pytest.approx(float(fitted) / (1 + float(fitted)))
+    with pytest.raises(UsageError, match="no positive beta"):
+        inverted(a, "alpha_D", exponent("2"))
+    with pytest.raises(UsageError, match="2 open parameters"):
+        inverted(moe("model"), "alpha_N", exponent("1/2"))
 
 
 def test_frontier_of_others():
@@ -160,7 +166,7 @@ def test_quantities_of_a_law_are_replaced(mine):
 
 
 def test_what_is_printed():
-    result = scalecalc("law", "moe-transformer", "--at", "d=32,beta=24/25", "--format", "json")
+    result = scalecalc("law", "moe-transformer", "--at", "d=32", "--invert", "alpha_N=0.06", "--format", "json")
     record = json.loads(result.stdout)
     assert result.exit_code == 0 and record["at"]["beta"]["prefactor"] == "24/25"
     assert record["axes"]["compute"]["cells"][0]["minimum"]["powers"]["C"] == "-" + record["exponents"]["alpha_C"]

@@ -1,7 +1,6 @@
-"""Every fault of a campaign on many processes is survived: what is killed, raises, or is stopped.
+"""Every fault of a campaign on many processes is survived: what is killed, raises, is full, lost or of another version.
 
-Cells are slowed down so that there is something to kill; the fault is in a module that the command and its workers
-import.
+Cells are slowed down so that there is something to kill; the fault is in a module that client and workers import.
 """
 
 from __future__ import annotations
@@ -13,18 +12,23 @@ import sqlite3
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 import pytest
 
 psutil = pytest.importorskip("psutil")
+pytest.importorskip("distributed")
 
 DEPENDS = ("verify/measuring", "verify/campaigns", "verify/commands")
 FAULTS = """
-import os, time
+import importlib.metadata, os, sys, time
 
-from scaling_algebra.verify.measuring import runs
+if os.environ.get("VERSION"):
+    real_version = importlib.metadata.version
+    importlib.metadata.version = lambda name: os.environ["VERSION"] if name == "scalecalc" else real_version(name)
+from scaling_algebra.verify.measuring import pool, runs
 
+pool.WORTH = float(os.environ.get("WORTH", "0"))
 real = runs.timed_cell
 
 
@@ -42,9 +46,11 @@ runs.timed_cell = timed_cell
 
 
 def run():
-    from scaling_algebra.cli import main
-
-    main()
+    if sys.argv[1] == "worker":
+        from distributed.cli.dask_worker import main
+    else:
+        from scaling_algebra.cli import main
+    main(sys.argv[1 + (sys.argv[1] == "worker"):])
 """
 FAULTY = [sys.executable, "-c", "import faults; faults.run()"]
 CAMPAIGN = """
@@ -160,3 +166,56 @@ def test_a_run_whose_client_is_stopped_goes_on(home, whole, how):
     assert how == signal.SIGKILL or ("Traceback" not in said[1] and "--resume" in said[1]), said
     assert len(workers) == 2 and psutil.wait_procs(workers, timeout=60)[1] == []
     assert 10 < stored(home / out) < CELLS and resumed(home, out) == whole
+
+
+@contextmanager
+def cluster(home, *, version="", resource="cpu=1"):
+    """A scheduler and a worker of their own."""
+    file = home / "scheduler.json"
+    file.unlink(missing_ok=True)
+    there = {**os.environ, "PYTHONPATH": str(home), "OMP_NUM_THREADS": "1", "VERSION": version, "PAUSE": "0.2"}
+    quiet = {"env": there, "cwd": home, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    told = ["--scheduler-file", str(file), "--no-dashboard"]
+    scheduler = subprocess.Popen(
+        [sys.executable, "-m", "distributed.cli.dask_scheduler", "--port", "0", "--host", "127.0.0.1", *told], **quiet
+    )
+    until(file.exists, scheduler)
+    how = ["--nthreads", "1", "--no-nanny", "--resources", resource]
+    worker = subprocess.Popen([*FAULTY, "worker", *told, *how], **quiet)
+    try:
+        yield scheduler, file
+    finally:
+        for process in (worker, scheduler):
+            process.kill()
+            process.wait()
+
+
+def test_a_running_scheduler_is_used(home, whole):
+    with cluster(home) as (_, file):
+        process = begun(home, "theirs", "--scheduler", str(file))
+        said = process.communicate(timeout=300)
+    assert reports(home / "theirs") == whole, said
+
+
+def test_a_lost_scheduler_leaves_a_folder_that_goes_on(home, whole):
+    with cluster(home) as (scheduler, file):
+        process = begun(home, "lost", "--scheduler", str(file))
+        until(lambda: stored(home / "lost") > 4, process)
+        scheduler.kill()
+        said = process.communicate(timeout=300)
+    assert process.returncode == 2 and "the scheduler is gone" in said[1] and len(said[1].splitlines()) == 1, said
+    assert resumed(home, "lost") == whole
+
+
+@pytest.mark.parametrize(
+    ("made", "says"),
+    [
+        ({"version": "9.9"}, "has scalecalc 9.9 and not "),
+        ({"resource": "cuda=1"}, "no worker of the scheduler offers cpu"),
+    ],
+)
+def test_workers_that_do_not_fit_are_refused(home, made, says):
+    with cluster(home, **made) as (_, file):
+        process = begun(home, "unfit", "--scheduler", str(file))
+        said = process.communicate(timeout=300)
+    assert process.returncode == 2 and says in said[1] and len(said[1].splitlines()) == 1, said

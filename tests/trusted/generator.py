@@ -41,7 +41,7 @@ Kind = Callable[[Maker], str]
 SIZED: Kind = lambda maker: maker.draw.choice([maker.base(), maker.read()])  # noqa: E731
 VALUES: dict[str, Kind] = {
     **dict.fromkeys(("NAME", "TEXT", "AXIS", "AXES", "FILE.py:NAME"), Maker.text),
-    **dict.fromkeys(("FILE.toml", "CONFIG.json", "SUM|NAME|FILE.toml"), Maker.read),
+    **dict.fromkeys(("FILE.toml", "[FILE.toml]", "CONFIG.json", "SUM|NAME|FILE.toml"), Maker.read),
     **dict.fromkeys(("FILE", "FILE.smt2"), Maker.written),
     **dict.fromkeys(("DIR", "DIR|FILE"), Maker.place),
     **{"RATES": Maker.ray, "NAME=POWER": Maker.given, "SIZES": Maker.base, "SIZES|FILE.toml": SIZED},
@@ -49,7 +49,7 @@ VALUES: dict[str, Kind] = {
     **{"MONOMIAL": Maker.sum, "RELATION": Maker.related, "VALUES": Maker.values, "B,T": Maker.text},
     **{"N,N,...": Maker.sizes, "SIZE": Maker.amount, "SHARE": Maker.share, "QUANTITY[@t]=EXPONENT": Maker.claim},
     **{"FIRST,LAST[,SPACING]": Maker.grid, "NAME|FILE": Maker.campaign, "DIR...": Maker.stored},
-    **{"PATH": Maker.written, "I/N": Maker.text},
+    **{"PATH": Maker.written, "ADDRESS|FILE": Maker.text, "I/N": Maker.text},
 }
 """Bad values by what the help calls a value."""
 OWN: dict[tuple[str, str], Kind] = {
@@ -57,6 +57,7 @@ OWN: dict[tuple[str, str], Kind] = {
     ("law", "minimise"): Maker.names,
     ("law", "grows"): Maker.names,
     ("law", "fixed"): Maker.names,
+    ("law", "invert"): Maker.values,
     ("page", "output"): Maker.unpaged,
     ("study transfer", "settings"): Maker.setting,
     ("study limit", "lr"): Maker.amount,

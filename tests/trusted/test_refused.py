@@ -18,6 +18,7 @@ from scaling_algebra.spec.networks.library import AXES, MOE_BLOCK
 from scaling_algebra.spec.optimizers import optimizer
 from scaling_algebra.spec.trained import trained
 from scaling_algebra.tables.implementations.reading import parse
+from scaling_algebra.tables.published.reading import SCHEMA, read
 
 from ..engine.test_networks import CONSTANTS
 from ..tables.test_implementations import HEAD
@@ -30,13 +31,14 @@ READERS = {
     "given": lambda text: Configuration.of("III", "sgd", given=text.split("; "), readout_init="maximal"),
     "network": lambda text: network("tried", text, AXES),
     "network file": read_network,
+    "own table": lambda file: read(Path(file)),
     "public code": lambda text: parse("mine", text),
     "constants": from_toml,
     "configuration": lambda file: config_sizes(Path(file)),
 }
-FILES = {"law", "optimizer file", "network file", "configuration"}
+FILES = {"law", "optimizer file", "network file", "own table", "configuration"}
 RULE = HEAD.format(epsilon="derived") + '[rule.tensors]\nhidden = { lr = "1" }\n'
-RIGHT = {"public code": RULE, "constants": CONSTANTS}
+RIGHT = {"own table": SCHEMA, "public code": RULE, "constants": CONSTANTS}
 """Texts that are right, in which a row puts one thing in place of another: ``old => new``."""
 TEXT = Path(__file__).with_name("refused.txt").read_text(encoding="utf-8")
 TABLE = re.findall(r"^\[([a-z ]+)\]\n(.*?)(?=^\[[a-z ]+\]$|\Z)", TEXT, re.M | re.S)

@@ -14,6 +14,7 @@ SHORT = {
     "HORIZON": "recipe --batch 1:1 --optimizer adamw",
     "SMALL": "recipe --base N=64,L=2 --target N=128,L=2",
     "LARGE": "recipe --target N=4096,N_e=1024,M=256,K=8 --base",
+    "EACH": "derive --architecture routers-softmax --regime I --without each",
     "FORMULA": "explain --formula",
     "WHY": "explain --regime III",
     "RUN": "verify --regime I --optimizer sgd --parameterization sp --sizes 8,12,18 --seeds 8",

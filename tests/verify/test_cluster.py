@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import pickle
 import weakref
 
 import pytest
 
 torch = pytest.importorskip("torch")
+pytest.importorskip("distributed")
 
-from scaling_algebra import derive
 from scaling_algebra.errors import UsageError
 from scaling_algebra.verify.hardware import Hardware
 from scaling_algebra.verify.measuring import pool
@@ -26,7 +25,8 @@ def reports(folder):
     return {name: (folder / name).read_bytes() for name in REPORTS}
 
 
-def test_two_processes_write_the_report_of_one(tmp_path):
+def test_two_processes_write_the_report_of_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(pool, "WORTH", 0)
     one, two = run(*VERIFY, "-o", tmp_path / "one"), run(*VERIFY, "--workers", "2", "-o", tmp_path / "two")
     assert one.exit_code == two.exit_code and not one.stderr and not two.stderr, (one.stderr, two.stderr)
     assert reports(tmp_path / "one") == reports(tmp_path / "two")
@@ -44,11 +44,6 @@ def test_shards_are_merged_to_the_report_of_one(tmp_path):
     assert run("verify", "--resume", folders[0], "--device", "cpu").stdout.startswith("shard 1/3")
 
 
-def test_a_derivation_that_was_asked_reaches_another_process():
-    d = derive("I", "sgd", "sp")
-    assert d.analysis()("h2", 1).decided and pickle.loads(pickle.dumps(d)) == d
-
-
 def twice(hardware, x):
     if x < 0:
         raise ValueError("below zero")
@@ -60,6 +55,12 @@ def test_what_fails_is_told_and_the_others_go_on():
     (_, first), (_, failed), (_, last) = Here(Hardware())(tasks)
     assert (first, last) == (2, 4) and isinstance(failed, Failed)
     assert str(failed) == "task -1 failed: ValueError: below zero"
+
+
+def test_other_versions_are_refused_with_both():
+    with pytest.raises(UsageError, match=r"has torch .* and not 1\.0; install the same"):
+        pool.done({**pool.versions(), "torch": "1.0"}, Hardware(), twice, 1)
+    assert pool.done(pool.versions(), Hardware(), twice, 1) == 2
 
 
 @pytest.mark.parametrize(

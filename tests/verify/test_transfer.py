@@ -404,6 +404,7 @@ def test_models_that_do_not_fit_are_refused():
 
 
 def test_the_command_trains_a_module_and_draws_in_one_process_as_in_two(tmp_path, monkeypatch):
+    pytest.importorskip("distributed")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mlp.py").write_text(MLP)
     words = "study transfer --model mlp.py:build --base N=8 --widths 16,32 --seeds 2 --steps 3 --grid=-8,-6 --extend 0"

@@ -1,8 +1,8 @@
-"""Initial values and groups of every parameter of a live ``nn.Module``: ``Plan``."""
+"""Initial values, groups and exports of every parameter of a live ``nn.Module``: ``Plan``."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,7 +16,7 @@ from scaling_algebra.recipes.recipe import Recipe
 from scaling_algebra.spec.level import Level
 from scaling_algebra.spec.optimizers import Optimizer
 
-from .groups import ParameterGroup
+from .exports import ParameterGroup, export
 from .modules import Entry, tensors
 
 
@@ -60,8 +60,8 @@ class Plan(Rendered):
         return {name: self._group(name, entries) for name, entries in trained.items()}
 
     def _group(self, name: str, entries: list[Entry]) -> ParameterGroup:
-        role = entries[0].role
-        return ParameterGroup(name, trainer(self.recipe, role), entries, role in self.recipe.tied)
+        role, others = entries[0].role, [e.name for e in self.entries if e.frozen or e.group != name]
+        return ParameterGroup(name, trainer(self.recipe, role), entries, others, role in self.recipe.tied)
 
     @property
     def optimizers(self) -> dict[str, list[str]]:
@@ -120,6 +120,19 @@ class Plan(Rendered):
             for name, group in self.groups.items()
             if group.optimizer.name in names
         ]
+
+    def export(self, form: str, dropping: Sequence[str] = ()) -> str:
+        """The numbers as the text that a trainer reads.
+
+        Args:
+            form: torchtitan, megatron, olmo-core or nemo-automodel.
+            dropping: what may be left out: ``lr``, ``eps``, ``wd``, ``init``, ``multiplier``.
+
+        Raises:
+            UsageError: the format cannot carry something that is not to be dropped.
+        """
+        multiplied = any(x != 1 for x in self.multipliers.values())
+        return export(form, self.about, list(self.groups.values()), multiplied, dropping)
 
     @property
     def about(self) -> str:

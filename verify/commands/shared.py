@@ -55,7 +55,10 @@ POOL = options(
         "--workers",
         type=Count(1, limits.WORKERS),
         metavar="N",
-        help="Train in so many processes at once, each on a device of its own in turn.",
+        help="Train in so many processes at once, each on a device of its own in turn; needs scalecalc[cluster].",
+    ),
+    click.option(
+        "--scheduler", metavar="ADDRESS|FILE", help="Train on the workers of a running Dask scheduler instead."
     ),
 )
 """The device, and the processes that train."""
@@ -161,11 +164,13 @@ def pool(given: dict[str, Any], most: int | None = None) -> Iterator[Here]:
     """The pool that the options ``POOL`` ask for.
 
     Raises:
-        UsageError: as ``measuring.pool.pool``.
+        UsageError: as ``measuring.pool.pool``; two of them at once.
     """
     from scaling_algebra.verify.measuring.pool import pool as started
 
-    with started(given["device"], most, given["workers"]) as made:
+    if given["workers"] is not None and given["scheduler"] is not None:
+        raise UsageError("a scheduler has workers of its own; leave out --workers or --scheduler")
+    with started(given["device"], most, given["workers"], given["scheduler"]) as made:
         yield made
 
 

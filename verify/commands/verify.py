@@ -209,7 +209,7 @@ def _check_combination(given: set[str]) -> None:
 
 
 WHOLE = (1, 1)
-WHERE_DONE = {"-o", "--output", "--workers", "--shard"}
+WHERE_DONE = {"-o", "--output", "--workers", "--scheduler", "--shard"}
 """Options that do not change what is measured, each with a value."""
 
 

@@ -1,4 +1,4 @@
-"""Pools: this process, or several of this machine. One interface, so that a run is the same work anywhere.
+"""Pools: this process, or the workers of a Dask cluster. One interface, so that a run is the same work anywhere.
 
 A pool is called with tasks and yields each with its result as soon as it has one. A task is a function of a module and
 its arguments; it gets its device from the pool, keeps no state and writes nothing: what is kept, the caller writes.
@@ -7,27 +7,35 @@ Read next: ``runs.py`` (cells as tasks), ``store.py`` (keeps results).
 
 from __future__ import annotations
 
+import logging
 import os
-import signal
-from collections import Counter, deque
+import platform
+import time
+import uuid
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
-from multiprocessing import get_context
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
-from threading import current_thread, main_thread
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import torch
 
-from scaling_algebra.errors import UsageError, told
+from scaling_algebra.errors import UsageError, missing, told
 from scaling_algebra.verify.hardware import SHARED, Hardware, spare_threads
 
 TRIES = 3
-"""Workers that may die of a task before it is given up."""
-FRESH = get_context("spawn")
-"""Workers begin as new processes: what a device or a thread of this one holds, they do not have."""
+"""Workers on which a task may fail or die before it is given up."""
+WORTH = 2.0
+"""Seconds of work in this process before workers are started, and half of the least that is left for them; 0: none."""
+REACHED = 5.0
+"""Seconds in which a scheduler must answer."""
+PATIENCE = 300.0
+"""Seconds without any worker after which a run ends."""
 
 
 @dataclass(frozen=True)
@@ -75,135 +83,212 @@ class Here:
             UsageError: what no other try would mend, such as too little memory.
         """
         for task in tasks:
-            yield task, done(self.hardware, task)
+            yield task, self._tried(task)
+
+    def _tried(self, task: Work) -> Any:
+        try:
+            return done(versions(), self.hardware, task.call, *task.arguments)
+        except UsageError:
+            raise
+        except Exception as error:
+            return Failed(task, told(error))
 
 
-class Workers(Here):
-    """Processes of this machine, each with one task at a time: one that dies takes no other task with it."""
+class Cluster(Here):
+    """The workers of a Dask cluster, each with one task at a time: a worker that dies takes no other task with it.
 
-    def __init__(self, hardware: Hardware, workers: int) -> None:
+    Args:
+        workers: how many are asked for.
+        connect: makes a client of them. Workers of this machine take seconds to start: on a CPU this process does small
+            tasks itself until they are there, and starts none where what is left takes less time than that.
+        local: the workers share this machine.
+    """
+
+    def __init__(self, hardware: Hardware, workers: int, connect: Callable[[], Any], local: bool) -> None:
         super().__init__(hardware)
-        self.workers = workers
-        self._processes: dict[Connection, tuple[BaseProcess, int]] = {}
+        self.workers, self._connect, self._local = workers, connect, local
+        self._thread = ThreadPoolExecutor(1)
+        self._client: Future[Any] | None = None
+        self._spent = self._cost = 0.0
+
+    def close(self) -> None:
+        """Ends the connection, and the workers that were started for it."""
+        with suppress(Exception):
+            if self._client is not None:
+                client = self._client.result()
+                if self._local:
+                    client.cluster.close()
+                client.close()
+        self._thread.shutdown()
 
     @property
     def free(self) -> int | None:
-        free = self.hardware.free
+        free = self.hardware.free if self._local else None
         return free if free is None or self.hardware.kind != "cpu" else free // self.workers
 
-    def close(self) -> None:
-        """Ends the processes."""
-        for place in [*self._processes]:
-            self._end(place)
-
     def __call__(self, tasks: Iterable[Work]) -> Iterator[tuple[Work, Any]]:
-        waiting = deque(sorted(tasks, key=lambda task: -task.cost))
-        idle = [*self._processes]
-        idle += [self._start(k) for k in range(len(idle), min(self.workers, len(waiting)))]
-        running, deaths, results = dict[Connection, Work](), Counter[str](), list[tuple[Work, Any]]()
-        while waiting or running or results:
-            while waiting and idle:
-                place, task = idle.pop(), waiting.popleft()
-                running[place] = task
-                with suppress(OSError):  # it has died, which is seen below
-                    place.send((Hardware(self.hardware.kind, self.hardware.most), task))
-            yield from results  # the workers are busy meanwhile
-            results = []
-            for place in (x for x in wait([*running]) if isinstance(x, Connection)) if running else ():
-                task = running.pop(place)
-                try:
-                    result = place.recv()
-                except (EOFError, OSError):
-                    idle.append(self._start(self._end(place)))
-                    deaths[task.name] += 1
-                    if deaths[task.name] < TRIES:
-                        waiting.append(task)
-                        continue
-                    result = Failed(task, f"{TRIES} workers died of it")
-                else:
-                    idle.append(place)
-                if isinstance(result, UsageError):
-                    raise result
-                results.append((task, result))
+        waiting = deque(sorted(tasks, key=lambda task: task.cost))
+        left = sum(task.cost for task in waiting)
+        alone = self._local and self.hardware.kind == "cpu" and WORTH > 0
+        while waiting and alone and not (self._client and self._client.done()):
+            task, began = waiting.popleft(), time.perf_counter()
+            result = self._tried(task)
+            self._spent, self._cost = self._spent + time.perf_counter() - began, self._cost + task.cost
+            left -= task.cost
+            if self._client is None and min(self._spent, self._spent * left / self._cost / 2) > WORTH:
+                self._client = self._thread.submit(self._connect)
+            yield task, result
+        if waiting:
+            self._client = self._client or self._thread.submit(self._connect)
+            yield from self._spread(self._client.result(), waiting)
 
-    def _start(self, k: int) -> Connection:
-        """The connection to a new process, the k-th."""
-        here, there = FRESH.Pipe()
-        process = FRESH.Process(target=served, args=(there,), daemon=True)
-        with inherited(visible(self.hardware, k, self.workers)):
-            process.start()
-        there.close()
-        self._processes[here] = process, k
-        return here
+    def _spread(self, client: Any, waiting: deque[Work]) -> Iterator[tuple[Work, Any]]:
+        there = Hardware(self.hardware.kind, self.hardware.most)
+        running: dict[Any, Work] = {}
+        ended: SimpleQueue[Any] = SimpleQueue()
+        what = {"resources": {there.kind: 1}, "retries": TRIES - 1, "pure": False}
+        looked, seen, ready = -1.0, time.monotonic(), None
+        try:
+            while waiting or running or ready:
+                if (now := time.monotonic()) - looked > EVERY:
+                    looked, self.workers = now, self._places(client)
+                    seen = now if self.workers else seen
+                while waiting and len(running) < self.workers:
+                    task = waiting.pop()
+                    work = (versions(), there, task.call, *task.arguments)
+                    future = client.submit(
+                        done, *work, key=f"{task.name}-{uuid.uuid4().hex}", priority=task.cost, **what
+                    )
+                    running[future] = task
+                    future.add_done_callback(ended.put)
+                if ready:  # the workers are busy meanwhile
+                    yield ready
+                    ready = None
+                    continue
+                with suppress(Empty):
+                    future = ended.get(timeout=EVERY)
+                    ready = running[future], self._result(future, running.pop(future))
+                if now - seen > PATIENCE:
+                    raise UsageError(f"no worker for {PATIENCE:.0f} s; start some and go on from what is kept")
+        finally:
+            with suppress(Exception):
+                client.cancel(list(running))
 
-    def _end(self, place: Connection) -> int:
-        """Ends a process; which it was."""
-        process, k = self._processes.pop(place)
-        process.kill()
-        process.join()
-        place.close()
-        return k
+    def _places(self, client: Any) -> int:
+        """Workers that have such a device.
+
+        Raises:
+            UsageError: there are workers, and none of them has; the scheduler is gone.
+        """
+        kind = self.hardware.kind
+        try:
+            workers = client.scheduler_info()["workers"].values()
+        except (OSError, RuntimeError):
+            raise UsageError(LOST) from None
+        fit = sum(bool(worker["resources"].get(kind)) for worker in workers)
+        if workers and not fit:
+            raise UsageError(f"no worker of the scheduler offers {kind}; start workers with --resources {kind}=1")
+        return fit
+
+    def _result(self, future: Any, task: Work) -> Any:
+        """What became of a task.
+
+        Raises:
+            UsageError: as of ``done``; the scheduler is gone, or a worker lacks the package.
+        """
+        from distributed import KilledWorker
+
+        if future.status in ("cancelled", "lost"):
+            raise UsageError(LOST)
+        error = future.exception()
+        if error is None:
+            return future.result()
+        if isinstance(error, UsageError):
+            raise error
+        if isinstance(error, ImportError):
+            raise UsageError(f"a worker cannot load what it is to do ({error}); install the same scalecalc there")
+        return Failed(task, f"{TRIES} workers died of it" if isinstance(error, KilledWorker) else told(error))
 
 
-@contextmanager
-def inherited(environment: dict[str, str]) -> Iterator[None]:
-    """What a process that starts meanwhile begins with: an environment, and that it ignores Ctrl-C on the terminal."""
-    before, alone = dict(os.environ), current_thread() is main_thread()
-    usual = signal.signal(signal.SIGINT, signal.SIG_IGN) if alone else None
-    os.environ.update(environment)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
-        if alone:
-            signal.signal(signal.SIGINT, usual)
+EVERY = 1.0
+"""Seconds after which the workers are counted again."""
+MALLOC = {"ARENA_MAX": 1, "MMAP_THRESHOLD_": 2**25, "TRIM_THRESHOLD_": 2**30}
+"""Settings of a worker's allocator, which keeps freed memory: every step asks for the same sizes again.
+
+Under Dask's own setting a third of a worker's time goes into page faults."""
+LOST = "the scheduler is gone; go on from what is kept"
 
 
-def served(place: Connection) -> None:
-    """Does tasks until nobody sends any."""
-    with suppress(EOFError, OSError):
-        while True:
-            hardware, task = place.recv()
-            try:
-                result = done(hardware, task)
-            except UsageError as error:
-                result = UsageError(str(error))
-            place.send(result)
+def versions() -> dict[str, str]:
+    """Of the packages that numbers depend on."""
+    return {"scalecalc": version("scalecalc"), "torch": torch.__version__}
 
 
-def done(hardware: Hardware, task: Work) -> Any:
-    """The result of a task, in whatever process this is; or ``Failed``.
+def done(asked: dict[str, str], hardware: Hardware, call: Callable[..., Any], *arguments: Any) -> Any:
+    """Does a task, in whatever process this is.
 
     Raises:
-        UsageError: what no other try would mend.
+        UsageError: other versions are installed here than where the task comes from.
     """
-    try:
-        with spare_threads():
-            return task.call(hardware, *task.arguments)
-    except UsageError:
-        raise
-    except Exception as error:
-        return Failed(task, told(error))
+    if (here := versions()) != asked:
+        pairs = ", ".join(f"{name} {here[name]} and not {asked[name]}" for name in here if here[name] != asked[name])
+        raise UsageError(f"a worker on {platform.node()} has {pairs}; install the same there")
+    with spare_threads():
+        return call(hardware, *arguments)
 
 
 @contextmanager
-def pool(device: str = "auto", most: int | None = None, workers: int | None = None) -> Iterator[Here]:
-    """A pool: this process, or ``workers`` processes of this machine.
+def pool(
+    device: str = "auto", most: int | None = None, workers: int | None = None, scheduler: str | None = None
+) -> Iterator[Here]:
+    """A pool: this process, ``workers`` processes of this machine, or the cluster of a scheduler.
 
     Args:
         device: as of ``Hardware.of``; ``cuda`` gives every process another device, in turn.
         most: bytes that the replicas trained at once may take.
+        scheduler: its address, or the file that it wrote.
 
     Raises:
-        UsageError: no such device.
+        UsageError: no such device, no such scheduler, or Dask is not installed.
     """
-    hardware = Hardware.of(device, most)
-    if workers is None:
-        yield Here(hardware)
+    if workers is None and scheduler is None:
+        yield Here(Hardware.of(device, most))
         return
-    with closing(Workers(hardware, workers)) as made:
-        yield made
+    try:
+        import distributed
+    except ImportError:
+        raise missing("--workers" if scheduler is None else "--scheduler", "distributed", "cluster") from None
+    for name in ("distributed", "distributed.client"):  # what is wrong is told in one line
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    if scheduler is None:
+        hardware = Hardware.of(device, most)
+        cluster = Cluster(hardware, workers or 1, partial(_started, hardware, workers or 1), local=True)
+    else:
+        where = {"scheduler_file": scheduler} if Path(scheduler).is_file() else {"address": scheduler}
+        try:
+            client = distributed.Client(**where, timeout=REACHED, set_as_default=False)
+        except Exception as error:  # a file that is empty or not of Dask may raise anything
+            why = told(error) if str(error) else "nothing there names one"
+            raise UsageError(f"cannot reach a scheduler at {scheduler!r}: {why}; give its address") from None
+        hardware = Hardware("cuda" if device.startswith("cuda") else "cpu", most)
+        cluster = Cluster(hardware, 1, lambda: client, local=False)
+    with closing(cluster):
+        yield cluster
+
+
+def _started(hardware: Hardware, workers: int) -> Any:
+    """A client of so many new processes of this machine. A worker that was killed may take long to be back."""
+    import dask
+    from distributed import Client, Nanny, Scheduler, SpecCluster
+
+    environ = {f"distributed.nanny.pre-spawn-environ.MALLOC_{name}": value for name, value in MALLOC.items()}
+    dask.config.set({"distributed.deploy.lost-worker-timeout": "1 day", **environ})
+    told: dict[str, Any] = {"host": "127.0.0.1", "protocol": "tcp://", "dashboard": False}
+    quiet, http = {"silence_logs": logging.CRITICAL}, {"dashboard_address": "127.0.0.1:0"}
+    one = {"nthreads": 1, "memory_limit": 0, "resources": {hardware.kind: 1}, **told, **quiet}
+    specs = {k: {"cls": Nanny, "options": {**one, "env": visible(hardware, k, workers)}} for k in range(workers)}
+    scheduler = {"cls": Scheduler, "options": {"allowed_failures": TRIES - 1, "port": 0, **told, **http}}
+    return Client(SpecCluster(specs, scheduler, **quiet), set_as_default=False)
 
 
 def visible(hardware: Hardware, k: int, workers: int) -> dict[str, str]:

@@ -332,7 +332,7 @@ def remembered(function: Callable[Concatenate[Network, P], T]) -> Callable[Conca
 
     @wraps(function)
     def once(network: Network, /, *args: P.args, **named: P.kwargs) -> T:
-        key = once, args, *named.items()
+        key = function, args, *named.items()
         if key not in network.known:
             network.known[key] = function(network, *args, **named)
         found: T = network.known[key]

@@ -1,0 +1,90 @@
+"""Alignment exponents p and q of every linear map, forward and backward, read off the engine.
+
+Source: MSSP paper, App. I.1.2 (eq. I.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from fractions import Fraction
+
+from scaling_algebra.counting.kernels import Exhausted
+from scaling_algebra.documents import Rendered
+from scaling_algebra.dynamics.run import BeyondPowerCounting
+from scaling_algebra.solver.demands import HORIZON
+from scaling_algebra.solver.derivation import Derivation
+from scaling_algebra.spec.networks.language import Product
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """Alignment exponents of one linear map (MSSP paper, App. I.1.2, eq. I.3).
+
+    ``|dW x| = fan^p |dW| |x|`` and ``|W_0 dx| = fan^q |W_0| |dx|`` forward, with fan the fan-in; backward with the
+    transposed map, the whole gradient in place of dx and the fan-out. None where the fan does not grow, a factor is
+    exactly zero or a size is not certified.
+    """
+
+    role: str
+    p: Fraction | None
+    q: Fraction | None
+    p_back: Fraction | None
+    q_back: Fraction | None
+
+
+@dataclass(frozen=True, repr=False)
+class Alignments(Rendered):
+    """Alignment exponents of every linear map after some updates."""
+
+    derivation: Derivation
+    step: int
+    maps: tuple[Alignment, ...]
+
+    def __iter__(self) -> Iterator[Alignment]:
+        return iter(self.maps)
+
+    @property
+    def about(self) -> str:
+        return f"alignment exponents after {self.step} updates"
+
+
+def alignments(d: Derivation) -> Alignments:
+    """Alignment exponents of every linear map after the steps that are certified."""
+    maps = tuple(_alignment(d, statement, HORIZON) for statement in d.network.linear if len(statement.factors) == 1)
+    return Alignments(d, HORIZON, maps)
+
+
+def _alignment(d: Derivation, statement: Product, t: int) -> Alignment:
+    """Each exponent is the size of a product over the sizes of its factors, per exponent of the fan."""
+    assert statement.tensor
+    (source,), role, look = statement.factors, statement.tensor.name, d.analysis()
+    tensor, b = d.network.tensors[role], d.exponents(role)[0]
+    w0, dw = None if b is None else -b, look(f"d{tensor.symbol}", t).size
+    sizes: list[Fraction | None] = [None] * 7
+    with suppress(LookupError, Exhausted, BeyondPowerCounting):
+        run = look.run(statement.out, t)
+        g = run.gradient(statement.out, t)
+        back = source.letters + "".join(x for x in run.network.tensors[role].experts if x not in source.letters)
+        signals = (
+            run.at(source, "value", t),
+            run.at(source, "change", t),
+            g,
+            run.part(statement, "update", "value", t),
+            run.part(statement, "init", "change", t),
+            run.transposed(statement, 0, g, t, {role: "update"}, back),
+            run.transposed(statement, 0, g, t, {role: "init"}, back),
+        )
+        certified = [run.algebra.rms(s) if run.algebra.certified(s) else None for s in signals]
+        sizes = [None if size is None else run.algebra.value(size) for size in certified]
+    x, dx, gradient, dw_x, w0_dx, dw_g, w0_g = sizes
+
+    def over(letters: str, total: Fraction | None, weight: Fraction | None, acted: Fraction | None) -> Fraction | None:
+        rate = sum((d.ray[axis] for x in letters if (axis := d.network.axes[x]) != "D"), Fraction(0))
+        if not rate or total is None or weight is None or acted is None:
+            return None
+        return (total - weight - acted) / rate
+
+    forward = over(tensor.fan_in, dw_x, dw, x), over(tensor.fan_in, w0_dx, w0, dx)
+    return Alignment(role, *forward, over(tensor.fan_out, dw_g, dw, gradient), over(tensor.fan_out, w0_g, w0, gradient))

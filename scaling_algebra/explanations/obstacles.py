@@ -1,0 +1,77 @@
+"""Obstacles to an answer: the functions of a network without which its parameterization is derived.
+
+A function that is left out has the value of its argument. That is another network: its exponents say where the
+difficulty of the one that was asked about lies, not what its answer is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from scaling_algebra.documents import Rendered
+from scaling_algebra.errors import UsageError
+from scaling_algebra.solver.demands import NotFound
+from scaling_algebra.solver.derivation import derive
+from scaling_algebra.spec.configuration import EACH, Configuration
+from scaling_algebra.spec.networks.language import Function, Network, Sum
+
+
+@dataclass(frozen=True, repr=False)
+class Obstacles(Rendered):
+    """Every function of a network, left out by itself.
+
+    Attributes:
+        configuration: of the whole network.
+        tried: what was left out, and why nothing is derived without it; empty if something is.
+    """
+
+    configuration: Configuration
+    tried: tuple[tuple[Function, str], ...]
+
+
+def functions(network: Network) -> tuple[Function, ...]:
+    """Functions that can be left out: with an argument, and not held constant."""
+    return tuple(s for s in network.statements if isinstance(s, Function) and s.source is not None and not s.held)
+
+
+def without(network: Network, names: Sequence[str]) -> Network:
+    """The network without some of its functions; each has the value of its argument.
+
+    Args:
+        names: what the equations of the functions are called by: their left sides.
+
+    Raises:
+        UsageError: a name that no function has.
+    """
+    if not names:
+        return network
+    removable = [s.out for s in functions(network)]
+    if not removable:
+        raise UsageError(f"{network.name} has no functions to leave out")
+    for name in names:
+        if name not in removable:
+            raise UsageError(f"no function {name!r} to leave out; functions of {network.name}: {', '.join(removable)}")
+    statements = tuple(Sum(s.out, s.inputs) if s.out in names else s for s in network.statements)
+    return replace(network, name=f"{network.name} without {', '.join(names)}", statements=statements)
+
+
+def obstacles(configuration: Configuration) -> Obstacles:
+    """Derives the parameterization without each function in turn.
+
+    Raises:
+        UsageError: the network has no functions.
+    """
+    network = configuration.network
+    if not functions(network):
+        without(network, [EACH])  # raises
+    tried = []
+    for function in functions(network):
+        failure = ""
+        try:
+            level = derive(configuration.but(network=without(network, [function.out]))).level
+            failure = str(level.open[0]) if level is not None and level.open else ""
+        except NotFound as why:
+            failure = why.failure
+        tried.append((function, failure))
+    return Obstacles(configuration, tuple(tried))

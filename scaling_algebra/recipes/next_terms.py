@@ -1,0 +1,149 @@
+"""Is the base large enough? Terms of demanded sizes that lead nowhere, and what they still are at the user's sizes.
+
+Law: a size is a sum of monomials in the axes, all coefficients positive. Where the leading one is 1, another one is a
+power of the sizes, such as (M/N)^(1/2); what was tuned at a base where that is not small holds for both.
+Assumes: constants are left out, on both sides.
+Read next: ``recipe.py`` (whose powers these are), ``Analysis.forms`` (finds the monomials),
+``verify/judging/mixtures.py`` (the same question of measured sizes).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from scaling_algebra import limits
+from scaling_algebra.counting.kernels import Exhausted
+from scaling_algebra.dynamics.analysis import Analysis
+from scaling_algebra.dynamics.run import BeyondPowerCounting
+from scaling_algebra.solver.demands import Infeasible
+from scaling_algebra.solver.derivation import Derivation, derive
+from scaling_algebra.spec.axes import Ray
+from scaling_algebra.spec.powers import Power
+from scaling_algebra.spec.records import plain
+from scaling_algebra.spec.scaling import Scaling
+
+from .sizes import Sizes, Way, every_axis, through
+
+SMALL = Fraction(1, 10)
+"""A term below this share of the leading one is small."""
+
+
+@dataclass(frozen=True)
+class NextTerm:
+    """A term of demanded sizes beside the leading one, constants left out.
+
+    Attributes:
+        ratio: the term over the leading one: a power of the axes.
+        base, target: what that is at the sizes of the base and of the target.
+        small_from: sizes of its axes that grow from which it is below ``SMALL``; None where no ray leads from base to
+            target, or none that anyone has is.
+        of: signals that have it, with the number of updates.
+    """
+
+    ratio: Power
+    base: float
+    target: float
+    small_from: Mapping[str, float] | None
+    of: tuple[tuple[str, int], ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """JSON: the ratio as exponents by axis, signals as texts."""
+        sizes = None if self.small_from is None else {axis: round(x) for axis, x in self.small_from.items()}
+        record: dict[str, Any] = plain({**vars(self), "small_from": sizes, "of": [f"{x}@{t}" for x, t in self.of]})
+        return record
+
+
+@dataclass(frozen=True)
+class NextTerms:
+    """The answer: terms, the largest at the base first, and the signals whose terms are not known.
+
+    Attributes:
+        examined: demanded sizes were looked at: not for a defined parameterization, nor for a base of size 1.
+    """
+
+    terms: tuple[NextTerm, ...] = ()
+    unknown: tuple[str, ...] = ()
+    examined: bool = False
+
+
+def next_terms(d: Derivation, way: Way) -> NextTerms:
+    """The largest next term of every demanded size that is not small at the base or at the target, and that falls
+    between them: each ratio once.
+
+    Method: monomials are read on the ray of the base's own sizes, with the parameterization of that ray, so that the
+    powers of every axis are its own. Where that has none, as MSSP off its walls, it is the one of the recipe, and axes
+    that stay as they are count as constants. Terms below the root of the largest size are not looked for.
+    """
+    start = None if d.network.unread else _own_ray(d, way)
+    if start is None:
+        return NextTerms()
+    ray, scaling, constant = start
+    base, target = every_axis(way.base), every_axis(way.target)
+    signals: dict[Power, list[tuple[str, int]]] = {}
+    unknown = []
+    for name, t, sizes in _demanded(d, ray, scaling):
+        if t is None:
+            unknown.append(name)
+            continue
+        free = tuple(dict.fromkeys(Power.of({x: e for x, e in p.terms if x not in constant}) for p in sizes))
+        ratios = [x for x in _ratios(free, way.ray or ray, base) if max(x.at(base), x.at(target)) >= SMALL]
+        if ratios:
+            signals.setdefault(max(ratios, key=lambda x: x.at(base)), []).append((name, t))
+    terms = (
+        NextTerm(ratio, ratio.at(base), ratio.at(target), _small_from(ratio, base, way.ray), tuple(of))
+        for ratio, of in signals.items()
+    )
+    return NextTerms(tuple(sorted(terms, key=lambda x: -x.base)), tuple(unknown), True)
+
+
+def _ratios(sizes: Sequence[Power], ray: Ray, base: Sizes) -> Iterator[Power]:
+    """Each monomial over the leading one, where it falls along the ray: one that does not only adds a constant."""
+    lead = max(sizes, key=lambda p: (p.on(ray), p.at(base)))
+    return (p / lead for p in sizes if p.on(ray) < lead.on(ray))
+
+
+def _demanded(d: Derivation, ray: Ray, scaling: Scaling) -> Iterator[tuple[str, int | None, list[Power]]]:
+    """Signals that must be Theta(1) with their monomials, after the last update up to the horizon for which these are
+    known; None where they are for no update."""
+    rule, look = d.configuration.parameterization, Analysis(ray, scaling.point(ray), d.optimizer, d.network)
+    demands = rule.demanded(d.network, rule.base_structure(d.network, d.configuration.readout_init))
+    last = {name: x.horizon for x in demands if x.kind == "theta" for name in x.quantities}
+    for name, horizon in last.items():
+        for t in range(horizon, 0, -1):
+            with suppress(Exhausted, BeyondPowerCounting):
+                forms = look.forms(name, t)
+                if forms:
+                    yield name, t, [scaling.size(form) for form in forms]
+                break
+        else:
+            yield name, None, []
+
+
+def _own_ray(d: Derivation, way: Way) -> tuple[Ray, Scaling, frozenset[str]] | None:
+    """The ray of the base's own sizes, the powers there, and the axes that count as constants."""
+    configuration = d.configuration
+    if not configuration.parameterization.derived:
+        return None
+    axes = {axis: Fraction(size) for axis, size in way.base.items() if axis != "L" or "L" in d.network.axes.values()}
+    if not configuration.parameterization.structural and max(axes.values()) > 1:
+        try:
+            ray = through(axes)[0]
+            return ray, derive(configuration.but(ray=ray)).scaling, frozenset()
+        except Infeasible:
+            pass
+    still = frozenset(axis for axis in axes if way.ray is not None and not way.ray[axis])
+    grown = {axis: Fraction(1) if axis in still else size for axis, size in axes.items()}
+    return (through(grown)[0], d.scaling, still) if max(grown.values()) > 1 else None
+
+
+def _small_from(ratio: Power, sizes: Sizes, ray: Ray | None) -> dict[str, float] | None:
+    if ray is None:
+        return None
+    grown = max(math.log(ratio.at(sizes) / float(SMALL)) / -float(ratio.on(ray)), 0.0)
+    logs = {axis: math.log(sizes[axis]) + grown * float(ray[axis]) for axis, _ in ratio.terms if ray[axis]}
+    return {axis: math.exp(x) for axis, x in logs.items()} if max(logs.values()) < math.log(limits.SIZE) else None

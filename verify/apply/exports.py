@@ -1,0 +1,219 @@
+"""A plan in the format of a trainer: ``export``. What a format cannot carry stops it, unless it may be dropped.
+
+Formats as read in the trainers' public code; names are those of the module that the plan was made of. A pattern matches
+exactly the parameters of one group; numbers in names (layers, experts) are any number where that takes in no other.
+Adding a trainer: a writer and its entry in ``FORMATS``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from scaling_algebra.errors import UsageError, named, unknown_name
+from scaling_algebra.spec.optimizers import Optimizer
+
+from .modules import Entry, apart
+
+WHAT = ("lr", "eps", "wd", "init", "multiplier")
+"""What a plan says; every format carries some of it."""
+ADJUSTED = ("original", "match_rms_adamw")
+"""Factors of a matrix's shape that ``torch.optim.Muon`` has."""
+
+
+@dataclass(frozen=True)
+class ParameterGroup:
+    """Parameters with the same numbers, and what trains them.
+
+    Attributes:
+        others: names of all other parameters. tied: all experts start alike.
+
+    Raises:
+        UsageError: of every number: nothing was tuned at the base, or parts of a parameter have different ones.
+    """
+
+    name: str
+    optimizer: Optimizer
+    entries: Sequence[Entry]
+    others: Sequence[str]
+    tied: bool
+
+    @property
+    def names(self) -> list[str]:
+        return [e.name for e in self.entries]
+
+    def value(self, what: str) -> float:
+        """The number to set: ``lr``, ``eps``, ``decay`` or ``init_std``."""
+        if what not in self.entries[0].settings:
+            raise UsageError(f"{self.name}: its parts differ in {what}; {apart(self.entries[0])}")
+        number = self.entries[0].settings[what].target
+        if number is None:
+            option = {"init_std": "std"}.get(what, what)
+            raise UsageError(f"{self.name} has no {what} at the base; give plan(..., {option}=NUMBER)")
+        return number
+
+    @property
+    def std(self) -> float:
+        """The standard deviation of the initial values, or 0."""
+        return 0.0 if self.fill is not None else self.value("init_std")
+
+    @property
+    def fill(self) -> float | None:
+        """The value that every entry starts with, if they start alike."""
+        return self.entries[0].fill
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """``lr``, ``eps`` and ``weight_decay``, as torch's optimizers name them; no decay where none was tuned."""
+        settings = self.entries[0].settings
+        has = set(settings).union(*self.entries[0].parts.values())
+        values: dict[str, float] = {what: self.value(what) for what in ("lr", "eps") if what in has}
+        if "decay" in has:
+            values["weight_decay"] = (
+                0.0 if "decay" in settings and settings["decay"].base is None else self.value("decay")
+            )
+        return values
+
+    @property
+    def keywords(self) -> dict[str, float | str]:
+        """The numbers, and the factor of the shape as ``torch.optim.Muon`` takes it."""
+        shape = self.optimizer.shape
+        return {**self.numbers, **({"adjust_lr_fn": shape} if shape in ADJUSTED else {})}
+
+    @property
+    def torch_name(self) -> str:
+        """The class of the optimizer."""
+        classes = {"adam": "AdamW", "adamw": "AdamW", "sgd": "SGD", **{f"muon:{x}": "Muon" for x in ADJUSTED}}
+        name = self.optimizer.name
+        if name not in classes:
+            raise UsageError(f"{name} is no optimizer that this format names; it has {', '.join(classes)}")
+        return classes[name]
+
+
+Groups = Sequence[ParameterGroup]
+
+
+@dataclass(frozen=True)
+class Format:
+    """The format of a trainer: the numbers of a plan that it carries, and the lines that it reads.
+
+    Attributes:
+        mixed: does it name an optimizer by group?
+    """
+
+    carries: tuple[str, ...]
+    lines: Callable[[Groups], Iterator[str]]
+    mixed: bool = False
+
+
+def export(form: str, about: str, groups: Groups, multiplied: bool, dropping: Sequence[str]) -> str:
+    """See ``Plan.export``; ``multiplied``: is a multiplier left to the model?"""
+    chosen = named("format", form, FORMATS)
+    for what in dropping:
+        if what not in WHAT:
+            raise unknown_name("number to drop", str(what), WHAT)
+    optimizers = list(dict.fromkeys(group.optimizer.name for group in groups))
+    if len(optimizers) > 1 and not chosen.mixed:
+        listed = " and ".join(optimizers)
+        raise UsageError(f"{form} takes one optimizer, and {listed} train this model; take torchtitan, or param_groups")
+    numbers = [group.numbers for group in groups]
+    needed = {"eps": any("eps" in x for x in numbers), "wd": any(x.get("weight_decay") for x in numbers)}
+    needed["multiplier"] = multiplied
+    lost = [what for what in WHAT if needed.get(what, True) and what not in (*chosen.carries, *dropping)]
+    if lost:
+        listed = ", ".join(f"'{what}'" for what in lost)
+        raise UsageError(
+            f"{form} cannot carry {', '.join(lost)}; set {'it' if len(lost) == 1 else 'them'} in the model's or the "
+            f"trainer's code (plan.init_, plan.param_groups, plan.multipliers), then give dropping=({listed},)"
+        )
+    return "\n".join([f"# {about}", *chosen.lines(groups)])
+
+
+def _torchtitan(groups: Groups) -> Iterator[str]:
+    yield "optimizers = OptimizersContainer.Config("
+    yield "    param_groups=["
+    for g in groups:
+        pattern = expression(g)
+        raw = repr(pattern) if '"' in pattern or "\n" in pattern else f'r"{pattern}"'
+        keywords = f"optimizer_kwargs={g.keywords}"
+        yield f'        ParamGroupConfig(pattern={raw}, optimizer_name="{g.torch_name}", {keywords}),'
+    yield "    ]"
+    yield ")"
+
+
+def _megatron(groups: Groups) -> Iterator[str]:
+    """A schedule runs from max_lr, and min_lr stays the trainer's."""
+    names = {"lr": ["max_lr"], "weight_decay": ["start_wd", "end_wd"], "eps": ["eps"]}
+    yield "config_overrides = {"
+    for g in groups:
+        schedule = {key: g.numbers[what] for what, keys in names.items() if what in g.numbers for key in keys}
+        yield f"    ParamKey(name={tuple(globs(g))}): {schedule},  # {g.name}"
+    yield "}"
+
+
+def _olmo_core(groups: Groups) -> Iterator[str]:
+    yield "group_overrides = ["
+    for g in groups:
+        yield f"    OptimGroupOverride(params={globs(g)}, opts={g.numbers}),  # {g.name}"
+    yield "]"
+
+
+def _nemo_automodel(groups: Groups) -> Iterator[str]:
+    """Factors on the optimizer's own values."""
+    lr, wd = (max(g.numbers.get(what, 0.0) for g in groups) for what in ("lr", "weight_decay"))
+    yield from ("optimizer:", f"  lr: {lr}", f"  weight_decay: {wd}", "  param_group_overrides:")
+    for g in groups:
+        yield f"    - pattern: {json.dumps(expression(g))}  # {g.name}"
+        yield f"      lr_mult: {g.numbers['lr'] / lr}"
+        if wd:
+            yield f"      wd_mult: {g.numbers['weight_decay'] / wd}"
+
+
+def expression(group: ParameterGroup) -> str:
+    """The regular expression for ``re.search``."""
+    parts = _general(group, lambda x: _numbered(re.escape(x), r"\d+", r"\."), re.escape, re.fullmatch)
+    return f"^({'|'.join(parts)})$" if len(parts) > 1 else f"^{parts[0]}$"
+
+
+def globs(group: ParameterGroup) -> list[str]:
+    """Globs as of ``fnmatch``."""
+    return _general(group, lambda x: _numbered(x, "*", "."), str, lambda g, name: fnmatchcase(name, g))
+
+
+def _numbered(name: str, number: str, dot: str) -> str:
+    return dot.join(number if part.isdigit() else part for part in name.split(dot))
+
+
+def _general(
+    group: ParameterGroup,
+    general: Callable[[str], str],
+    plain: Callable[[str], str],
+    matches: Callable[[str, str], object],
+) -> list[str]:
+    """The general form of every name where it matches none of others; else the name itself. A name that is matched
+    already has none of its own: it would find nothing left, which some trainers refuse.
+
+    Raises:
+        UsageError: not even the name itself tells them apart.
+    """
+    patterns: list[str] = []
+    for name in group.names:
+        if any(matches(pattern, name) for pattern in patterns):
+            continue
+        forms = [x for x in (general(name), plain(name)) if not any(matches(x, other) for other in group.others)]
+        if not forms:
+            raise UsageError(f"no pattern tells {name} from parameters of other roles; rename it, or take another form")
+        patterns.append(forms[0])
+    return patterns
+
+
+FORMATS = {
+    "torchtitan": Format(("lr", "eps", "wd"), _torchtitan, mixed=True),
+    "megatron": Format(("lr", "eps", "wd"), _megatron),
+    "olmo-core": Format(("lr", "eps", "wd"), _olmo_core),
+    "nemo-automodel": Format(("lr", "wd"), _nemo_automodel),
+}
+"""Every format, by name."""
