@@ -16,7 +16,7 @@ from scaling_algebra.solver.derivation import derive
 from scaling_algebra.verify.hardware import Hardware
 from scaling_algebra.verify.judging.fit import Verdict
 from scaling_algebra.verify.measuring.pool import Here
-from scaling_algebra.verify.studies import blocks, charts, clusters
+from scaling_algebra.verify.studies import blocks, charts, clusters, rules
 from scaling_algebra.verify.studies.findings import By, Conditions, Observation, findings, power
 from scaling_algebra.verify.studies.presentation import listed
 from scaling_algebra.verify.studies.runner import EXPERIMENTS, Experiment, Trial, perform, planned, worst
@@ -246,3 +246,20 @@ def test_examples_are_those_of_the_definition(name):
     assert torch.bincount(data.cluster, minlength=4).min() > 850 and abs(data.y.mean()) < 0.1
     law = clusters.DISTRIBUTIONS[name]
     assert data.x.norm(dim=2).max() <= max(law.gamma, 2 * law.noise, 2) + 1e-4
+
+
+# digits -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_constant_rate_is_told_from_the_root(monkeypatch):
+    """Along the batch the square root rule, and three that differ from it in one quantity."""
+    pytest.importorskip("sklearn")
+    monkeypatch.setattr(rules, "EXAMPLES", 256)
+    monkeypatch.setattr(rules, "BATCHES", (1, 2, 4))
+    rule = {"lr": "B^(1/2)", "eps": "1/B^(1/2)", "one_minus_beta1": "B", "one_minus_beta2": "B"}
+    assert {q: str(rules.rule_of(("sde",), {})[q]) for q in rule} == rule
+    kept, *others = EXPERIMENTS["sde"].trials
+    assert [list(trial.run.keywords["instead"]) for trial in others] == [["lr"], ["lr"], ["eps"]]
+    (right,), (wrong,) = kept.findings(of(6))[1:], others[0].findings(of(6))
+    assert wrong.verdict is REFUTED and wrong.outcome is AGREES
+    assert abs(right.measured) < abs(wrong.measured) / 2

@@ -35,6 +35,7 @@ LABORATORIES: dict[str, Laboratory] = {
     "charts": charts.charts,
     "dispatch": clusters.dispatch,
     "margins": clusters.margins,
+    "matched time": rules.matched_time,
     "quadratic": rules.quadratic,
 }
 
@@ -77,7 +78,7 @@ def _experiment(name: str) -> Experiment:
 
 
 EXPERIMENTS: dict[str, Experiment] = {
-    name: _experiment(name) for name in ("routers", "epsilon", "clusters", "charts", "batch")
+    name: _experiment(name) for name in ("routers", "epsilon", "clusters", "charts", "batch", "sde")
 }
 """Every experiment, by name."""
 
