@@ -19,7 +19,7 @@ WHOLE = (
     ["derive", "--architecture", "attention", "--ray", "N=1,M=1"],
     ["explain", "h3.A2.2@2", "--regime", "II", "--optimizer", "sgd", "--parameterization", "mup"],
     ["audit", "--source", "mssp"],
-    ["table", "--all", "--check"],
+    ["table", "j43"],
     ["rays", "--parameterization", "mup", "--optimizer", "sgd"],
     ["derive", "--regime", "III", "--optimizer", "adam", "--parameterization", "mup", "--prove"],
     ["derive", "--regime", "III", "--optimizer", "adam", "--parameterization", "mssp", "--prove"],

@@ -358,7 +358,6 @@ def format_option(extra: Iterable[str] = (), more: str = "") -> Callable[[Comman
 
 FORMAT = format_option()
 OUTPUT = click.option("-o", "--output", type=PathType(), metavar="FILE", help="Write to this file instead of stdout.")
-OPEN = click.option("--open", "opened", is_flag=True, help="Open the file of -o when it is written.")
 SMTLIB = click.option(
     "--smtlib",
     type=PathType(),
@@ -381,9 +380,7 @@ def printed(extra: Mapping[str, str] | None = None, more: str = "") -> Callable[
 
     def decorate(command: Command) -> Command:
         @wraps(command)
-        def run(*arguments: Any, form: str | None, output: Path | None, opened: bool, **rest: Any) -> int:
-            if opened and output is None:
-                raise UsageError("--open shows the file of -o; give -o FILE.html too")
+        def run(*arguments: Any, form: str | None, output: Path | None, **rest: Any) -> int:
             if extra and form is None and output is not None:
                 form = next((name for name, ending in extra.items() if ending == output.suffix.lower() != ""), None)
             tried(output, form)
@@ -392,11 +389,9 @@ def printed(extra: Mapping[str, str] | None = None, more: str = "") -> Callable[
             if traced() is not None:
                 answer = traced().beside(answer)
             emit(answer, form, output)
-            if opened:
-                click.launch(str(output))
             return int(code)
 
-        return options(format_option(extra or (), more), OUTPUT, OPEN)(run)
+        return options(format_option(extra or (), more), OUTPUT)(run)
 
     return decorate
 

@@ -1,9 +1,8 @@
-"""``scalecalc table``: print a derived table, write all of them, or check that the written ones are fresh."""
+"""``scalecalc table``: print a derived table, or write all of them."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 
 import click
@@ -37,10 +36,9 @@ WRITTEN = ("markdown", "latex")
     "--output",
     type=PathType(),
     metavar="PATH",
-    help="Write to this file instead of stdout; with --all or --check a folder instead of tables/emitted.",
+    help="Write to this file instead of stdout; with --all a folder instead of tables/emitted.",
 )
-@click.option("--check", is_flag=True, help="Write nothing: recompute, and exit with 1 if a written table is stale.")
-def command(name: str | None, every: bool, form: str | None, output: Path | None, check: bool) -> int:
+def command(name: str | None, every: bool, form: str | None, output: Path | None) -> int:
     """Print a published table with every cell derived.
 
     NAME: b1, g1, g2 (Tables B.1, G.1, G.2 of the MSSP paper), j32, j34, j43, j45 (its signal tables, App. J),
@@ -53,49 +51,28 @@ def command(name: str | None, every: bool, form: str | None, output: Path | None
         raise UsageError(f"Missing argument NAME; give a table ({', '.join(TABLES)}) or --all")
     if name is not None and every:
         raise UsageError(f"both the table {name!r} and --all were given; give one of them")
-    names = tuple(TABLES) if name is None else (name,)
-    if not (every or check):
+    if name is not None:
         if output is not None:
             tried(output, form)
         default = "text" if output is None and sys.stdout.isatty() else "markdown"
-        emit(table(names[0]).document(), form, output, default)
+        emit(table(name).document(), form, output, default)
         return 0
     if form is not None:
-        raise UsageError(
-            f"--format goes with one printed table; {'--check' if check else '--all'} uses {' and '.join(WRITTEN)}"
-        )
+        raise UsageError(f"--format goes with one printed table; --all uses {' and '.join(WRITTEN)}")
     folder = output or EMITTED
     if output is None and not folder.is_dir():
         raise UsageError(f"no folder {folder}; run in a source checkout or choose one with -o FOLDER")
-    return _check(names, folder) if check else _write(names, folder)
-
-
-def _write(names: Iterable[str], folder: Path) -> int:
     make_folder(folder, "choose another -o FOLDER")
-    files = rendered(names)
+    files = rendered()
     for file, text in files.items():
         write(folder / file, text)
     click.echo(f"{len(files)} files written to {folder}")
     return 0
 
 
-def _check(names: Iterable[str], folder: Path) -> int:
-    """Prints a line for each file that is missing or stale."""
-    again = "scalecalc table --all" + ("" if folder == EMITTED else f" -o {folder}")
-    texts = {folder / file: text for file, text in rendered(names).items()}
-    wrong = [path for path, text in texts.items() if not path.is_file() or path.read_bytes() != text.encode()]
-    for path in wrong:
-        click.echo(f"{path}: {'stale' if path.is_file() else 'missing'}; write it with: {again}")
-    if not wrong:
-        click.echo(f"{len(texts)} files in {folder} are fresh")
-    return 1 if wrong else 0
-
-
-def rendered(names: Iterable[str]) -> dict[str, str]:
-    """Content of every file that is written for these tables, by file name; all tables bring the maps."""
-    names = tuple(names)
-    documents = {name: table(name).document() for name in names}
-    texts = {f"{name}{suffixes()[form]}": render(documents[name], form) for name in names for form in WRITTEN}
-    if names == tuple(TABLES):
-        texts |= {f"map_{name}_sgd.svg": phases_svg(phases("sgd", name)) for name in DERIVED}
+def rendered() -> dict[str, str]:
+    """Content of every file that is written, by its name: the tables and the maps."""
+    documents = {name: table(name).document() for name in TABLES}
+    texts = {f"{name}{suffixes()[form]}": render(documents[name], form) for name in TABLES for form in WRITTEN}
+    texts |= {f"map_{name}_sgd.svg": phases_svg(phases("sgd", name)) for name in DERIVED}
     return {file: f"{text}\n" for file, text in texts.items()}

@@ -33,6 +33,16 @@ def test_undecided_values_of_random_networks_are_counted():
     assert {why: int(n) for why, n in rows} == last["undecided"]
 
 
+def test_the_late_start_of_a_zero_readout_is_the_measured_curve():
+    kept = json.loads((ROOT / "verify" / "evidence" / "measure" / "delay.json").read_text(encoding="utf-8"))["tests"]
+    _, slopes, sizes = next(x.values() for name, x in kept.items() if "mup" in name)
+    shown = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8").partition("## The late start")[2].splitlines()
+    rows = dict(line.strip("| ").split(" | ", 1) for line in shown if line.startswith("| "))
+    at = [int(t) - 1 for t in rows["t"].split(" | ")]
+    assert rows["slope"] == " | ".join(f"{slopes[k]:+.2f}" for k in at)
+    assert rows["rms of f at N = 256"] == " | ".join(f"{sizes[k]:.3f}" for k in at)
+
+
 def best(curve):
     """log2 of the best rate of one width, and the mean losses by rate."""
     means = {x: mean([v for v in row if v is not None]) for x, row in zip(curve["grid"], curve["losses"], strict=True)}

@@ -76,24 +76,29 @@ def test_a_law_that_still_bends_gets_a_wider_interval():
 
 
 def test_a_slope_may_drift_by_a_tenth_however_wide_the_grid():
-    off = {x: Fit(x, 0.01, x - 0.02, x + 0.02, x, False, 5, 32) for x in (0.08, 0.15)}
+    off = {x: Fit(x, 0.01, x - 0.02, x + 0.02, x, x, False, 5, 32) for x in (0.08, 0.15)}
     said = {x: judge_exponent(f, Fraction(0), Fraction(2)) for x, f in off.items()}
     assert said == {0.08: Verdict.AGREES, 0.15: Verdict.INCONCLUSIVE}
 
 
 def test_data_that_agree_with_a_wrong_exponent_plant_nothing():
-    right, wrong = (Fit(x, 0.01, x - 0.02, x + 0.02, x, False, 5, 32) for x in (0.0, 0.5))
+    right, wrong = (Fit(x, 0.01, x - 0.02, x + 0.02, x, x, False, 5, 32) for x in (0.0, 0.5))
     half = Fraction(1, 2)
     assert planted([(right, Fraction(0))], half).passed
     assert not planted([(right, Fraction(0)), (wrong, Fraction(0))], half).passed
 
 
 def test_a_slope_that_bends_towards_the_prediction_is_not_refuted():
-    approaching = Fit(-1.44, 0.07, -1.60, -1.26, -1.07, False, 6, 25)
+    approaching = Fit(-1.44, 0.07, -1.60, -1.26, -1.07, -1.07, False, 6, 25)
     assert judge_exponent(approaching, Fraction(-1)) is Verdict.INCONCLUSIVE
     assert judge_exponent(approaching, Fraction(-2)) is Verdict.REFUTED
-    leaving = Fit(-1.44, 0.07, -1.60, -1.26, -1.60, False, 6, 25)
+    leaving = Fit(-1.44, 0.07, -1.60, -1.26, -1.60, -1.60, False, 6, 25)
     assert judge_exponent(leaving, Fraction(-1)) is Verdict.REFUTED
+
+    for last, towards, away in ((0.6, -1, 0), (0.4, 0, -1)):  # of pairs of sizes, as of a gradient behind a norm in II
+        curve = fit(SIZES, [2**-y * power_law(0, noise=0.01)[0] for y in np.cumsum([0, 0.5, 0.3, 0.5, last])])
+        assert judge_exponent(curve, Fraction(towards), later=True) is Verdict.INCONCLUSIVE
+        assert all(judge_exponent(curve, Fraction(p), later=True) is Verdict.REFUTED for p in (away, -2))
 
 
 @pytest.mark.parametrize(("sizes", "seeds"), [(2, 64), (5, 3)])

@@ -117,8 +117,8 @@ def test_a_control_that_drifts_in_the_last_step_only_trips_its_gate(mup, drift):
     assert [g.name for g in report.gates if not g.passed] == ["width-independent control flat"] * drift
 
 
-RIGHT, OPEN = Fit(0.0, 0.01, -0.02, 0.02, 0.0, False, 5, 32), Fit(0.3, 0.2, -0.1, 0.7, 0.3, False, 5, 32)
-GONE = Fit(*[float("nan")] * 5, True, 5, 32)
+RIGHT, OPEN = Fit(0.0, 0.01, -0.02, 0.02, 0.0, 0.0, False, 5, 32), Fit(0.3, 0.2, -0.1, 0.7, 0.3, 0.3, False, 5, 32)
+GONE = Fit(*[float("nan")] * 6, True, 5, 32)
 GATE = RunGate("a gate", True, "")
 
 
@@ -171,7 +171,7 @@ def test_zeros_are_told_apart_from_exponents():
     few = verdicts((Fraction(0), RIGHT, 41), (Fraction(0), OPEN, 95), ZERO)
     assert few.closing.endswith("fewer than 4/5 of the exponents agree, so the run is INCONCLUSIVE")
     assert few.as_json()["tally"]["exponents"] == {"AGREES": 41, "REFUTED": 0, "INCONCLUSIVE": 95}
-    near = Fit(-0.234, 0.02, -0.275, -0.195, -0.2, False, 5, 128)  # four times the seeds left it where it was
+    near = Fit(-0.234, 0.02, -0.275, -0.195, -0.2, -0.2, False, 5, 128)  # four times the seeds left it where it was
     assert "too near to refute it; take larger sizes" in str(verdicts((Fraction(0), near, 1)))
     assert "more seeds" in str(few) and "more seeds" not in str(verdicts((Fraction(0), RIGHT, 5)))
 

@@ -40,6 +40,8 @@ class Fit:
         se: bootstrap standard error of the slope.
         low, high: interval (see the module text).
         trend: where the slope goes if its bend from all sizes to the larger half goes on once more.
+        reach: slope of the parabola through the larger half, that range beyond the largest size, where its bend exceeds
+            two standard errors; else the slope of that half.
         zero: every value is exactly zero.
         sizes, seeds: sizes used, and the fewest seeds at any of them.
         bends: the slope of the larger half lies outside the bootstrap interval.
@@ -50,6 +52,7 @@ class Fit:
     low: float
     high: float
     trend: float
+    reach: float
     zero: bool
     sizes: int
     seeds: int
@@ -71,23 +74,36 @@ def number(x: float) -> float | None:
     return round(x, 6) if np.isfinite(x) else None
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def fit(n: Sequence[float], values: Sequence[Array], level: float = LEVEL) -> Fit:
     """The exponent of n in ``values`` (one array of per-seed root-mean-squares for every n), with an interval."""
     seeds = min((len(v) for v in values), default=0)
     nan = float("nan")
     if values and all(len(v) and not np.any(v) for v in values):
-        return Fit(nan, nan, nan, nan, nan, True, len(n), seeds)
+        return Fit(*(nan,) * 6, True, len(n), seeds)
     square = [np.asarray(v, dtype=np.float64) ** 2 for v in values]
     if len(n) < 2 or seeds == 0 or not all(np.isfinite(s).all() and s.mean() > 0 for s in square):
-        return Fit(nan, nan, nan, nan, nan, False, len(n), seeds)
-    y = 0.5 * np.log2([s.mean() for s in square])
+        return Fit(*(nan,) * 6, False, len(n), seeds)
+    y, errors = map(np.array, means(values))
     upper, weights = len(n) // 2 if len(n) > MIN_SIZES else 0, slope_weights(n)
     slope, bent = float(weights @ y), float(slope_weights(n[upper:]) @ y[upper:])
     _, se, low, high = resampled(square, lambda drawn: weights @ (0.5 * np.log2(np.stack(drawn))), level)
-    ends = min(bent, low), max(bent, high), 2 * bent - slope
+    ends = min(bent, low), max(bent, high), 2 * bent - slope, _reach(n, y, errors, bent)
     return Fit(slope, se, *ends, False, len(n), seeds, not low <= bent <= high)
 
 
+def _reach(n: Sequence[float], y: Array, errors: Array, bent: float) -> float:
+    """See ``Fit``; the larger half has three sizes at least, which a parabola needs."""
+    at = max(0, min(len(n) // 2, len(n) - 3))
+    doublings = np.log2(n[at:])
+    if len(doublings) < 3:
+        return bent
+    curvature = 2 * np.linalg.pinv(np.vander(doublings - doublings.mean(), 3))[0]
+    bend, error = float(curvature @ y[at:]), float(np.sqrt(curvature**2 @ errors[at:] ** 2))
+    return bent + 1.5 * float(np.ptp(doublings)) * bend if abs(bend) > 2 * error else bent
+
+
+@np.errstate(over="ignore", invalid="ignore")
 def means(values: Sequence[Array]) -> Means:
     """The points that a slope is fitted to, for pictures; NaN where every value is zero."""
     pairs = []
@@ -109,11 +125,13 @@ def zeros_to_rounding(values: Array, scale: Array, dtype: str = "float64") -> Ar
     return np.where(np.abs(values) <= ROUNDING[dtype] * scale, 0.0, values)
 
 
-def judge_exponent(measured: Fit, predicted: Fraction | None, spacing: Fraction = Fraction(1, 2)) -> Verdict:
+def judge_exponent(
+    measured: Fit, predicted: Fraction | None, spacing: Fraction = Fraction(1, 2), later: bool = False
+) -> Verdict:
     """Compares a fit with a predicted exponent (None: exactly zero).
 
     Exponents lie on a grid of this ``spacing``. AGREES: the interval, give or take ``DRIFT``, holds the prediction and
-    no neighbour of it on the grid. REFUTED: interval and trend both lie to one side of the prediction,
+    no neighbour of it on the grid. REFUTED: interval, trend and (``later``) reach lie to one side of the prediction,
     farther than half a spacing and than half the width of the interval. Anything else is INCONCLUSIVE.
     """
     if measured.sizes < MIN_SIZES or measured.seeds < MIN_SEEDS:
@@ -126,4 +144,4 @@ def judge_exponent(measured: Fit, predicted: Fraction | None, spacing: Fraction 
         return Verdict.INCONCLUSIVE
     p, step = float(predicted), float(spacing)
     region = Acceptance(p, p, near=min(DRIFT, step / 5), far=step)
-    return region.verdict(measured.low, measured.high, measured.trend)
+    return region.verdict(measured.low, measured.high, measured.trend, *[measured.reach] * later)

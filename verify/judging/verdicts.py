@@ -137,12 +137,14 @@ class _Judge:
         to which the other powers belong."""
         if part[0] >= SEEN:
             return f"n^({predicted}) is seen beside a larger next power"
-        if not (self.powers and own):
+        if not own:
             return ""
         doubt, parts = "", _parts(self.m, quantity, step)
-        if measured.high < predicted and part[1] >= TRACE and quantity not in self.direct:
+        if judge_exponent(measured, predicted, self.spacing, later=True) is not Verdict.REFUTED:
+            doubt = f"moves towards {predicted} from pair to pair of sizes; take larger sizes"
+        elif self.powers and measured.high < predicted and part[1] >= TRACE and quantity not in self.direct:
             doubt = f"n^({predicted}) may lie below a larger next power; larger sizes"
-        elif parts and not any(self._refuted(part, step) for part in parts):
+        elif self.powers and parts and not any(self._refuted(part, step) for part in parts):
             doubt = f"neither {parts[0]} nor {parts[1]}, of which it is the quotient, is refuted; larger sizes"
         return "" if doubt and self._elsewhere(quantity, step) else doubt
 
