@@ -279,10 +279,10 @@ def _steps(
     optimizer.param_groups[:] = [{**g, "params": [p], "weight_decay": 0.0, "eps": named[id(p)]} for g, p in alone]
     places, keywords = inputs
 
-    def loss(step: int) -> tuple[Tensor, float]:
+    def loss(step: int) -> Tensor:
         out = output_of(model(*places, **keywords))
         draw = torch.Generator().manual_seed(2)
-        return (out - torch.randn(out.shape, generator=draw, dtype=out.dtype)).square().mean(), 0.0
+        return (out - torch.randn(out.shape, generator=draw, dtype=out.dtype)).square().mean()
 
     yield
     with exactly(), foreign("training the model"):

@@ -49,24 +49,10 @@ class CampaignEntry(Struct):
     epsilon: _Word | UnsetType = UNSET
 
 
-class StoredConfiguration(Struct):
-    """The configuration of a stored run."""
-
-    architecture: str
-    ray: dict[str, str]
-    optimizer: str
-    parameterization: str
-    readout_init: str
-    regime: str | None = None
-    network: str | UnsetType = UNSET
-    epsilon: str | None = None
-    given: dict[str, str] | None = None
-
-
 class StoredRun(Struct, forbid_unknown_fields=True):
     """A run of a stored plan."""
 
-    configuration: StoredConfiguration
+    configuration: dict[str, Any]
     steps: _Steps
     sizes: _Sizes
     seeds: Annotated[list[_Seeds], Meta(min_length=1, max_length=limits.RATES)]

@@ -43,7 +43,7 @@ def trained(course: Descent, limit: Limit, n: int, seeds: Sequence[int], device:
     names = [x for x, letters in d.network.signals.items() if not set(letters) & limit.growing and x != DATA]
     found: dict[str, list[Any]] = {name: [] for name in names}
 
-    def losses(step: int) -> tuple[torch.Tensor, float]:
+    def losses(step: int) -> torch.Tensor:
         now, parts = list[Mapping[str, torch.Tensor]](), list[torch.Tensor]()
         for k, x in enumerate(inputs):
             model.x = x
@@ -52,7 +52,7 @@ def trained(course: Descent, limit: Limit, n: int, seeds: Sequence[int], device:
             parts.append((f - course.targets[k]) ** 2 / 2 if course.targets is not None else f)
         for name in names:
             found[name].append(torch.stack([s[name].detach() for s in now], 1))
-        return torch.stack(parts).mean(0), 0.0
+        return torch.stack(parts).mean(0)
 
     for _ in descend(optimizer, losses, course.steps):
         pass

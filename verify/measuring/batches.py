@@ -8,17 +8,15 @@ import torch
 from torch import Tensor
 
 
-def descend(
-    optimizer: torch.optim.Optimizer, losses: Callable[[int], tuple[Tensor, Tensor | float]], steps: int
-) -> Iterator[Tensor]:
+def descend(optimizer: torch.optim.Optimizer, losses: Callable[[int], Tensor], steps: int) -> Iterator[Tensor]:
     """Trains all replicas: yields after every step the loss (S,) before it.
 
     Args:
-        losses: of a step, (S,), and what is added to it for the gradient alone.
+        losses: of a step, (S,).
     """
     for step in range(steps):
-        loss, penalty = losses(step)
+        loss = losses(step)
         optimizer.zero_grad()
-        (loss + penalty).sum().backward()  # replicas do not meet: a sum trains each alone
+        loss.sum().backward()  # replicas do not meet: a sum trains each alone
         optimizer.step()
         yield loss.detach()

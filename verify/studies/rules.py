@@ -104,9 +104,9 @@ def _run(of: Observable, base: Mapping[str, float], rule: Rule, at: Mapping[str,
         fused=True,
     )
 
-    def losses(step: int) -> tuple[Tensor, float]:
+    def losses(step: int) -> Tensor:
         noise = torch.randn(w.shape, dtype=w.dtype, device=how.device, generator=generator)
-        return (w * (of.slope + of.curvature * w / 2 + noise / at.get("B", 1.0) ** 0.5)).sum(1), 0.0
+        return (w * (of.slope + of.curvature * w / 2 + noise / at.get("B", 1.0) ** 0.5)).sum(1)
 
     for _ in descend(adam, losses, round(of.steps * STEPS["S"].at(at))):
         pass
@@ -178,14 +178,14 @@ def matched_time(
         start = [p.detach().clone() for p in model.parameters()]
         adam: Any = torch.optim.Adam(model.parameters(), lr=lr, betas=(1 - beta1, 1 - beta2), eps=eps, fused=True)
 
-        def loss(step: int | None, data: Data = data, model: Replicas = model) -> tuple[Tensor, float]:
+        def loss(step: int | None, data: Data = data, model: Replicas = model) -> Tensor:
             x, y = batches(data, range(how.seeds), step, how.device)
-            return cross_entropy(model(x), y), 0.0
+            return cross_entropy(model(x), y)
 
         for _ in descend(adam, loss, EXAMPLES // batch):
             pass
         moved = torch.cat([(p - w).flatten(1) for p, w in zip(model.parameters(), start, strict=True)], 1)
-        for kept, values in ((losses, loss(None)[0]), (distances, moved.pow(2).mean(1).sqrt())):
+        for kept, values in ((losses, loss(None)), (distances, moved.pow(2).mean(1).sqrt())):
             kept.append(values.detach().cpu().numpy().astype(np.float64))
     return {
         "held-out loss": Observation(losses, BATCHES, "B", spacing=Fraction(1, 4)),
