@@ -28,7 +28,7 @@ from scaling_algebra.spec.scaling import Point
 
 from .answers import LADDER, NEAR, PARTS, QUICK, SIMPLEST, WITNESSES, Answer
 from .bounds import BoundRun
-from .parts import ORDERS, SLOW, parts
+from .parts import ORDERS, SLOW, parts, signal_of
 from .quantities import Quantity, quantities, quantity, with_decay
 from .run import BeyondPowerCounting, Degrees, RunContext
 from .sparse_routing import algebra_for, bounds_for, trajectory_for
@@ -90,6 +90,7 @@ class Analysis:
         self._partial = Kept[tuple[frozenset[str], frozenset[str]], Analysis | None](self.meter)
         self._alike = Kept[frozenset[str], bool](self.meter)
         self._starts: dict[tuple[frozenset[str], Rung], Trajectory] = {}
+        self._points: dict[str, tuple[Point, ...]] = {}
 
     def __call__(self, name: str, t: int) -> Answer:
         """The exponent of a quantity after t updates."""
@@ -201,25 +202,36 @@ class Analysis:
 
     def _still(self, name: str, t: int) -> Answer | None:
         """Exactly zero, at the least price; None where that is not shown: it is in every part, too."""
-        answer = self._two_sided(name, t, WITNESSES[0]) if self._zero and not self._whole else None
+        answer = self._two_sided(name, t, WITNESSES[0]) if self.point.zero and not self._whole else None
         return answer if answer is not None and answer.zero else None
 
     def _in_parts(self, name: str, steps: Iterable[int]) -> Answer | None:
         """The witness of ``in_parts`` at these steps; a network without norms needs no such runs."""
         if self._whole or not self.network.norms or self.upper(name) is None:
             return None
-        likely = parts(self.network, self.point, self.table[name])
+        likely = self._likely(signal_of(self.network, self.table[name]))
         ranked = [(step if k else step - 1, step, point) for k, point in enumerate(likely) for step in steps]
+        begun = set[frozenset[str]]()
         for _, step, point in sorted(ranked, key=lambda x: x[0]):
             if self.meter.spent:
                 break
+            if not step and point.zero in begun:  # before training, parts that begin alike are one
+                continue
             part = self._part(point)
             answer = part.witness(name, step) if part is not None else None
             if part is not None and answer is not None and part._meets(name, answer.size):
                 assumes = answer.assumes | self.bounds.assumes | {"generic-constants"}
                 self._notes |= assumes
                 return replace(answer, size=self.upper(name), decided=True, assumes=assumes)
+            if part is not None and not step:
+                begun.add(point.zero)
         return None
+
+    def _likely(self, signal: str) -> tuple[Point, ...]:
+        """The points of ``parts``."""
+        if signal not in self._points:
+            self._points[signal] = tuple(parts(self.network, self.point, signal))
+        return self._points[signal]
 
     def _meets(self, name: str, size: Fraction | None) -> bool:
         """A size is the bound on every step; in a part, which learns slowly, at some order in the learning rates."""
@@ -236,8 +248,7 @@ class Analysis:
 
     def _part(self, point: Point) -> Analysis | None:
         """The run at a point where less happens; None if it divides by other sizes."""
-        key = frozenset(role for role, b in point.b.items() if b is None), point.frozen
-        return self._partial(key, partial(self._where_less, point))
+        return self._partial((point.zero, point.frozen), partial(self._where_less, point))
 
     def _where_less(self, point: Point) -> Analysis | None:
         slow = replace(point, c={role: c + self._slow for role, c in point.c.items()})
@@ -252,16 +263,11 @@ class Analysis:
         rules = {role: self.optimizer.of(role) for role in learning}
         if any(x.normalises and not (x.epsilon and self._within(role)) for role, x in rules.items()):
             return False
-        return self._alike(part._zero, partial(self._as_large, part))
+        return self._alike(part.point.zero, partial(self._as_large, part))
 
     def _as_large(self, part: Analysis) -> bool:
         read = [f.inputs[0].name for f in self.network.functions if f.kind.kind == "norm" or f.kind.homogeneous]
         return all(part(x, 0).decided and part(x, 0).size == self(x, 0).size for x in read)
-
-    @property
-    def _zero(self) -> frozenset[str]:
-        """Tensors that start at zero: all in which parts differ before training."""
-        return frozenset(role for role, b in self.point.b.items() if b is None)
 
     def simplest(self, name: str, t: int) -> Answer | None:
         """A rung that keeps more kernels, if it takes little work: of monomials of one size, the simplest."""
@@ -484,7 +490,7 @@ class Analysis:
     def _started(self, part: Analysis, rung: Rung) -> Trajectory:
         """The run that all parts which begin alike have before training; no question is asked of it, so none is charged
         for it."""
-        key = part._zero, rung
+        key = part.point.zero, rung
         if key not in self._starts:
             self._starts[key] = part._made(rung)
         return self._starts[key]

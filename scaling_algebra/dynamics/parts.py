@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import lru_cache
 
 from scaling_algebra.spec.networks.language import Network, Product, Statement, Sum
 from scaling_algebra.spec.networks.sums import ends
@@ -41,12 +42,12 @@ class Branch:
     after: frozenset[str]
 
 
-def parts(network: Network, point: Point, quantity: Quantity) -> Iterator[Point]:
-    """Points at which few tensors learn: one, those first by which a quantity is likely to move; then the nearest and
+def parts(network: Network, point: Point, signal: str) -> Iterator[Point]:
+    """Points at which few tensors learn: one, those first by which a signal is likely to move; then the nearest and
     another. Tensors that start at zero learn always: without these nothing moves. Branches in which nothing learns are
-    zero, but for those that the quantity is what comes out of. Branches that it is inside of start at zero first, where
+    zero, but for those that the signal is what comes out of. Branches that it is inside of start at zero first, where
     a norm mixes what they start with and what they learn; then they do not."""
-    signal, along = _signal(network, quantity), [*branches(network), *_logits(network)]
+    along = [*branches(network), *_logits(network)]
     near = _nearest(network, signal)
     around = [b for b in along if signal in b.inside - b.after]
     for begun in dict.fromkeys((tuple(around), ())):
@@ -64,11 +65,12 @@ def _part(
     idle = [b for b in along if signal and signal not in b.after and (b.inside - beside).isdisjoint(moved)]
     dead = frozenset[str]().union(*(b.ends for b in idle)) - learning
     start = {role: None if role in dead | ends else b for role, b in point.b.items()}
-    zero = {role for role, b in point.b.items() if b is None} - dead
+    zero = point.zero - dead
     return replace(point, b=start, frozen=frozenset(network.tensors) - learning - zero)
 
 
-def branches(network: Network) -> list[Branch]:
+@lru_cache(maxsize=64)
+def branches(network: Network) -> tuple[Branch, ...]:
     """Residual branches: terms of a sum that another term of it is an input of."""
     residual = []
     for s in network.statements:
@@ -80,10 +82,11 @@ def branches(network: Network) -> list[Branch]:
                     outputs = {use.out for role in last for use in network.uses(role)}
                     after = frozenset(x for x in inside if outputs & _ancestors(network, x))
                     residual.append(Branch(last, inside, after))
-    return residual
+    return tuple(residual)
 
 
-def _logits(network: Network) -> list[Branch]:
+@lru_cache(maxsize=64)
+def _logits(network: Network) -> tuple[Branch, ...]:
     """The logits of every softmax, with what is computed for these alone."""
     logits = []
     for s in network.functions:
@@ -96,7 +99,7 @@ def _logits(network: Network) -> list[Branch]:
             logits.append(
                 Branch(last, frozenset(alone), frozenset(x for x in alone if outputs & _ancestors(network, x)))
             )
-    return logits
+    return tuple(logits)
 
 
 def _ancestors(network: Network, signal: str) -> frozenset[str]:
@@ -116,7 +119,7 @@ def _tensors(network: Network, s: Statement) -> list[str]:
     return [f.name for term in terms for f in term.tensors]
 
 
-def _signal(network: Network, quantity: Quantity) -> str:
+def signal_of(network: Network, quantity: Quantity) -> str:
     """The signal that a quantity is of, or that its tensor makes; empty if that is not known."""
     if quantity.tensor:
         return network.uses(quantity.tensor)[0].out

@@ -145,7 +145,7 @@ class Formula(Rendered):
             raise UsageError(f"this formula is for fixed {grown[0]}, which grows on {ray}")
         if still := [axis for axis in self.averaged if not ray[axis]]:
             raise UsageError(f"this formula is for growing {still[0]}; on {ray} ask for one with {still[0]} fixed")
-        zero = frozenset(role for role, b in point.b.items() if b is None)
+        zero = point.zero
         if (zero, point.tied) != (self.of.structure.zero, self.of.structure.tied):
             raise UsageError(f"this formula is for {self.about}; the point has other tensors zero or tied")
         look = Analysis(ray, point, self.of.optimizer, self.of.network)

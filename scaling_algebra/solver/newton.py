@@ -63,9 +63,8 @@ _SHARED = 3
 """Sizes that may stay undecided before the others climb one rung alone."""
 SHOWN: tuple[tuple[int | None, int | None], ...] = ((8_000, None), (80_000, 200_000), (None, None))
 """Work that bound and witness of one demand may take, and those of all: a little first, then of what is left more."""
-PROPOSED, SEARCHED = 300_000, 150_000
-"""Work, in nodes of matching searches, until the layer-wise law is shown to hold but for what is open; and until a
-search ends where that law is a candidate."""
+PROPOSED = 300_000
+"""Work, in nodes of matching searches, until the layer-wise law is shown to hold but for what is open."""
 _AHEAD = 5_000
 """Nodes of matching searches that one product may take on the update after the horizon."""
 
@@ -154,8 +153,9 @@ class Solver:
         stacked = parameterization.structural and not given and bool(self.network.norms)
         if not (given or parameterization.structural):
             law = self.by_layers(parameterization.demanded(self.network, base), base)
+            if law is not None and not (law.level.certified or self.effort):
+                return law
         begun = self._meter.done if stacked else 0
-        candidate = law is not None and not law.level.certified
         for structure in structures:
             if structure.zero & given.started:
                 structures.reject(structure, None)
@@ -180,12 +180,9 @@ class Solver:
                 suspected = [d for d in demands if (d in failed if failed else d.kind != "balanced")]
             for values in [start] if start else [*near, self.aligned(), self.lazy()]:
                 try:
-                    with self._within(SEARCHED if candidate else None):
-                        look, forms = self.iterate(
-                            demands, structure, values, given, not (start or candidate), suspected
-                        )
-                        start = start or {**values, **look.point.values}
-                        unmet, left = self._unmet(demands, look) if given else ((), self.met(demands, look))
+                    look, forms = self.iterate(demands, structure, values, given, not start, suspected)
+                    start = start or {**values, **look.point.values}
+                    unmet, left = self._unmet(demands, look) if given else ((), self.met(demands, look))
                 except Infeasible as problem:
                     failure, sure, demand = str(problem), problem.everywhere, problem.demand
                     undecided |= problem.undecided and not rejected

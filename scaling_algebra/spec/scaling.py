@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cached_property
 from math import prod
 
 from .axes import Ray
@@ -91,6 +92,11 @@ class Point:
     multipliers: Mapping[str, Fraction]
     tied: frozenset[str] = frozenset()
     frozen: frozenset[str] = frozenset()
+
+    @cached_property
+    def zero(self) -> frozenset[str]:
+        """Tensors that start at zero."""
+        return frozenset(role for role, b in self.b.items() if b is None)
 
     @property
     def values(self) -> dict[str, Fraction]:

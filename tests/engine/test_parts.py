@@ -5,7 +5,7 @@ from fractions import Fraction
 
 from scaling_algebra import derive, network
 from scaling_algebra.dynamics.analysis import Analysis
-from scaling_algebra.dynamics.parts import branches, parts
+from scaling_algebra.dynamics.parts import branches, parts, signal_of
 from scaling_algebra.dynamics.quantities import quantities
 from scaling_algebra.spec.scaling import Point
 
@@ -41,7 +41,7 @@ START = dict.fromkeys(BLOCK.tensors, Fraction(0))
 
 def parts_of(name):
     """Of a quantity's runs: the tensors that start at zero, and those that learn."""
-    for part in parts(BLOCK, Point(START, START, START, {}), quantities(BLOCK)[name]):
+    for part in parts(BLOCK, Point(START, START, START, {}), signal_of(BLOCK, quantities(BLOCK)[name])):
         yield {role for role, b in part.b.items() if b is None}, set(BLOCK.tensors) - part.frozen
 
 
@@ -76,7 +76,7 @@ def test_only_parts_that_divide_by_the_same_sizes_count():
     would come out larger than they are."""
     d = derive(ray="N=1,N_e=1", optimizer="sgd", network=BLOCK, parameterization="sp")
     look = d.analysis()
-    idle = next(p for p in parts(BLOCK, look.point, look.table["r4.change"]) if p.b["down"] is None)
+    idle = next(p for p in parts(BLOCK, look.point, "r4") if p.b["down"] is None)
     part = Analysis(d.ray, idle, d.optimizer, BLOCK, whole=look)
     assert look.divides_alike(part) == (part("h4", 0).size == look("h4", 0).size)
     larger = replace(look.point, b={**look.point.b, "down": look.point.b["down"] - 1})
@@ -105,5 +105,5 @@ def test_parts_that_begin_alike_share_what_is_before_training(monkeypatch):
         alone = sizes(look())
     assert len(alone) > 10 and alone.items() <= shared.items()
     assert dead_branch(look())
-    monkeypatch.setattr(Analysis, "_zero", frozenset())
+    monkeypatch.setattr(Point, "zero", frozenset())
     assert not dead_branch(look())

@@ -201,7 +201,15 @@ class Network:
 
     def uses(self, role: str) -> tuple[Product, ...]:
         """The products that a tensor is in."""
-        return tuple(s for s in self.linear if s.tensor and s.tensor.name == role)
+        return self._uses.get(role, ())
+
+    @cached_property
+    def _uses(self) -> dict[str, tuple[Product, ...]]:
+        uses: dict[str, tuple[Product, ...]] = {}
+        for s in self.linear:
+            if s.tensor:
+                uses[s.tensor.name] = (*uses.get(s.tensor.name, ()), s)
+        return uses
 
     @cached_property
     def linear(self) -> tuple[Product, ...]:
