@@ -106,7 +106,6 @@ def test_a_factor_in_the_model_and_one_that_is_folded():
         (language, "qkv.weight", "lr"),
         (mixture("einsum"), "down", "init_std"),
         (mixture(), "experts.*.1.weight", "lr"),
-        (mixture("einsum"), "up", "lr"),
     ],
 )
 def test_a_planted_power_is_refuted_first_where_it_is_planted(build, where, what):
@@ -340,7 +339,7 @@ def test_the_plugin_passes_what_scales_and_fails_a_planted_rate(pytester):
     names = {"own": "mymodel", "wrong": "wrong", "none": "none"}
     tests = [f"def test_{x}(coordinate_check):\n    coordinate_check('{file}.py:build')" for x, file in names.items()]
     pytester.makepyfile(test_own="\n".join(tests))
-    told = pytester.runpytest_subprocess()
+    told = pytester.runpytest_inprocess()
     told.assert_outcomes(passed=1, failed=2)
     told.stdout.re_match_lines(
         [
