@@ -91,11 +91,11 @@ def way(base: Sizes, target: Sizes) -> Way:
     Raises:
         UsageError: different axes, nothing that grows, or a target that is smaller.
     """
-    for axis in ordered({*base, *target}):
-        if (axis in base) != (axis in target):
-            has, lacks = ("base", "target") if axis in base else ("target", "base")
-            named = axis if about(axis) == axis else f"{axis} ({about(axis)})"
-            raise UsageError(f"the {has} has {named} and the {lacks} leaves it out; give both")
+    for has, one, lacks, other in (("base", base, "target", target), ("target", target, "base", base)):
+        if missing := ordered(one.keys() - other.keys()):
+            named = ", ".join(a if about(a) == a else f"{a} ({about(a)})" for a in missing)
+            kept = ",".join(f"{a}={one[a]}" for a in missing if a != "K" or one[a] != one.get("M"))
+            raise UsageError(f"the {has} has {named} and the {lacks} leaves it out; add {kept} there if it stays")
     ratios = {axis: Fraction(target[axis], base[axis]) for axis in base}
     if all(x == 1 for x in ratios.values()):
         raise UsageError("base and target have the same sizes: nothing is to be transferred")

@@ -438,6 +438,7 @@ def test_wrong_words_about_a_module_are_one_line(mlp, words, message):
 def test_sizes_are_multiples_or_said_whole():
     usual = {"N": 32, "N_e": 48, "M": 4}
     assert sizes_of(usual, None, "32,64", ()) == [usual, {"N": 64, "N_e": 96, "M": 4}]
+    assert sizes_of(usual, "M=2", "16,64", ()) == [{"N": 16, "N_e": 24, "M": 2}, {"N": 64, "N_e": 96, "M": 2}]
     assert sizes_of(usual, "N=16,N_e=8", "64", ()) == [{"N": 16, "N_e": 8, "M": 4}, {"N": 64, "N_e": 32, "M": 4}]
     assert sizes_of(usual, None, None, ("M=8", "N=64,M=16"))[1:] == [{**usual, "M": 8}, {**usual, "N": 64, "M": 16}]
     with pytest.raises(UsageError, match="at N=33 N_e"):

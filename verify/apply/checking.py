@@ -357,7 +357,7 @@ def between(base: Sizes, target: Sizes, points: int) -> list[Sizes]:
         {'N': 64, 'M': 8}
 
     Raises:
-        UsageError: fewer than two, they grow on no ray, the depth grows, or no whole size lies where it should.
+        UsageError: fewer than two, they grow on no ray, or no whole size lies where it should.
     """
     whole = way(base, target)
     if whole.ray is None or not whole.exact:
@@ -365,8 +365,6 @@ def between(base: Sizes, target: Sizes, points: int) -> list[Sizes]:
             "the sizes lie on no ray: an axis shrinks, K outgrows M, or the axes grow by no powers of one number; "
             "give for example N=32,M=4 and N=128,M=16"
         )
-    if base.get("L") != target.get("L"):
-        raise UsageError("the depth L grows; a check keeps the layers, so give both sizes the same L")
     if points < 2:
         raise UsageError(f"points is {points}; give two or more, three for a verdict")
     sizes: list[dict[str, int]] = [{} for _ in range(points)]

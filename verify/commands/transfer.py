@@ -56,7 +56,11 @@ DTYPES = ("float32", "bfloat16")
     help="Repeatable: the plans mup and mssp, and sp, the model's own values with one rate for all, the control.",
 )
 @click.option("--base", metavar="SIZES", help="The size that is tuned, such as N=32,N_e=64,M=4,K=2.")
-@click.option("--widths", metavar="N,N,...", help="Values of N, the base's first; N_e grows along.  [default: 1,2,4 N]")
+@click.option(
+    "--widths",
+    metavar="N,N,...",
+    help="Values of N, first the base's where --base has no N; N_e grows along.  [default: 1,2,4 N]",
+)
 @click.option("--size", "sizes", multiple=True, metavar="SIZES", help="Instead of --widths, repeatable: any sizes.")
 @click.option("--grid", metavar="FIRST,LAST[,SPACING]", help="log2 of the rates.  [default: -10,-5]")
 @defaulted(
@@ -125,7 +129,8 @@ def sizes_of(usual: Sizes, base: str | None, widths: str | None, sizes: tuple[st
     Raises:
         UsageError: widths that are not multiples, or not increasing; both widths and sizes.
     """
-    first = {**usual, **(_read(base, "base") if base else {})}
+    own = _read(base, "base") if base else {}
+    first = {**usual, **own}
     if unknown := next((axis for axis in first if axis not in usual), None):
         raise UsageError(f"the base has {unknown}, and the model has {', '.join(usual)}; leave it out")
     if sizes:
@@ -136,7 +141,7 @@ def sizes_of(usual: Sizes, base: str | None, widths: str | None, sizes: tuple[st
         raise UsageError(f"the model has {', '.join(first)} and no N; give --size instead of --widths")
     n = first["N"]
     values = integers("widths", widths) if widths else [n, 2 * n, 4 * n]
-    if values[0] != n:
+    if values[0] != n and "N" in own:
         values = [n, *values]
     if any(a >= b for a, b in pairwise(values)):
         raise UsageError(f"widths are {values!r}, the base's first; give them in increasing order")

@@ -93,11 +93,11 @@ def fit(n: Sequence[float], values: Sequence[Array], level: float = LEVEL) -> Fi
 
 
 def _reach(n: Sequence[float], y: Array, errors: Array, bent: float) -> float:
-    """See ``Fit``; the larger half has three sizes at least, which a parabola needs."""
-    at = max(0, min(len(n) // 2, len(n) - 3))
-    doublings = np.log2(n[at:])
-    if len(doublings) < 3:
+    """See ``Fit``; the larger half has three sizes at least, which a parabola needs, and three pairs show a drift."""
+    if len(n) <= MIN_SIZES:
         return bent
+    at = min(len(n) // 2, len(n) - 3)
+    doublings = np.log2(n[at:])
     curvature = 2 * np.linalg.pinv(np.vander(doublings - doublings.mean(), 3))[0]
     bend, error = float(curvature @ y[at:]), float(np.sqrt(curvature**2 @ errors[at:] ** 2))
     return bent + 1.5 * float(np.ptp(doublings)) * bend if abs(bend) > 2 * error else bent
