@@ -28,7 +28,7 @@ from scaling_algebra.verify.tracing.measuring import Watch
 from scaling_algebra.verify.tracing.models import built, traced
 
 from ..docs.pages import ROOT, write_files
-from .test_tracing import FourWays
+from .test_tracing import Attention, FourWays
 
 pytest_plugins = ("pytester",)
 
@@ -125,7 +125,7 @@ def test_a_factor_in_the_model_and_one_that_is_folded():
 @pytest.mark.parametrize(
     ("build", "where", "what"),
     [
-        (language, "qkv.weight", "lr"),
+        (lambda z: Attention(z["N"], 8, "chunk"), "qkv.weight", "lr"),
         (mixture("einsum"), "down", "init_std"),
         (mixture(), "experts.*.1.weight", "lr"),
     ],
@@ -138,7 +138,7 @@ def test_a_planted_power_is_refuted_first_where_it_is_planted(build, where, what
     assert culprit(report).quantity == f"{where}.{'init' if what == 'init_std' else 'update'}"
 
 
-class Deep(nn.Module):
+class Branches(nn.Module):
     def __init__(self, sizes):
         super().__init__()
         n, self.depth = sizes["N"], sizes["L"]
@@ -164,7 +164,7 @@ class Deep(nn.Module):
 )
 def test_depth_may_grow(rules, found):
     powers = {what: Power.of(power) for what, power in rules.items()}
-    report = check_model(Deep, "N=16,L=2", "N=16,L=32", seeds=4, rules={"branches.*.1.weight": powers})
+    report = check_model(Branches, "N=16,L=2", "N=16,L=32", seeds=4, rules={"branches.*.1.weight": powers})
     assert report.tally.refuted if found else not report.tally.refuted
     assert found is None or culprit(report).quantity == found
 
