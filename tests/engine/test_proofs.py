@@ -207,10 +207,10 @@ def test_without_one_desideratum_two_unknowns_move_together_and_no_more():
     demands = [d for d in goal.demands(MOE_BLOCK, Structure()) if d.label != "mu-2: effective update dW3 h2 = Theta(1)"]
     system, one = System(prover, demands, Structure()), proved("II", "sgd", "mup").outcome.points[0]
     at = {f"b.{r}": b for r, b in one.b.items()} | {f"c.{r}": c for r, c in one.c.items()} | {"alpha": one.alpha}
-    assert system.examine(demands, at) is None
+    assert system.examine(at) is None
     moved = {**at, "alpha": at["alpha"] - Fraction(1, 4), "c.expert_out": at["c.expert_out"] + Fraction(1, 2)}
-    assert system.examine(demands, moved) is None
-    cut = system.examine(demands, {**at, "alpha": at["alpha"] - Fraction(1, 4)})  # negative control
+    assert system.examine(moved) is None
+    cut = system.examine({**at, "alpha": at["alpha"] - Fraction(1, 4)})  # negative control
     assert cut is not None and cut.label.startswith("mu-1")
 
 

@@ -15,6 +15,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from scaling_algebra.errors import UsageError
+from scaling_algebra.solver import newton
+from scaling_algebra.solver.derivation import searched
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.apply.checking import between, check_model, culprit
@@ -87,6 +89,26 @@ class OneHead(nn.Module):
     def forward(self, ids):
         h = self.tok(ids)
         return self.head(F.scaled_dot_product_attention(self.q(h), self.k(h), self.v(h), scale=self.scale))
+
+
+def test_what_a_plan_leaves_open_is_asked_first(monkeypatch):
+    """With little work for certificates; what is decided follows."""
+
+    class Gated(nn.Module):
+        def __init__(self, n):
+            super().__init__()
+            self.tok, self.up, self.head = nn.Embedding(8, n), nn.Linear(n, n, bias=False), nn.Linear(n, 4, bias=False)
+            self.norm = nn.RMSNorm(n)
+
+        def forward(self, ids):
+            return self.head(torch.tanh(self.up(self.norm(self.tok(ids)))))
+
+    monkeypatch.setattr(newton, "PROPOSED", 4_000)  # enough for the embedding alone
+    searched.cache_clear()
+    report = check_model(lambda z: Gated(z["N"]), "N=16", "N=64", seeds=4)
+    order = list(dict.fromkeys(row.quantity for row in report.rows))
+    assert order[0] == "norm.weight.init" and order[-2:] == ["tok.weight.init", "tok.weight.update"]
+    assert report.exit_code == 0
 
 
 def test_a_factor_in_the_model_and_one_that_is_folded():
