@@ -195,7 +195,7 @@ def own(rate):
     def build(sizes):
         n = sizes["N"]
         model = nn.Sequential(
-            nn.Linear(5, n), nn.Tanh(), nn.Linear(n, n, bias=False), nn.Tanh(), nn.Linear(n, 3, bias=False)
+            nn.Linear(5, n), nn.Tanh(), nn.Linear(n, n, bias=False), nn.Identity(), nn.Linear(n, 3, bias=False)
         )
         nn.init.zeros_(model[4].weight)
         rates = {2: rate(n), 4: 0.1 / n}
