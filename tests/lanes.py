@@ -29,7 +29,10 @@ BUDGETS = {"all": 25 * 60.0, "fast": 240.0}
 """CPU seconds of all tests and of the fast ones, as they are recorded with every cache empty. A run shares its caches:
 there all took 995 s of CPU time, and ten minutes by the clock; the fast ones have two minutes of two cores."""
 LONGEST = 35.0
-FIRST = ("tests/tables", "tests/docs", "tests/engine/test_phases.py", "tests/engine/test_theorems.py")
+FIRST = (
+    *("tests/tables", "tests/docs"),
+    *(f"tests/engine/test_{name}.py" for name in ("phases", "theorems", "recipe", "brief")),
+)
 """Run first, by one worker: they ask the same questions, whose answers are kept while a process lasts."""
 MEMORY, MORE = 1.5 * 2**30, 0.4 * 2**30
 """Bytes of a process from which kept answers are forgotten before the next test, and by which it must have grown since:

@@ -119,24 +119,16 @@ def test_a_test_that_takes_long_is_named_until_it_is_recorded_and_fails_nothing(
 
 
 @pytest.mark.parametrize("workers", ["0", "2"])
-def test_old_evidence_is_one_line(suite, workers):
-    text = "import pytest\n@pytest.mark.parametrize('x', 'ab')\ndef test_z(x, record_property): "
-    (suite / "tests" / "test_z.py").write_text(text + "record_property('stale', x)\n")
-    found = ran(suite, "-n", workers, "tests/test_z.py")
-    assert found.returncode == 0 and found.stdout.count("evidence older than its code") == 1
-    assert "renews it): a, b" in found.stdout
-    assert "evidence older" not in ran(suite, "-n", workers, "tests/test_x.py").stdout
-
-
-@pytest.mark.parametrize("workers", ["0", "2"])
-def test_more_is_skipped_than_is_listed(suite, workers):
+def test_old_evidence_and_what_is_skipped_are_a_line_each(suite, workers):
     """A reason that is listed passes, and is told; another one, or more of it, fails."""
-    text = "import pytest\n@pytest.mark.parametrize('x', range({}))\ndef test_z(x): pytest.skip('{}')\n"
-    for count, why, code in ((1, "this system lets no test mount a disk", 0), (2, "no luck", 1)):
-        (suite / "tests" / "test_z.py").write_text(text.format(count, why))
+    old = "@pytest.mark.parametrize('x', 'ab')\ndef test_y(x, record_property): record_property('stale', x)\n"
+    text = "import pytest\n{}@pytest.mark.parametrize('x', range({}))\ndef test_z(x): pytest.skip('{}')\n"
+    for other, count, why, code in ((old, 1, "this system lets no test mount a disk", 0), ("", 2, "no luck", 1)):
+        (suite / "tests" / "test_z.py").write_text(text.format(other, count, why))
         found = ran(suite, "-n", workers, "tests/test_z.py")
         assert found.returncode == code and f"skipped: {count}: {why}" in found.stdout, found.stdout
         assert ("not listed in tests/lanes.py: no luck" in found.stdout) == bool(code)
+        assert found.stdout.count("evidence older than its code (make measure renews it): a, b") == 1 - code
 
 
 def test_a_record_without_a_test_is_seen():

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import click
 
 from scaling_algebra.explanations.explanations import explain
 from scaling_algebra.spec.configuration import Configuration
 
-from .glossary import meant
-from .options import COMPLETED, Answer, Verb, configured, examples, printed
+from .list import sections_document, words
+from .options import COMPLETED, Answer, Verb, asked, examples, printed
 
 
 @click.command(
     "explain",
     cls=Verb,
     forms={"--formula": ("The size as a maximum of monomials, on every ray.", "scaling_algebra.commands.formula")},
-    chosen=meant,
     epilog=examples(
         "scalecalc explain router.lr --regime III --optimizer sgd",
         "scalecalc explain h3.A2.2@1 --regime III --optimizer sgd",
@@ -23,13 +24,16 @@ from .options import COMPLETED, Answer, Verb, configured, examples, printed
     ),
 )
 @click.argument("what", metavar="WHAT", **COMPLETED)
-@configured
+@asked
 @printed()
-def command(configuration: Configuration, what: str) -> Answer:
+def command(make: partial[Configuration], what: str) -> Answer:
     """Why an exponent is what it is: the reason, the sums on the way, the leading monomial, its matching, arithmetic.
 
     WHAT is a quantity with an optional step (h3.A2.2@1; see scalecalc list), an inner product ("<h2@0, h2@1>"), a
     parameter (expert_out.lr, W3.lr, readout.eps, aggregation), or "alignment" for the alignment exponents p and q
     of every linear map; without a regime, a word of the glossary (B, "mechanism B", mu-2).
     """
-    return explain(what, configuration).document()
+    (regime, *_), ray = make.args, make.keywords["ray"]
+    if not (regime or ray) and (meant := words(what)):
+        return sections_document(meant, {})
+    return explain(what, make()).document()

@@ -96,6 +96,16 @@ GLOSSARY: Mapping[str, Mapping[str, str]] = {
 }
 
 
+def words(word: str) -> dict[str, Mapping[str, str]]:
+    """Entries of the glossary called ``B``, or ``mechanism B``, in any case."""
+    rows: dict[str, Mapping[str, str]] = {}
+    for title, entries in GLOSSARY.items():
+        named = word.lower().removeprefix(f"{title.removesuffix('s')} ").strip()
+        if found := {name: text for name, text in entries.items() if name.lower() == named}:
+            rows[title] = found
+    return rows
+
+
 def glossary_document() -> Document:
     """The words, and every quantity, desideratum and mechanism of the MoE block."""
     return sections_document({**GLOSSARY, "quantities": _formulas(MOE_BLOCK)}, {})

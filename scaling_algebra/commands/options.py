@@ -10,7 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import wraps
+from functools import partial, wraps
 from importlib import import_module
 from pathlib import Path
 from shutil import get_terminal_size
@@ -44,23 +44,16 @@ Command = Callable[..., Any]
 
 
 class Verb(click.Command):
-    """A verb with several questions, each a file: a flag chooses one (``explain --formula``), the first word does
-    (``study transfer``), or the arguments do (``chosen``).
+    """A verb with several questions, each a file: a flag chooses one (``explain --formula``), or the first word does
+    (``study transfer``).
 
     Args:
         forms: help of every such flag or word, and the module of its question.
-        chosen: besides flags, the module that answers these arguments; None: this command.
     """
 
-    def __init__(
-        self,
-        *arguments: Any,
-        forms: Mapping[str, tuple[str, str]] | None = None,
-        chosen: Callable[[Sequence[str]], str | None] = lambda _: None,
-        **more: Any,
-    ) -> None:
+    def __init__(self, *arguments: Any, forms: Mapping[str, tuple[str, str]], **more: Any) -> None:
         super().__init__(*arguments, **more)
-        self.forms, self.chosen = dict(forms or {}), chosen
+        self.forms = dict(forms)
         for flag, (text, _) in reversed(self.forms.items()):
             if flag.startswith("--"):
                 text += f" See {self.name} {flag} --help."
@@ -71,13 +64,11 @@ class Verb(click.Command):
     ) -> click.Context:
         asked = args[: args.index("--")] if "--" in args else args
         flag = next((flag for flag in self.forms if flag in (asked if flag.startswith("--") else asked[:1])), None)
-        module = self.chosen(asked) if flag is None else self.forms[flag][1]
-        if module is None:
+        if flag is None:
             return super().make_context(info_name, args, parent, **extra)
-        if flag is not None:
-            where = args.index(flag)
-            args, info_name = args[:where] + args[where + 1 :], f"{info_name} {flag}"
-        command: click.Command = import_module(module).command
+        where = args.index(flag)
+        args, info_name = args[:where] + args[where + 1 :], f"{info_name} {flag}"
+        command: click.Command = import_module(self.forms[flag][1]).command
         return command.make_context(info_name, args, parent, **{**self.context_settings, **extra})
 
 
@@ -338,15 +329,25 @@ def parameterization(names: Collection[str] = PARAMETERIZATIONS, **more: Any) ->
     return click.option("--parameterization", type=Name("parameterization", names), metavar="NAME", **shown)
 
 
-def configured(command: Command) -> Command:
-    """Options that name one configuration; the command gets it as its first argument."""
+def asked(command: Command) -> Command:
+    """Options that name one configuration; the command gets as its first argument what makes it of them."""
 
     @wraps(command)
     def run(*arguments: Any, regime: str | None, optimizer: str, parameterization: str, **rest: Any) -> Any:
         where: Any = {key: rest.pop(key) for key in ("ray", "readout_init", "network", "epsilon", "given")}
-        return command(Configuration.of(regime, optimizer, parameterization, **where), *arguments, **rest)
+        return command(partial(Configuration.of, regime, optimizer, parameterization, **where), *arguments, **rest)
 
     return options(WHERE, parameterization(), network_of, READOUT_INIT, GIVEN)(run)
+
+
+def configured(command: Command) -> Command:
+    """Options that name one configuration; the command gets it as its first argument."""
+
+    @wraps(command)
+    def run(make: Callable[[], Configuration], *arguments: Any, **rest: Any) -> Any:
+        return command(make(), *arguments, **rest)
+
+    return asked(run)
 
 
 def format_option(extra: Iterable[str] = (), more: str = "") -> Callable[[Command], Command]:

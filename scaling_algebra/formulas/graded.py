@@ -241,7 +241,7 @@ class FormTrajectory(Trajectory):
     ) -> None:
         zero = dict.fromkeys(network.tensors, Fraction(0))
         b = {role: None if role in structure.zero else Fraction(0) for role in network.tensors}
-        self.forms, self._structure, self._sized = algebra, structure, sized
+        self.forms, self._sized = algebra, sized
         super().__init__(network, algebra, Point(b, zero, zero, {}, structure.tied), optimizer, context)
 
     def relative(self, signal: Signal, source: str, t: int) -> Signal:

@@ -116,11 +116,8 @@ def dot(a: Sequence[Fraction | int], b: Sequence[Fraction | int]) -> Fraction | 
     return sum(x * y for x, y in zip(a, b, strict=True))
 
 
-def eliminate(rows: Iterable[Row], order: Sequence[str] = ()) -> tuple[Solved, bool]:
-    """Solves the first independent rows; is the rest consistent with them?
-
-    Args:
-        order: which unknown of a row is solved for: the first of these; without it, the first of the row.
+def eliminate(rows: Iterable[Row]) -> tuple[Solved, bool]:
+    """Solves the first independent rows, each for its first unknown; is the rest consistent with them?
 
     Examples:
         >>> eliminate([({"x": 1, "y": 2}, Fraction(3)), ({"x": 2, "y": 4}, Fraction(7))])
@@ -141,7 +138,7 @@ def eliminate(rows: Iterable[Row], order: Sequence[str] = ()) -> tuple[Solved, b
         if not left:
             consistent = consistent and not right
             continue
-        pivot = min(left, key=order.index) if order else next(iter(left))
+        pivot = next(iter(left))
         scale = left.pop(pivot)
         new = ({k: x / scale for k, x in left.items()}, right / scale)
         for name, (free, value) in solved.items():

@@ -19,7 +19,7 @@ Unmet = tuple[Demand, Form | None, str]
 """A demand that fails at a point, a form of it that must not exceed O(1), if there is one, and the reason."""
 
 
-def broken(demands: Sequence[Demand], look: Callable[[], Analysis], closely: bool = True) -> Unmet | None:
+def broken(demands: Sequence[Demand], look: Callable[[], Analysis]) -> Unmet | None:
     """A demand that fails at a point: first with little work, then with all of it, then as is certified.
 
     Raises:
@@ -27,7 +27,7 @@ def broken(demands: Sequence[Demand], look: Callable[[], Analysis], closely: boo
     """
     with expressible():
         failed = unmet(demands, look().limited(_QUICK, gap=Fraction(0)), certified=False)
-        if failed is None and closely:
+        if failed is None:
             whole = look()
             failed = unmet(demands, whole, certified=False) or unmet(demands, whole, certified=True)
     return failed

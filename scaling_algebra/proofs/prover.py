@@ -349,7 +349,7 @@ class System:
             model = self._solver.model(apart)
             return None if model is None else {name: model.get(name, Fraction(0)) for name in self.names}
 
-        return refine(propose, lambda values: self.examine(self.demands, values), self._solver.add)
+        return refine(propose, self.examine, self._solver.add)
 
     def point(self, values: Mapping[str, Fraction]) -> Point:
         """All parameters of the optimizer: with an epsilon, d is set by the largest gradient and c counts from it."""
@@ -367,24 +367,21 @@ class System:
             d[role] = -max((a.exponent for a in sizes if a.exponent is not None), default=Fraction(0))
         return replace(plain, c={role: c + d[role] for role, c in plain.c.items()}, d=d)
 
-    def examine(self, demands: Sequence[Demand], values: Mapping[str, Fraction], closely: bool = True) -> Clause | None:
+    def examine(self, values: Mapping[str, Fraction]) -> Clause | None:
         """The clause that a violated demand adds, valid at every point; None if every demand holds at this one.
-
-        Args:
-            closely: if little work shows no violated demand, more is done.
 
         Raises:
             Undecided: no certificate, or the engine cannot express the point.
         """
         rule, plain = self.prover.optimizer, self.structure.point(self.network, values)
-        failed = broken(demands, lambda: self.look(plain, OPTIMIZERS["sgd"]), closely)
+        failed = broken(self.demands, lambda: self.look(plain, OPTIMIZERS["sgd"]))
         if failed is not None:
             demand, form, why = failed
             atoms = self.other(values) if form is None else (self.facts.atom(form, "<="),)
             return Clause(demand.label, atoms, why)
-        if closely and any(x.normalises for x in rule.rules):
+        if any(x.normalises for x in rule.rules):
             with expressible():
-                left = unmet(demands, self.look(self.point(values), rule), certified=True)
+                left = unmet(self.demands, self.look(self.point(values), rule), certified=True)
             if left is not None:
                 raise Undecided(f"gradient descent and {rule.name} differ: {left[2]}")
         return None

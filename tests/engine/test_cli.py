@@ -41,8 +41,13 @@ def test_a_word_of_the_glossary_needs_no_regime():
 DEFAULT = {"SIGINT": "signal.default_int_handler"}
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
-@pytest.mark.parametrize("module", ["click", "commands.derive", "scaling_algebra.commands.derive", "call"])
+@pytest.mark.parametrize(
+    ("name", "module"),
+    [
+        *(("SIGINT", "click"), ("SIGINT", "call"), ("SIGHUP", "call")),
+        *(("SIGTERM", "commands.derive"), ("SIGTERM", "scaling_algebra.commands.derive")),
+    ],
+)
 def test_a_signal_while_modules_are_loaded_ends_in_one_line(name, module):
     """Sent where the module is asked for, or before the command begins, so that no clock decides when it comes."""
     code = (

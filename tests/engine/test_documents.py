@@ -312,10 +312,11 @@ def test_the_ending_of_a_file_names_its_format():
         render(NASTY, "latx")
 
 
+NEEDS_LATEX = pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex")
+
+
 def compiles(folder, inputs, size=""):
     """LaTeX's article takes these files, and without a warning of a line that is too long."""
-    if shutil.which("pdflatex") is None:
-        pytest.skip("needs pdflatex")
     head = rf"\documentclass{{article}}\usepackage{{amsmath,booktabs,tabularx}}{size}\begin{{document}}"
     text = "\n".join(rf"\input{{{name}}}\clearpage" for name in inputs)
     (folder / "all.tex").write_text(rf"{head}{text}\end{{document}}")
@@ -327,6 +328,7 @@ def compiles(folder, inputs, size=""):
     assert "Overfull" not in done.stdout and "too large" not in done.stdout, done.stdout
 
 
+@NEEDS_LATEX
 @pytest.mark.parametrize("kind", RESULTS)
 def test_latex_compiles_and_fits_the_page(kind, tmp_path):
     (tmp_path / "part.tex").write_text(render([document(kind), NASTY], "latex"), encoding="utf-8")

@@ -5,11 +5,9 @@ from itertools import product
 
 import pytest
 
-from scaling_algebra import REGIMES, Configuration, NotFound, UsageError, derive, explain, phases, read_network, signals
+from scaling_algebra import REGIMES, Configuration, UsageError, derive, explain, phases, signals
 from scaling_algebra.spec.optimizers import OPTIMIZERS, optimizer
 from scaling_algebra.spec.parameterizations import DERIVED
-
-from ..shared import scalecalc
 
 WITH = [name for name, rule in OPTIMIZERS.items() if rule.epsilon]
 
@@ -52,32 +50,3 @@ def test_every_verb_takes_it():
     assert explain("router.lr", "I", "adam", "mup", **where).value == derive("I", "lion")["router"].lr
     with pytest.raises(UsageError, match="no epsilon regime named"):
         phases("adam", epsilon="small")
-
-
-STATE_SPACE = """
-axes = { a = "N", d = "N", c = "C", x = "D", t = "S", s = "S" }
-roles = { E = "embedding", U = "readout" }
-equations = '''
-h0[t,a] = E[a,x] data[t,x]
-v[t,d]  = Wi[d,a] h0[t,a]
-m[t,c]  = Wb[c,d] v[t,d]
-q[t,c]  = Wc[c,d] v[t,d]
-p[t,s]  = q[t,c] m[s,c]
-y[t,d]  = p[t,s] v[s,d]
-h1[t,a] = h0[t,a] + Wo[a,d] y[t,d]
-f       = U[a] h1[t,a]
-'''
-"""
-
-
-def test_where_a_derived_epsilon_has_no_common_solution_the_negligible_one_is_tried(tmp_path):
-    """A state-space layer whose maps to a fixed state have std and rate 1/N; a regime that is chosen stays."""
-    file = tmp_path / "own.toml"
-    file.write_text(STATE_SPACE)
-    asked = ["derive", "--network", str(file), "--ray", "N=1", "--parameterization", "mup", "--format", "json"]
-    found = scalecalc(*asked)
-    assert found.exit_code == 0 and "found with --epsilon negligible" in found.stderr and found.stderr.count("\n") == 1
-    record = json.loads(found.stdout)
-    assert record["epsilon"] == "negligible" and record["tensors"]["Wb"]["init_std"] == {"N": "-1"}
-    with pytest.raises(NotFound, match="no common solution"):
-        derive(None, "adam", "mup", ray="N=1", network=read_network(str(file)), epsilon="derived")

@@ -4,6 +4,7 @@ import json
 import random
 from dataclasses import replace
 from fractions import Fraction
+from functools import cache
 from itertools import product
 
 import pytest
@@ -47,13 +48,20 @@ def value(found, ray, point):
         return "beyond"
 
 
+@cache
+def answers(name, rule, draws):
+    """What the engine says at rays and points drawn at random."""
+    rng = random.Random(7)
+    quantity, _, t = name.partition("@")
+    drawn = [draw(rng) for _ in range(draws)]
+    return [(*x, Analysis(*x, optimizer(rule), MOE_BLOCK)(quantity, int(t))) for x in drawn]
+
+
 def disagreements(found, name, rule, draws):
     """How often a formula and the engine differ, and how often they could be compared."""
-    rng, different, compared = random.Random(7), 0, 0
-    quantity, _, t = name.partition("@")
-    for _ in range(draws):
-        ray, point = draw(rng)
-        answer, size = Analysis(ray, point, optimizer(rule), MOE_BLOCK)(quantity, int(t)), value(found, ray, point)
+    different, compared = 0, 0
+    for ray, point, answer in answers(name, rule, draws):
+        size = value(found, ray, point)
         if answer.decided and size != "beyond":
             compared += 1
             different += size != answer.size

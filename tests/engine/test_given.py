@@ -123,20 +123,22 @@ def test_defined_parameterizations_take_it_and_claim_nothing():
     assert str(borrowed["router"].lr) == "N"
 
 
-def test_held_unknowns_are_equations_of_the_proof(rule="sgd"):
-    right, wrong = {"router.init": "N^-1/2", "router.lr": derive("III", rule)["router"].lr}, {"readout.init": "N^-1/2"}
-    proof = prove("III", rule, "mup", given=right)
-    assert proof.unique and proof.agrees(derive("III", rule, "mup", given=right).scaling)
-    none = prove("III", rule, "mup", given=wrong)
-    assert none.outcome.verdict == "impossible" and "given: readout.init = N^(-1/2)" in none.outcome.core
-    rate = prove("III", rule, "mup", given={"router.lr": "N"})
-    assert rate.outcome.verdict == "impossible" and "given: router.lr = N" in rate.outcome.core
+@pytest.mark.parametrize(("regime", "rule", "net", "role"), [("I", "sgd", "mlp", "hidden")])
+def test_held_unknowns_are_equations_of_the_proof(regime, rule, net, role):
+    """Of the block, and with Adam: ``tests/measure/test_whole_blocks.py``."""
+    asked = {"regime": regime, "optimizer": rule, "parameterization": "mup", "architecture": net}
+    right = {f"{role}.init": "N^-1/2", f"{role}.lr": derive(**asked)[role].lr}
+    proof = prove(**asked, given=right)
+    assert proof.unique and proof.agrees(derive(**asked, given=right).scaling)
+    for wrong in ("readout.init = N^(-1/2)", f"{role}.lr = N^2"):
+        none = prove(**asked, given=[wrong.replace(" ", "")])
+        assert none.outcome.verdict == "impossible" and f"given: {wrong}" in none.outcome.core
 
 
 def test_epsilon_is_compared_with_the_only_one():
-    right = derive("III", "adam")["router"].eps
-    assert prove("III", "adam", "mup", given={"router.eps": right}).unique
-    assert prove("III", "adam", "mup", given={"router.eps": "N"}).outcome.verdict == "impossible"
+    asked = {"regime": "I", "optimizer": "adam", "parameterization": "mup", "architecture": "mlp"}
+    assert prove(**asked, given={"hidden.eps": derive(**asked)["hidden"].eps}).unique
+    assert prove(**asked, given={"hidden.eps": "N"}).outcome.verdict == "impossible"
 
 
 @pytest.mark.parametrize(
@@ -145,7 +147,7 @@ def test_epsilon_is_compared_with_the_only_one():
         (["--given", "router.init=N^-1/2"], 0, ALL_HOLD),
         (["--given", "readout.init=N^-1/2"], 0, "f.propagating ~ n^(1/2) at t=1\n  and 2 more (mu-1 2): --why\n"),
         (["--given", "readout.init=N^-1/2", "--why"], 0, "  mu-1: f stays O(1), but f ~ n^(1/2) at t=1"),
-        (["--given", "readout.init=N^-1/2", "--prove"], 1, "proof: impossible"),
+        (["--regime", "I", "--architecture", "mlp", "--given", "readout.init=1", "--prove"], 1, "proof: impossible"),
         (["--given", "expert_out.init=0", "--given", "expert_in.init=0"], 1, "found no muP"),
     ],
 )

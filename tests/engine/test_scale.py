@@ -47,7 +47,7 @@ def test_a_multiple_of_a_regime_is_the_regime():
 
 
 def test_a_proof_on_a_multiple_of_a_ray_is_the_proof():
-    ray = Ray.parse("N=1,N_e=1,M=1")
+    ray = REGIMES["I"]
     one, other = (prove(ray=r, optimizer="sgd", parameterization="mssp") for r in (ray, times(ray, FACTORS[1])))
     assert [(a.verdict, a.core) for a in one.attempts] == [(a.verdict, a.core) for a in other.attempts]
     for here, there in zip(one.outcome.points, other.outcome.points, strict=True):

@@ -43,7 +43,7 @@ def test_another_value_breaks_a_desideratum(regime, rule):
 
 
 def test_held_unknowns_are_equations_of_the_proof():
-    test_given.test_held_unknowns_are_equations_of_the_proof("adam")
+    test_given.test_held_unknowns_are_equations_of_the_proof("III", "adam", "moe", "router")
 
 
 def test_measured_with_a_fixed_number_of_active_experts():

@@ -30,13 +30,20 @@ from scaling_algebra.verify.measuring.store import Store, read_plan, write_plan
 from ..shared import scalecalc as run
 
 VERIFY = ["verify", "--regime", "I", "--optimizer", "sgd", "--parameterization", "sp", "--sizes", "8,12,18"]
-VERIFY += ["--seeds", "8", "--device", "cpu"]
+VERIFY += ["--seeds", "8", "--device", "cpu", "--steps", "3"]
 RECORD = {("h1", 0): np.arange(4.0), ("h1", 1): np.ones(4)}
 
 
-def started(*arguments, **more):
+def started(*arguments):
     command = [sys.executable, "-m", "scaling_algebra", *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **more)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The folder of a run that nothing stopped, and its exit code."""
+    folder = tmp_path_factory.mktemp("kept") / "whole"
+    return folder, run(*VERIFY, "-o", folder).exit_code
 
 
 # writing ---------------------------------------------------------------------------------------------------------
@@ -201,8 +208,8 @@ def test_a_damaged_environment_counts_as_not_there(name, tmp_path):
 
 
 @pytest.mark.parametrize("how", ["DELETE FROM measured WHERE", "UPDATE measured SET content = x'00' WHERE"])
-def test_lost_circumstances_are_told_again(how, tmp_path):
-    run(*VERIFY, "-o", tmp_path)
+def test_lost_circumstances_are_told_again(how, whole, tmp_path):
+    shutil.copytree(whole[0], tmp_path, dirs_exist_ok=True)
     before = json.loads((tmp_path / "report.json").read_text())["runs"][0]["environment"]
     with closing(sqlite3.connect(tmp_path / stored.MEASURED)) as database, database:
         assert database.execute(f"{how} key LIKE '%/environment'").rowcount == 1
@@ -250,27 +257,22 @@ def test_every_verb_may_be_stopped(how, monkeypatch):
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
-def test_a_run_that_is_stopped_goes_on_to_the_same_report(how, tmp_path):
-    whole = run(*VERIFY, "--steps", "3", "-o", tmp_path / "whole")
-    process = started(*VERIFY, "--steps", "3", "-o", tmp_path / "cut")
+def test_a_run_that_is_stopped_goes_on_to_the_same_report(how, whole, tmp_path):
+    process = started(*VERIFY, "-o", tmp_path / "cut")
     end = time.monotonic() + 60
     while not any(tmp_path.glob("cut/measured.sqlite")) and time.monotonic() < end and process.poll() is None:
         time.sleep(0.01)
     process.send_signal(how)
     out, err = process.communicate(timeout=60)
     if how is not signal.SIGKILL:
-        assert process.returncode == 130 and "Traceback" not in err and "--resume" in err, (
-            process.returncode,
-            out,
-            err,
-        )
+        assert process.returncode == 130 and "Traceback" not in err and "--resume" in err, (out, err)
     again = run("verify", "--resume", tmp_path / "cut")
-    assert again.exit_code == whole.exit_code, again.output
-    assert verdicts(tmp_path / "cut") == verdicts(tmp_path / "whole")
+    assert again.exit_code == whole[1], again.output
+    assert verdicts(tmp_path / "cut") == verdicts(whole[0])
     assert how is signal.SIGKILL or not list(tmp_path.rglob("*.part"))
 
 
-def test_a_full_disk_costs_only_what_did_not_fit(tmp_path):
+def test_a_full_disk_costs_only_what_did_not_fit(whole, tmp_path):
     """On a small disk of its own, which then grows."""
     alone = ["unshare", "--user", "--map-root-user", "--mount", "bash", "-c"]
     disk, out = tmp_path / "disk", tmp_path / "out"
@@ -278,7 +280,7 @@ def test_a_full_disk_costs_only_what_did_not_fit(tmp_path):
     mounted = f"mount -t tmpfs -o size=64k none {disk}"
     if not shutil.which("unshare") or subprocess.run([*alone, mounted], capture_output=True, check=False).returncode:
         pytest.skip("this system lets no test mount a disk")
-    begun = f"{sys.executable} -m scaling_algebra " + " ".join([*VERIFY, "--steps", "3", "-o", str(disk / "run")])
+    begun = f"{sys.executable} -m scaling_algebra " + " ".join([*VERIFY, "-o", str(disk / "run")])
     goes_on = f"{sys.executable} -m scaling_algebra verify --resume {disk / 'run'}"
     steps = [
         mounted,
@@ -290,14 +292,10 @@ def test_a_full_disk_costs_only_what_did_not_fit(tmp_path):
     ]
     subprocess.run([*alone, "; ".join(steps)], check=True, timeout=300)
     said, files_left = (out / "stderr").read_text(), (out / "files").read_text()
-    assert (
-        (out / "code").read_text().strip() == "2"
-        and "is full" in said.replace("No space left", "is full")
-        and len(said.splitlines()) == 1
-    ), said
+    full = "is full" in said or "No space left" in said
+    assert (out / "code").read_text().strip() == "2" and full and len(said.splitlines()) == 1, said
     assert ".part" not in files_left
-    run(*VERIFY, "--steps", "3", "-o", tmp_path / "whole")
-    assert verdicts(out) == verdicts(tmp_path / "whole")
+    assert verdicts(out) == verdicts(whole[0])
 
 
 def test_a_resume_elsewhere_says_so_once(tmp_path):
@@ -403,15 +401,16 @@ def test_a_fault_is_exit_70_and_shows_where_on_request(debug, monkeypatch):
 # determinism -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("line", ["derive --regime II --optimizer adam --format json", "list", "explain h3 --regime I"])
-def test_hash_seeds_and_threads_change_no_byte(line):
+def test_hash_seeds_and_threads_change_no_byte():
+    lines = ("derive --regime II --optimizer adam --format json", "list", "explain h3 --regime I")
+    code = f"from scaling_algebra.cli import main\nfor x in {lines}: main(x.split(), standalone_mode=False)"
     told = {
         subprocess.run(
-            [sys.executable, "-m", "scaling_algebra", *line.split()],
+            [sys.executable, "-c", code],
             env={**os.environ, "PYTHONHASHSEED": seed, "OMP_NUM_THREADS": threads},
             capture_output=True,
             check=True,
         ).stdout
-        for seed, threads in (("0", "1"), ("1", "2"), ("4242", "1"))
+        for seed, threads in (("0", "1"), ("4242", "2"))
     }
-    assert len(told) == 1
+    assert len(told) == 1 and len(told.pop()) > 1000

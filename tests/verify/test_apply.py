@@ -251,8 +251,9 @@ def test_a_multiplier_ends_in_the_tensors_that_it_multiplies():
         ends(ARCHITECTURES["tied-embedding"].freezing(ARCHITECTURES["tied-embedding"].tensors), "out")
 
 
-@pytest.mark.parametrize("family", ["llama", "mixtral"])
+@pytest.mark.parametrize("family", ["llama"])
 def test_a_model_of_transformers_says_how_it_is_built(family):
+    """Mixtral: ``tests/measure/test_whole_blocks.py``."""
     transformers = pytest.importorskip("transformers")
 
     def built(n, heads=None):

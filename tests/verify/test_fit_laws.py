@@ -66,9 +66,10 @@ def test_claims_are_judged_and_residuals_drawn(tmp_path, capsys, monkeypatch):
     x = runs(3)
     table = written(tmp_path / "runs.csv", {"N": x["N"], "C": 6 * x["N"] * x["D"], "loss": x["loss"]})
     picture = tmp_path / "residuals.svg"
-    for claim, verdict, code in (("alpha=0.34", "AGREES", 0), ("alpha=0.6", "REFUTED", 1)):
-        assert exit_code("law", "chinchilla", "--fit", table, "--claim", claim, "--residuals", str(picture)) == code
-        assert verdict in capsys.readouterr().out
+    claims = ("--claim", "alpha=0.34", "--claim", "beta=0.6", "--residuals", str(picture))
+    assert exit_code("law", "chinchilla", "--fit", table, *claims) == 1
+    told = capsys.readouterr().out
+    assert "AGREES" in told and "REFUTED" in told
     assert picture.read_text().lstrip().startswith("<?xml")
 
 

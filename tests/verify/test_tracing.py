@@ -539,18 +539,6 @@ def test_a_text_comes_out_that_is_read_again(tmp_path, capsys, monkeypatch):
     assert read["parameters"]["2.weight"] == {"init_std": {"N": "-1"}, "lr": {"N": "-1"}, "eps": {}}
 
 
-def test_a_plan_has_groups_by_the_names_of_parameters():
-    sizes, given = ("N=16,N_e=8,M=4", "N=64,N_e=16,M=4"), {"lr": 1e-2, "eps": 1e-8, "std": 0.1}
-    p = plan(lambda z: FourWays(z["N"], z["N_e"], z["M"], "list"), *sizes, **given)
-    groups = {g["name"]: g for g in p.param_groups()}
-    assert groups["experts.*.1.weight"]["param_names"] == [f"experts.{i}.1.weight" for i in range(4)]
-    rates = {name: g["lr"] for name, g in groups.items()}
-    assert rates["router.weight"] == rates["experts.*.0.weight"] == 2.5e-3 and rates["inp.weight"] == 1e-2
-    assert rates["experts.*.1.weight"] == 5e-3 and p.multipliers == {"alpha": 1.0}
-    with pytest.raises(UsageError, match=r"give plan\(build, base, target"):
-        plan(lambda z: FourWays(16, 8, 4, "list"), "N=16")
-
-
 def test_a_plan_takes_out_what_the_module_multiplies_by():
     """Behind the head the module divides by N: of muP's N^-1 and N^-1 nothing is left to the head itself."""
 

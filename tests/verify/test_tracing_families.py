@@ -1,4 +1,4 @@
-"""Configurations of transformers that are read: their output is that of the equations, their networks are known."""
+"""Configurations of transformers that are read: their output is that of the equations (at length: what they derive)."""
 
 import json
 
@@ -7,7 +7,6 @@ import pytest
 pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from scaling_algebra import derive
 from scaling_algebra.verify.tracing import traced
 from scaling_algebra.verify.tracing.sources import build_of
 
@@ -33,18 +32,12 @@ DEEP = {
     "gpt2": "transformer.h.*.mlp.c_fc.bias",  # adds the stream to the branch, and biases to both
     "deepseek_v3": "model.layers.*.mlp.experts.gate_up_proj[0]",
 }
+LONG = ("deepseek_v3",)
+"""Families that `make measure` reads."""
 
 
-@pytest.mark.parametrize("family", DEEP)
+@pytest.mark.parametrize("family", [x for x in DEEP if x not in LONG])
 def test_layers_become_one_letter(family, tmp_path):
     model = read(tmp_path, family, deep=True)
     assert DEEP[family] in model.network.tensors
     assert model.network.axes["l"] == "L" and {"scale", "scale_2"} <= set(model.factors)
-
-
-@pytest.mark.slow
-def test_mixtral_is_the_network_of_the_library(tmp_path):
-    asked = {"ray": "N=1,N_e=1,M=0", "optimizer": "adam", "parameterization": "mup"}
-    mine, known = derive(network=read(tmp_path, "mixtral").network, **asked), derive(architecture="mixtral", **asked)
-    answers = [sorted((str(d[r].init_std), str(d[r].lr)) for r in d) for d in (mine, known)]
-    assert answers[0] == answers[1]

@@ -76,6 +76,7 @@ def check_model(
     fold: bool = False,
 ) -> Report:
     """Trains a model at several sizes, with the numbers of its plan or with its own, and judges how its signals change.
+    Sizes that the plan leaves undecided come first: each is held against the bound that its demand sets.
 
     Args:
         build: ``build(sizes)`` returns a module on the CPU; that and its optimizer, Adam or AdamW, whose own initial
@@ -141,12 +142,15 @@ def check_model(
         return _bounded(report, lambda row: not row.quantity.endswith(UPDATE))
     moved = {x: power.on(ray) for x, power in (folded(numbers, reading) if fold else {}).items()}
     predicted, bounds, powers = _predicted(numbers.derivations[0], zero, names, steps, moved)
+    left = {x.quantity.partition(".")[0] for x in numbers.level.open} if numbers.level else set()
+    doubtful = [name for name, parts in names.items() if left.intersection(x.partition(".")[0] for x in parts)]
+    bounds |= {x: Fraction(0) for x in doubtful if bounds.get(x) is ...}  # what a demand asks of it
     direct = {x for x in names if x.endswith(DIRECT) and len({e for e in predicted[x] if isinstance(e, Fraction)}) < 2}
     asked = {x: [bounds[x] if e is ... else e for e in cells] for x, cells in predicted.items()}
     most = {(x, t) for x, cells in predicted.items() for t, e in enumerate(cells) if e is ...}
     report = _bounded(judge(m, asked, powers=powers, direct=direct), lambda row: (row.quantity, row.step) in most)
-    open_ = {r for r in report.rows if (r.quantity, r.step) in most and r.verdict is Verdict.INCONCLUSIVE}
-    return replace(report, rows=tuple(r for r in report.rows if r not in open_))
+    rows = (r for r in report.rows if (r.quantity, r.step) not in most or r.verdict is not Verdict.INCONCLUSIVE)
+    return replace(report, rows=tuple(sorted(rows, key=lambda r: r.quantity not in doubtful)))
 
 
 def _bounded(report: Report, most: Callable[[ReportRow], bool]) -> Report:

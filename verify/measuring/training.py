@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
 
 import numpy as np
 import torch
@@ -15,7 +14,7 @@ from scaling_algebra.verify.judging.fit import Array
 from scaling_algebra.verify.judging.measurement import GRADIENTS, INPUT, PARAMETERS, Record, fingerprint
 from scaling_algebra.verify.networks.moment import rms
 from scaling_algebra.verify.networks.reading import TorchNetwork, selected
-from scaling_algebra.verify.networks.replicas import Draw, Replicated
+from scaling_algebra.verify.networks.replicas import Draw
 from scaling_algebra.verify.networks.run import NotMeasured, SignalEntries, TorchRun
 
 from .cells import Setup
@@ -24,7 +23,8 @@ from .cells import Setup
 def train_network(setup: Setup, draw: Draw, checked: int = 0) -> Record:
     """Trains all replicas and returns the root-mean-square of every quantity at every step, one for each replica.
 
-    Of the first ``checked`` replicas autograd's gradients at the last step are compared with those of the chain rule.
+    Of the first ``checked`` replicas autograd's gradients at the last step are compared with those of the chain rule;
+    -1 stands for the others.
     """
     derivation, steps, products = setup.derivation, setup.steps, setup.products
     network = derivation.network
@@ -47,21 +47,11 @@ def train_network(setup: Setup, draw: Draw, checked: int = 0) -> Record:
             record |= {(name, t): x for name, x in _entropies(run, t).items()}
         if t < steps:
             run.step()
-    return with_facts(record, model, checked, lambda: _gradient_difference(run, steps, checked))
-
-
-def with_facts(
-    record: Mapping[tuple[str, int], Tensor], model: Replicated, checked: int, differences: Callable[[], Array]
-) -> Record:
-    """A record with the facts of the model that it is of.
-
-    Args:
-        checked: of so many first replicas the ``differences`` between gradients are kept; -1 for the others.
-    """
-    facts = {INPUT: fingerprint(model.x), PARAMETERS: model.count(), GRADIENTS: -1.0}
-    numbers = {(name, 0): np.full(len(model.draw), float(fact)) for name, fact in facts.items()}
+    parameters = sum(p[0].numel() for p in model.parameters())
+    facts = {INPUT: fingerprint(model.x), PARAMETERS: parameters, GRADIENTS: -1.0}
+    numbers = {(name, 0): np.full(len(draw), float(fact)) for name, fact in facts.items()}
     if checked:
-        numbers[GRADIENTS, 0][:checked] = differences()[:checked]
+        numbers[GRADIENTS, 0][:checked] = _gradient_difference(run, steps, checked)[:checked]
     return {key: x.double().cpu().numpy() for key, x in record.items()} | numbers
 
 

@@ -1,6 +1,8 @@
-"""Any network of the language as a torch module.
+"""Any network of the language as a torch module: replicas that train side by side, with the real optimizer.
 
-Signals follow from the equations by contraction; no letter, role or name has a meaning of its own.
+Signals follow from the equations by contraction; no letter, role or name has a meaning of its own. Every parameter has
+a leading replica dimension; the optimizers are entrywise and the loss is a sum over replicas, so each replica trains
+exactly as it would alone.
 """
 
 from __future__ import annotations
@@ -10,19 +12,23 @@ from copy import copy
 from math import prod
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from scaling_algebra.dynamics.sparse_routing import averaged
+from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.networks import language
 from scaling_algebra.spec.networks.functions import FunctionKind
 from scaling_algebra.spec.networks.language import DATA, Factor, Function, Network, Product, Sum
 from scaling_algebra.spec.networks.multipliers import SHARE
+from scaling_algebra.spec.optimizers import Trained
 from scaling_algebra.spec.scaling import Scaling
 from scaling_algebra.verify.hardware import generators
 
 from .contraction import contract
-from .replicas import DTYPE, Draw, Replicated, sample
+from .replicas import DTYPE, Draw, fill, sample
+from .scales import DECAY, constants, every_size
+from .steppers import Fold, Group, assembled, group
 
 SELECTED = 0.5
 """Share of the entries that a top-K selection takes."""
@@ -64,20 +70,52 @@ TINY = 1e-40
 """Added to the mean of squares that a norm divides by: nothing, unless that is exactly zero."""
 
 
-class TorchNetwork(Replicated):
-    """A network with the powers of a scaling; weights are named by their roles.
+class TorchNetwork(nn.Module):
+    """Replicas of a network with the powers of a scaling.
 
     With K in the dimensions it is what an infinite batch of tokens sees, each routed to its own K of M experts: every
     sum over experts has the share K/M (``dynamics/sparse_routing.py``). ``active`` is K, else M.
+
+    Args:
+        scaling: init stds, tied roles and multipliers.
+
+    Attributes:
+        weights: parameters, shape (S, *letters), by role.
+        sizes: of every index letter.
+        x: the training input.
     """
 
     def __init__(self, network: Network, draw: Draw, scaling: Scaling, dtype: torch.dtype = DTYPE) -> None:
+        super().__init__()
         self.active = draw.dims.get("K", draw.dims.get("M", 0))
         routed = self.active != draw.dims.get("M", 0)
-        super().__init__(averaged(network) if routed else network, draw, scaling, dtype)
+        network = averaged(network) if routed else network
+        self.network, self.draw, self.scaling, self.constants = network, draw, scaling, constants(network)
+        dims = every_size(network, draw.dims)
+        self.sizes = {letter: dims[axis] for letter, axis in network.letters.items() if axis in dims}
+        self.weights: dict[str, nn.Parameter] = {}
+        seeded, shared = generators(draw.seeds, draw.device), generators(draw.shared, draw.device)
+        for role, tensor in network.tensors.items():
+            memory, std = self.memory(tensor), scaling.tensors[role].init_std
+            shape = [self.sizes[x] for x in memory]
+            weight = torch.zeros(len(draw), *shape, device=draw.device, dtype=dtype)
+            weight = weight.permute(0, *(1 + memory.index(x) for x in tensor.letters))
+            if std is not None:
+                alike = tensor.experts if role in scaling.tied else ""
+                drawn = [1 if x == alike else self.sizes[x] for x in tensor.letters]
+                fill(weight, drawn, seeded if self.grows(tensor.letters) else shared)
+                weight *= self.constants.init_of(role) * std.at(draw.dims)
+            self.weights[role] = nn.Parameter(weight)
+        self.parameters_in_order = nn.ParameterList(self.weights.values())  # not by name, which may be any text
+        self.register_buffer("x", sample(network, self.sizes, draw).to(dtype))
+        self.x: Tensor
         self.multipliers = {m: (1 / scaling.multipliers[m]).at(draw.dims) for m in scaling.multipliers}
         self.multipliers[SHARE] = self.active / draw.dims["M"] if routed else 1.0
         self._noise = generators([seed + NOISE for seed in draw.shared], draw.device)
+
+    def grows(self, letters: str) -> bool:
+        """Has a tensor with these letters an index of an axis that grows?"""
+        return any(self.draw.grows(self.network.axes[x]) for x in letters)
 
     def of_token(self) -> TorchNetwork:
         """The network as one token sees it: its experts are the first K, which are as good as any others."""
@@ -165,6 +203,31 @@ class TorchNetwork(Replicated):
     def turned(self, x: Tensor, old: str, new: str) -> Tensor:
         """A tensor with its indices in another order."""
         return x if old == new else x.permute(0, *(1 + old.index(letter) for letter in new))
+
+    def optimizer(self, trained: Trained) -> torch.optim.Optimizer:
+        """The real optimizer, or several as one, one parameter group per tensor with its own lr, eps and weight decay.
+
+        Every group has one more key: the ``symbol`` of its tensor, which is its role.
+
+        A frozen tensor is in no group.
+
+        Raises:
+            UsageError: it cannot be trained, or the scaling lacks an epsilon that it needs.
+        """
+        groups, dims, c = list[Group](), self.draw.dims, self.constants
+        for role, tensor in self.network.tensors.items():
+            rule, scale = trained.of(role), self.scaling.tensors[role]
+            if scale.lr is None:
+                continue
+            if rule.epsilon and scale.eps is None:
+                raise UsageError(f"the scaling gives no epsilon for {role}, but {rule.name} needs one")
+            lr = c.lr_of(role, rule) / rule.first * scale.lr.at(dims)
+            eps = 0.0 if scale.eps is None else c.eps / rule.first * scale.eps.at(dims)
+            options: dict[str, object] = {"symbol": role}
+            if rule.folded:
+                options["fold"] = Fold.of(self.network, role, tensor.letters, rule)
+            groups.append(group(rule, self.weights[role], lr, eps, DECAY, **options))
+        return assembled(groups)
 
     def forward(self) -> Tensor:
         """The output of every replica, shape (S,), with the noise of the next step."""
