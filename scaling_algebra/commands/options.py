@@ -307,8 +307,8 @@ GIVEN = click.option(
 STRICT = click.option(
     "--strict",
     is_flag=True,
-    help="Only what is certified: no numbers and exit code 3 where a size is undecided, or where the answer assumes "
-    "more than counting powers, such as held-gates (--why says what).",
+    help="Only what is certified, without assumptions: no numbers and exit code 3 where a size is undecided, or where "
+    "the answer assumes more than counting powers: of moe with --strict none, since its gates are held (--why).",
 )
 
 

@@ -72,8 +72,8 @@ ALONE = ("optimizer", "hold", "batch", "tokens", "base", "axes", "form", "output
 @click.option(
     "--strict",
     is_flag=True,
-    help="Only what is certified: no numbers and exit code 3 where a size is undecided; exit code 1 where the ray has "
-    "no parameterization and the numbers are those of the nearest one.",
+    help="Only what is certified, under its assumptions: no numbers and exit code 3 where a size is undecided; exit "
+    "code 1 where the ray has none, as from N=64,N_e=64,M=4 to N=512,N_e=64,M=4, and numbers are of the nearest ray.",
 )
 @printed(ENDINGS)
 def command(

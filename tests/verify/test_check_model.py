@@ -355,6 +355,13 @@ def test_a_model_that_cannot_be_loaded_is_one_line(tmp_path, monkeypatch):
             load(text, {})
 
 
+def test_a_configuration_has_layers_where_depth_grows(tmp_path):
+    pytest.importorskip("transformers").LlamaConfig(num_hidden_layers=8).save_pretrained(tmp_path)
+    for target, layers in (("N=32,L=4", 3), ("N=64", 1)):
+        build, options = load(f"hf:{tmp_path / 'config.json'}", {"target": target})
+        assert len(build({"N": 32, "L": 3})[0].model.layers) == layers and options["fold"] is (layers == 3)
+
+
 def test_the_plugin_passes_what_scales_and_fails_a_planted_rate(pytester):
     """The model of the guide: alone, and with one rate that does not scale."""
     write_files(ROOT / "docs" / "guide" / "check.md", pytester.path)

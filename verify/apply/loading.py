@@ -24,7 +24,8 @@ def load(text: str, options: Mapping[str, Any]) -> tuple[Callable[..., Any], dic
         UsageError: no such file, module or function, its code fails, or a keyword that ``check_model`` has not.
     """
     if text.startswith(HUGGING_FACE):
-        return build_of(text)[0], dict(options)
+        deep = "L=" in str(options.get("target", ""))  # what the branches lack is then in the numbers
+        return build_of(text, deep)[0], {"fold": deep, **options}
     build, beside = function_of(text)
     where = text.rpartition(":")[0]
     keywords = list(signature(check_model).parameters)[1:]

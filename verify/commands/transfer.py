@@ -56,11 +56,7 @@ DTYPES = ("float32", "bfloat16")
     help="Repeatable: the plans mup and mssp, and sp, the model's own values with one rate for all, the control.",
 )
 @click.option("--base", metavar="SIZES", help="The size that is tuned, such as N=32,N_e=64,M=4,K=2.")
-@click.option(
-    "--widths",
-    metavar="N,N,...",
-    help="Values of N, first the base's where --base has no N; N_e grows along.  [default: 1,2,4 N]",
-)
+@click.option("--widths", metavar="N,N,...", help="Values of N, the base's first; N_e grows along.  [default: 1,2,4 N]")
 @click.option("--size", "sizes", multiple=True, metavar="SIZES", help="Instead of --widths, repeatable: any sizes.")
 @click.option("--grid", metavar="FIRST,LAST[,SPACING]", help="log2 of the rates.  [default: -10,-5]")
 @defaulted(
