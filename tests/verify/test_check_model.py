@@ -94,7 +94,7 @@ class OneHead(nn.Module):
 def test_what_a_plan_leaves_open_is_asked_first(monkeypatch):
     """With little work for certificates; what is decided follows."""
 
-    class Gated(nn.Module):
+    class GatedRows(nn.Module):
         def __init__(self, n):
             super().__init__()
             self.tok, self.up, self.head = nn.Embedding(8, n), nn.Linear(n, n, bias=False), nn.Linear(n, 4, bias=False)
@@ -105,7 +105,7 @@ def test_what_a_plan_leaves_open_is_asked_first(monkeypatch):
 
     monkeypatch.setattr(newton, "PROPOSED", 4_000)  # enough for the embedding alone
     searched.cache_clear()
-    report = check_model(lambda z: Gated(z["N"]), "N=16", "N=64", seeds=4)
+    report = check_model(lambda z: GatedRows(z["N"]), "N=16", "N=64", seeds=4)
     order = list(dict.fromkeys(row.quantity for row in report.rows))
     assert order[0] == "norm.weight.init" and order[-2:] == ["tok.weight.init", "tok.weight.update"]
     assert report.exit_code == 0
