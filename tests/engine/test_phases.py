@@ -94,7 +94,7 @@ def test_a_wrong_formula_is_not_proved(monkeypatch):
 
 @pytest.mark.parametrize(("rule", "name"), [("sgd", "mup"), ("adam", "mup")])
 def test_what_is_emitted_and_what_the_page_keeps_is_todays_map(rule, name, monkeypatch):
-    """Pictures of `table --all`, and the maps of the page; those of MSSP: `tests/measure/test_whole_blocks.py` and
+    """Pictures of `table --all`, and the maps of the page; those of MSSP: `tests/measure/test_maps.py` and
     `tests/measure/test_cones.py`."""
     p = phases(rule, name)
     monkeypatch.setattr(kept_maps, "phases", lambda *_: p)
