@@ -7,11 +7,11 @@ import pytest
 
 from scaling_algebra import derive, prove
 
-from ..engine import test_given, test_sums
+from ..engine import test_given, test_phases, test_sums
 from ..engine.test_proofs import mup_is_unique
 from ..verify import test_apply, test_tracing_families
 
-DEPENDS = ("derives", "proves", "verify/apply", "verify/tracing")
+DEPENDS = ("derives", "proves", "scaling_algebra/all_rays", "verify/apply", "verify/tracing")
 
 
 def test_mup_is_unique():
@@ -20,6 +20,10 @@ def test_mup_is_unique():
 
 def test_a_demand_that_a_shared_expert_meets_too_late_is_met_nowhere():
     assert prove("II", "sgd", "mup", architecture="shared-expert").outcome.verdict == "impossible"
+
+
+def test_five_cells_and_three_walls_under_mup():
+    test_phases.test_five_cells_and_three_walls_under_mup("muon")
 
 
 def test_held_unknowns_are_equations_of_the_proof():
