@@ -87,11 +87,11 @@ def test_the_readout_is_found_from_the_equations():
 
 
 @pytest.mark.parametrize(("regime", "chosen"), [("II", {"exempt": {"h3i"}})])
-def test_mssp_of_a_whole_layer_intervenes_as_for_its_experts(regime, chosen, monkeypatch):
-    """What is smaller is refuted by a bound on the first piece, or left out where a piece is undecided. In III:
-    ``tests/measure/test_whole_blocks.py``."""
+def test_mssp_of_a_whole_layer_intervenes_as_for_its_experts(regime, chosen, monkeypatch, layer="mixtral"):
+    """What is smaller is refuted by a bound on the first piece, or left out where a piece is undecided. In III, and of
+    other layers: ``tests/measure/test_whole_blocks.py``."""
     monkeypatch.setattr(newton, "PROPOSED", 2_000)
-    asked = Configuration.of(regime, "adam", "mssp", architecture="mixtral")
+    asked = Configuration.of(regime, "adam", "mssp", architecture=layer)
     base = asked.parameterization.base_structure(asked.network, asked.readout_init)
     found = newton.Solver(asked.network, asked.ray, asked.optimizer).solve(asked.parameterization, base)
     for field in ("exempt", "tied"):
