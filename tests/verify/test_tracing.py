@@ -576,3 +576,26 @@ def test_the_table_of_families_is_what_was_read():
     shown = {family: how for how, _, names in table for family in names.split(", ")}
     assert shown == {family: next(iter(row)) for family, row in known.items()}
     assert all(len(names.split(", ")) == int(count) for _, count, names in table)
+
+
+class LowRank(nn.Module):
+    """A frozen matrix beside a path of the rank that ``build`` is asked for, over the rank."""
+
+    def __init__(self, sizes):
+        super().__init__()
+        n, rank = sizes["N"], sizes["rank"]
+        self.tok, self.base, self.head = nn.Embedding(50, n), nn.Linear(n, n, bias=False), nn.Linear(n, 50, bias=False)
+        self.a, self.b = nn.Parameter(torch.randn(rank, n)), nn.Parameter(torch.randn(n, rank))
+        for layer in (self.tok, self.base, self.head):
+            layer.requires_grad_(False)
+
+    def forward(self, ids):
+        x = self.tok(ids)
+        return self.head(torch.relu(self.base(x) + x @ self.a.T @ self.b.T / self.a.shape[0]))
+
+
+def test_a_size_with_a_name_of_its_own_is_an_axis():
+    """At 1/rank the rate of the second factor is the same at every rank (LoRA), here of the product of both."""
+    found = derive(None, "adam", "mup", ray="N=1,rank=1/2", network=traced(LowRank).network)
+    assert {role: str(found[role].lr) for role in ("a", "b")} == {"a": "N^-1", "b": "rank^-1"}
+    assert "rank" not in str(derive(None, "adam", "mup", ray="N=1", network=traced(LowRank).network)["b"].lr)

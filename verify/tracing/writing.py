@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
-from scaling_algebra.spec.axes import AXES
+from scaling_algebra.spec.axes import AXES, FIXED
 from scaling_algebra.spec.networks.functions import FUNCTIONS
 
 from .entries import NAMES
@@ -71,6 +71,8 @@ class Writer:
         self.cuts: dict[str, dict[str, tuple[int, int, int]]] = {}
         self.taken = {"data", "f", *FUNCTIONS}
         self.constants: dict[Any, str] = {}
+        own = [axis for axis in self.base if axis not in LETTERS]  # words of a builder's own
+        self.pools = {**LETTERS, **{axis: chr(0x3B1 + k) for k, axis in enumerate(own)}}
         self.axis_of: dict[IndexClass, str] = {}
         self.letter_of: dict[IndexClass, str] = {}
         self.nodes = list(walk(output.node))
@@ -100,15 +102,13 @@ class Writer:
                 )
             inputs = [leaf for leaf in index.leaves if leaf[0] == "data"]
             axis = next(iter(powers), "")
-            if axis and axis not in AXES:
-                axis = ""  # a name of the user's own: it stays Theta(1) in the equations
-            if not axis:
+            if axis not in AXES and (axis in ("", *FIXED) or inputs or index in self.tokens):
                 axis = "S" if index in self.tokens else "D" if inputs else "E"
             self.axis_of[index] = axis
         return self.axis_of[index]
 
     def grows(self, index: IndexClass) -> bool:
-        return self.axis(index) in AXES
+        return self.axis(index) not in FIXED
 
     def _data(self) -> None:
         datas = [n for n in self.nodes if n.kind == "data"]
@@ -163,7 +163,7 @@ class Writer:
                 found[label] = ""
                 continue
             axis = self.axis(index)
-            pool = [*LETTERS[axis], *(chr(0x430 + 16 * [*LETTERS].index(axis) % 64 + k) for k in range(8))]
+            pool = [*self.pools[axis], *(chr(0x430 + 16 * [*self.pools].index(axis) % 64 + k) for k in range(8))]
             if index not in self.letter_of:
                 known = {x for other, x in self.letter_of.items() if self.axis(other) == axis}
                 self.letter_of[index] = next((x for x in pool[:4] if x not in known), pool[0])
