@@ -51,6 +51,7 @@ class Derivation(Rendered):
         reasons: one line for each ``(role, "init" | "lr" | "eps")`` and for ``("aggregation", "alpha")``.
         chosen: the interventions; None without any.
         rejected: structures with as few interventions or fewer, each with the demand that fails.
+        others: structures with as few interventions of which no demand is seen to fail, either.
         fixed_by: what fixes each unknown ``b.ROLE``, ``c.ROLE``, ``d.ROLE``, ``alpha``; empty where nothing was solved.
         unique: True or False where uniqueness was proved or refuted, None where it was not examined.
         unmet: the desiderata that do not hold with the exponents that are given, a line each, the earliest first.
@@ -64,6 +65,7 @@ class Derivation(Rendered):
     reasons: Mapping[tuple[str, str], str]
     chosen: Structure | None = None
     rejected: tuple[tuple[Structure, str], ...] = ()
+    others: tuple[Structure, ...] = ()
     fixed_by: Mapping[str, Fixing] = field(default_factory=dict)
     unique: bool | None = None
     unmet: tuple[str, ...] = ()
@@ -94,7 +96,8 @@ class Derivation(Rendered):
         """One line for each structural choice: the interventions, and each structure that was rejected."""
         if self.chosen is None:
             return ()
-        return f"chosen: {self.chosen}", *(f"rejected: {tried}: {why}" for tried, why in self.rejected)
+        as_few = (f"as few: {x}" for x in self.others)
+        return f"chosen: {self.chosen}", *as_few, *(f"rejected: {tried}: {why}" for tried, why in self.rejected)
 
     @property
     def ray(self) -> Ray:
@@ -424,7 +427,8 @@ def _found(
     """A derivation with the structure of its solution; what is given and the readout are no interventions."""
     chosen = solution.structure
     own = chosen != Structure(zero=chosen.zero & (asked.given.zero | chosen.readouts))
-    found = Derivation(asked, scaling, reasons, chosen if own else None, solution.rejected, solution.fixed_by)
+    tried = solution.rejected, solution.others, solution.fixed_by
+    found = Derivation(asked, scaling, reasons, chosen if own else None, *tried)
     return replace(found, assumes=solution.assumes, level=solution.level)
 
 

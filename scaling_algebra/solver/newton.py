@@ -86,6 +86,7 @@ class Solution:
         structure: the discrete choices.
         fixed_by: what fixes each unknown that is not given; empty where the layer-wise law does.
         rejected: structures tried before, each with the demand it failed.
+        others: structures with as few interventions of which no demand is seen to fail, either.
         unmet: the demands that do not hold with what is given, each with the reason.
         assumes: what the sizes that show this rest on, beyond counting powers.
         level: how far it is shown that the demands hold.
@@ -96,6 +97,7 @@ class Solution:
     fixed_by: Mapping[str, Fixing]
     rejected: tuple[tuple[Structure, str], ...] = ()
     unmet: tuple[tuple[Demand, str], ...] = ()
+    others: tuple[Structure, ...] = ()
     assumes: tuple[str, ...] = ()
     level: Level = CERTIFIED
 
@@ -145,7 +147,7 @@ class Solver:
         rejected: list[tuple[Structure, str]] = []
         start: dict[str, Fraction] | None = None
         best: Solution | None = None
-        undecided = False
+        undecided, found = False, list[Solution]()
         near = self._derived(parameterization, base) if given.held or (given and parameterization.structural) else []
         everywhere, failed = True, list[Demand]()
         structures = Structures(self.network, base, parameterization.structural)
@@ -168,8 +170,7 @@ class Solver:
                     undecided = True
                     break
                 try:
-                    solution = replace(self.proposed(demands, structure, strict=True), rejected=tuple(rejected))
-                    best = min((x for x in (best, solution) if x), key=lambda x: len(x.level.open))
+                    found.append(replace(self.proposed(demands, structure, strict=True), rejected=tuple(rejected)))
                     structures.found = True
                 except Infeasible as problem:
                     undecided |= problem.undecided and not rejected
@@ -193,7 +194,7 @@ class Solver:
                         break
                     continue
                 scaling = self.scaling(look, by_axis(forms, given.held), structure, given)
-                solution = Solution(scaling, structure, forms, tuple(rejected), unmet, look.assumed, Level(left))
+                solution = Solution(scaling, structure, forms, tuple(rejected), unmet, (), look.assumed, Level(left))
                 if not (unmet or left):
                     return solution
                 failure = unmet[0][1] if unmet else str(left[0])
@@ -207,6 +208,9 @@ class Solver:
             everywhere = everywhere and sure
         if undecided and not (given or stacked):
             best = law or self.by_layers(parameterization.demanded(self.network, base), base) or best
+        if found:
+            best = min(found, key=lambda x: len(x.level.open))
+            best = replace(best, others=tuple(x.structure for x in found if x is not best))
         if best is None:
             raise Infeasible(rejected[0][1], undecided, everywhere=everywhere)
         return best
@@ -297,7 +301,7 @@ class Solver:
             law = self.layer_by_layer(structure).items()
             powers = {name: x for name, x in law if name[:2] != "d." or name in wanted}
             scaling = self.scaling(look, powers, structure)
-        return Solution(scaling, structure, {}, (), (), look.assumed, Level(left))
+        return Solution(scaling, structure, {}, assumes=look.assumed, level=Level(left))
 
     # inside ----------------------------------------------------------------------------------------------------
 

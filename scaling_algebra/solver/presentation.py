@@ -252,6 +252,7 @@ def _structure(d: Derivation) -> Iterator[Piece]:
         return
     title = d.configuration.parameterization.title
     yield f"{title} chooses: {d.chosen}"
+    yield from (f"as few interventions, of which no demand is seen to fail, either: {x}" for x in d.others)
     if d.rejected:
         (why, most), *_ = Counter(why for _, why in d.rejected).most_common(1)
         since = "since" if most == len(d.rejected) else f"{most} of them since"

@@ -7,8 +7,10 @@ import pytest
 from scaling_algebra import derive
 from scaling_algebra.errors import UsageError
 from scaling_algebra.solver import newton
+from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.spec.desiderata import Structure, mssp_demands, options
+from scaling_algebra.spec.level import Level, Open
 from scaling_algebra.spec.networks.library import ARCHITECTURES, MOE_BLOCK
 from scaling_algebra.spec.networks.roles import adjoints, readouts
 from scaling_algebra.spec.networks.sums import experts
@@ -84,6 +86,24 @@ def test_the_readout_is_found_from_the_equations():
     assert readouts(mine.freezing({"W4"})) == () == readouts(ARCHITECTURES["tied-embedding"])
     with pytest.raises(UsageError, match="no tensor makes the output and nothing else"):
         derive("I", architecture="tied-embedding", readout_init="zero")
+
+
+def test_structures_that_do_with_as_few_interventions_are_named(monkeypatch):
+    asked = Configuration.of("II", "adam", "mssp", architecture="mixtral")
+    base = asked.parameterization.base_structure(asked.network, asked.readout_init)
+    doubts = {"exempt": 1, "tied": 2}
+
+    def proposed(solver, demands, structure, strict):
+        if structure == base:
+            raise Infeasible("fails")
+        left = doubts["exempt" if structure.exempt else "tied"] * (Open("", "h", 1),)
+        return newton.Solution(None, structure, {}, level=Level(left))
+
+    monkeypatch.setattr(newton.Solver, "proposed", proposed)
+    solver = newton.Solver(asked.network, asked.ray, asked.optimizer)
+    found = solver.solve(asked.parameterization, base)
+    assert found.structure.exempt and found.others and not any(x.exempt for x in found.others)
+    assert all(len(x.tied) == 1 or x.zero != base.zero for x in found.others) and len(found.rejected) == 1
 
 
 @pytest.mark.parametrize(("regime", "chosen"), [("II", {"exempt": {"h3i"}})])
