@@ -53,11 +53,6 @@ def mup():
     return phases("sgd", "mup")
 
 
-@pytest.fixture(scope="module")
-def mssp():
-    return phases("sgd", "mssp")
-
-
 @pytest.mark.parametrize("rule", ["sgd"])
 def test_five_cells_and_three_walls_under_mup(rule):
     """Without an epsilon, too, where every normaliser is one power on a cell, so that sizes are convex: muon,
@@ -97,14 +92,15 @@ def test_a_wrong_formula_is_not_proved(monkeypatch):
     assert status(wrong[0]).startswith("UNDECIDED: found at N=1,") and str(p).count("UNDECIDED") == 1
 
 
-def test_what_is_emitted_and_what_the_page_keeps_is_todays_map(monkeypatch):
-    """Pictures of `table --all`, and the maps of the page; that of Adam and MSSP: `tests/measure/test_cones.py`."""
-    for optimizer_of, rule in (("sgd", "mup"), ("sgd", "mssp"), ("adam", "mup")):
-        p = phases(optimizer_of, rule)
-        monkeypatch.setattr(kept_maps, "phases", lambda *_, p=p: p)
-        assert json.loads(json.dumps(kept_maps.drawn(optimizer_of, rule))) == kept_maps.kept()[f"{optimizer_of}-{rule}"]
-        if optimizer_of == "sgd":
-            assert (EMITTED / f"map_{rule}_sgd.svg").read_text(encoding="utf-8") == phases_svg(p) + "\n"
+@pytest.mark.parametrize(("rule", "name"), [("sgd", "mup"), ("adam", "mup")])
+def test_what_is_emitted_and_what_the_page_keeps_is_todays_map(rule, name, monkeypatch):
+    """Pictures of `table --all`, and the maps of the page; those of MSSP: `tests/measure/test_maps.py` and
+    `tests/measure/test_cones.py`."""
+    p = phases(rule, name)
+    monkeypatch.setattr(kept_maps, "phases", lambda *_: p)
+    assert json.loads(json.dumps(kept_maps.drawn(rule, name))) == kept_maps.kept()[f"{rule}-{name}"]
+    if rule == "sgd":
+        assert (EMITTED / f"map_{name}_sgd.svg").read_text(encoding="utf-8") == phases_svg(p) + "\n"
 
 
 def test_a_wrong_wall_is_seen(monkeypatch):
@@ -233,20 +229,6 @@ def test_a_gradient_above_its_epsilon_is_not_a_proof():
     small = TensorScaling(*(getattr(cell.tensors["readout"], x) for x in ("init_std", "lr")), Power.of({"N": -1}))
     wrong = Scaling({**cell.tensors, "readout": small}, cell.multipliers)
     assert "exceeds its epsilon" in str(cone_holds(wrong, optimizer("adam"), MUP, CONES["B"], Structure()))
-
-
-def test_mssp_lives_on_two_walls(mssp):
-    """MSSP is found on no generic ray, but on N_e = N with tied experts and on M + N_e = N with a free h3i."""
-    assert all(c.scaling is None for c in mssp.cells)
-    for edge in mssp.edges:
-        if edge.name == "M = N":
-            assert edge.scaling is None
-        elif edge.name == "N_e = N":
-            assert edge.scaling is not None and set(edge.scaling.tied) == {"expert_in", "expert_out"}
-        else:
-            assert edge.scaling is not None and "h3i free" in edge.structure
-            out = edge.scaling.tensors["expert_out"].init_std
-            assert out.on(edge.ray) == (edge.ray["M"] - edge.ray["N_e"]) / 2
 
 
 def test_the_solution_does_not_depend_on_the_start():
