@@ -18,7 +18,10 @@ from scaling_algebra.errors import UsageError
 from .blocks import Document
 
 Row = dict[str, Any]
-TABLES = ("parameters", "tensors", "quantities", "exponents", "parameterizations", "disagreements", "cells", "theorems")
+TABLES = (
+    "parameters", "tensors", "quantities", "exponents", "parameterizations", "disagreements", "cells", "theorems",
+    "implementations", "errata",
+)  # fmt: skip
 """Keys of records that hold rows: a list of them, or one by name."""
 ZERO = "zero"
 """The value of an init std that is exactly zero."""
