@@ -128,7 +128,7 @@ def test_solve_linear():
     assert optimizer("ADAM").name == "adam"
 
 
-@pytest.mark.parametrize(("regime", "name"), [("II", "mup"), ("III", "mssp")])
+@pytest.mark.parametrize(("regime", "name"), [*((r, "mup") for r in REGIMES), ("III", "mssp")])
 @pytest.mark.parametrize(("rule", "same"), ALIKE.items())
 def test_optimizers_that_scale_alike(regime, name, rule, same):
     """Momentum adds past gradients, memory changes no normaliser at these points."""

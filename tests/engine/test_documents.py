@@ -34,6 +34,7 @@ from scaling_algebra.documents.blocks import (
 )
 from scaling_algebra.documents.notation import formula, html, plain, rich
 from scaling_algebra.errors import UsageError
+from scaling_algebra.explanations.alignments import alignments
 from scaling_algebra.explanations.explanations import explain
 from scaling_algebra.laws.law import law
 from scaling_algebra.proofs.prover import prove
@@ -52,6 +53,7 @@ RESULTS = {
     "update": lambda: explain("dW2@2", "II", "sgd", "mup"),
     "exact zero": lambda: explain("h1.change@0", "III", "sgd", "mssp"),
     "setting": lambda: explain("router.lr", "III", "adam", "mssp"),
+    "alignments": lambda: alignments(derive("III", "sgd", "mup")),
     "proof": lambda: prove("III", "sgd", "mssp"),
     "phases": lambda: phases("sgd", "mup"),
     "audit": lambda: audit("transfer"),

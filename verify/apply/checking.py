@@ -141,10 +141,9 @@ def check_model(
         report = judge(m, theta, direct={name for name in names if name.endswith(DIRECT)})
         return _bounded(report, lambda row: not row.quantity.endswith(UPDATE))
     moved = {x: power.on(ray) for x, power in (folded(numbers, reading) if fold else {}).items()}
-    predicted, bounds, powers = _predicted(numbers.derivations[0], zero, names, steps, moved)
-    left = {x.quantity.partition(".")[0] for x in numbers.level.open} if numbers.level else set()
-    doubtful = [name for name, parts in names.items() if left.intersection(x.partition(".")[0] for x in parts)]
-    bounds |= {x: Fraction(0) for x in doubtful if bounds.get(x) is ...}  # what a demand asks of it
+    left = {_signal(x.quantity) for x in numbers.level.open} if numbers.level else set()
+    doubtful = {name for name, quantities in names.items() if left.intersection(map(_signal, quantities))}
+    predicted, bounds, powers = _predicted(numbers.derivations[0], zero, names, steps, moved, left)
     direct = {x for x in names if x.endswith(DIRECT) and len({e for e in predicted[x] if isinstance(e, Fraction)}) < 2}
     asked = {x: [bounds[x] if e is ... else e for e in cells] for x, cells in predicted.items()}
     most = {(x, t) for x, cells in predicted.items() for t, e in enumerate(cells) if e is ...}
@@ -295,20 +294,26 @@ def _steps(
 
 
 def _predicted(
-    d: Derivation, zero: Sequence[str], names: Mapping[str, Sequence[str]], steps: int, moved: Mapping[str, Fraction]
+    d: Derivation,
+    zero: Sequence[str],
+    names: Mapping[str, Sequence[str]],
+    steps: int,
+    moved: Mapping[str, Fraction],
+    left: set[str],
 ) -> tuple[dict[str, Sequence[Cell]], dict[str, Cell], Powers]:
     """Exponents by name where they are certified, of several quantities those that they have in common; upper bounds at
     every step, where known; and the powers below them.
 
     Args:
         zero: tensors that start at zero instead. moved: exponents of what is folded into signals.
+        left: signals that are undecided, of which O(1) is demanded: a bound where no other is known.
     """
     tensors = {role: replace(t, init_std=None) if role in zero else t for role, t in d.scaling.tensors.items()}
     point = replace(d.scaling, tensors=tensors).point(d.ray)
     look = Analysis(d.ray, point, d.optimizer, d.network)
 
     def more(quantity: str) -> Fraction:
-        return moved.get(quantity.split(".")[0], Fraction(0))
+        return moved.get(_signal(quantity), Fraction(0))
 
     def cell(quantity: str, t: int) -> Cell:
         decided = look.quick(quantity, t).decided and (answer := look(quantity, t)).decided
@@ -322,7 +327,7 @@ def _predicted(
         return [(e + more(quantity), seen) for quantity in names[name] for e, seen in look.powers(quantity, t)]
 
     def at_most(quantities: Sequence[str]) -> Cell:
-        bounds = [look.upper(x) for x in quantities]
+        bounds = [Fraction(0) if (b := look.upper(x)) is None and _signal(x) in left else b for x in quantities]
         known = [b + more(x) for b, x in zip(bounds, quantities, strict=True) if b is not None]
         return max(known) if known and len(known) == len(bounds) else ...
 
@@ -331,6 +336,11 @@ def _predicted(
         name: [cells[0] if len(set(cells)) == 1 else ... for cells in row] for name, row in rows.items()
     }
     return predicted, {name: at_most(x) for name, x in names.items() if ... in predicted[name]}, powers
+
+
+def _signal(quantity: str) -> str:
+    """The signal that a quantity is of, or is a part of."""
+    return quantity.partition(".")[0]
 
 
 def _natural(model: nn.Module, numbers: Recipe) -> dict[str, float]:

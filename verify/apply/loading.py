@@ -12,6 +12,7 @@ from inspect import signature
 from typing import Any
 
 from scaling_algebra.errors import unknown_name
+from scaling_algebra.recipes.sizes import read_sizes
 from scaling_algebra.verify.tracing.sources import BESIDE, HUGGING_FACE, build_of, function_of
 
 from .checking import check_model
@@ -24,7 +25,8 @@ def load(text: str, options: Mapping[str, Any]) -> tuple[Callable[..., Any], dic
         UsageError: no such file, module or function, its code fails, or a keyword that ``check_model`` has not.
     """
     if text.startswith(HUGGING_FACE):
-        deep = "L=" in str(options.get("target", ""))  # what the branches lack is then in the numbers
+        target = options.get("target")
+        deep = target is not None and "L" in read_sizes(target, "target")  # what branches lack is then in the numbers
         return build_of(text, deep)[0], {"fold": deep, **options}
     build, beside = function_of(text)
     where = text.rpartition(":")[0]
