@@ -21,6 +21,7 @@ def horizon(
     batch: str | None,
     tokens: str | None,
     base: str | None,
+    experts: bool,
 ) -> tuple[Document, int]:
     """Learning rate, epsilon, betas and weight decay when batch B and number of tokens T change, and the exit code.
 
@@ -36,7 +37,7 @@ def horizon(
         for name in values:
             if name not in factors:
                 raise UsageError(f"--base gives {name}, which {optimizer} does not have here; leave it out")
-    return h.document(numbers), 1 if h.conflicts else 0
+    return h.document(numbers, experts), 1 if h.conflicts else 0
 
 
 def change(label: str, text: str | None) -> tuple[float, float]:

@@ -33,7 +33,7 @@ ENDINGS = {"toml": ".toml", "python": ".py"}
 TUNED = {"lr": "Learning rate", "eps": "Adam's epsilon", "std": "Init std", "decay": "Weight decay, as torch takes it,"}
 """Values tuned at the base, by option."""
 SCOPE = "of all, a tensor, an optimizer."
-ALONE = ("optimizer", "hold", "batch", "tokens", "base", "axes", "form", "output")
+ALONE = ("optimizer", "hold", "batch", "tokens", "base", "axes", "experts", "form", "output")
 """What is asked of batch and tokens without sizes."""
 
 
@@ -68,6 +68,7 @@ ALONE = ("optimizer", "hold", "batch", "tokens", "base", "axes", "form", "output
     "timescale and schedule. recipe --hold all --optimizer adamw says what each keeps.",
 )
 @click.option("--axes", metavar="B,T", help="Without sizes: what changes, batch B, tokens T, or both.")
+@click.option("--experts", is_flag=True, help="Without sizes: also by what an expert under top-K differs, in K/M.")
 @options(network_options("the Transformer above"), READOUT_INIT, GAUGE)
 @click.option(
     "--strict",
@@ -87,6 +88,7 @@ def command(
     tokens: str | None,
     hold: str | None,
     axes: str | None,
+    experts: bool,
     form: str | None,
     strict: bool,
     **where: Any,
@@ -100,15 +102,15 @@ def command(
     nearest one are printed, and a warning says which signal they let grow.
     """
     held = None if hold is None else [name.strip() for name in hold.split(",")]
-    if target is None and target_hf is None and any(x is not None for x in (hold, axes, batch, tokens)):
+    if target is None and target_hf is None and (experts or any(x is not None for x in (hold, axes, batch, tokens))):
         context = click.get_current_context()
         said = (n for n in context.params if context.get_parameter_source(n) is ParameterSource.COMMANDLINE)
         if (strange := [n for n in said if n not in ALONE]) or form in FORMS:
             what = f"--{strange[0].replace('_', '-')}" if strange else f"the format {form}"
             raise UsageError(f"{what} is of a model; without a target the question is about batch and tokens alone")
-        return horizon(where["optimizer"], held, axes, batch, tokens, base)
-    if axes is not None:
-        raise UsageError("--axes is about batch and tokens without sizes; leave it out")
+        return horizon(where["optimizer"], held, axes, batch, tokens, base, experts)
+    if axes is not None or experts:
+        raise UsageError("--axes and --experts are about batch and tokens without sizes; leave them out")
     start, end = _side("base", base, base_hf), _side("target", target, target_hf)
     where |= {name: {**start.values.get(name, {}), **values(name, where[name])} or None for name in TUNED}
     where |= {"batch": change("batch", batch), "tokens": change("tokens", tokens)}

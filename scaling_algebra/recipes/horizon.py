@@ -140,11 +140,24 @@ class Horizon(Rendered):
         powers = {**{name: monomial(name) for name in self.free}, **self.powers}
         return {name: powers[name].at(change) for name in QUANTITIES if name in powers}
 
-    def document(self, numbers: Mapping[str, tuple[float, float | None]] | None = None) -> Document:
+    @property
+    def experts(self) -> dict[str, Monomial]:
+        """The factor of an expert's value over that of a dense tensor: powers of K and M.
+
+        Law: an expert takes as many steps, on K/M of the batch and of the tokens; its gradient is averaged over the
+        whole batch, so that it and its epsilon have another factor K/M. What is free is taken equal.
+        """
+        extra = {name: 1 if name == "eps" else m["eps"] if "eps" in self.free else 0 for name, m in self.powers.items()}
+        return {name: monomial("K/M") ** (m["B"] + m["T"] + extra[name]) for name, m in self.powers.items()}
+
+    def document(
+        self, numbers: Mapping[str, tuple[float, float | None]] | None = None, experts: bool = False
+    ) -> Document:
         """The solution, or why there is none.
 
         Args:
             numbers: factor and, where a base value is given, the new value, by quantity.
+            experts: also by what an expert's value differs.
         """
         numbers = numbers or {}
         changing = " and ".join(AXES[axis] for axis in self.axes)
@@ -154,11 +167,12 @@ class Horizon(Rendered):
             columns = ["cannot stay fixed together", "product", "moves as"]
             blocks.append(Grid.of(columns, map(_conflict, self.conflicts)))
         else:
-            columns = ["quantity", "power", *(["factor", "value"] if numbers else [])]
+            columns = ["quantity", "power", *(["expert"] if experts else []), *(["factor", "value"] if numbers else [])]
             rows: list[list[Piece | None]] = []
             for name in (q for q in QUANTITIES if q in self.powers or q in self.free):
-                power = self.powers.get(name)
+                power, share = self.powers.get(name), self.experts.get(name)
                 rows.append([Text(text(name), literal(QUANTITIES[name])), "free" if power is None else _piece(power)])
+                rows[-1] += [None if share is None else _piece(share)] if experts else []
                 rows[-1] += [None if x is None else f"{x:.6g}" for x in numbers.get(name, ())]
             blocks.append(Grid.of(columns, rows))
         held = [(i.name, literal(i.title), literal(i.because), literal(i.source)) for i in self.held]
@@ -166,6 +180,9 @@ class Horizon(Rendered):
         notes = ["a run has T/B steps; powers of the width (derive) multiply these and contain neither B nor T"]
         if self.free:
             notes.append(f"free: {', '.join(map(text, self.free))}: the invariants held leave it open")
+        if experts:
+            routed = "and so does its row of the router, unless gates are normalised over all experts"
+            notes.append(f"an expert sees K/M of batch and tokens, {routed}")
         blocks.append(Lines.of(*map(literal, notes), listed=True))
         return Document(tuple(blocks), self.record(numbers))
 
@@ -176,6 +193,7 @@ class Horizon(Rendered):
             "held": [i.name for i in self.held],
             "axes": list(self.axes),
             "powers": {text(name): strings(m) for name, m in self.powers.items()},
+            "experts": {text(name): strings(m) for name, m in self.experts.items()},
             "free": [text(name) for name in self.free],
             "factors": {text(name): factor for name, (factor, _) in numbers.items()},
             "values": {text(name): value for name, (_, value) in numbers.items() if value is not None},

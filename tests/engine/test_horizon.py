@@ -57,6 +57,13 @@ def test_factors():
         horizon("adamw", axes="B").factors(tokens=(1, 2))
 
 
+def test_experts_get_what_their_batch_asks_for():
+    """Shrink, nothing, grow: what each of three invariants asks of an expert's learning rate."""
+    lr = {name: str(horizon("adamw", [name]).experts["lr"]) for name in ("sde", "sde-time", "bias")}
+    assert lr == {"sde": "K^(1/2)/M^(1/2)", "sde-time": "1", "bias": "M^(1/2)/K^(1/2)"}
+    assert str(horizon("adamw").experts["eps"]) == "K^(1/2)/M^(1/2)"
+
+
 RULES = [  # of papers and public code: optimizer, axes, powers; monomials of invariants that they break, and how
     ("Goyal et al. 2017 (1706.02677)", "sgd", "B", "lr=B", {"sde": {}, "sde-time": {}}),
     ("Malladi et al. 2022 (2205.10287)", "adam", "B", "lr=B^(1/2), eps=B^(-1/2), one_minus_beta1=B, one_minus_beta2=B",

@@ -3,10 +3,12 @@
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 
 from scaling_algebra.verify.judging.fit import Verdict
+from scaling_algebra.verify.studies import rules
 from scaling_algebra.verify.studies.clusters import DISTRIBUTIONS, Schedule, Switch, examples, signals
 from scaling_algebra.verify.studies.findings import Conditions
 from scaling_algebra.verify.studies.runner import EXPERIMENTS
@@ -54,3 +56,15 @@ def test_a_single_expert_stays_below_the_ceiling():
     found = replace(trial, run=run, claims=(trial.claims[0], trial.claims[2])).findings(Conditions("cpu", (), 4))
     assert [f.verdict for f in found] == [Verdict.REFUTED, Verdict.AGREES, Verdict.REFUTED]
     assert [f.outcome for f in found] == [Verdict.REFUTED, Verdict.AGREES, Verdict.AGREES]
+
+
+def test_the_mean_of_a_gradient_is_without_its_noise():
+    """More batches, less noise of the mean: the estimate stays."""
+    mixture = rules.Mixture(4, rules.Rates(-8, steps=20), Conditions("cpu", (), 8))
+    few, _ = mixture.gradient()
+    rules.SAMPLES, kept = 256, rules.SAMPLES
+    try:
+        many, noise = mixture.gradient()
+    finally:
+        rules.SAMPLES = kept
+    assert np.median(few / many) == pytest.approx(1, abs=0.1) and (noise > 0).all()

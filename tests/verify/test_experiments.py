@@ -257,9 +257,17 @@ def test_a_constant_rate_is_told_from_the_root(monkeypatch):
     monkeypatch.setattr(rules, "EXAMPLES", 256)
     monkeypatch.setattr(rules, "BATCHES", (1, 2, 4))
     rule = {"lr": "B^(1/2)", "eps": "1/B^(1/2)", "one_minus_beta1": "B", "one_minus_beta2": "B"}
-    assert {q: str(rules.rule_of(("sde",), {})[q]) for q in rule} == rule
+    assert {q: str(rules.rule_of(("sde",), "B", {})[q]) for q in rule} == rule
     kept, *others = EXPERIMENTS["sde"].trials
     assert [list(trial.run.keywords["instead"]) for trial in others] == [["lr"], ["lr"], ["eps"]]
     (right,), (wrong,) = kept.findings(of(6))[1:], others[0].findings(of(6))
     assert wrong.verdict is REFUTED and wrong.outcome is AGREES
     assert abs(right.measured) < abs(wrong.measured) / 2
+
+
+def test_experts_of_random_examples_have_the_derived_noise(monkeypatch):
+    pytest.importorskip("sklearn")
+    monkeypatch.setattr(rules, "EXPERTS", (2, 4, 8))
+    right, planted = EXPERIMENTS["experts"].trials[0].findings(of(8))
+    assert (right.claimed, right.verdict) == ("s^(1/2)", AGREES)
+    assert (planted.claimed, planted.outcome) == ("s^0", AGREES)

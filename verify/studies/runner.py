@@ -34,6 +34,8 @@ LABORATORIES: dict[str, Laboratory] = {
     "block": blocks.block,
     "charts": charts.charts,
     "dispatch": clusters.dispatch,
+    "experts' gradient": rules.expert_gradient,
+    "experts' rates": rules.expert_rates,
     "margins": clusters.margins,
     "matched time": rules.matched_time,
     "quadratic": rules.quadratic,
@@ -78,7 +80,7 @@ def _experiment(name: str) -> Experiment:
 
 
 EXPERIMENTS: dict[str, Experiment] = {
-    name: _experiment(name) for name in ("routers", "epsilon", "clusters", "charts", "batch", "sde")
+    name: _experiment(name) for name in ("routers", "epsilon", "clusters", "charts", "batch", "sde", "experts")
 }
 """Every experiment, by name."""
 
