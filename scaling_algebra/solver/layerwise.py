@@ -96,11 +96,12 @@ def _init(look: Analysis, statement: Product, t: int) -> Power | None:
     """The power that one over the init std of a tensor is by the alignment of what it passes on; of the data, 1."""
     assert statement.tensor
     role, read = statement.tensor.name, statement.factors[0].name
+    if (b := look.point.b[role]) is None:
+        return None
     if not look.network.producer(read):
         return Power()
-    b, change = look.point.b[role], _changed(look, read, t)
-    propagating, start = _size(look, f"{statement.out}.propagating", t), None if b is None else -b
-    return _aligned(look, look.network.size(look.network.tensors[role].fan_in), propagating, start, change)
+    change, propagating = _changed(look, read, t), _size(look, f"{statement.out}.propagating", t)
+    return _aligned(look, look.network.size(look.network.tensors[role].fan_in), propagating, -b, change)
 
 
 def _aligned(look: Analysis, over: Power, total: Fraction | None, *parts: Fraction | None) -> Power | None:

@@ -62,13 +62,14 @@ class Recording:
 
     Attributes:
         calls: in order. tensors: by number, as they were made.
-        parameters: names by number. inputs: places by number. places: of entries, by call, kept by who reads.
+        parameters, buffers: names by number. inputs: places by number. places: of entries, by call, kept by who reads.
         output: the logits. outputs: what every module returned last, by name.
     """
 
     calls: list[TorchCall] = field(default_factory=list)
     tensors: dict[int, Tensor] = field(default_factory=dict)
     parameters: dict[int, str] = field(default_factory=dict)
+    buffers: dict[int, str] = field(default_factory=dict)
     inputs: dict[int, int] = field(default_factory=dict)
     places: dict[tuple[str, str, int], Any] = field(default_factory=dict)
     output: Ref = Ref(-1)
@@ -354,6 +355,9 @@ def record(model: nn.Module, inputs: tuple[Any, ...], keywords: Mapping[str, Any
         hooks += [module.register_forward_pre_hook(entered(name)), module.register_forward_hook(left)]
     for name, p in model.named_parameters():
         recorder.run.parameters[recorder.ref(p).number] = name
+    for name, b in model.named_buffers():
+        if b.is_floating_point():
+            recorder.run.buffers[recorder.ref(b).number] = name
     recorder.moved |= set(recorder.run.parameters)
     for k, x in enumerate(y for y in (*inputs, *keywords.values()) if isinstance(y, Tensor)):
         number = recorder.ref(x).number
@@ -377,6 +381,19 @@ def record(model: nn.Module, inputs: tuple[Any, ...], keywords: Mapping[str, Any
         raise Unreadable("the output of the model is not a number; give sizes and an input at which it is")
     recorder.run.output = recorder.ref(out)
     return recorder.run
+
+
+def choosing(run: Recording) -> list[str]:
+    """Buffers that only shift which entries a top-K chooses: the bias of a balance of load without a loss."""
+    found = []
+    for number, name in run.buffers.items():
+        reached, chosen = {number}, False
+        for call in run.calls:
+            if reached.intersection(x.number for x in refs((call.arguments, call.keywords))):
+                chosen |= call.name == "topk"
+                reached |= set() if call.name == "topk" else {x.number for x in refs(call.result)}
+        found += [name] if chosen and run.output.number not in reached else []
+    return found
 
 
 def output_of(out: Any) -> Tensor:
