@@ -14,15 +14,7 @@ from itertools import combinations
 from typing import Literal
 
 from scaling_algebra.spec.networks.language import Network, Product
-from scaling_algebra.spec.networks.roles import (
-    Adjoint,
-    adjoints,
-    forks,
-    gradient_name,
-    met_first,
-    one_layer,
-    readouts,
-)
+from scaling_algebra.spec.networks.roles import Adjoint, adjoints, forks, meetings, one_layer, readouts
 from scaling_algebra.spec.networks.sums import experts
 from scaling_algebra.spec.networks.terms import written_out
 from scaling_algebra.spec.scaling import Point
@@ -187,10 +179,9 @@ def _of_multiplier(network: Network, multiplier: str) -> Demand:
 
 def _of_weight(network: Network, loss: str) -> Demand:
     """The demand that fixes the weight of a loss beside the output."""
-    met = met_first(network, loss)
-    names = tuple(f"{gradient_name(network, x)}.by-{loss}.relative" for x in met)
+    met = {x: f"{g}.by-{loss}.relative" for name, x, g in meetings(network) if name == loss}
     why = f"the gradient of {loss} at {' and '.join(met)} is as large as that of {network.output}"
-    return Demand("losses", "theta", names, network.weight(loss), why)
+    return Demand("losses", "theta", tuple(met.values()), network.weight(loss), why)
 
 
 def _instead(network: Network, demands: Sequence[Demand], multiplier: str) -> list[Demand]:

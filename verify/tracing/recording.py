@@ -369,7 +369,8 @@ def record(model: nn.Module, inputs: tuple[Any, ...], keywords: Mapping[str, Any
     try:
         with foreign("the model"), torch.no_grad():
             with recorder:
-                out = output_of(model(*inputs, **keywords))
+                made = model(*inputs, **keywords)
+            out = output_of(made)
             again = output_of(model(*inputs, **keywords)) if strict and recorder.chosen else out
             if float((out - again).abs().max()) > 1e-5 * float(out.abs().max()):
                 raise Unreadable("model: topk: the order of what is chosen changes the output")
@@ -380,7 +381,26 @@ def record(model: nn.Module, inputs: tuple[Any, ...], keywords: Mapping[str, Any
     if strict and bool(out.isnan().any()):
         raise Unreadable("the output of the model is not a number; give sizes and an input at which it is")
     recorder.run.output = recorder.ref(out)
+    if losses := losses_of(made):
+        run, beside = recorder.run, {recorder.ref(x).number for x in losses.values()}
+        beside = _behind(run, beside) - _behind(run, {run.output.number})
+        run.calls = [c for c in run.calls if not {x.number for x in refs(c.result)} & beside]
     return recorder.run
+
+
+def _behind(run: Recording, numbers: set[int]) -> set[int]:
+    """These tensors and all that they are computed from."""
+    for call in reversed(run.calls):
+        if any(x.number in numbers for x in refs(call.result)):
+            numbers |= {x.number for x in refs((call.arguments, call.keywords))}
+    return numbers
+
+
+def losses_of(out: Any) -> dict[str, Tensor]:
+    """The numbers that a module returns beside its output, by name or place: losses of its own."""
+    places = out.items() if isinstance(out, dict) else enumerate(out) if isinstance(out, list | tuple) else ()
+    beside = {str(k): x for k, x in places if isinstance(x, Tensor) and x.is_floating_point() and x.numel() == 1}
+    return {k: x for k, x in beside.items() if x is not output_of(out)}
 
 
 def choosing(run: Recording) -> list[str]:
