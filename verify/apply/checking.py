@@ -137,7 +137,7 @@ def check_model(
         "torch": torch.__version__,
         "dtype": "float64",
         "wall_seconds": time.monotonic() - start,
-        "read": [*reading.lines, *(_weighed(loss, found, m) for loss, found in beside.items())],
+        "read": [*reading.lines, *(weighed(loss, found, m) for loss, found in beside.items())],
     }
     if reading.network.unread and numbers.level is not None:
         m.environment["read"] = [*numbers.level.lines, *reading.lines]
@@ -234,7 +234,7 @@ def _measure(
                 values = series.setdefault((key, t), [np.zeros(0) for _ in m.dims])
                 values[i] = np.append(values[i], x)
         if series is m.values:
-            for (loss, name), x in _beside(model, mine).items():
+            for (loss, name), x in losses_beside(model, mine).items():
                 beside.setdefault(loss, {}).setdefault(name, [np.zeros(0) for _ in m.dims])
                 beside[loss][name][i] = np.append(beside[loss][name][i], x)
 
@@ -309,7 +309,7 @@ def _loss(out: Tensor) -> Tensor:
     return (out - torch.randn(out.shape, generator=draw, dtype=out.dtype)).square().mean()
 
 
-def _beside(model: nn.Module, inputs: Inputs) -> dict[tuple[str, str], float]:
+def losses_beside(model: nn.Module, inputs: Inputs) -> dict[tuple[str, str], float]:
     """Of every loss that a module returns beside its output, and every parameter that it reaches: the size of its
     gradient over that of the loss of the output."""
     named = {name: p for name, p in model.named_parameters() if p.requires_grad}
@@ -325,7 +325,7 @@ def _beside(model: nn.Module, inputs: Inputs) -> dict[tuple[str, str], float]:
     }
 
 
-def _weighed(loss: str, found: Mapping[str, Sequence[Any]], m: Measurement) -> str:
+def weighed(loss: str, found: Mapping[str, Sequence[Any]], m: Measurement) -> str:
     """The power of the weight that keeps a loss beside the output at one scale with it, where its share is largest."""
     name = max((x for x in found if all(map(len, found[x]))), key=lambda x: float(np.median(found[x][0])))
     power, ends = fit(m.sizes, found[name]), [float(np.median(found[name][k])) for k in (0, -1)]
