@@ -309,6 +309,16 @@ OPTIMIZERS: dict[str, Optimizer] = {
 """Every optimizer, by name."""
 
 
+LOAD = replace(
+    OPTIMIZERS["signsgd"],
+    name="load",
+    note="a tensor that only shifts a selection has no gradient: it is a buffer, and its step is the sign of how many "
+    "tokens chose an entry, less the mean",
+    source="Wang et al. (2024), auxiliary-loss-free balancing; HP-transfer paper, Rule 2",
+)
+"""The rule of buffers (``Network.buffers``)."""
+
+
 @dataclass(frozen=True)
 class Optimizers(_Rules):
     """An optimizer for every tensor, where one does not train all of them.
