@@ -373,7 +373,7 @@ def optimizer(name: str) -> Optimizer:
 
 
 def _own(file: str) -> Optimizer:
-    """The optimizer of a file, which is its name."""
+    """The optimizer of a file, which is its name; a class in a file beside it is found there."""
     text = read_text(Path(file), "give a TOML file with the attributes of an optimizer, such as normalises = 'entry'")
     try:
         record = toml(text)
@@ -381,7 +381,8 @@ def _own(file: str) -> Optimizer:
         raise UsageError(f"{file}: {error}; write for example normalises = 'entry'") from None
     known = [x.name for x in fields(Optimizer) if x.name not in ("name", "negligible")]
     check_names(f"attribute in {file}", record, known)
-    rule = Optimizer(file, **record)
+    beside = str(Path(file).parent / str(record.get("torch", "")))
+    rule = Optimizer(file, **{**record, **({"torch": beside} if Path(beside.rpartition(":")[0]).is_file() else {})})
     if not {"normalises", "torch"} & set(record):
         raise UsageError(f"{file} says of no optimizer what it is; write for example normalises = 'entry'")
     return rule
