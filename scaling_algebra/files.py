@@ -27,6 +27,9 @@ MOST = 2**24
 DOTS = 64
 """Dots in a key of TOML: each is a table in a table."""
 
+HUGGING_FACE = "hf:"
+"""Before the name of a configuration that stands for a model."""
+
 
 def read_text(path: Path, instead: str, most: int = MOST, ours: bool = False) -> str:
     """The text of a file, without a byte order mark.

@@ -22,7 +22,6 @@ import click
 from scaling_algebra import files, limits
 from scaling_algebra.documents import CSV, FORMATS, Document, format_of, render
 from scaling_algebra.errors import UsageError, unknown_name
-from scaling_algebra.recipes.files import HUGGING_FACE
 from scaling_algebra.spec.axes import REGIMES
 from scaling_algebra.spec.configuration import (
     DEFAULT_ARCHITECTURE,
@@ -251,7 +250,11 @@ def network_options(default: str = DEFAULT_ARCHITECTURE) -> Callable[[Command], 
 def configuration() -> Path | None:
     """The file that ``--model hf:FILE`` names, if it does."""
     name = click.get_current_context().meta.get(TRACED)
-    return Path(name.removeprefix(HUGGING_FACE)) if isinstance(name, str) and name.startswith(HUGGING_FACE) else None
+    return (
+        Path(name.removeprefix(files.HUGGING_FACE))
+        if isinstance(name, str) and name.startswith(files.HUGGING_FACE)
+        else None
+    )
 
 
 def traced(*more: str) -> Any:

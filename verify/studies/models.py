@@ -18,7 +18,8 @@ import torch
 from torch import nn
 
 from scaling_algebra.errors import UsageError
-from scaling_algebra.recipes.files import HUGGING_FACE, read_config, size_names
+from scaling_algebra.files import HUGGING_FACE
+from scaling_algebra.recipes.files import read_config, size_names
 from scaling_algebra.recipes.recipe import recipe
 from scaling_algebra.recipes.sizes import Sizes
 from scaling_algebra.spec.optimizers import Optimizer

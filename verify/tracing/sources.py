@@ -18,8 +18,8 @@ from torch import nn
 from scaling_algebra.documents import Document
 from scaling_algebra.documents.blocks import Block, Heading, Lines, literal
 from scaling_algebra.errors import UsageError, missing, shown
-from scaling_algebra.files import python_module
-from scaling_algebra.recipes.files import HUGGING_FACE, read_config, size_names
+from scaling_algebra.files import HUGGING_FACE, python_module
+from scaling_algebra.recipes.files import read_config, size_names
 from scaling_algebra.recipes.sizes import read_sizes
 from scaling_algebra.spec.axes import AXES
 from scaling_algebra.spec.gauges import moved
