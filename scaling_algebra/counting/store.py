@@ -72,6 +72,16 @@ class Meter:
         finally:
             self.limit = outer
 
+    @contextmanager
+    def uncharged(self) -> Iterator[None]:
+        """Work inside is for many questions, and none is charged for it."""
+        outer = self.done, self.limit
+        self.limit = None
+        try:
+            yield
+        finally:
+            self.done, self.limit = outer
+
 
 class Kept(Generic[Key, Result]):
     """Results by key, each computed once, but for those that the work did not suffice for."""

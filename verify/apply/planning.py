@@ -30,7 +30,7 @@ from scaling_algebra.verify.tracing.measuring import of_role
 from scaling_algebra.verify.tracing.models import called
 from scaling_algebra.verify.tracing.shapes import read
 from scaling_algebra.verify.tracing.sources import small_of
-from scaling_algebra.waiting import watched
+from scaling_algebra.waiting import rarely_collected, watched
 
 from .folding import ends, scaled
 from .modules import Entry, aliases, apart, parameters, plain_name
@@ -71,7 +71,7 @@ def plan(
         UsageError: a model that cannot be read or built, a parameter that the output does not depend on, rates without
             epsilons, a multiplier that is to be folded and ends in no matrix, or what ``recipe`` raises.
     """
-    with watched("plan"):
+    with watched("plan"), rarely_collected():
         return _plan(model, base, target, fold, strict, given)
 
 
