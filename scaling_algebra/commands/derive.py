@@ -30,10 +30,12 @@ from .options import (
     READOUT_INIT,
     SMTLIB,
     STRICT,
+    UNASSUMING,
     WHERE,
     Answer,
     examples,
     network_of,
+    options,
     parameterization,
     printed,
     tried,
@@ -82,7 +84,7 @@ CODES = {True: 0, False: 1, None: 3}
     f"--without {EACH} does so for every function in turn, and says what changes.",
 )
 @SMTLIB
-@STRICT
+@options(STRICT, UNASSUMING)
 @click.option(
     "--effort", is_flag=True, help="Search on where a demand is undecided (as for stack2): minutes, not seconds."
 )
@@ -97,6 +99,7 @@ def command(
     left_out: tuple[str, ...],
     smtlib: Path | None,
     strict: bool,
+    bare: bool,
     alone: bool,
     **where: Any,
 ) -> Answer | tuple[Answer, int]:
@@ -113,12 +116,12 @@ def command(
     each = EACH in left_out
     if smtlib and not proving:
         raise UsageError("--smtlib needs --prove")
-    if strict and proving:
-        raise UsageError("--strict is about what is derived; leave out --prove")
+    if (strict or bare) and proving:
+        raise UsageError("--strict and --no-assumptions are about what is derived; leave out --prove")
     if proving and (unread := where["network"].unread):
         raise UsageError(f"{unread}; of this module shapes alone are known, which prove nothing")
-    if each and (proving or strict or alone or gauge != OWN or len(left_out) > 1):
-        others = "--prove, --strict, --table-only, --gauge and other names"
+    if each and (proving or strict or bare or alone or gauge != OWN or len(left_out) > 1):
+        others = "--prove, --strict, --no-assumptions, --table-only, --gauge and other names"
         raise UsageError(f"--without {EACH} is a search of its own; leave out {others}")
     if alone and proving:
         raise UsageError("--table-only prints no proof; leave out --prove")
@@ -141,7 +144,7 @@ def command(
     if proving:
         above = partial(brief, more=MORE, why=why, exponents=exponents) if form == TERMINAL else None
         return _prove(configurations, gauge, smtlib, above)
-    found, codes = _derive(configurations, gauge, strict)
+    found, codes = _derive(configurations, gauge, strict or bare, bare)
     ds = [x for x in found if isinstance(x, Derivation)]
     groups = [ds] if all(alike(ds[0], d) for d in ds[1:]) else [[d] for d in ds]
     answer = [x.document() if isinstance(x, Derivation) else x for x in found]
@@ -163,7 +166,7 @@ def _form() -> str:
 
 
 def _derive(
-    configurations: Sequence[Configuration], gauge: str, strict: bool
+    configurations: Sequence[Configuration], gauge: str, strict: bool, bare: bool
 ) -> tuple[list[Derivation | Document], list[int]]:
     """Derivations, a record where there is none, and exit codes."""
     found, codes = list[Derivation | Document](), [0]
@@ -179,7 +182,7 @@ def _derive(
             raise UsageError(d.network.unread)
         left = d.level.lines if d.level is not None else ()
         codes.append(3 if left else 0)
-        if strict and (left or d.assumes):
+        if (strict and left) or (bare and d.assumes):
             why = left[0] if left else f"since it assumes {listed(d.assumes)}"
             line = f"{configuration}: UNDECIDED, {why}"
             click.echo(f"scalecalc: {line}", err=True)

@@ -22,6 +22,7 @@ import click
 from scaling_algebra import files, limits
 from scaling_algebra.documents import CSV, FORMATS, Document, format_of, render
 from scaling_algebra.errors import UsageError, unknown_name
+from scaling_algebra.recipes.files import HUGGING_FACE
 from scaling_algebra.spec.axes import REGIMES
 from scaling_algebra.spec.configuration import (
     DEFAULT_ARCHITECTURE,
@@ -247,13 +248,19 @@ def network_options(default: str = DEFAULT_ARCHITECTURE) -> Callable[[Command], 
     )
 
 
-def traced() -> Any:
-    """The module that ``--model`` names; None where there is none."""
+def configuration() -> Path | None:
+    """The file that ``--model hf:FILE`` names, if it does."""
+    name = click.get_current_context().meta.get(TRACED)
+    return Path(name.removeprefix(HUGGING_FACE)) if isinstance(name, str) and name.startswith(HUGGING_FACE) else None
+
+
+def traced(*more: str) -> Any:
+    """The module that ``--model`` names; None where there is none. ``more``: sizes, beside those in the arguments."""
     context = click.get_current_context(silent=True)
     if context is None or context.meta.get(TRACED) is None:
         return None
     if isinstance(name := context.meta[TRACED], str):
-        context.meta[TRACED] = importlib.import_module(TRACING).read(name, list(map(str, context.params.values())))
+        context.meta[TRACED] = importlib.import_module(TRACING).read(name, [*map(str, context.params.values()), *more])
     return context.meta[TRACED]
 
 
@@ -307,8 +314,16 @@ GIVEN = click.option(
 STRICT = click.option(
     "--strict",
     is_flag=True,
-    help="Only what is certified, without assumptions: no numbers and exit code 3 where a size is undecided, or where "
-    "the answer assumes more than counting powers: of moe with --strict none, since its gates are held (--why).",
+    help="Only what is certified: no numbers and exit code 3 where a size is undecided, exit code 2 where a module "
+    "cannot be read. recipe: exit code 1 where numbers are of the nearest ray, since that between the sizes has none.",
+)
+
+
+UNASSUMING = click.option(
+    "--no-assumptions",
+    "bare",
+    is_flag=True,
+    help="Nothing that assumes more than counting powers: of moe nothing, since its gates are held (derive --why).",
 )
 
 

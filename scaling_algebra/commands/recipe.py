@@ -18,14 +18,17 @@ from .options import (
     GAUGE,
     OPTIMIZER,
     READOUT_INIT,
+    STRICT,
     Answer,
     PathType,
     chosen,
+    configuration,
     examples,
     network_options,
     options,
     parameterization,
     printed,
+    traced,
 )
 
 ENDINGS = {"toml": ".toml", "python": ".py"}
@@ -69,13 +72,7 @@ ALONE = ("optimizer", "hold", "batch", "tokens", "base", "axes", "experts", "for
 )
 @click.option("--axes", metavar="B,T", help="Without sizes: what changes, batch B, tokens T, or both.")
 @click.option("--experts", is_flag=True, help="Without sizes: also by what an expert under top-K differs, in K/M.")
-@options(network_options("the Transformer above"), READOUT_INIT, GAUGE)
-@click.option(
-    "--strict",
-    is_flag=True,
-    help="Only what is certified, under its assumptions: no numbers and exit code 3 where a size is undecided; exit "
-    "code 1 where the ray has none, as from N=64,N_e=64,M=4 to N=512,N_e=64,M=4, and numbers are of the nearest ray.",
-)
+@options(network_options("the Transformer above"), READOUT_INIT, GAUGE, STRICT)
 @printed(ENDINGS)
 def command(
     base: str | None,
@@ -111,7 +108,9 @@ def command(
         return horizon(where["optimizer"], held, axes, batch, tokens, base, experts)
     if axes is not None or experts:
         raise UsageError("--axes and --experts are about batch and tokens without sizes; leave them out")
-    start, end = _side("base", base, base_hf), _side("target", target, target_hf)
+    start = _side("base", base, base_hf or (configuration() if base is None else None))
+    end = _side("target", target, target_hf)
+    traced(f"L={end.sizes.get('L', 0) - start.sizes.get('L', 0)}")
     where |= {name: {**start.values.get(name, {}), **values(name, where[name])} or None for name in TUNED}
     where |= {"batch": change("batch", batch), "tokens": change("tokens", tokens)}
     where |= {"hold": held, "network": chosen(architecture, network), "strict": strict}

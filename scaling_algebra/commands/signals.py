@@ -9,7 +9,7 @@ from scaling_algebra.documents import Document
 from scaling_algebra.solver.derivation import signals
 from scaling_algebra.spec.configuration import Configuration
 
-from .options import COMPLETED, STRICT, Count, configured, examples, printed
+from .options import COMPLETED, UNASSUMING, Count, configured, examples, printed
 
 
 @click.command(
@@ -26,12 +26,12 @@ from .options import COMPLETED, STRICT, Count, configured, examples, printed
 @click.option(
     "--quantity", "names", multiple=True, metavar="NAME", help="Only this quantity (may be repeated).", **COMPLETED
 )
-@STRICT
+@UNASSUMING
 @printed()
-def command(configuration: Configuration, steps: int, names: tuple[str, ...], strict: bool) -> Document:
+def command(configuration: Configuration, steps: int, names: tuple[str, ...], bare: bool) -> Document:
     """Print the exponent of every named quantity at t = 0, 1, ..., each certified exact.
 
-    An exponent without a certificate is printed as undecided; with --strict also one that rests on an assumption.
+    An exponent without a certificate is printed as undecided; with --no-assumptions one that assumes more is, too.
     """
     sizes = signals(configuration, steps=steps, quantities=names or None)
-    return (sizes.strict() if strict else sizes).document()
+    return (sizes.without_assumptions() if bare else sizes).document()

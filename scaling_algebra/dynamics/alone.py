@@ -1,4 +1,4 @@
-"""Runs in which one tensor or one signal alone changes: the pieces of a sum over experts.
+"""Runs in which one tensor or one signal alone changes, the pieces of a sum over experts; gradients of one loss alone.
 
 Law: with F(W, h) a function of the tensors W and of the signals h that enter, the piece of x is F where x alone has its
 present value, minus F where all have their initial ones. Every domain reads it by its own rules of change.
@@ -14,7 +14,7 @@ from typing import Any
 from scaling_algebra.counting.signals import Signal
 from scaling_algebra.spec.networks.language import Factor
 
-from .run import Increment, TrainingRun, Which
+from .run import Increment, Modes, TrainingRun, Which
 
 
 class _Alone(TrainingRun):
@@ -48,14 +48,58 @@ def alone(run: TrainingRun, changing: str, outside: Collection[str]) -> Any:
         changing: the role of a tensor, or a signal that comes from outside.
         outside: signals that keep their initial values, but for that one.
     """
-    one: Any = copy(run)
-    one.__class__ = _KINDS.setdefault(type(run), type(f"Alone{type(run).__name__}", (_Alone, type(run)), {}))
+    one = _copied(run, _Alone)
     one.context = replace(run.context, ledger=run.ledger, name=f"{run.context.name} alone {changing}", certified=_none)
     one.whole, one.changing, one.outside = run, changing, frozenset(outside)
     return one
 
 
-_KINDS: dict[type, type] = {}
+class _ByLoss(TrainingRun):
+    """Mixed into the class of a run: the values of the whole run, and gradients of one loss alone."""
+
+    whole: TrainingRun
+    loss: str
+
+    def value(self, signal: str, t: int) -> Signal:
+        return self.whole.value(signal, t)
+
+    def change(self, signal: str, t: int) -> Signal:
+        return self.whole.change(signal, t)
+
+    def gradient(self, signal: str, t: int, modes: Modes | None = None, via: str = "") -> Signal:
+        key = ("gradient", signal, t, tuple(sorted((modes or {}).items())), via)
+        return self.kept(key, f"d{self.loss}/d{signal}@{t}", lambda: self._gradient(signal, t, modes or {}, via))
+
+    def _gradient(self, signal: str, t: int, modes: Modes, via: str) -> Signal:
+        if self.network.consumers(signal) or signal == self.loss:
+            passed: Signal = super()._gradient(signal, t, modes, via)  # type: ignore[misc]
+            return passed
+        return self.algebra.nothing(self.network.signals[signal])
+
+    def _updates(self, role: str, t: int) -> list[Increment]:
+        return self.whole._updates(role, t)
+
+
+def by_loss(run: TrainingRun, loss: str) -> Any:
+    """A run of the same kind with the same values, and gradients of one loss alone."""
+    one: Any = copy(run)
+    one.__class__ = _KINDS.setdefault(
+        (_ByLoss, type(run)), type(f"ByLoss{type(run).__name__}", (_ByLoss, type(run)), {})
+    )
+    one.context = replace(run.context, ledger=run.ledger, name=f"{run.context.name} by {loss}", start=None)
+    one.whole, one.loss = run, loss
+    return one
+
+
+def _copied(run: TrainingRun, mixed: type) -> Any:
+    """A copy of a run, with a class mixed into its own."""
+    one: Any = copy(run)
+    kind = f"{mixed.__name__[1:]}{type(run).__name__}"
+    one.__class__ = _KINDS.setdefault((mixed, type(run)), type(kind, (mixed, type(run)), {}))
+    return one
+
+
+_KINDS: dict[tuple[type, type], type] = {}
 """The class of such a run, for every class of runs."""
 
 

@@ -68,7 +68,7 @@ class Answer:
     high: Fraction | None = field(default=None, compare=False)
     assumes: frozenset[str] = field(default=frozenset(), compare=False)
 
-    def strict(self) -> Answer:
+    def without_assumptions(self) -> Answer:
         """The answer, undecided where it rests on more than counting powers."""
         if not self.decided or not self.assumes:
             return self

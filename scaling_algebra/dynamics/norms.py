@@ -7,7 +7,7 @@ which little happens, for what a norm may take away).
 from __future__ import annotations
 
 from scaling_algebra.counting.signals import Scalar, Signal
-from scaling_algebra.spec.networks.language import Function, Network, Product, Statement
+from scaling_algebra.spec.networks.language import Function, Network, Product, Statement, Sum
 
 from .functions import Entrywise
 from .run import BeyondPowerCounting, Modes, TrainingRun, Which
@@ -69,7 +69,7 @@ class Norm:
 
 
 class Direction(Entrywise):
-    """A norm along an index that does not grow, of independent entries that meet others than their own.
+    """A norm along an index that does not grow, of entries that meet others than their own, or functions of them.
 
     Law: y = x / r is odd and of degree zero in finitely many entries of x, and r is as random as they are; so y is
     (x + x^3 + ...) / r with generic coefficients. A change and a gradient lose what is along x: a share of what is
@@ -109,12 +109,13 @@ DIRECTION = Direction()
 def of_few_entries(tr: TrainingRun, s: Function) -> bool:
     """The index that a norm goes along does not grow, and its output meets only entries that are independent of it.
 
-    Law: x is what a tensor makes; every sum over the index is of y and of signals that this tensor has no part in.
+    Law: x is what a tensor makes, perhaps times constants; every sum over the index is of y and of signals that this
+    tensor has no part in, or of functions of y, which meet y without an identity as that of sum y^2.
     """
-    producer = tr.network.producer(s.inputs[0].name)
-    if s.kind.centres or tr.grows(s.over) or not (isinstance(producer, Product) and producer.tensor):
+    role = _drawn(tr.network, s.inputs[0].name)
+    if s.kind.centres or tr.grows(s.over) or not role:
         return False
-    return _meets_others(tr.network, s.out, tr.network.signals[s.out].index(s.over), producer.tensor.name)
+    return _meets_others(tr.network, s.out, tr.network.signals[s.out].index(s.over), role)
 
 
 def _perhaps_negative(tr: TrainingRun, s: Function, change: Signal, outgrown: bool, t: int) -> Signal:
@@ -153,6 +154,15 @@ def over(tr: TrainingRun, s: Function, signal: Signal, t: int) -> Signal:
     return tr.algebra.scaled(signal, divisor(tr, s, t))
 
 
+def _drawn(network: Network, signal: str) -> str:
+    """The tensor that makes a signal, perhaps times constants; "" if there is none."""
+    producer = network.producer(signal)
+    if not isinstance(producer, Product) or producer.tensor:
+        return producer.tensor.name if isinstance(producer, Product) and producer.tensor else ""
+    learned = [x.name for x in producer.factors if network.tensors_of(x.name)]
+    return _drawn(network, learned[0]) if len(learned) == 1 else ""
+
+
 def _meets_others(network: Network, signal: str, at: int, role: str) -> bool:
     """Every sum over an index of a signal is of products with signals that a tensor has no part in.
 
@@ -161,9 +171,15 @@ def _meets_others(network: Network, signal: str, at: int, role: str) -> bool:
         role: the tensor.
     """
     for s, k in network.consumers(signal):
-        if not isinstance(s, Product):
+        if isinstance(s, Function) and s.kind.kind == "entrywise":
+            continue
+        if isinstance(s, Function):
             return False
-        letter = s.factors[k].letters[at]
+        letter, out = s.inputs[k].letters[at], network.signals[s.out]
+        if isinstance(s, Sum):
+            if not _meets_others(network, s.out, out.index(letter), role):
+                return False
+            continue
         others = [x.name for j, x in enumerate(s.factors) if j != k and letter in x.letters]
         if any(role in network.tensors_of(x) for x in others):
             return False

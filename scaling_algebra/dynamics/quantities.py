@@ -15,7 +15,16 @@ from scaling_algebra.errors import UsageError, unknown_name
 from scaling_algebra.spec.networks.indices import spreading
 from scaling_algebra.spec.networks.language import Function, Mode, Network, Product, Statement
 from scaling_algebra.spec.networks.library import MOE_BLOCK
-from scaling_algebra.spec.networks.roles import Adjoint, adjoints, first_layer, forks, one_layer, pathways
+from scaling_algebra.spec.networks.roles import (
+    Adjoint,
+    adjoints,
+    first_layer,
+    forks,
+    gradient_name,
+    met_first,
+    one_layer,
+    pathways,
+)
 from scaling_algebra.spec.networks.sums import ExpertSum, experts
 from scaling_algebra.spec.networks.terms import written_out
 from scaling_algebra.spec.optimizers import Trained
@@ -71,6 +80,12 @@ class Run(Protocol):
         """The same run if one tensor or signal alone changes: other tensors keep their initial values, and of the
         signals that come from ``outside`` the others do."""
 
+    def by(self, loss: str) -> Run:
+        """The same run, with gradients of one loss alone: of the output, or of a loss beside it."""
+
+    def weighed(self, loss: str, signal: str, t: int) -> Any:
+        """The gradient of a loss beside the output at a signal, over the size of that of the output."""
+
     def decaying(self) -> Run:
         """The same run, relative to initial values that do not decay."""
 
@@ -101,7 +116,8 @@ def quantities(network: Network = MOE_BLOCK) -> dict[str, Quantity]:
     Raises:
         UsageError: two have one name.
     """
-    entries = [*_forward(network), *_pathways(network), *_aggregates(network), *_backward(network), *_sizes(network)]
+    entries = [*_forward(network), *_pathways(network), *_aggregates(network), *_backward(network), *_beside(network)]
+    entries += _sizes(network)
     named: dict[str, Quantity] = {}
     for q in entries:
         if named.setdefault(q.name, q) is not q:
@@ -355,6 +371,28 @@ def _gradient(network: Network, adjoint: Adjoint, suffix: str, modes: Mapping[st
     path = f" through {adjoint.via}" if adjoint.via else ""
     formula = f"df/d{adjoint.signal}{path}" + (f" with {statement}" if statement else "")
     return Quantity(name, formula, lambda run, t: run.gradient(adjoint.signal, t, modes, adjoint.via))
+
+
+def _beside(network: Network) -> list[Quantity]:
+    """Gradients by each loss beside the output where they meet a tensor first, beside those by the output."""
+    entries: dict[str, Quantity] = {}
+    for loss in network.losses:
+        for x in met_first(network, loss):
+            for of in (network.output, loss):
+                name = f"{gradient_name(network, x)}.by-{of}"
+                entries[name] = Quantity(name, f"d{of}/d{x}", _by(of, x))
+            entries[f"{name}.relative"] = Quantity(
+                f"{name}.relative", f"d{loss}/d{x} / |d{network.output}/d{x}|", _weighed(loss, x)
+            )
+    return [*entries.values()]
+
+
+def _by(loss: str, x: str) -> Reading:
+    return lambda run, t: run.by(loss).gradient(x, t)
+
+
+def _weighed(loss: str, x: str) -> Reading:
+    return lambda run, t: run.weighed(loss, x, t)
 
 
 def _sizes(network: Network) -> list[Quantity]:

@@ -15,9 +15,11 @@ from itertools import zip_longest
 
 from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import EntrySize, Scalar, Signal
+from scaling_algebra.spec.desiderata import HORIZON
 from scaling_algebra.spec.networks.language import Function, Product, Statement
+from scaling_algebra.spec.networks.roles import gradient_name
 
-from .alone import alone
+from .alone import alone, by_loss
 from .norms import over
 from .rules import rule
 from .run import Increment, Modes, TrainingRun
@@ -102,6 +104,32 @@ class Trajectory(TrainingRun):
         """The run in which one tensor, or one of the signals that come from outside, alone changes."""
         run: Trajectory = alone(self, changing, outside)
         return run
+
+    def by(self, loss: str) -> Trajectory:
+        """The same run, with gradients of one loss alone: of the output, or of a loss beside it."""
+        run: Trajectory = self.ledger.remembered((self.context.name, "by", loss), lambda: by_loss(self, loss))
+        return run
+
+    def weighed(self, loss: str, signal: str, t: int) -> Signal:
+        """The gradient of a loss beside the output at a signal, over the largest of that of the output in the first
+        updates.
+
+        Raises:
+            Exhausted: that size is not certified.
+        """
+        main, sizes = self.by(self.network.output), list[int]()
+        for k in range(max(t, HORIZON) + 1):
+            size = self.context.certified(f"{gradient_name(self.network, signal)}.by-{self.network.output}", k)
+            whole = main.gradient(signal, k) if size is None else None
+            if whole is not None and not whole.zero:
+                size = self.algebra.rms(whole)
+                if size is None or not self.algebra.certified(whole):
+                    raise Exhausted
+            sizes += [] if size is None else [size]
+        if not sizes:
+            return self.algebra.nothing(self.network.signals[signal])
+        size = max(sizes, key=self.algebra.value)
+        return self.algebra.scaled(self.by(loss).gradient(signal, t), Scalar(f"1/rms of df/d{signal}", -size))
 
     def decaying(self) -> Trajectory:
         """The same run, with weight decay as one more step of every tensor along itself."""

@@ -248,6 +248,10 @@ class FormTrajectory(Trajectory):
         """Raises Exhausted: the quotient of two maxima of forms is none."""
         raise Exhausted
 
+    def weighed(self, loss: str, signal: str, t: int) -> Signal:
+        """Raises Exhausted: the quotient of two maxima of forms is none."""
+        raise Exhausted
+
     def bounds(self, quantity: Quantity, t: int) -> Bounds:
         """Forms of the size of a quantity.
 

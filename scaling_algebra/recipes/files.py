@@ -18,6 +18,8 @@ from scaling_algebra.spec.axes import about
 
 from .sizes import read_sizes
 
+HUGGING_FACE = "hf:"
+"""Before the name of a configuration that stands for a model."""
 VALUES = ("lr", "eps", "std", "decay")
 """Settings that may be tuned at the base."""
 

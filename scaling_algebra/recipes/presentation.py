@@ -68,7 +68,9 @@ def _next_terms(answer: NextTerms) -> Iterator[Block]:
     if len(terms) > _SHOWN:
         notes.append(f"{len(terms) - _SHOWN} smaller terms are left out")
     if answer.unknown:
-        notes.append(f"not known of {', '.join(answer.unknown)}")
+        few = ", ".join(answer.unknown[:_SHOWN])
+        more = len(answer.unknown) - _SHOWN
+        notes.append(f"not known of {few}{f' and {more} more' if more > 0 else ''}")
     yield Lines.of(*map(literal, notes), listed=True)
 
 

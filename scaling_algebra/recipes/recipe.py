@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
@@ -45,8 +45,8 @@ WHAT = ("multiplier", *TUNED)
 TOWARDS = Fraction(1, 4), Fraction(1, 2), Fraction(1)
 """Shares of the way from a ray that has no parameterization to the one on which all axes grow alike."""
 
-VECTORS = ("gain", "final_gain", "bias")
-"""Roles that start at one or zero at every size: an init std for all tensors is not theirs."""
+BIAS = "bias"
+"""The biases of the Transformer, which its equations have as maps of one constant."""
 _WORK = 50_000
 """Nodes of matching searches for a signal that grows."""
 
@@ -183,6 +183,7 @@ def recipe(
     hold: Sequence[str] | None = None,
     gauge: str = OWN,
     strict: bool = False,
+    starts: Collection[str] | None = None,
     **where: Unpack[Where],
 ) -> Recipe:
     """The numbers to set at a target size, from those tuned at a base size.
@@ -196,6 +197,7 @@ def recipe(
         hold: names of those, for each optimizer that has them; ``horizon`` says which by default.
         gauge: one of ``GAUGES``; what is tuned at the base is meant in it.
         strict: no numbers that are not certified.
+        starts: tensors that keep their start, of which one ``std`` for all says nothing; by default gains and biases.
         where: ``architecture`` or ``network`` for another model than the Transformer, a tuple of networks for the kinds
             of layers of one model; ``readout_init``, ``epsilon``.
 
@@ -219,7 +221,8 @@ def recipe(
     before, after, derivations, instead, missing = _powers(going, networks, optimizer, parameterization, gauge, where)
     rules = {role: d.optimizer.of(role) for d in derivations for role in d.network.tensors}
     tuned = {"multiplier": None, "init_std": std, "lr": lr, "eps": eps, "decay": decay}
-    values = {what: _tuned("std" if what == "init_std" else what, given, rules) for what, given in tuned.items()}
+    alike = {role for d in derivations for role in _alike(d.network)} if starts is None else starts
+    values = {what: _tuned(what, given, rules, alike if what == "init_std" else ()) for what, given in tuned.items()}
     names = ", ".join(dict.fromkeys(rule.name for rule in rules.values()))
     if eps is not None and not any(rule.epsilon for rule in rules.values()):
         raise UsageError(f"{names} has no epsilon that is tuned; leave out eps")
@@ -269,15 +272,26 @@ def _followed(t: TensorScaling) -> dict[str, Power | None]:
     return {"multiplier": t.multiplier, "init_std": t.init_std, "lr": t.lr, "eps": t.eps or Power(), "decay": decay}
 
 
-def _tuned(label: str, given: float | Tuned | None, rules: Mapping[str, Optimizer]) -> dict[str, float]:
-    """Values by role; the name of an optimizer stands for what it trains, the empty name for every other role.
+def _alike(network: Network) -> list[str]:
+    """Gains, biases and scalars, which nothing is summed with: all their entries start at one value at every size."""
+    vectors = [
+        r for r, t in network.tensors.items() if not t.fan_in and sum(network.axes[x] != "L" for x in t.letters) < 2
+    ]
+    return [*vectors, *({BIAS} & network.tensors.keys())]
+
+
+def _tuned(
+    what: str, given: float | Tuned | None, rules: Mapping[str, Optimizer], alike: Collection[str]
+) -> dict[str, float]:
+    """Values by role; the name of an optimizer stands for what it trains, the empty name for every other role; none for
+    those that start ``alike``.
 
     Raises:
         UsageError: a role that the model lacks, or no positive finite number.
     """
     if given is None:
         return {}
-    values = dict(given) if isinstance(given, Mapping) else {"": given}
+    values, label = dict(given) if isinstance(given, Mapping) else {"": given}, "std" if what == "init_std" else what
     every = {role: [role] for role in rules}
     for role, rule in rules.items():
         for name in {rule.name, rule.name.partition(":")[0]}:
@@ -285,14 +299,12 @@ def _tuned(label: str, given: float | Tuned | None, rules: Mapping[str, Optimize
     check_names(f"tensor in {label}", map(str, filter(None, values)), every)
     for name in [name for name in values if name and name not in rules]:
         value = values.pop(name)
-        values = {role: value for role in every[name] if label != "std" or role not in VECTORS} | values
+        values = {role: value for role in every[name] if role not in alike} | values
     for role, value in values.items():
-        if label == "std" and role in VECTORS:
-            raise UsageError(f"{role} starts at the same value at every size; leave out its std")
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < limits.SIZE:
             what = f"{label} of {role}" if role else label
             raise UsageError(f"{what} is {shown(value)}; give a positive number up to 1e9")
-    rest = {role: values[""] for role in rules if label != "std" or role not in VECTORS} if "" in values else {}
+    rest = {role: values[""] for role in rules if role not in alike} if "" in values else {}
     return rest | values
 
 

@@ -186,9 +186,12 @@ class Signals(Rendered):
     steps: int
     quantities: Mapping[str, tuple[Answer, ...]]
 
-    def strict(self) -> Signals:
+    def without_assumptions(self) -> Signals:
         """The signals, undecided where an exponent rests on more than counting powers."""
-        return replace(self, quantities={name: tuple(a.strict() for a in row) for name, row in self.quantities.items()})
+        return replace(
+            self,
+            quantities={name: tuple(a.without_assumptions() for a in row) for name, row in self.quantities.items()},
+        )
 
     @property
     def assumes(self) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from scaling_algebra.dynamics.sparse_routing import sparse
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.desiderata import Structure, horizon
 from scaling_algebra.spec.networks.language import Network, Product
+from scaling_algebra.spec.networks.roles import gradient_name, met_first
 from scaling_algebra.spec.networks.sums import experts
 from scaling_algebra.spec.powers import Power
 
@@ -32,6 +33,7 @@ def layerwise(look: Analysis, structure: Structure) -> dict[str, Power]:
     network, t = look.network, horizon(look.network, structure)
     counts = terms_behind(network, look.ray)
     powers = _multipliers(look, counts, t)
+    powers |= _weights(look, t)
     above = {x: e.aggregation for e in experts(network) for x in e.last if x in structure.exempt}
     for statement in network.linear:
         assert statement.tensor
@@ -71,6 +73,17 @@ def _multipliers(look: Analysis, counts: Mapping[str, Power], t: int) -> dict[st
             power = _aligned(look, counts[multiplier], size(look, statement.out, t), *parts)
             if power is not None:
                 powers[multiplier] = power
+    return powers
+
+
+def _weights(look: Analysis, t: int) -> dict[str, Power]:
+    """Powers of the weights of losses beside the output: their gradients are one over the number of entries, too."""
+    powers: dict[str, Power] = {}
+    for loss in look.network.losses:
+        weight, (x, *_) = look.network.weight(loss), met_first(look.network, loss)
+        count, size = look.network.size(look.network.signals[x]), f"{gradient_name(look.network, x)}.by-{loss}"
+        if (own := _aligned(look, count, _size(look, size, t), -look.point.multipliers[weight])) is not None:
+            powers[weight] = count * own
     return powers
 
 

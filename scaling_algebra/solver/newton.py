@@ -28,6 +28,7 @@ from scaling_algebra.spec.desiderata import Demand, Structure, interventions
 from scaling_algebra.spec.given import NOTHING, Given
 from scaling_algebra.spec.level import CERTIFIED, Level, Open
 from scaling_algebra.spec.networks.language import Network
+from scaling_algebra.spec.networks.roles import gradient_name, met_first
 from scaling_algebra.spec.networks.sums import experts
 from scaling_algebra.spec.optimizers import Trained
 from scaling_algebra.spec.parameterizations import Parameterization
@@ -61,9 +62,11 @@ _LAZY = Fraction(2)
 _ROUNDS = 24
 _SHARED = 3
 """Sizes that may stay undecided before the others climb one rung alone."""
-SHOWN: tuple[tuple[int | None, int | None], ...] = ((8_000, None), (80_000, 200_000), (None, None))
+SHOWN: tuple[tuple[int | None, int | None], ...] = ((8_000, None), (200_000, 400_000), (None, None))
 """Work that bound and witness of one demand may take, and those of all: a little first, then of what is left more."""
-PROPOSED = 300_000
+_ALIKE = 8
+"""Demands in a row that need more, after which the others wait for it, too: what they share is found once."""
+PROPOSED = 600_000
 """Work, in nodes of matching searches, until the layer-wise law is shown to hold but for what is open."""
 _AHEAD = 5_000
 """Nodes of matching searches that one product may take on the update after the horizon."""
@@ -242,9 +245,18 @@ class Solver:
         return self.newton(demands, structure, begin, held)
 
     def aligned(self, structure: Structure = PLAIN) -> dict[str, Fraction]:
-        """The exponents of ``layer_by_layer`` on the ray."""
+        """The exponents of ``layer_by_layer`` on the ray.
+
+        The weight of a loss beside the output is that at which its gradients are one over the number of entries.
+        """
         at_zero = dict.fromkeys(unknowns(self.network), Fraction(0))
-        return at_zero | {name: power.on(self.ray) for name, power in self.layer_by_layer(structure).items()}
+        values = at_zero | {name: power.on(self.ray) for name, power in self.layer_by_layer(structure).items()}
+        for loss in self.network.losses:
+            weight, x = self.network.weight(loss), met_first(self.network, loss)[0]
+            look = self.looked(structure.point(self.network, values | {weight: Fraction(0)}))
+            size = look.quick(f"{gradient_name(self.network, x)}.by-{loss}", 0).size or Fraction(0)
+            values[weight] = self.network.size(self.network.signals[x]).on(self.ray) + size
+        return values
 
     def layer_by_layer(self, structure: Structure = PLAIN) -> dict[str, Power]:
         """The layer-wise law at full alignment: init of the spectral condition, entries of an update 1/fan_in where a
@@ -337,7 +349,7 @@ class Solver:
             if one is None:
                 check(demands, look)
             with self._within(every):
-                demands = [*(d for d in each("deriving", "demands", demands) if not self._shown(d, look, one))]
+                demands = self._not_shown(demands, look, one)
         ahead = self._fresh(look.point).limited(_AHEAD)
         for demand in demands:
             if failure := look_ahead(demand, ahead):
@@ -539,6 +551,15 @@ class Solver:
     def _quickly(self, look: Analysis) -> Analysis:
         """The run on the first rung alone."""
         return look.closely(QUICK[:1])
+
+    def _not_shown(self, demands: Sequence[Demand], look: Analysis, work: int | None) -> list[Demand]:
+        """The demands that bound and witness do not show to be met, with so much work for each."""
+        left, row, asked = list[Demand](), 0, each("deriving", "demands", demands)  # an interrupt says which
+        for d in asked:
+            waits = row == _ALIKE and work is not None
+            row = row if waits else 0 if self._shown(d, look, work) else row + 1
+            left += [d] if row else []
+        return left
 
     def _shown(self, demand: Demand, look: Analysis, work: int | None) -> bool:
         with self._within(work):

@@ -14,7 +14,15 @@ from itertools import combinations
 from typing import Literal
 
 from scaling_algebra.spec.networks.language import Network, Product
-from scaling_algebra.spec.networks.roles import Adjoint, adjoints, forks, one_layer, readouts
+from scaling_algebra.spec.networks.roles import (
+    Adjoint,
+    adjoints,
+    forks,
+    gradient_name,
+    met_first,
+    one_layer,
+    readouts,
+)
 from scaling_algebra.spec.networks.sums import experts
 from scaling_algebra.spec.networks.terms import written_out
 from scaling_algebra.spec.scaling import Point
@@ -111,14 +119,17 @@ def _mup(network: Network, structure: Structure) -> list[Demand]:
     demands: list[Demand] = []
     gates = {s.out for s in network.functions if s.gates}
     for out in (s.out for s in network.statements):
-        if out not in structure.exempt and out not in gates:
+        if out not in structure.exempt and out not in gates and out not in network.aside:
             demands.append(Demand("mu-1", "bounded", (out,), because=f"{out} stays O(1)"))
             if network.learns(out):
                 because = f"the change of {out} is Theta(1)"
                 demands.append(Demand("mu-1", "theta", (f"{out}.change",), because=because))
     for role in network.tensors:
         demands += _of_tensor(network, structure, role)
-    demands += [_of_multiplier(network, multiplier) for multiplier in network.multipliers if network.needs(multiplier)]
+    demands += [_of_weight(network, loss) for loss in network.losses]
+    weights = {network.weight(loss) for loss in network.losses}
+    needed = [x for x in network.multipliers if network.needs(x) and x not in weights]
+    demands += [_of_multiplier(network, multiplier) for multiplier in needed]
     for multiplier in network.opened:
         demands = _instead(network, demands, multiplier)
     for role, tensor in network.tensors.items():
@@ -169,6 +180,14 @@ def _of_multiplier(network: Network, multiplier: str) -> Demand:
     else:
         why = f"the effective update of {scaled[0].out} is Theta(1)"
     return Demand("mu-2", "theta", names, multiplier, why)
+
+
+def _of_weight(network: Network, loss: str) -> Demand:
+    """The demand that fixes the weight of a loss beside the output."""
+    met = met_first(network, loss)
+    names = tuple(f"{gradient_name(network, x)}.by-{loss}.relative" for x in met)
+    why = f"the gradient of {loss} at {' and '.join(met)} is as large as that of {network.output}"
+    return Demand("losses", "theta", names, network.weight(loss), why)
 
 
 def _instead(network: Network, demands: Sequence[Demand], multiplier: str) -> list[Demand]:

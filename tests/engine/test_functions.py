@@ -55,7 +55,7 @@ def test_a_tensor_given_in_full_with_a_scalar_product(tmp_path):
 
 def test_every_answer_names_what_it_assumes():
     linear = placed("h[a] = W1[a,x] data[x]\nf = W2[a] h[a]")
-    assert linear("h", 1).assumes == set() and linear("h", 1).strict().decided
+    assert linear("h", 1).assumes == set() and linear("h", 1).without_assumptions().decided
     assert linear("h.change", 2).assumes == {"generic-constants"}
     for rule, text, name in (
         ("sgd", TANH, "polynomials"),
@@ -67,11 +67,11 @@ def test_every_answer_names_what_it_assumes():
         ("sgd", NETWORKS["BOUNDED_SHARES"], "bounded-logits"),
     ):
         answer = placed(text, rule, point="" if text == TANH else "b.W2=1")("f.change", 1)
-        assert name in answer.assumes and not answer.strict().decided, (rule, text)
+        assert name in answer.assumes and not answer.without_assumptions().decided, (rule, text)
 
 
-def test_strict_answers_are_undecided_where_they_assume():
-    asked = ["--architecture", "mlp", "--ray", "N=1", "--strict"]
+def test_answers_without_assumptions_are_undecided_where_they_assume():
+    asked = ["--architecture", "mlp", "--ray", "N=1", "--no-assumptions"]
     shown = scalecalc("signals", *asked, "--steps", "2", "--format", "json")
     found = json.loads(shown.output)
     told = scalecalc("explain", "f@1", *asked[:-1]).output
@@ -79,6 +79,8 @@ def test_strict_answers_are_undecided_where_they_assume():
     assert found["assumes"] == [] and found["quantities"]["h1"] == ["0", "undecided", "undecided"]
     shown = scalecalc("derive", *asked)
     assert shown.exit_code == 3 and "it assumes generic-constants, first-hermite" in shown.output
+    certified = scalecalc("derive", *asked[:-1], "--strict")
+    assert certified.exit_code == 0 and "certified" in certified.output
 
 
 # two sides ------------------------------------------------------------------------------------------------------

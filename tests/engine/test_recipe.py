@@ -11,6 +11,7 @@ import pytest
 
 from scaling_algebra import Power, UsageError, derive, recipe
 from scaling_algebra.recipes.sizes import read_sizes, through, way
+from scaling_algebra.spec.networks.files import from_toml
 
 from ..shared import scalecalc
 
@@ -59,6 +60,22 @@ def test_values_by_role():
     assert r["hidden"]["init_std"].target is None and r["hidden"]["init_std"].factor == 0.5
     assert r.multipliers["res"].factor == 0.25 and str(r.multipliers["res"].rule) == "L^-1"
     assert "router" not in r.tensors  # no experts, no router
+
+
+def test_one_std_for_all_is_not_that_of_gains_and_biases():
+    """Whatever their names are. One that is named has its own."""
+    text = "h[a] = E[a,x] data[x]\nu[b] = W[b,a] h[a] + c[b] C\nv[b] = m[b] u[b]\nf = U[b] v[b]"
+    axes = 'constants = ["C"]\naxes = { a = "N", b = "N", x = "D" }'
+    mine = from_toml(f"{axes}\nequations = '''{text}'''", "m.toml", "m")
+    r = recipe("N=64", "N=256", network=mine, lr=1e-3, std=0.02)
+    assert {role: r[role]["init_std"].base for role in r.tensors} == dict.fromkeys("EWU", 0.02) | dict.fromkeys("cm")
+    assert recipe("N=64", "N=256", network=mine, std={"m": 1.0})["m"]["init_std"].target == 1
+
+
+def test_the_configuration_that_is_the_model_says_the_base_sizes(tmp_path):
+    (tmp_path / "c.json").write_text('{"model_type": "mixtral"}')
+    wrong = run("--model", f"hf:{tmp_path / 'c.json'}", "--target", "N=64")
+    assert wrong.exit_code == 2 and "c.json has no hidden_size, which is N (width)" in wrong.output
 
 
 def test_batch_and_tokens_multiply():

@@ -301,6 +301,31 @@ def test_models_of_images(kind):
     assert {shapes[f"{x}.weight"] for x in READOUT_OF[kind].split()} == {READOUT}
 
 
+LEAN = image(
+    mixer,
+    {
+        "p": lambda n: nn.Conv2d(3, n, 2, 2, bias=False), "n": lambda n: nn.LayerNorm(n, elementwise_affine=False),
+        "t1": lambda n: linear(4, 8), "t2": lambda n: linear(8, 4), "a": lambda n: linear(n, 2 * n),
+        "b": lambda n: linear(2 * n, n),
+    },
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("build", "inputs", "hidden"),
+    [
+        (LEAN, "p t1 t2", "a b"),
+        (IMAGES["convolutions"], "layers.0 norms.0 norms.1 norms.2", HIDDEN_OF["convolutions"]),
+    ],
+    ids=["mixer", "convolutions"],
+)
+def test_models_of_images_are_certified(build, inputs, hidden):
+    d = derive(ray="N=1", optimizer="adamw", parameterization="mup", network=traced(build).network)
+    found = {(re.sub(r"\.(weight|bias)$", "", role), str(t.init_std), str(t.lr)) for role, t in d.tensors.items()}
+    wanted = {*((x, *INPUT) for x in inputs.split()), *((x, *HIDDEN) for x in hidden.split()), ("c", *READOUT)}
+    assert d.level.certified and found == wanted
+
+
 @pytest.mark.parametrize("kind", RECURRENT)
 def test_recurrent_layers(kind):
     model = traced(RECURRENT[kind])

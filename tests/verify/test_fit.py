@@ -280,6 +280,19 @@ def test_a_slope_a_whole_power_from_all_that_the_engine_has_is_refuted(rest, ver
     assert judge(logged_as(lambda n: 1 / n, noise=0.02), {"h1": 0}, powers=lambda *_: known).rows[0].verdict is verdict
 
 
+@pytest.mark.parametrize(("network", "verdict"), [("moe-rmsnorm", Verdict.INCONCLUSIVE), ("moe", Verdict.REFUTED)])
+def test_what_a_norm_cancels_is_larger_where_gates_move(network, verdict):
+    """As g1.expert.A6.2 of muP in II at t = 1: n^-2 with held gates, n^(-3/2) in training. What is smaller, what is
+    before training, and a network without norms are judged as before."""
+    asked = signals(
+        regime="II", optimizer="sgd", parameterization="sp", architecture=network, quantities=["g3i"], steps=1
+    )
+    for t, power, expected in ((1, 1, verdict), (0, 1, Verdict.REFUTED), (1, -2, Verdict.REFUTED)):
+        size = asked.quantities["g3i"][t].size + power
+        rows = [{**x, "quantity": "g3i", "step": t} for x in logged_as(lambda n, p=float(size): n**p, noise=0.02)]
+        assert judge(rows, asked).rows[0].verdict is expected, (t, power)
+
+
 @pytest.mark.parametrize(
     ("divisor", "verdict"),
     [(lambda n: (0.02 + 50 / n) ** 0.5, Verdict.INCONCLUSIVE), (lambda n: n**-1.5, Verdict.REFUTED)],

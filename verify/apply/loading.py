@@ -12,8 +12,9 @@ from inspect import signature
 from typing import Any
 
 from scaling_algebra.errors import unknown_name
+from scaling_algebra.recipes.files import HUGGING_FACE
 from scaling_algebra.recipes.sizes import read_sizes
-from scaling_algebra.verify.tracing.sources import BESIDE, HUGGING_FACE, build_of, function_of
+from scaling_algebra.verify.tracing.sources import BESIDE, build_of, function_of
 
 from .checking import check_model
 

@@ -150,7 +150,7 @@ def joined(readings: Sequence[Traced]) -> Traced:
 
 
 def _numbers(base: Any, target: Any, given: Mapping[str, Any], networks: Sequence[Network]) -> Recipe:
-    asked = {"optimizer": "adamw", **given, "network": tuple(networks)}
+    asked = {"optimizer": "adamw", **given, "network": tuple(networks), "starts": ()}
     try:
         numbers = recipe(base, target, **asked)
     except Infeasible as error:  # a derived epsilon may stand in the way

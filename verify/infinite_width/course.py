@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from scaling_algebra.errors import UsageError
 from scaling_algebra.solver.derivation import Derivation
 from scaling_algebra.spec.networks.language import DATA
 from scaling_algebra.verify.networks.scales import FIXED_SIZES
@@ -29,6 +30,10 @@ class Descent:
     def of(cls, derivation: Derivation, steps: int, lr: float, samples: int, loss: str, seed: int = 0) -> Descent:
         """Inputs of unit length, drawn at random; targets 1, -1, 1, ..."""
         network = derivation.network
+        if network.losses:
+            raise UsageError(
+                f"{network.name} has losses beside the output ({', '.join(network.losses)}): no limit of it"
+            )
         shape = [FIXED_SIZES[network.axes[x]] for x in network.signals[DATA]]
         x = np.random.default_rng([5, seed]).standard_normal((samples, *shape))
         x /= np.linalg.norm(x, axis=-1, keepdims=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -12,8 +12,9 @@ from types import EllipsisType
 import numpy as np
 
 from scaling_algebra.errors import UsageError, shown
-from scaling_algebra.solver.derivation import Signals
+from scaling_algebra.solver.derivation import Derivation, Signals
 from scaling_algebra.spec.networks.language import Network
+from scaling_algebra.spec.networks.library import moving
 
 from .arguments import beyond
 from .claims import Claim
@@ -24,6 +25,7 @@ from .measurement import Measurement, Prediction
 from .mixtures import DEEP, SEEN, TRACE, Powers, powers_below, share
 from .report import INTERRUPTED, REQUIRED, Report, ReportRow
 
+HELD = "a norm cancels what gates held at mean and slope (assumption B2) leave alike; they move"
 QUOTIENT = ".normalised"
 """The ending of the name of a quantity that is another one, seed by seed, over the size of what that reads."""
 
@@ -54,15 +56,16 @@ def judge(
     """
     if not 0 <= required <= 1:
         raise UsageError(f"required is {shown(required)}; give a share from 0 to 1")
-    ray = None
+    ray, moved = None, None
     if isinstance(prediction, Signals):
         derivation = prediction.derivation
         ray, network, powers = derivation.ray, network or derivation.network, powers or derivation.analysis().powers
+        moved = _moved(derivation)
     m = measurement if isinstance(measurement, Measurement) else logged(measurement, ray)
     by_quantity = exponents(prediction, m.steps)
     for claim in claims:
         claim.check(m.names or by_quantity, m.steps)
-    rule = _Judge(m, by_quantity, spacing_of(m), powers, network, below_floor(m), direct)
+    rule = _Judge(m, by_quantity, spacing_of(m), powers, network, below_floor(m), direct, moved)
     measured = set(m.names)
     cells = [(q, t, p) for q, row in by_quantity.items() if q in measured for t, p in enumerate(row[: m.steps + 1])]
     cells = [cell for cell in cells if not m.logged or cell[:2] in m.values]
@@ -91,6 +94,7 @@ class _Judge:
 
     Attributes:
         spoilt: relative distance from float64 of what rounding spoils.
+        moved: bounds of the same quantities where gates that the prediction holds move; None where it holds none.
         fits: of the quantities judged so far.
     """
 
@@ -101,6 +105,7 @@ class _Judge:
     network: Network | None
     spoilt: Mapping[tuple[str, int], float]
     direct: Container[str]
+    moved: Callable[[str], Fraction | None] | None = None
     fits: dict[tuple[str, int], Fit] = field(default_factory=dict)
 
     def predicted(self, quantity: str, step: int) -> Fraction | None:
@@ -146,7 +151,11 @@ class _Judge:
             doubt = f"n^({predicted}) may lie below a larger next power; larger sizes"
         elif self.powers and parts and not any(self._refuted(part, step) for part in parts):
             doubt = f"neither {parts[0]} nor {parts[1]}, of which it is the quotient, is refuted; larger sizes"
-        return "" if doubt and self._elsewhere(quantity, step) else doubt
+        if doubt and self._elsewhere(quantity, step):
+            return ""
+        if doubt or not self.moved or not step or measured.low <= predicted or quantity.endswith(QUOTIENT):
+            return doubt
+        return HELD if self.moved(quantity) is None else ""
 
     def _elsewhere(self, quantity: str, step: int) -> bool:
         """Between any two neighbouring sizes the slope lies a whole power from all that the engine has, up to drift."""
@@ -183,6 +192,17 @@ class _Judge:
         if self.m.exact:
             checks.append(floor(self.m))
         return checks
+
+
+def _moved(d: Derivation) -> Callable[[str], Fraction | None] | None:
+    """The bounds of a run with the held gates in its dynamics: what a norm takes away of terms with one gate it leaves
+    of those whose gates moved apart."""
+    network = moving(d.network) if d.network.norms else d.network
+    return (
+        None
+        if network == d.network
+        else replace(d, configuration=d.configuration.but(network=network)).analysis().upper
+    )
 
 
 def fit_of(m: Measurement, quantity: str, step: int) -> Fit:

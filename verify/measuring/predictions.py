@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from scaling_algebra.solver.derivation import Derivation, Signals
-from scaling_algebra.spec.networks.language import Function, Network
-from scaling_algebra.spec.networks.library import ARCHITECTURES, MOE_BLOCK
+from scaling_algebra.spec.networks.library import moving
 
 
 def predicted_signals(d: Derivation, steps: int) -> Signals:
@@ -20,14 +19,4 @@ def as_trained(d: Derivation) -> Derivation:
     B2 of MSSP paper, J.2) would change exponents: where there are more experts than neurons."""
     if d.ray["M"] <= d.ray["N"]:
         return d
-    return replace(d, configuration=d.configuration.but(network=live(d.network)))
-
-
-def live(network: Network) -> Network:
-    """The network with its held gates in the dynamics."""
-    if network == MOE_BLOCK:
-        return ARCHITECTURES["moe-sigmoid"]
-    if not any(s.held for s in network.functions):
-        return network
-    trained = [replace(s, name="sigmoid") if isinstance(s, Function) and s.held else s for s in network.statements]
-    return replace(network, name=f"{network.name}-sigmoid", statements=tuple(trained))
+    return replace(d, configuration=d.configuration.but(network=moving(d.network)))

@@ -74,7 +74,7 @@ class Wanted:
 
     def __init__(self, network: Network) -> None:
         self.network = network
-        self.above: dict[str, frozenset[str]] = {network.output: frozenset()}
+        self.above: dict[str, frozenset[str]] = dict.fromkeys((network.output, *network.losses), frozenset())
         for s in reversed(network.statements):
             for k, x in enumerate(s.inputs):
                 self.above[x.name] = self.above.get(x.name, frozenset()) | self.roles(s, k)
@@ -109,6 +109,7 @@ class Moment:
     Attributes:
         now, start: W_t and W_0 by role. noise: of this step.
         first: the state before the first update, if this is another one.
+        loss: the output, or a loss beside it, whose gradients alone these are; empty for their sum.
     """
 
     model: TorchNetwork
@@ -117,6 +118,7 @@ class Moment:
     start: Weights
     noise: Signals
     first: Moment | None = None
+    loss: str = ""
     known: dict[tuple[Any, ...], Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -238,7 +240,8 @@ class Moment:
         """All parts of the gradient at a signal that are wanted."""
         uses = [(self.wanted.roles(*use), self._through(*use)) for use in self.network.consumers(signal)]
         if not uses:
-            return {(): torch.ones_like(self.signals()[signal])}
+            whole = self.signals()[signal]
+            return {(): torch.ones_like(whole) if self.loss in ("", signal) else torch.zeros_like(whole)}
         return {key: added([parts[restricted(key, roles)] for roles, parts in uses]) for key in self.wanted.at[signal]}
 
     @remembered

@@ -42,20 +42,22 @@ class Draw:
 
 
 def sample(network: Network, sizes: Mapping[str, int], draw: Draw, name: str = DATA) -> Tensor:
-    """The training input, or a constant, of unit length along the input dimension, independent of size and seed.
+    """The training input, or a constant, of unit length along the input dimension, independent of size and seed; a
+    constant that is a number, or along an axis that grows, such as the load of every expert, is positive.
 
     Raises:
-        UsageError: its size grows, so that it cannot be the same at every size.
+        UsageError: the size of the input grows, so that it cannot be the same at every size.
     """
     letters = network.signals.get(name, "")
     grows = [x for x in letters if draw.grows(network.axes[x])]
-    if grows:
+    if grows and name == DATA:
         why = f"{name} has the letter {grows[0]!r} of a growing axis; measure fixed data only"
         raise UsageError(f"{network.name}: {why}")
     shape = [sizes[x] for x in letters]
     seed = 1 + [DATA, *network.constants].index(name)
     x = torch.randn(shape, generator=torch.Generator("cpu").manual_seed(seed), dtype=DTYPE, device="cpu")
     along = [k for k, letter in enumerate(letters) if network.axes[letter] == "D"]
+    x = x.abs() if grows or not letters else x
     unit: Tensor = x / torch.linalg.vector_norm(x, dim=along, keepdim=True) if along else x
     return unit.to(draw.device)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -204,7 +204,8 @@ class TorchRun:
             signals = self.model.signals(weights, noise)
             names = [s.out for s in self.network.statements]
             sources = [*(signals[x] for x in names), *weights.values()]
-            found = torch.autograd.grad(signals[self.network.output].sum(), sources, allow_unused=True)
+            losses = [signals[x].sum() for x in (self.network.output, *self.network.losses)]
+            found = torch.autograd.grad(losses, sources, allow_unused=True)
         made = [torch.zeros_like(x) if g is None else g for g, x in zip(found, sources, strict=True)]
         raw = {role: LOSS_SLOPE * g for role, g in zip(weights, made[len(names) :], strict=True)}
         return dict(zip(names, made, strict=False)), raw
@@ -215,6 +216,16 @@ class TorchRun:
         run = copy(self)
         run.states = [states and (states[0].alone(changing, outside), states[1]) for states in self.states]
         return run
+
+    def by(self, loss: str) -> TorchRun:
+        """The same run, with gradients of one loss alone: of the output, or of a loss beside it."""
+        run, own = copy(self), lambda x: replace(x, loss=loss, known=x.kept())
+        run.states = [states and (own(states[0]), own(states[1])) for states in self.states]
+        return run
+
+    def weighed(self, loss: str, signal: str, t: int) -> SignalEntries:
+        """Raises NotMeasured: both gradients are measured, each by itself."""
+        raise NotMeasured(f"the gradients of {loss} and of the output are measured, each by itself")
 
     def decaying(self) -> TorchRun:
         """The same run, relative to initial values that do not decay."""

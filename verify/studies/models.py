@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from scaling_algebra.errors import UsageError
-from scaling_algebra.recipes.files import read_config, size_names
+from scaling_algebra.recipes.files import HUGGING_FACE, read_config, size_names
 from scaling_algebra.recipes.recipe import recipe
 from scaling_algebra.recipes.sizes import Sizes
 from scaling_algebra.spec.optimizers import Optimizer
@@ -29,7 +29,7 @@ from scaling_algebra.verify.apply.plans import Plan
 from scaling_algebra.verify.tracing import Traced, traced
 from scaling_algebra.verify.tracing.measuring import of_role
 from scaling_algebra.verify.tracing.models import called, usual
-from scaling_algebra.verify.tracing.sources import HUGGING_FACE, build_of, small_of
+from scaling_algebra.verify.tracing.sources import build_of, small_of
 
 EPS = 1e-8
 """Epsilon at the base."""

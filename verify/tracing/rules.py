@@ -184,6 +184,8 @@ def normal(reader: Reader, x: View, over: Sequence[int], centred: bool, eps: flo
     if centred and fixed:
         here = [(d, k) for d in over for k in range(len(x.dims[d]))]
         sizes = [x.index(x.dims[d][k]).sizes[0] for d, k in here]
+        if prod(sizes) < 3:
+            raise reader.fail("a centred norm along two entries, which leaves their signs alone; give a larger input")
         matrix = (torch.eye(prod(sizes)) - 1 / prod(sizes)).reshape(*sizes, *sizes)
         operand = constant(reader, reader.constant([matrix] * reader.builds))
         keys = [(d, k) for d, dim in enumerate(x.dims) for k in range(len(dim))]

@@ -19,7 +19,7 @@ from scaling_algebra.documents import Document
 from scaling_algebra.documents.blocks import Block, Heading, Lines, literal
 from scaling_algebra.errors import UsageError, missing, shown
 from scaling_algebra.files import python_module
-from scaling_algebra.recipes.files import read_config, size_names
+from scaling_algebra.recipes.files import HUGGING_FACE, read_config, size_names
 from scaling_algebra.recipes.sizes import read_sizes
 from scaling_algebra.spec.axes import AXES
 from scaling_algebra.spec.gauges import moved
@@ -34,7 +34,6 @@ from .shapes import read as read_model
 
 BESIDE = "SCALING"
 """A dict in the file of a function, with sizes and options."""
-HUGGING_FACE = "hf:"
 HEAD = 16
 """Dimension of a head; the number of heads grows."""
 WIDE: Mapping[str, float] = {

@@ -8,8 +8,8 @@
     \"\"\"
 
 ``title`` (one line for reports), ``roles`` (names of tensors in reports), ``frozen`` (a list of tensors that are not
-trained), ``constants`` (a list of signals of size 1 that nothing computes) and ``name`` (that of the file) may be left
-out.
+trained), ``constants`` (a list of signals of size 1 that nothing computes), ``losses`` (a list of numbers that are
+added to the loss beside the output) and ``name`` (that of the file) may be left out.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .printing import as_text
 
 KEYS: dict[str, type] = {
     "name": str, "title": str, "axes": Mapping, "roles": Mapping, "frozen": list,
-    "constants": list, "equations": str,
+    "constants": list, "losses": list, "equations": str,
 }  # fmt: skip
 MOST = 2**16
 """Bytes of a file with a network."""
@@ -58,7 +58,7 @@ def from_toml(text: str, source: str = "network", name: str = "network") -> Netw
     try:
         record = toml(text)
         _check(record)
-        given = record.get("roles"), record.get("title", ""), record.get("constants", ())
+        given = record.get("roles"), record.get("title", ""), record.get("constants", ()), record.get("losses", ())
         read = network(record.get("name", name), record["equations"], record["axes"], *given)
         return read.freezing(_role(read, x) for x in record.get("frozen", ()))
     except UsageError as error:
@@ -107,8 +107,8 @@ def as_toml(network: Network) -> str:
         lines.append(f"roles = {_table(roles)}")
     if network.frozen:
         lines.append(f"frozen = [{', '.join(_quoted(x) for x in network.tensors if x in network.frozen)}]")
-    if network.constants:
-        lines.append(f"constants = [{', '.join(map(_quoted, network.constants))}]")
+    for key, names in (("constants", network.constants), ("losses", network.losses)):
+        lines += [f"{key} = [{', '.join(map(_quoted, names))}]"] if names else []
     return "\n".join([*lines, 'equations = """', as_text(network), '"""', ""])
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from scaling_algebra import limits
 from scaling_algebra.errors import UsageError, shown, unknown_name
@@ -41,6 +41,7 @@ def network(
     roles: Mapping[str, str] | None = None,
     title: str = "",
     constants: Iterable[str] = (),
+    losses: Iterable[str] = (),
 ) -> Network:
     """The network that a text of equations says, one on a line; the last one is the scalar output.
 
@@ -48,6 +49,7 @@ def network(
         axes: axis of each index letter, e.g. ``{"a": "N", "i": "M", "x": "D"}``.
         roles: role of each tensor by its name in the equations; its own name where none is given.
         constants: names of signals with entries of size 1 that do not train.
+        losses: names of numbers, each a product with a weight, that are added to the loss beside the output.
 
     Raises:
         UsageError: one line that quotes the equation, and its number: that of the line in the text.
@@ -71,7 +73,7 @@ def network(
     parsed_equations = [parsed(number, text) for number, text in texts.items() if text]
     if not parsed_equations:
         raise UsageError("there are no equations; write one on a line, such as f = W[a,x] data[x]")
-    return _Reader(axes, roles or {}, parsed_equations, (DATA, *constants)).network(name, title or name)
+    return _Reader(axes, roles or {}, parsed_equations, (DATA, *constants), tuple(losses)).network(name, title or name)
 
 
 def goes_along(name: str) -> bool:
@@ -94,13 +96,14 @@ class _Reader:
         first: letters of a signal or tensor, and the number of the equation that has it first.
         kinds: whether a name that no equation makes is a tensor or a multiplier.
         words: every name that is taken.
-        steady: the data and the constants.
+        steady: the data and the constants. losses: numbers beside the output.
     """
 
     axes: Mapping[str, str]
     roles: Mapping[str, str]
     equations: Sequence[Equation]
     steady: tuple[str, ...]
+    losses: tuple[str, ...] = ()
     at: Equation = field(init=False)
     made_in: dict[str, int] = field(default_factory=dict)
     first: dict[str, tuple[str, int]] = field(default_factory=dict)
@@ -123,7 +126,8 @@ class _Reader:
         used = "".join((*signals.values(), *(x.letters for s in self.statements for x in s.inputs)))
         used += "".join(s.tensor.letters for s in self.statements if isinstance(s, Product) and s.tensor)
         axes = {x: axis for x, axis in self.axes.items() if x in used}
-        return Network(name, title, tensors, axes, signals, tuple(self.statements), constants=self.steady[1:])
+        whole = Network(name, title, tensors, axes, signals, tuple(self.statements), constants=self.steady[1:])
+        return replace(whole, losses=self.losses) if self.losses else whole
 
     def _name_signals(self) -> None:
         self.words = {x for e in self.equations for x in re.findall(r"\w+", e.text)}
@@ -332,8 +336,9 @@ class _Reader:
         """Everything leads to a scalar output, and the data are read."""
         read = {x.name for s in self.statements for x in s.inputs}
         *others, last = self.equations
+        self._check_losses(read)
         for e in others:
-            if e.out.name not in read:
+            if e.out.name not in read and e.out.name not in self.losses:
                 alike = [x for x, t in self.symbols.items() if len(t.letters) == len(e.out.letters or "")]
                 near = difflib.get_close_matches(e.out.name, alike, n=1)
                 hint = f"is {near[0]} a misspelling of it?" if near else "the output is the last equation"
@@ -348,6 +353,16 @@ class _Reader:
             if name not in read:
                 what = "the input" if name == DATA else f"the constant {name}"
                 raise last.wrong(f"nothing reads {what}; the first equation does, such as h1[a] = W1[a,x] {name}[x]")
+
+    def _check_losses(self, read: set[str]) -> None:
+        """A loss beside the output is a number with a weight, and nothing reads it."""
+        made = {s.out: s for s in self.statements}
+        for name in self.losses:
+            if name not in made or name in read or self.signals[name] or name == self.equations[-1].out.name:
+                what = "is read" if name in read else "is the output, or has letters" if name in made else "is not made"
+                raise UsageError(f"losses: {name} {what}; a loss is a number beside the output that nothing reads")
+            if not (isinstance(s := made[name], Product) and s.multipliers and not s.tensor):
+                raise UsageError(f"losses: {name} has no weight; multiply it, as in {name} = weight load[i] phi[i]")
 
     def _check_roles(self) -> None:
         for symbol, role in self.roles.items():

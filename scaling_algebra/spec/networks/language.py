@@ -138,6 +138,7 @@ class Network:
         held: multipliers, ``ROLE.init`` and ``ROLE.lr`` that are given and take up a gauge freedom.
         frozen: roles of tensors that are not trained.
         constants: signals that nothing computes, besides the data.
+        losses: numbers beside the output that are added to the loss, each with a weight of its own.
         unread: of a module whose equations are not known, what stands in the way: tensors alone are what it says.
     """
 
@@ -151,6 +152,7 @@ class Network:
     held: frozenset[str] = frozenset()
     frozen: frozenset[str] = frozenset()
     constants: tuple[str, ...] = ()
+    losses: tuple[str, ...] = ()
     unread: str = ""
 
     def __hash__(self) -> int:
@@ -159,6 +161,21 @@ class Network:
     @property
     def output(self) -> str:
         return self.statements[-1].out
+
+    @cached_property
+    def aside(self) -> frozenset[str]:
+        """Signals that lead to losses beside the output alone, these among them."""
+        found = {*self.losses}
+        for s in reversed(self.statements):
+            readers = {x.out for x, _ in self.consumers(s.out)}
+            found |= {s.out} if readers and readers <= found else set()
+        return frozenset(found)
+
+    def weight(self, loss: str) -> str:
+        """The multiplier that weighs a loss beside the output."""
+        statement = self.producer(loss)
+        assert isinstance(statement, Product)
+        return statement.multipliers[0]
 
     @cached_property
     def _producers(self) -> dict[str, Statement]:
@@ -232,7 +249,8 @@ class Network:
     @cached_property
     def aggregations(self) -> tuple[Product, ...]:
         """The products that sum over experts what comes out of them."""
-        return tuple(s for s in self.statements if isinstance(s, Product) and not s.tensor and self.experts(s))
+        sums = (s for s in self.statements if isinstance(s, Product) and not s.tensor and self.experts(s))
+        return tuple(s for s in sums if s.out not in self.aside)
 
     def experts(self, statement: Product) -> str:
         """The expert letters that a product sums."""

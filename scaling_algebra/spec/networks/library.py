@@ -7,13 +7,14 @@ Adding one: a table in ``library.toml``. Read next: ``grammar.py`` (how equation
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 
 from scaling_algebra.errors import named
 from scaling_algebra.files import shipped
 
 from .grammar import network
-from .language import Network
+from .language import Function, Network
 
 TEXTS = shipped(__package__, "library.toml")
 """Title, roles and equations of every network, by name."""
@@ -59,3 +60,13 @@ def architecture(name: str) -> Network:
     if not isinstance(name, str) or name not in ARCHITECTURES:
         named("architecture", name, TITLES)
     return ARCHITECTURES[name]
+
+
+def moving(network: Network) -> Network:
+    """The network with its held gates in the dynamics, as sigmoids; itself where it has none."""
+    if network == MOE_BLOCK:
+        return ARCHITECTURES["moe-sigmoid"]
+    if not any(s.held for s in network.functions):
+        return network
+    moved = [replace(s, name="sigmoid") if isinstance(s, Function) and s.held else s for s in network.statements]
+    return replace(network, name=f"{network.name}-sigmoid", statements=tuple(moved))

@@ -70,6 +70,18 @@ def first_layer(network: Network, signal: str) -> bool:
     return one_layer(network, signal) and not network.producer(statement.inputs[0].name)  # type: ignore[union-attr]
 
 
+def met_first(network: Network, loss: str) -> tuple[str, ...]:
+    """Outputs of the tensors that the gradient of a loss beside the output meets first: logits of routers."""
+    met, todo = dict[str, None](), [loss]
+    while todo:
+        s = network.producer(todo.pop())
+        if isinstance(s, Product) and s.tensor:
+            met |= {s.out: None} if network.learns(s.out) else {}
+        else:
+            todo += [x.name for x in s.inputs] if s else []
+    return tuple(met)
+
+
 def one_layer(network: Network, signal: str) -> bool:
     """Is a signal one tensor times one other signal, or times the data?"""
     statement = network.producer(signal)
@@ -107,7 +119,7 @@ def adjoints(network: Network) -> tuple[Adjoint, ...]:
     gradients = []
     for statement in reversed(network.statements[:-1]):
         signal, uses = statement.out, network.consumers(statement.out)
-        if any(isinstance(s, Function) and s.held for s, _ in uses):
+        if signal in network.losses or any(isinstance(s, Function) and s.held for s, _ in uses):
             continue  # the gradient of a held gate's argument is that of the gate
         name = gradient_name(network, signal)
         if len(uses) > 1:
