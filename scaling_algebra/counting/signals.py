@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from operator import attrgetter
 from typing import Any, Literal, Self
 
 
@@ -109,7 +110,13 @@ class Signal:
 
     def but(self, **changes: Any) -> Self:
         """A copy with other values of some attributes; quicker than ``dataclasses.replace``."""
-        return type(self)(**{**{x: getattr(self, x) for x in self.__dataclass_fields__}, **changes})
+        copy = type(self)(*_ATTRIBUTES(self))
+        for name, value in changes.items():
+            setattr(copy, name, value)
+        return copy
+
+
+_ATTRIBUTES = attrgetter(*Signal.__dataclass_fields__)
 
 
 def larger(a: int | None, b: int | None) -> int | None:

@@ -148,6 +148,7 @@ class KernelStore(Packing):
         self._contractions: dict[Contraction, int] = {}
         self._specs: dict[tuple[str, str, str], tuple[int, Contraction, int]] = {}
         self._live: dict[str, str] = {}
+        self._dimensions: dict[str, Fraction] = {}
         self.spent = 0
         """Nodes of the products made so far."""
         self.meter = Meter()
