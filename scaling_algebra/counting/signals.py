@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cache
 from operator import attrgetter
 from typing import Any, Literal, Self
 
@@ -110,13 +111,15 @@ class Signal:
 
     def but(self, **changes: Any) -> Self:
         """A copy with other values of some attributes; quicker than ``dataclasses.replace``."""
-        copy = type(self)(*_ATTRIBUTES(self))
+        copy = type(self)(*_attributes(type(self))(self))
         for name, value in changes.items():
             setattr(copy, name, value)
         return copy
 
 
-_ATTRIBUTES = attrgetter(*Signal.__dataclass_fields__)
+@cache
+def _attributes(kind: type[Signal]) -> attrgetter[Any]:
+    return attrgetter(*kind.__dataclass_fields__)
 
 
 def larger(a: int | None, b: int | None) -> int | None:
