@@ -447,9 +447,11 @@ def test_parts_of_one_parameter(build, parts):
     if not parts:
         assert (whole.settings["init_std"].factor, whole.settings["lr"].factor) == (0.5, 0.25)
         return
-    assert any("make qkv.weight[0]" in x or "make both.weight[0]" in x for x in p.warnings)
-    with pytest.raises(UsageError, match="its parts differ in init_std; make"):
-        p.init_()
+    drawn = dict(p.init_(generator=torch.Generator().manual_seed(0)).named_parameters())[whole.name]
+    for part, (dim, start, count) in whole.spans.items():
+        std = float(drawn.detach().narrow(dim, start, count).std())
+        assert std == pytest.approx(whole.parts[part]["init_std"].target, rel=0.1)
+    assert whole.spans.keys() == whole.parts.keys() and sum(n for *_, n in whole.spans.values()) in drawn.shape
     if len({lr for _, lr in parts.values()}) > 1:
         with pytest.raises(UsageError, match="its parts differ in lr; make"):
             p.param_groups()
