@@ -130,13 +130,15 @@ class Analysis:
         return self._stepped() or any(f.stands_for for f in self.network.functions)
 
     def _stepped(self, signs: bool = False) -> bool:
-        """Products of three signals, at an index that grows, may see more of a step than what is linear.
+        """Products of three signals, at an index that grows, may see more of a step than what is linear; of a buffer's
+        step, which has two values, all is linear.
 
         Args:
             signs: of one that takes signs.
         """
         run, rules = self._run(LADDER[0]), self.optimizer.of
-        trained = ((rules(role), x.letters) for role, x in self.network.tensors.items())
+        tensors, buffers = self.network.tensors.items(), self.network.buffers
+        trained = ((rules(role), x.letters) for role, x in tensors if role not in buffers)
         entries = (x for rule, x in trained if (rule.signs if signs else rule.normalises == "entry"))
         return any(len(run.odd_powers(letters)) > 1 for letters in entries)
 

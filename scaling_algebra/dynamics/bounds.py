@@ -262,6 +262,8 @@ class BoundRun(Trajectory):
         return set.intersection(*({s.over} for s in statements if isinstance(s, Function)))
 
     def _gradient(self, signal: str, t: int, modes: Modes, via: str) -> Signal:
+        if signal in self.network.counted:
+            return self._sized(signal, 0)
         uses = [(s, k) for s, k in self.network.consumers(signal) if via in ("", s.out)]
         if not t or not any(isinstance(s, Function) and not s.held for s, _ in uses):
             return super()._gradient(signal, t, modes, via)

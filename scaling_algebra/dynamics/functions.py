@@ -83,8 +83,10 @@ class Entrywise:
 
     def _powers(self, tr: TrainingRun, s: Function, t: int, powers: set[int]) -> Signal:
         """The sum of powers of the argument."""
-        tr.note("polynomials")
         letters = tr.network.signals[s.out]
+        if not powers:
+            return tr.algebra.nothing(letters)
+        tr.note("polynomials")
         if s.kind.homogeneous and all(self.argument(tr, s, "value", step).zero for step in {0, t}):
             tr.note(f"{s.name} of {s.inputs[0].name}, which is exactly zero at t={t}: any slope at a kink is a choice")
             return tr.algebra.unknown(letters)

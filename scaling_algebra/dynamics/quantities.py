@@ -15,16 +15,7 @@ from scaling_algebra.errors import UsageError, unknown_name
 from scaling_algebra.spec.networks.indices import spreading
 from scaling_algebra.spec.networks.language import Function, Mode, Network, Product, Statement
 from scaling_algebra.spec.networks.library import MOE_BLOCK
-from scaling_algebra.spec.networks.roles import (
-    Adjoint,
-    adjoints,
-    first_layer,
-    forks,
-    gradient_name,
-    met_first,
-    one_layer,
-    pathways,
-)
+from scaling_algebra.spec.networks.roles import Adjoint, adjoints, first_layer, forks, meetings, one_layer, pathways
 from scaling_algebra.spec.networks.sums import ExpertSum, experts
 from scaling_algebra.spec.networks.terms import written_out
 from scaling_algebra.spec.optimizers import Trained
@@ -375,15 +366,12 @@ def _gradient(network: Network, adjoint: Adjoint, suffix: str, modes: Mapping[st
 
 def _beside(network: Network) -> list[Quantity]:
     """Gradients by each loss beside the output where they meet a tensor first, beside those by the output."""
-    entries: dict[str, Quantity] = {}
-    for loss in network.losses:
-        for x in met_first(network, loss):
-            for of in (network.output, loss):
-                name = f"{gradient_name(network, x)}.by-{of}"
-                entries[name] = Quantity(name, f"d{of}/d{x}", _by(of, x))
-            entries[f"{name}.relative"] = Quantity(
-                f"{name}.relative", f"d{loss}/d{x} / |d{network.output}/d{x}|", _weighed(loss, x)
-            )
+    entries, f = dict[str, Quantity](), network.output
+    for loss, x, g in meetings(network):
+        entries |= {f"{of} {x}": Quantity(f"{g}.by-{of}", f"d{of}/d{x}", _by(of, x)) for of in (f, loss)}
+        entries[f"{loss} over {f} {x}"] = Quantity(
+            f"{g}.by-{loss}.relative", f"d{loss}/d{x} / |d{f}/d{x}|", _weighed(loss, x)
+        )
     return [*entries.values()]
 
 

@@ -108,11 +108,12 @@ class _Noise:
         raise AssertionError("noise reads nothing")
 
 
+ENTRYWISE = Entrywise()
 RULES: dict[str, Rule] = {
     "product": _Product(),
     "sum": _Sum(),
     "gate": _Gate(),
-    "entrywise": Entrywise(),
+    "entrywise": ENTRYWISE,
     "softmax": SOFTMAX,
     "norm": Norm(),
     "noise": _Noise(),

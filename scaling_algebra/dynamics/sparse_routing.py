@@ -45,6 +45,8 @@ def algebra_for(
     if not (routed or sparse(network, ray)):
         kept = "".join(x for x, axis in network.letters.items() if axis in growing)
         return Algebra(ray, network.letters, unknowns(network), gap, tracked(network) + kept, centred(network))
+    if mask := next((s for s in network.functions if s.masks), None):
+        raise UsageError(f"{network.name}: {mask.out} selects by scores of its own; give a ray with K = M")
     if function := behind(network):
         raise UsageError(
             f"{network.name}: {function.out} is a function of a sum over active experts, and every token has its own; "

@@ -176,7 +176,7 @@ def _summed(tr: TrainingRun, role: str, factors: Factors) -> bool:
 def _direction(tr: TrainingRun, signal: str, t: int) -> Signal:
     """A signal with the sign of the gradient at a signal."""
     uses = tr.network.consumers(signal)
-    if len(uses) != 1:
+    if len(uses) != 1 or signal in tr.network.counted:
         return tr.gradient(signal, t)
     ((s, k),) = uses
     letters = s.inputs[k].letters

@@ -21,7 +21,7 @@ from scaling_algebra.spec.networks.roles import gradient_name
 
 from .alone import alone, by_loss
 from .norms import over
-from .rules import rule
+from .rules import ENTRYWISE, rule
 from .run import Increment, Modes, TrainingRun
 from .steps import Step, apart, entrywise, signs, turned, vanishes
 
@@ -176,6 +176,8 @@ class Trajectory(TrainingRun):
 
     def _gradient(self, signal: str, t: int, modes: Modes, via: str) -> Signal:
         letters = self.network.signals[signal]
+        if mask := self.network.counted.get(signal):
+            return self.count(mask, letters, t)
         uses = [(s, k) for s, k in self.network.consumers(signal) if via in ("", s.out)]
         if not uses:
             return self.algebra.constant(letters)  # the output itself
@@ -186,6 +188,11 @@ class Trajectory(TrainingRun):
             path = self.relabelled(passed, s.inputs[k].letters, letters)
             paths.append(self.named(path, f"through {s.out}"))
         return self.algebra.add(paths)
+
+    def count(self, mask: Function, letters: str, t: int) -> Signal:
+        """The count of tokens that a selection takes at every entry, less the mean: a buffer's steps follow it."""
+        chosen = self.algebra.tensor(ENTRYWISE.selected(self, mask, t), letters, 0)
+        return self.algebra.centred(chosen, mask.over) if mask.over in chosen.letters else chosen
 
     def _size(self, role: str, t: int) -> Scalar:
         """Entry size of a tensor after t updates; Theta(1) at least for one that starts at zero."""

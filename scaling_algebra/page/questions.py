@@ -80,9 +80,10 @@ def answered(question: Question) -> dict[str, Any]:
 
 def _said(error: Exception) -> str:
     """An error as the page says it: without the clauses that name options or commands of the command line."""
-    text = re.sub(r" \([^()]*(--\w|scalecalc)[^()]*\)", "", str(error))
+    text = re.sub(r" \([^()]*(--\w|scalecalc)[^()]*\)|[;.] [^;.]*scalecalc[^;.]*", "", str(error))
     first, *rest = re.split(r"(?<=[^;]); ", text)
-    return "; ".join([first, *(x for x in rest if not re.search(r"--\w|scalecalc", x))])
+    kept = "; ".join([first, *(x for x in rest if not re.search(r"--\w|scalecalc", x))])
+    return re.sub(r"--([a-z]+)(?:-([a-z]+))?", lambda option: " ".join(filter(None, option.groups())), kept)
 
 
 def copied(question: Question, form: str) -> str:

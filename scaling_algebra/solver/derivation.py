@@ -383,8 +383,10 @@ def _reasons(network: Network, solution: Solution) -> dict[tuple[str, str], str]
             fixing = solution.fixed_by.get(f"{letter}.{role}")
             if fixing is not None:
                 reasons[role, label] = fixing.demand.label
+            elif letter == "b" and role in network.buffers:
+                reasons[role, label] = "chosen: zero, so that no entry is favoured; scores are Theta(1), any O(1) does"
             elif letter == "b" and role in readouts(network):
-                reasons[role, label] = "chosen: zero readout as in the MSSP paper, App. J (or --readout-init maximal)"
+                reasons[role, label] = "chosen: zero readout as in the MSSP paper, App. J (or readout init maximal)"
             elif letter == "b":
                 reasons[role, label] = (
                     "MSSP pathways: with zero init both pathways of the propagating update vanish, else they differ"

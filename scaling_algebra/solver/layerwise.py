@@ -13,7 +13,7 @@ from scaling_algebra.dynamics.sparse_routing import sparse
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.desiderata import Structure, horizon
 from scaling_algebra.spec.networks.language import Network, Product
-from scaling_algebra.spec.networks.roles import gradient_name, met_first
+from scaling_algebra.spec.networks.roles import meetings
 from scaling_algebra.spec.networks.sums import experts
 from scaling_algebra.spec.powers import Power
 
@@ -79,11 +79,10 @@ def _multipliers(look: Analysis, counts: Mapping[str, Power], t: int) -> dict[st
 def _weights(look: Analysis, t: int) -> dict[str, Power]:
     """Powers of the weights of losses beside the output: their gradients are one over the number of entries, too."""
     powers: dict[str, Power] = {}
-    for loss in look.network.losses:
-        weight, (x, *_) = look.network.weight(loss), met_first(look.network, loss)
-        count, size = look.network.size(look.network.signals[x]), f"{gradient_name(look.network, x)}.by-{loss}"
-        if (own := _aligned(look, count, _size(look, size, t), -look.point.multipliers[weight])) is not None:
-            powers[weight] = count * own
+    for loss, x, g in meetings(look.network):
+        count, weight = look.network.size(look.network.signals[x]), look.network.weight(loss)
+        own = _aligned(look, count, _size(look, f"{g}.by-{loss}", t), -look.point.multipliers[weight])
+        powers |= {} if own is None else {weight: count * own}
     return powers
 
 
@@ -96,11 +95,12 @@ def _init(look: Analysis, statement: Product, t: int) -> Power | None:
     """The power that one over the init std of a tensor is by the alignment of what it passes on; of the data, 1."""
     assert statement.tensor
     role, read = statement.tensor.name, statement.factors[0].name
+    if (b := look.point.b[role]) is None:
+        return None
     if not look.network.producer(read):
         return Power()
-    b, change = look.point.b[role], _changed(look, read, t)
-    propagating, start = _size(look, f"{statement.out}.propagating", t), None if b is None else -b
-    return _aligned(look, look.network.size(look.network.tensors[role].fan_in), propagating, start, change)
+    change, propagating = _changed(look, read, t), _size(look, f"{statement.out}.propagating", t)
+    return _aligned(look, look.network.size(look.network.tensors[role].fan_in), propagating, -b, change)
 
 
 def _aligned(look: Analysis, over: Power, total: Fraction | None, *parts: Fraction | None) -> Power | None:

@@ -28,7 +28,7 @@ from scaling_algebra.spec.desiderata import Demand, Structure, interventions
 from scaling_algebra.spec.given import NOTHING, Given
 from scaling_algebra.spec.level import CERTIFIED, Level, Open
 from scaling_algebra.spec.networks.language import Network
-from scaling_algebra.spec.networks.roles import gradient_name, met_first
+from scaling_algebra.spec.networks.roles import meetings
 from scaling_algebra.spec.networks.sums import experts
 from scaling_algebra.spec.optimizers import Trained
 from scaling_algebra.spec.parameterizations import Parameterization
@@ -251,10 +251,10 @@ class Solver:
         """
         at_zero = dict.fromkeys(unknowns(self.network), Fraction(0))
         values = at_zero | {name: power.on(self.ray) for name, power in self.layer_by_layer(structure).items()}
-        for loss in self.network.losses:
-            weight, x = self.network.weight(loss), met_first(self.network, loss)[0]
+        for loss, x, g in meetings(self.network):
+            weight = self.network.weight(loss)
             look = self.looked(structure.point(self.network, values | {weight: Fraction(0)}))
-            size = look.quick(f"{gradient_name(self.network, x)}.by-{loss}", 0).size or Fraction(0)
+            size = look.quick(f"{g}.by-{loss}", 0).size or Fraction(0)
             values[weight] = self.network.size(self.network.signals[x]).on(self.ray) + size
         return values
 

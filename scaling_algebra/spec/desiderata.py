@@ -14,15 +14,7 @@ from itertools import combinations
 from typing import Literal
 
 from scaling_algebra.spec.networks.language import Network, Product
-from scaling_algebra.spec.networks.roles import (
-    Adjoint,
-    adjoints,
-    forks,
-    gradient_name,
-    met_first,
-    one_layer,
-    readouts,
-)
+from scaling_algebra.spec.networks.roles import Adjoint, adjoints, forks, meetings, one_layer, readouts
 from scaling_algebra.spec.networks.sums import experts
 from scaling_algebra.spec.networks.terms import written_out
 from scaling_algebra.spec.scaling import Point
@@ -68,8 +60,8 @@ class Structure:
     """Discrete choices of a parameterization: what is zero, what experts share, which exception is allowed.
 
     Attributes:
-        zero: roles initialised to zero; ``readouts``: those of them that are no intervention but a choice of readout
-            init.
+        zero: roles initialised to zero; ``readouts``: those of them that are no intervention but a choice: of readout
+            init, or buffers.
         tied: roles whose initial values all experts share.
         exempt: signals before the aggregation whose own size is left free (only their aggregate must be Theta(1)).
     """
@@ -146,7 +138,9 @@ def _of_tensor(network: Network, structure: Structure, role: str) -> list[Demand
     w, uses, init = network.tensors[role].symbol, network.uses(role), list[Demand]()
     unscaled = tuple(s for s in uses if not any(map(network.needs, s.multipliers)))
     uses = unscaled or uses  # a use with a multiplier of its own is set by that
-    if all(_fixed(network, s) for s in uses):
+    if role in network.buffers and role in structure.zero:
+        pass  # a choice: the selection is Theta(1) by the scores beside it
+    elif all(_fixed(network, s) for s in uses):
         made = any(network.producer(x.name) for s in uses for x in s.factors)
         signal = "a signal that does not train" if made else "the data"
         why = f"{w}_0 x = Theta(1): {signal} is this layer's incoming signal"
@@ -166,6 +160,7 @@ def _of_tensor(network: Network, structure: Structure, role: str) -> list[Demand
         return init
     names = tuple(f"{s.out}.{part}" for s in uses for part in _learned(network, s))
     why = f"effective update d{w} {_read(uses[0])} = Theta(1)"
+    why += ", as the scores beside it are by which is selected" if role in network.buffers else ""
     return [*init, Demand("mu-2", "theta", names, f"c.{role}", why)]
 
 
@@ -184,10 +179,9 @@ def _of_multiplier(network: Network, multiplier: str) -> Demand:
 
 def _of_weight(network: Network, loss: str) -> Demand:
     """The demand that fixes the weight of a loss beside the output."""
-    met = met_first(network, loss)
-    names = tuple(f"{gradient_name(network, x)}.by-{loss}.relative" for x in met)
+    met = {x: f"{g}.by-{loss}.relative" for name, x, g in meetings(network) if name == loss}
     why = f"the gradient of {loss} at {' and '.join(met)} is as large as that of {network.output}"
-    return Demand("losses", "theta", names, network.weight(loss), why)
+    return Demand("losses", "theta", tuple(met.values()), network.weight(loss), why)
 
 
 def _instead(network: Network, demands: Sequence[Demand], multiplier: str) -> list[Demand]:

@@ -309,6 +309,16 @@ OPTIMIZERS: dict[str, Optimizer] = {
 """Every optimizer, by name."""
 
 
+LOAD = replace(
+    OPTIMIZERS["signsgd"],
+    name="load",
+    note="a tensor that only shifts a selection has no gradient: it is a buffer, and its step is the sign of how many "
+    "tokens chose an entry, less the mean",
+    source="Wang et al. (2024), auxiliary-loss-free balancing; HP-transfer paper, Rule 2",
+)
+"""The rule of buffers (``Network.buffers``)."""
+
+
 @dataclass(frozen=True)
 class Optimizers(_Rules):
     """An optimizer for every tensor, where one does not train all of them.
@@ -363,7 +373,7 @@ def optimizer(name: str) -> Optimizer:
 
 
 def _own(file: str) -> Optimizer:
-    """The optimizer of a file, which is its name."""
+    """The optimizer of a file, which is its name; a class in a file beside it is found there."""
     text = read_text(Path(file), "give a TOML file with the attributes of an optimizer, such as normalises = 'entry'")
     try:
         record = toml(text)
@@ -371,7 +381,8 @@ def _own(file: str) -> Optimizer:
         raise UsageError(f"{file}: {error}; write for example normalises = 'entry'") from None
     known = [x.name for x in fields(Optimizer) if x.name not in ("name", "negligible")]
     check_names(f"attribute in {file}", record, known)
-    rule = Optimizer(file, **record)
+    beside = str(Path(file).parent / str(record.get("torch", "")))
+    rule = Optimizer(file, **{**record, **({"torch": beside} if Path(beside.rpartition(":")[0]).is_file() else {})})
     if not {"normalises", "torch"} & set(record):
         raise UsageError(f"{file} says of no optimizer what it is; write for example normalises = 'entry'")
     return rule

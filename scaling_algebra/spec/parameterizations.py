@@ -82,8 +82,9 @@ class Parameterization:
         return self.readout_init if readouts(network) else "maximal"
 
     def base_structure(self, network: Network, readout_init: str = "") -> Structure:
-        """The structure before any intervention, by default that of the definition."""
+        """The structure before any intervention, by default that of the definition: buffers start at zero."""
         zero = frozenset(readouts(network) if (readout_init or self.readout_init) == "zero" else ())
+        zero |= {*network.buffers}
         return Structure(zero=zero, readouts=zero)
 
     def demanded(self, network: Network, structure: Structure) -> list[Demand]:

@@ -9,7 +9,7 @@ from scaling_algebra.errors import UsageError, shown, unknown_name
 from .axes import FIXED
 from .networks.language import Network
 from .networks.sums import experts
-from .optimizers import Optimizer, Optimizers, Trained, optimizer
+from .optimizers import LOAD, Optimizer, Optimizers, Trained, optimizer
 
 HIDDEN = "hidden"
 """In a network without a tensor of this name: the matrices of hidden layers and of experts."""
@@ -31,7 +31,7 @@ def trained(given: OptimizerInput, network: Network, model: Sequence[Network] = 
         UsageError: an unknown optimizer or tensor, a tensor that is named twice, or no optimizer for the rest.
     """
     if isinstance(given, Optimizer | Optimizers):
-        return given
+        return _with_buffers(given, network)
     rest, matrices, named = read(given)
     text = ",".join([f"{matrices.name}+{rest.name}" if matrices else rest.name, *(f"{k}={x.name}" for k, x in named)])
     roles = dict.fromkeys(role for x in (network, *model) for role in x.tensors)
@@ -49,7 +49,16 @@ def trained(given: OptimizerInput, network: Network, model: Sequence[Network] = 
     _check_blocks((network, *model), rest, matrices, rules)
     rules = (dict.fromkeys(hidden(network), matrices) if matrices else {}) | rules
     pairs = tuple((role, rules[role]) for role in network.tensors if rules.get(role, rest) != rest)
-    return Optimizers(text, rest, pairs) if pairs else rest
+    return _with_buffers(Optimizers(text, rest, pairs) if pairs else rest, network)
+
+
+def _with_buffers(rules: Trained, network: Network) -> Trained:
+    """The rules, with that of a count of tokens for buffers."""
+    added = tuple((role, LOAD) for role in network.buffers if rules.of(role) != LOAD)
+    if not added:
+        return rules
+    others = () if isinstance(rules, Optimizer) else tuple(x for x in rules.tensors if x[0] not in network.buffers)
+    return Optimizers(rules.name, rules if isinstance(rules, Optimizer) else rules.rest, (*others, *added))
 
 
 def _check_blocks(

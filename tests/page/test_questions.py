@@ -115,9 +115,12 @@ def test_every_network_that_is_offered_is_read():
 def test_an_answer_names_no_option_of_the_command_line():
     """Neither in errors nor in what is printed; negative control: the command line does."""
     question = {"ask": "explain", "what": "router", "regime": "I", "optimizer": "sgd", "parameterization": "mup"}
-    wrong = [{"ask": "derive", "regime": "I", "parameterization": "m"}, {"ask": "derive"}, question]
-    for asked in wrong:
-        assert not re.search(r"--\w|scalecalc", answered(asked)["error"]), answered(asked)
+    dense = {"ask": "derive", "ray": "N=1", "architecture": "mlp", "parameterization": "mssp"}
+    tuned = {"ask": "recipe", "base": "N=64", "target": "N=128", "lr": "fast"}
+    wrong = [{"ask": "derive", "regime": "I", "parameterization": "m"}, {"ask": "derive"}, question, dense, tuned]
+    for asked in [*wrong, {"ask": "derive", "regime": "I", "parameterization": "mssp"}]:
+        said = answered(asked)
+        assert not re.search(r"--\w|scalecalc", said.get("error", said.get("html", ""))), said
     assert "scalecalc list" in scalecalc("explain", "nothing", "--regime", "I").stderr
     assert answered(question | {"what": "nothing"})["error"] == "no quantity named 'nothing'"
 

@@ -92,6 +92,10 @@ def test_the_power_of_the_best_rate(tmp_path, capsys):
         ("N,D,loss\n1,-2,3\n", "line 2: D is '-2'"),
         ("N,D,loss\n", "has no rows"),
         ("N,D,loss\n1,2,3\n2,3,4\n", "2 runs for 5 unknowns; give more runs"),
+        (
+            "N,D,loss\n" + "".join(f"8,{d},{2 + 3 / d}\n" for d in range(1, 9)),
+            "do not tell E, a, alpha apart; vary D, N one",
+        ),
     ],
 )
 def test_a_bad_table_is_one_line(tmp_path, capsys, text, said):

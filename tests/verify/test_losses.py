@@ -9,12 +9,16 @@ torch = pytest.importorskip("torch")
 
 from scaling_algebra import derive, signals
 from scaling_algebra.errors import UsageError
+from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.networks.files import as_toml, from_toml
+from scaling_algebra.verify.apply.checking import losses_beside, weighed
+from scaling_algebra.verify.judging.measurement import Measurement
 from scaling_algebra.verify.measuring.sizes import dims_at
 from scaling_algebra.verify.networks.moment import rms
 from scaling_algebra.verify.networks.reading import TorchNetwork
 from scaling_algebra.verify.networks.replicas import Draw
 from scaling_algebra.verify.networks.run import TorchRun
+from scaling_algebra.verify.tracing.models import traced
 
 TEXT = """
 axes = { a = "N", b = "N", i = "M", k = "N_e", x = "D" }
@@ -99,3 +103,35 @@ def test_sizes_of_gradients_are_measured():
     assert list(map(str, predicted.values())) == ["-3/2", "-1", "-1"]
     for name, exponent in {**predicted, "torch's": -1}.items():
         assert slope[name] == pytest.approx(float(exponent), abs=0.15)
+
+
+class Balanced(torch.nn.Module):
+    """Returns its output, and a load-balancing loss that no rule of the table reads."""
+
+    def __init__(self, n, m):
+        super().__init__()
+        self.up, self.router = torch.nn.Linear(5, n, bias=False), torch.nn.Linear(n, m, bias=False)
+        self.down = torch.nn.Parameter(torch.randn(m, n, 3) / n)
+
+    def forward(self, x):
+        h = self.up(x)
+        shares = self.router(h).softmax(-1)
+        load = torch.nn.functional.one_hot(shares.argmax(-1), shares.shape[-1]).double().mean(0)
+        return torch.einsum("tm,mno,tn->to", shares, self.down, h), len(load) * (load * shares.mean(0)).sum()
+
+
+def test_a_module_may_return_losses():
+    """They are left out of its equations, and their gradients are measured beside that of the output."""
+    read = traced(lambda s: (Balanced(s["N"], s["M"]), torch.randn(4, 5)), {"N": 16, "M": 4})
+    assert not read.network.unread and "one_hot" not in read.text
+    assert {name for _, name in losses_beside(Balanced(16, 4).double(), ((torch.randn(4, 5).double(),), {}))} == {
+        "up.weight", "router.weight",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("power", "said"), [(0, "one weight does"), (1, "WARNING, its weight is to go as n^(-1.00)")])
+def test_gradients_that_come_apart_are_told(power, said):
+    m = Measurement(Ray({"N": 1}), 2)
+    m.sizes = [1, 2, 4]
+    found = {"router": [n**power * np.array([2.0, 2.1, 1.9, 2.0]) for n in m.sizes]}
+    assert said in weighed("aux", found, m)

@@ -14,6 +14,8 @@ from scaling_algebra.spec.networks.printing import as_text
 from scaling_algebra.verify.measuring.sizes import dims_at
 from scaling_algebra.verify.networks.reading import TorchNetwork
 from scaling_algebra.verify.networks.replicas import Draw
+from scaling_algebra.verify.networks.run import TorchRun
+from scaling_algebra.verify.tracing.models import traced
 
 
 def spread(gate, lr, n, z=0.0, seeds=32, regime="II"):
@@ -75,3 +77,58 @@ def test_a_constant_rate_of_the_expert_bias_shifts_a_constant_share(rate):
         assert changed[64] > 0.05 and changed[1024] == pytest.approx(changed[64], rel=0.2)
     else:
         assert changed[1024] < changed[64] / 4
+
+
+@pytest.mark.parametrize(("regime", "optimizer"), [("I", "adamw"), ("II", "sgd")])
+def test_the_bias_of_a_selection_starts_at_zero_with_rate_one(regime, optimizer):
+    """HP-transfer paper, Rule 2, derived: a tensor that only shifts a selection has no gradient; its step, the sign of
+    a count of tokens, is Theta(1) as the scores are."""
+    d = derive(regime, optimizer, "mup", architecture="moe-load")
+    assert d.optimizer.of("expert_bias").name == "load" and d.optimizer.name == optimizer
+    assert d["expert_bias"].init_std is None and str(d["expert_bias"].lr) == "1" and d["expert_bias"].eps is None
+    said = [d.reasons["expert_bias", x] for x in ("init", "lr")]
+    assert all("scores" in x for x in said) if d.level.certified else regime == "II"
+
+
+@pytest.mark.parametrize("rate", ["derived", "1/M"])
+def test_a_step_of_the_bias_swaps_a_constant_share_of_the_selection(rate):
+    """In training: its steps are those of the count alone, and the share of the selection that the first one swaps does
+    not depend on the number of experts; with a rate ~ 1/M it falls (control)."""
+    d, shares = derive("II", "sgd", "mup", architecture="moe-load"), []
+    for n in (32, 128):
+        model = TorchNetwork(d.network, Draw(dims_at(d.ray, n), range(16), range(16)), d.scaling)
+        run = TorchRun(model, d.optimizer, keep=True)
+        for group in run.stepper.param_groups:
+            own = 0.5 if rate == "derived" else 16 / n
+            group["lr"] *= own if group["symbol"] == "expert_bias" else 1e-3
+        chosen = run.value("chosen", 0).entries
+        run.step()
+        moved = run.change("shift", 1).entries
+        assert ((moved < 0) == (chosen > 0)).all() and moved.abs().std() < 1e-6
+        assert not run.by_autograd(0, 4)[1]["expert_bias"].any()
+        shares.append(float((run.change("chosen", 1).entries.abs()).mean()))
+    assert (shares[1] == pytest.approx(shares[0], rel=0.25)) == (rate == "derived") and shares[0] > 0.1
+
+
+class Gate(torch.nn.Module):
+    def __init__(self, n, m, added):
+        super().__init__()
+        self.up, self.router = torch.nn.Linear(5, n, bias=False), torch.nn.Linear(n, m, bias=False)
+        self.down = torch.nn.Parameter(torch.randn(m, n, 3) / n)
+        self.added = added
+        self.register_buffer("load", torch.zeros(m))
+
+    def forward(self, x):
+        h = self.up(x)
+        scores = self.router(h).sigmoid()
+        index = (scores + self.load).topk(scores.shape[-1], -1)[1]
+        taken = scores + self.load if self.added else scores
+        weights = torch.zeros_like(scores).scatter(-1, index, taken.gather(-1, index))
+        return torch.einsum("tm,mno,tn->to", weights, self.down, h)
+
+
+@pytest.mark.parametrize("added", [0, 1])
+def test_a_buffer_that_only_selects_is_named(added):
+    """One that is part of the output, too, is not (control)."""
+    read = traced(lambda s: (Gate(s["N"], s["M"], added), torch.randn(4, 5)), {"N": 16, "M": 4})
+    assert any(x.startswith("load: a buffer that only shifts") for x in read.lines) == (not added)

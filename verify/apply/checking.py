@@ -30,7 +30,7 @@ from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.spec.networks.roles import readouts
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.hardware import spare_threads
-from scaling_algebra.verify.judging.fit import MIN_SEEDS, MIN_SIZES, Verdict
+from scaling_algebra.verify.judging.fit import MIN_SEEDS, MIN_SIZES, Verdict, fit
 from scaling_algebra.verify.judging.measurement import Measurement, Series, fingerprint
 from scaling_algebra.verify.judging.mixtures import Powers
 from scaling_algebra.verify.judging.report import Report, ReportRow
@@ -40,7 +40,7 @@ from scaling_algebra.verify.tracing import Traced
 from scaling_algebra.verify.tracing.gradients import roles_of
 from scaling_algebra.verify.tracing.measuring import OUTPUT, UPDATE, Watch, of_role
 from scaling_algebra.verify.tracing.models import Inputs, built, called, exactly, usual
-from scaling_algebra.verify.tracing.recording import output_of
+from scaling_algebra.verify.tracing.recording import losses_of, output_of
 from scaling_algebra.verify.tracing.shapes import read
 from scaling_algebra.waiting import each
 
@@ -49,7 +49,11 @@ from .plans import Plan
 
 OFF = 0.1
 """How far a size that was rounded may lie from its place, in parts of the way between two sizes."""
+DRIFTS = 0.25
+"""Power of n by which gradients of two losses may come apart under one weight."""
 Cell = Fraction | None | EllipsisType
+Beside = dict[str, dict[str, list[Any]]]
+"""By loss beside the output and parameter, at every size: gradients over those of the output."""
 Kind = Literal["plan", "own", "one"]
 """The numbers that train: the plan's, the model's own, or its initial values with one rate for all."""
 TINY = 1e-30
@@ -125,14 +129,15 @@ def check_model(
     m = Measurement(ray, steps, watched=(OUTPUT,))
     grows = max(sizes[0], key=lambda axis: sizes[-1][axis] / sizes[0][axis])
     m.sizes, m.dims = [s[grows] / sizes[0][grows] for s in sizes], [dict(s) for s in sizes]
-    names = _measure(m, build, reading, inputs, _changed(numbers, rules or {}), zero, how, lr, seeds, fold)
+    beside: Beside = {}
+    names = _measure(m, build, reading, inputs, _changed(numbers, rules or {}), zero, how, lr, seeds, fold, beside)
     m.environment = {
         "optimizer": "adamw",
         "device": "cpu",
         "torch": torch.__version__,
         "dtype": "float64",
         "wall_seconds": time.monotonic() - start,
-        "read": reading.lines,
+        "read": [*reading.lines, *(weighed(loss, found, m) for loss, found in beside.items())],
     }
     if reading.network.unread and numbers.level is not None:
         m.environment["read"] = [*numbers.level.lines, *reading.lines]
@@ -194,8 +199,12 @@ def _measure(
     lr: float,
     seeds: int,
     fold: bool,
+    beside: Beside,
 ) -> Mapping[str, Sequence[str]]:
     """Trains the model at the dimensions of a measurement and puts in what it did; quantities by name.
+
+    Args:
+        beside: gets gradients of losses beside the output.
 
     Raises:
         UsageError: an input that grows, or a multiplier that is left to the model.
@@ -224,6 +233,10 @@ def _measure(
             for key, x in watch().items():
                 values = series.setdefault((key, t), [np.zeros(0) for _ in m.dims])
                 values[i] = np.append(values[i], x)
+        if series is m.values:
+            for (loss, name), x in losses_beside(model, mine).items():
+                beside.setdefault(loss, {}).setdefault(name, [np.zeros(0) for _ in m.dims])
+                beside[loss][name][i] = np.append(beside[loss][name][i], x)
 
     with spare_threads():
         for i, size in enumerate(m.dims):
@@ -283,14 +296,44 @@ def _steps(
     places, keywords = inputs
 
     def loss(step: int) -> Tensor:
-        out = output_of(model(*places, **keywords))
-        draw = torch.Generator().manual_seed(2)
-        return (out - torch.randn(out.shape, generator=draw, dtype=out.dtype)).square().mean()
+        return _loss(output_of(model(*places, **keywords)))
 
     yield
     with exactly(), foreign("training the model"):
         for _ in descend(optimizer, loss, steps):
             yield
+
+
+def _loss(out: Tensor) -> Tensor:
+    draw = torch.Generator().manual_seed(2)
+    return (out - torch.randn(out.shape, generator=draw, dtype=out.dtype)).square().mean()
+
+
+def losses_beside(model: nn.Module, inputs: Inputs) -> dict[tuple[str, str], float]:
+    """Of every loss that a module returns beside its output, and every parameter that it reaches: the size of its
+    gradient over that of the loss of the output."""
+    named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    with exactly(), foreign("the model"):
+        out = model(*inputs[0], **inputs[1])
+        losses = {"": _loss(output_of(out)), **{k: x for k, x in losses_of(out).items() if x.requires_grad}}
+        grads = {k: torch.autograd.grad(x, [*named.values()], None, True, allow_unused=True) for k, x in losses.items()}
+    return {
+        (loss, name): float(g.norm() / main.norm())
+        for loss in grads.keys() - {""}
+        for name, g, main in zip(named, grads[loss], grads[""], strict=True)
+        if g is not None and main is not None and g.any() and main.any()
+    }
+
+
+def weighed(loss: str, found: Mapping[str, Sequence[Any]], m: Measurement) -> str:
+    """The power of the weight that keeps a loss beside the output at one scale with it, where its share is largest."""
+    name = max((x for x in found if all(map(len, found[x]))), key=lambda x: float(np.median(found[x][0])))
+    power, ends = fit(m.sizes, found[name]), [float(np.median(found[name][k])) for k in (0, -1)]
+    said = f"loss {loss}: its gradient at {name} over that of the output's loss is {ends[0]:.2g} at the base"
+    said += f" and {ends[1]:.2g} at the target, n^({power.slope:+.2f}) [{power.low:+.2f}, {power.high:+.2f}]"
+    flat = "one weight does" if max(-power.low, power.high) < DRIFTS else "undecided, take more seeds"
+    apart = power.low > OFF or power.high < -OFF
+    return f"{said}: {f'WARNING, its weight is to go as n^({-power.slope:+.2f})' if apart else flat}"
 
 
 def _predicted(

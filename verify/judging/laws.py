@@ -26,8 +26,8 @@ from .resampling import Array
 
 HUBER, LEVEL, RESAMPLES, STARTS = 1e-3, 0.9, 200, (0.2, 0.5, 1.0)
 """Width of the Huber loss in logs; level of the intervals; fits to runs drawn again; powers that fits start from."""
-LOSS, FLOOR, MOST = "loss", "E", 60.0
-"""The column of losses, the constant under every sum, and the largest log of a constant."""
+LOSS, FLOOR, MOST, CERTAIN = "loss", "E", 60.0, 1e-9
+"""The column of losses, the constant under every sum, the largest log of a constant, and a slope that is rounding."""
 
 Columns = Mapping[str, Array]
 
@@ -143,11 +143,23 @@ class FittedSum:
         found = {name: float(e.xreplace(at)) for name, e in self.derived.items()}
         return {**{p: values[p] for p in self.parameters}, **found, **{c: values[c] for c in self.constants}}
 
+    def _alike(self, slopes: Array) -> list[str]:
+        """Unknowns of which some move the losses of all runs as others do; slopes: by unknown and run."""
+        names = [*self.constants, *self.parameters]
+        norms = np.linalg.norm(slopes, axis=1)
+        there = np.flatnonzero(norms > CERTAIN * norms.max())  # a term that vanished moves nothing
+        ways, sizes, _ = np.linalg.svd(slopes[there] / norms[there, None])
+        none = np.zeros(len(there), dtype=bool)
+        none[len(sizes) :], none[: len(sizes)] = True, sizes < CERTAIN * sizes[0]
+        return [names[k] for k, way in zip(there, ways[:, none], strict=True) if np.abs(way).max(initial=0) > 0.01]
+
     def fit(self, x: Columns, resamples: int = 0, seed: int = 0) -> Fitted:
         """The fit to runs, with intervals from runs drawn again."""
         runs, theta = len(x[LOSS]), self.best(x, list(self.starts(x)))
         if runs <= len(theta):
             raise UsageError(f"{runs} runs for {len(theta)} unknowns; give more runs")
+        if alike := self._alike(self.logs(theta, x)[1].T):
+            raise UsageError(f"the runs do not tell {', '.join(alike)} apart; vary {', '.join(self.names)} one by one")
         drawn = np.random.default_rng(seed).integers(runs, size=(resamples or RESAMPLES, runs))
         again = [self.named(self.best({q: v[rows] for q, v in x.items()}, [theta])) for rows in drawn]
         return _with_intervals(self.named(theta), again, np.log(x[LOSS]) - self.logs(theta, x)[0])

@@ -238,6 +238,12 @@ class Moment:
     @remembered
     def gradients(self, signal: str) -> dict[Key, Tensor]:
         """All parts of the gradient at a signal that are wanted."""
+        if mask := self.network.counted.get(signal):
+            chosen, letters = self.signals()[mask.out], self.network.signals[mask.out]
+            count = chosen - chosen.mean(1 + letters.index(mask.over), keepdim=True)
+            return dict.fromkeys(
+                self.wanted.at[signal], self.model.turned(count, letters, self.network.signals[signal])
+            )
         uses = [(self.wanted.roles(*use), self._through(*use)) for use in self.network.consumers(signal)]
         if not uses:
             whole = self.signals()[signal]

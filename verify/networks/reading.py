@@ -56,7 +56,7 @@ def applied(function: Function, letters: str, x: Tensor) -> Tensor:
         last = x.movedim(along, -1)
         normalised: Tensor = getattr(functional, kind.torch)(last, last.shape[-1:], eps=TINY)
         return normalised.movedim(-1, along)
-    values = entrywise(kind)(x)
+    values = 0 * x + 1 if function.masks else entrywise(kind)(x)
     return values if chosen is None else values * chosen
 
 

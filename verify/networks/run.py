@@ -191,8 +191,10 @@ class TorchRun:
         """Gradients of the first replicas by the chain rule and by torch, at signals and with respect to tensors."""
         signals, weights = self.by_autograd(t, replicas)
         batch = self._at(t)[1]
-        yield from ((batch.gradient(name, {})[:replicas], theirs) for name, theirs in signals.items())
-        yield from ((batch.of_weight(role)[:replicas], theirs) for role, theirs in weights.items())
+        own = self.network.counted  # no gradients, but counts
+        yield from ((batch.gradient(x, {})[:replicas], theirs) for x, theirs in signals.items() if x not in own)
+        buffers = self.network.buffers
+        yield from ((batch.of_weight(x)[:replicas], theirs) for x, theirs in weights.items() if x not in buffers)
 
     def by_autograd(self, t: int, replicas: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """The gradients of the first replicas as torch has them, at signals and of the loss with respect to tensors:

@@ -28,7 +28,7 @@ from .folding import Folder, bare, settled, wiring
 from .gradients import FROZEN, frozen_roles, states
 from .graph import IndexClass, Restart, TracedNode, Unreadable, View, refused, walk
 from .reading import Reader
-from .recording import Recording, output_of, record
+from .recording import Recording, choosing, output_of, record
 from .table import apply
 from .writing import Powers, Span, Writer
 
@@ -41,6 +41,10 @@ TOKENS = 5
 """Length of the input."""
 COUNTS = ("M", "L")
 """Axes whose number of calls may grow with them."""
+LOAD = (
+    "a buffer that only shifts which experts are chosen: no gradient, a step is the sign of a count of tokens; it "
+    "starts at 0, and its rate stays the same at every size, since the scores it is added to are Theta(1)"
+)
 _SPLITS = 200
 TOLERANCE = 1e-5
 """Relative difference of the outputs, in float64 (a module may compute in float32 inside)."""
@@ -255,7 +259,7 @@ def traced(build: Build, base: Mapping[str, int] | None = None, name: str = "tra
         raise Unreadable(f"{where}: no network says what this computes ({why})") from None
     if lost := [x for x in start if x in AXES and x != "K" and x not in network.axes.values()]:
         raise Unreadable(f"model: build takes {', '.join(lost)}, and nothing that the output depends on grows with it")
-    notes = [*writer.notes, *notes]
+    notes = [*writer.notes, *notes, *((buffer, LOAD) for buffer in choosing(first))]
     reading = Traced(text, network, writer.factors, writer.gauge, notes, calls, error, start, writer.spans)
     return _with_gradients(reading, build, writer.frozen)
 

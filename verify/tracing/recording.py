@@ -62,13 +62,14 @@ class Recording:
 
     Attributes:
         calls: in order. tensors: by number, as they were made.
-        parameters: names by number. inputs: places by number. places: of entries, by call, kept by who reads.
+        parameters, buffers: names by number. inputs: places by number. places: of entries, by call, kept by who reads.
         output: the logits. outputs: what every module returned last, by name.
     """
 
     calls: list[TorchCall] = field(default_factory=list)
     tensors: dict[int, Tensor] = field(default_factory=dict)
     parameters: dict[int, str] = field(default_factory=dict)
+    buffers: dict[int, str] = field(default_factory=dict)
     inputs: dict[int, int] = field(default_factory=dict)
     places: dict[tuple[str, str, int], Any] = field(default_factory=dict)
     output: Ref = Ref(-1)
@@ -354,6 +355,9 @@ def record(model: nn.Module, inputs: tuple[Any, ...], keywords: Mapping[str, Any
         hooks += [module.register_forward_pre_hook(entered(name)), module.register_forward_hook(left)]
     for name, p in model.named_parameters():
         recorder.run.parameters[recorder.ref(p).number] = name
+    for name, b in model.named_buffers():
+        if b.is_floating_point():
+            recorder.run.buffers[recorder.ref(b).number] = name
     recorder.moved |= set(recorder.run.parameters)
     for k, x in enumerate(y for y in (*inputs, *keywords.values()) if isinstance(y, Tensor)):
         number = recorder.ref(x).number
@@ -365,7 +369,8 @@ def record(model: nn.Module, inputs: tuple[Any, ...], keywords: Mapping[str, Any
     try:
         with foreign("the model"), torch.no_grad():
             with recorder:
-                out = output_of(model(*inputs, **keywords))
+                made = model(*inputs, **keywords)
+            out = output_of(made)
             again = output_of(model(*inputs, **keywords)) if strict and recorder.chosen else out
             if float((out - again).abs().max()) > 1e-5 * float(out.abs().max()):
                 raise Unreadable("model: topk: the order of what is chosen changes the output")
@@ -376,7 +381,39 @@ def record(model: nn.Module, inputs: tuple[Any, ...], keywords: Mapping[str, Any
     if strict and bool(out.isnan().any()):
         raise Unreadable("the output of the model is not a number; give sizes and an input at which it is")
     recorder.run.output = recorder.ref(out)
+    if losses := losses_of(made):
+        run, beside = recorder.run, {recorder.ref(x).number for x in losses.values()}
+        beside = _behind(run, beside) - _behind(run, {run.output.number})
+        run.calls = [c for c in run.calls if not {x.number for x in refs(c.result)} & beside]
     return recorder.run
+
+
+def _behind(run: Recording, numbers: set[int]) -> set[int]:
+    """These tensors and all that they are computed from."""
+    for call in reversed(run.calls):
+        if any(x.number in numbers for x in refs(call.result)):
+            numbers |= {x.number for x in refs((call.arguments, call.keywords))}
+    return numbers
+
+
+def losses_of(out: Any) -> dict[str, Tensor]:
+    """The numbers that a module returns beside its output, by name or place: losses of its own."""
+    places = out.items() if isinstance(out, dict) else enumerate(out) if isinstance(out, list | tuple) else ()
+    beside = {str(k): x for k, x in places if isinstance(x, Tensor) and x.is_floating_point() and x.numel() == 1}
+    return {k: x for k, x in beside.items() if x is not output_of(out)}
+
+
+def choosing(run: Recording) -> list[str]:
+    """Buffers that only shift which entries a top-K chooses: the bias of a balance of load without a loss."""
+    found = []
+    for number, name in run.buffers.items():
+        reached, chosen = {number}, False
+        for call in run.calls:
+            if reached.intersection(x.number for x in refs((call.arguments, call.keywords))):
+                chosen |= call.name == "topk"
+                reached |= set() if call.name == "topk" else {x.number for x in refs(call.result)}
+        found += [name] if chosen and run.output.number not in reached else []
+    return found
 
 
 def output_of(out: Any) -> Tensor:

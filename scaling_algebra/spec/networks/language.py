@@ -112,6 +112,11 @@ class Function:
         return self.kind.kind == "gate"
 
     @property
+    def masks(self) -> bool:
+        """A selection alone, 1 or 0: it has no gradient."""
+        return self.kind.selects and self.kind.powers == {0}
+
+    @property
     def stands_for(self) -> bool:
         """A polynomial that is not the function itself stands for the function."""
         return self.kind.kind in ("entrywise", "softmax")
@@ -170,6 +175,22 @@ class Network:
             readers = {x.out for x, _ in self.consumers(s.out)}
             found |= {s.out} if readers and readers <= found else set()
         return frozenset(found)
+
+    @cached_property
+    def counted(self) -> Mapping[str, Function]:
+        """Outputs of tensors that nothing but selections read, which have no gradient, each with its selection."""
+        only: dict[str, Function] = {}
+        for s in reversed(self.statements):
+            readers = [x if isinstance(x, Function) and x.masks else only.get(x.out) for x, _ in self.consumers(s.out)]
+            if readers and (first := readers[0]) and all(readers):
+                only[s.out] = first
+        return {s.out: only[s.out] for s in self.linear if s.out in only}
+
+    @cached_property
+    def buffers(self) -> tuple[str, ...]:
+        """Tensors that only shift a selection: each step is the sign of a count of tokens, and no gradient."""
+        outs = {role: {s.out for s in self.uses(role)} for role in self.tensors}
+        return tuple(role for role, x in outs.items() if x and x <= self.counted.keys())
 
     def weight(self, loss: str) -> str:
         """The multiplier that weighs a loss beside the output."""

@@ -70,15 +70,18 @@ def first_layer(network: Network, signal: str) -> bool:
     return one_layer(network, signal) and not network.producer(statement.inputs[0].name)  # type: ignore[union-attr]
 
 
-def met_first(network: Network, loss: str) -> tuple[str, ...]:
-    """Outputs of the tensors that the gradient of a loss beside the output meets first: logits of routers."""
-    met, todo = dict[str, None](), [loss]
-    while todo:
-        s = network.producer(todo.pop())
-        if isinstance(s, Product) and s.tensor:
-            met |= {s.out: None} if network.learns(s.out) else {}
-        else:
-            todo += [x.name for x in s.inputs] if s else []
+def meetings(network: Network) -> tuple[tuple[str, str, str], ...]:
+    """Every loss beside the output, with the outputs of the tensors that its gradient meets first, such as the logits
+    of routers, and the names of the gradients there."""
+    met = dict[tuple[str, str, str], None]()
+    for loss in network.losses:
+        todo = [loss]
+        while todo:
+            s = network.producer(x := todo.pop())
+            if isinstance(s, Product) and s.tensor:
+                met |= {(loss, x, gradient_name(network, x)): None} if network.learns(x) else {}
+            else:
+                todo += [f.name for f in s.inputs] if s else []
     return tuple(met)
 
 
