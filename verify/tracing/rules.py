@@ -67,6 +67,9 @@ def convolution(
         sizes = reader.shapes[0][0][2 + d], weight.sizes(2 + c + d, 1)[0], x.sizes(2 + c + d, 1)[0]
         step, pad, wide = (_each(v, d, n) for v in (stride, padding, given["dilation"]))
         pad = (sizes[1] - 1) * wide // 2 if pad == "same" else 0 if pad == "valid" else pad
+        if (sizes[1], step, pad) == (1, 1, 0):  # every place by itself
+            here[d] = f"q{d}"
+            continue
         place, tap, at = torch.meshgrid(*map(torch.arange, sizes), indexing="ij")
         meets = at * step - pad + tap * wide == place if transposed else place * step - pad + tap * wide == at
         matrix = constant(reader, reader.constant([meets.double()] * reader.builds))

@@ -456,8 +456,11 @@ def _along(node: TracedNode) -> tuple[int, Sizes, Sizes] | None:
         return None
     for x in (x for d, x in zip(dims[slot + 1 :], indices[slot + 1 :], strict=False) if d == dims[slot]):
         start, stop = (tuple(a * n for a, n in zip(side, x, strict=False)) for side in (start, stop))
-    at = before[1] if before else (0,) * count
-    return dims[slot], *(tuple(a + b for a, b in zip(at, side, strict=False)) for side in (start, stop))
+    begins, ends = (
+        tuple(a + b for a, b in zip(before[1] if before else (0,) * count, side, strict=False))
+        for side in (start, stop)
+    )
+    return dims[slot], begins, ends
 
 
 def _named(name: str, letters: Iterable[str]) -> str:
