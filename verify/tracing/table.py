@@ -29,7 +29,7 @@ ALIASES = {
     "subtract": "sub", "rmatmul": "matmul", "concat": "cat", "concatenate": "cat", "swapaxes": "transpose",
     "unsafe_view": "view", "safe_softmax": "softmax", "special_softmax": "softmax", "imatmul": "matmul",
     "clip": "clamp", "greater": "gt", "special_expit": "sigmoid", "expit": "sigmoid", "amax": "max",
-    "take_along_dim": "gather", "unsafe_split": "split", "unsafe_chunk": "chunk",
+    "unsafe_split": "split", "unsafe_chunk": "chunk",
 }  # fmt: skip
 ENTRYWISE = {
     "tanh", "relu", "silu", "gelu", "sigmoid", "exp", "sqrt", "rsqrt", "reciprocal", "softplus", "erf", "log", "elu",
