@@ -394,10 +394,10 @@ def record(model: nn.Module, inputs: tuple[Any, ...], keywords: Mapping[str, Any
     return recorder.run
 
 
-def _behind(run: Recording, numbers: set[int]) -> set[int]:
-    """These tensors and all that they are computed from."""
+def _behind(run: Recording, numbers: set[int], without: str = "") -> set[int]:
+    """These tensors and all that they are computed from, but through calls of a name."""
     for call in reversed(run.calls):
-        if any(x.number in numbers for x in refs(call.result)):
+        if call.name != without and any(x.number in numbers for x in refs(call.result)):
             numbers |= {x.number for x in refs((call.arguments, call.keywords))}
     return numbers
 
@@ -411,15 +411,9 @@ def losses_of(out: Any) -> dict[str, Tensor]:
 
 def choosing(run: Recording) -> list[str]:
     """Buffers that only shift which entries a top-K chooses: the bias of a balance of load without a loss."""
-    found = []
-    for number, name in run.buffers.items():
-        reached, chosen = {number}, False
-        for call in run.calls:
-            if reached.intersection(x.number for x in refs((call.arguments, call.keywords))):
-                chosen |= call.name == "topk"
-                reached |= set() if call.name == "topk" else {x.number for x in refs(call.result)}
-        found += [name] if chosen and run.output.number not in reached else []
-    return found
+    scores = {x.number for call in run.calls if call.name == "topk" for x in refs((call.arguments, call.keywords))}
+    shifting, passed = _behind(run, scores), _behind(run, {run.output.number}, without="topk")
+    return [name for number, name in run.buffers.items() if number in shifting - passed]
 
 
 def output_of(out: Any) -> Tensor:
