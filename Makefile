@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 unexport PYTHONDONTWRITEBYTECODE # hundreds of processes would compile the package again
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 
-.PHONY: setup browser demo tree static docs page check test measure gpu bench clean
+.PHONY: setup browser demo tree static docs page check test measure gpu paper bench clean
 
 # torch goes first and alone: on a machine without one, the pinned CPU build is enough.
 $(BIN)/scalecalc: pyproject.toml constraints.txt
@@ -62,6 +62,13 @@ page: setup
 # One GPU for ten minutes: everything that needs one. Where this cannot be set up, a wheel is enough (docs/guide/measuring.md).
 gpu: setup
 	$(BIN)/python -m scaling_algebra.verify.commands.gpu -o verify/evidence/gpu
+
+# The runs of the MSSP paper, App. P.1 and Fig. 2, on data without end: 1,000 updates of 50 samples, from N = 128; a GPU, 12 minutes by estimate.
+PAPER = $(BIN)/scalecalc study transfer --model benchmarks/paper.py:build --data teacher --set batch=50 --optimizer adam \
+	--parameterization mup --parameterization mssp --steps 1000 --seeds 4 --grid=-10,-5 --device cuda
+paper: setup
+	$(PAPER) --resume runs/paper-II --base N=128,N_e=16,M=8 --size N=256,N_e=16,M=16 --size N=512,N_e=16,M=32 --size N=1024,N_e=16,M=64
+	$(PAPER) --resume runs/paper-III --base N=128,N_e=128,M=8 --size N=256,N_e=256,M=16 --size N=512,N_e=512,M=32 --size N=1024,N_e=1024,M=64
 
 bench: setup
 	$(BIN)/python benchmarks/run.py

@@ -60,14 +60,8 @@ class _ByLoss(TrainingRun):
     whole: TrainingRun
     loss: str
 
-    def value(self, signal: str, t: int) -> Signal:
-        return self.whole.value(signal, t)
-
-    def change(self, signal: str, t: int) -> Signal:
-        return self.whole.change(signal, t)
-
     def gradient(self, signal: str, t: int, modes: Modes | None = None, via: str = "") -> Signal:
-        key = ("gradient", signal, t, tuple(sorted((modes or {}).items())), via)
+        key = ("gradient by", self.loss, signal, t, tuple(sorted((modes or {}).items())), via)
         return self.kept(key, f"d{self.loss}/d{signal}@{t}", lambda: self._gradient(signal, t, modes or {}, via))
 
     def _gradient(self, signal: str, t: int, modes: Modes, via: str) -> Signal:
@@ -86,7 +80,7 @@ def by_loss(run: TrainingRun, loss: str) -> Any:
     one.__class__ = _KINDS.setdefault(
         (_ByLoss, type(run)), type(f"ByLoss{type(run).__name__}", (_ByLoss, type(run)), {})
     )
-    one.context = replace(run.context, ledger=run.ledger, name=f"{run.context.name} by {loss}", start=None)
+    one.context = replace(run.context, ledger=run.ledger, start=None)
     one.whole, one.loss = run, loss
     return one
 

@@ -118,7 +118,7 @@ def _mup(network: Network, structure: Structure) -> list[Demand]:
                 demands.append(Demand("mu-1", "theta", (f"{out}.change",), because=because))
     for role in network.tensors:
         demands += _of_tensor(network, structure, role)
-    demands += [_of_weight(network, loss) for loss in network.losses]
+    demands += [_of_weight(network, loss) for loss in network.losses if network.learns(loss)]
     weights = {network.weight(loss) for loss in network.losses}
     needed = [x for x in network.multipliers if network.needs(x) and x not in weights]
     demands += [_of_multiplier(network, multiplier) for multiplier in needed]

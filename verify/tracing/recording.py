@@ -123,9 +123,15 @@ def product_added(x: Tensor, a: Tensor, b: Tensor, value: float = 1) -> Tensor:
     return x + (a * b if value == 1 else value * a * b)
 
 
+def kinked(x: Tensor, weight: Tensor) -> Tensor:
+    """x above zero, and below it x times a weight."""
+    weight = weight.view(-1, *[1] * (x.dim() - 2)) if weight.numel() > 1 else weight
+    return torch.relu(x) + weight * -torch.relu(-x)
+
+
 WRITTEN_OUT: dict[str, Callable[..., Any]] = {
     "scaled_dot_product_attention": attention, "addmm": added, "baddbmm": added, "glu": gated, "addcmul": product_added,
-    "lerp": lambda a, b, weight: a + weight * (b - a),
+    "lerp": lambda a, b, weight: a + weight * (b - a), "prelu": kinked,
 }  # fmt: skip
 """Functions as python in the calls that have rules."""
 
@@ -388,10 +394,10 @@ def record(model: nn.Module, inputs: tuple[Any, ...], keywords: Mapping[str, Any
     return recorder.run
 
 
-def _behind(run: Recording, numbers: set[int]) -> set[int]:
-    """These tensors and all that they are computed from."""
+def _behind(run: Recording, numbers: set[int], without: str = "") -> set[int]:
+    """These tensors and all that they are computed from, but through calls of a name."""
     for call in reversed(run.calls):
-        if any(x.number in numbers for x in refs(call.result)):
+        if call.name != without and any(x.number in numbers for x in refs(call.result)):
             numbers |= {x.number for x in refs((call.arguments, call.keywords))}
     return numbers
 
@@ -405,15 +411,9 @@ def losses_of(out: Any) -> dict[str, Tensor]:
 
 def choosing(run: Recording) -> list[str]:
     """Buffers that only shift which entries a top-K chooses: the bias of a balance of load without a loss."""
-    found = []
-    for number, name in run.buffers.items():
-        reached, chosen = {number}, False
-        for call in run.calls:
-            if reached.intersection(x.number for x in refs((call.arguments, call.keywords))):
-                chosen |= call.name == "topk"
-                reached |= set() if call.name == "topk" else {x.number for x in refs(call.result)}
-        found += [name] if chosen and run.output.number not in reached else []
-    return found
+    scores = {x.number for call in run.calls if call.name == "topk" for x in refs((call.arguments, call.keywords))}
+    shifting, passed = _behind(run, scores), _behind(run, {run.output.number}, without="topk")
+    return [name for number, name in run.buffers.items() if number in shifting - passed]
 
 
 def output_of(out: Any) -> Tensor:

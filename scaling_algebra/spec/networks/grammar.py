@@ -127,6 +127,8 @@ class _Reader:
         used += "".join(s.tensor.letters for s in self.statements if isinstance(s, Product) and s.tensor)
         axes = {x: axis for x, axis in self.axes.items() if x in used}
         whole = Network(name, title, tensors, axes, signals, tuple(self.statements), constants=self.steady[1:])
+        if still := [x for x in self.losses if not whole.tensors_of(x)]:
+            raise UsageError(f"losses: {still[0]} depends on no tensor, so that it has no gradient")
         return replace(whole, losses=self.losses) if self.losses else whole
 
     def _name_signals(self) -> None:
