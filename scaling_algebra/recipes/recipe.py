@@ -164,8 +164,10 @@ class Recipe(Rendered):
         sizes = " to ".join(",".join(f"{a}={n}" for a, n in x.items()) for x in (self.way.base, self.way.target))
         gauge = self.derivations[-1].gauge
         where = "" if gauge == OWN else f", gauge {gauge}"
-        what = f"{configuration.parameterization.title}, {configuration.optimizer.name}"
-        return f"{what}, {sizes}{where}" if self.level is None else f"{what}, {self.level}, {sizes}{where}"
+        level = (
+            [] if self.level is None else [str(self.level) if self.instead is None else f"{self.level} on another ray"]
+        )
+        return ", ".join([configuration.parameterization.title, configuration.optimizer.name, *level, sizes + where])
 
 
 def recipe(

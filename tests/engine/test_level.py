@@ -80,7 +80,8 @@ def test_work_that_does_not_suffice_leaves_the_numbers_and_says_what_is_open(mon
     asked = Configuration.of(None, "adam", ray="N=1", architecture="attention")
     found = derive(asked)
     assert found.level == CERTIFIED
-    monkeypatch.setattr(newton, "PROPOSED", 2_000)
+    for name in ("AT_ONCE", "PROPOSED"):
+        monkeypatch.setattr(newton, name, 2_000)
     short, again = (Solver(asked.network, asked.ray, asked.optimizer).solve(asked.parameterization) for _ in range(2))
     assert short.scaling == found.scaling and not short.level.certified and short.level == again.level
     whole = Solver(asked.network, asked.ray, asked.optimizer, effort=True).solve(asked.parameterization)

@@ -127,6 +127,7 @@ def test_where_none_exists_the_nearest_is_said():
     asked = ("--base", "N=1024,N_e=1024,M=8,K=8", "--target", "N=4096,N_e=2048,M=8,K=8", "--format", "json")
     answer = run(*asked)
     assert answer.exit_code == 0 and run(*asked, "--strict").exit_code == 1
+    assert "certified on another ray, N=1024" in run(*asked[:-2]).stdout.splitlines()[0]
     assert answer.stderr.count("\n") == 1 and "warning: no muP on the ray N=1" in answer.stderr
     assert "grows by 1.41 at these sizes" in answer.stderr
     record = json.loads(answer.stdout)
