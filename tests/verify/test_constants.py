@@ -187,6 +187,16 @@ def turned(m, h):
     return torch.view_as_real(z * torch.polar(torch.ones(2, 1, 4), torch.arange(8.0).view(2, 1, 4))).flatten(1)
 
 
+def leaky(m, h):
+    """Functions with a slope of their own below zero."""
+    return F.prelu(F.leaky_relu(h, 0.2, inplace=False), torch.full((1,), 0.3))
+
+
+def single_tap(m, h):
+    """A convolution whose places are the width."""
+    return F.conv1d(h[:, None], torch.ones(1, 1, 1))[:, 0]
+
+
 def placed(m, x):
     """Places of a growing length, which no parameter says."""
     h = m.b(torch.tanh(m.a(x)))
@@ -209,7 +219,10 @@ HELD = of(held, drawn(2, 4), lambda n: {"a": linear(4, n), "b": linear(n, n), "c
     ("build", "inputs", "hidden"),
     [
         (POOLED, "a", "b"),
-        *((between(f), "a", "b") for f in (centred, turned, lambda m, h: F.softplus(h), lambda m, h: F.elu(h))),
+        *(
+            (between(f), "a", "b")
+            for f in (centred, turned, lambda m, h: F.softplus(h), lambda m, h: F.elu(h), leaky, single_tap)
+        ),
         (GIN, "a", "b"),
         (DIT, ["a", "time"], ["ada", "w"]),
         (PLACES, "ap", "w"),
@@ -217,7 +230,21 @@ HELD = of(held, drawn(2, 4), lambda n: {"a": linear(4, n), "b": linear(n, n), "c
         (DEPTHWISE, "ab", ""),
         (CELL, "a", "rzw"),
     ],
-    ids=["pooled", "norm by hand", "complex", "softplus", "elu", "gin", "dit", "places", "conv", "depthwise", "gru"],
+    ids=[
+        "pooled",
+        "norm by hand",
+        "complex",
+        "softplus",
+        "elu",
+        "leaky relu",
+        "one tap",
+        "gin",
+        "dit",
+        "places",
+        "conv",
+        "depthwise",
+        "gru",
+    ],
 )
 def test_right_answers(build, inputs, hidden):
     model = traced(build)
