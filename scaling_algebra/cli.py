@@ -21,7 +21,7 @@ import click
 
 from .errors import Unsatisfiable, UsageError, missing, shortened, shown, told
 from .files import reason
-from .waiting import interruptible, now, watched
+from .waiting import GARBAGE, interruptible, now, watched
 
 VERBS: dict[str, dict[str, tuple[str, str]]] = {
     "Derive": {
@@ -56,9 +56,6 @@ TOO_LITTLE = "not enough memory; ask for less, such as smaller --sizes or fewer 
 HELP = ["-h", "--help"]
 FORMS = ("html", "json", "latex", "markdown", "text")
 """Formats, which somebody may take for options."""
-GARBAGE = 200_000, 10, 100
-"""Thresholds of the collector of cyclic garbage. Next to nothing of what is computed here is garbage: with Python's own
-thresholds the collector takes a fifth of the time of a large network."""
 
 
 class Verbs(click.Group):

@@ -2,7 +2,7 @@
 
 import gc
 
-from scaling_algebra.cli import GARBAGE
+from scaling_algebra.waiting import GARBAGE
 
 from . import lanes
 

@@ -407,7 +407,9 @@ class Algebra(SignalSizes):
         rank = 0 if constants == 2 else 1 if constants and (acts or not leaves) else 2 if acts else 3
         if rank == 3 and (not shared or len(leaves) == 2):
             rank = 4 if shared else 5
-        return rank, sum((self.rate(self.letters[x]) for x in kept), Fraction(0))
+        if kept not in self._dimensions:
+            self._dimensions[kept] = sum((self.rate(self.letters[x]) for x in kept), Fraction(0))
+        return rank, self._dimensions[kept]
 
     def _bound(self, a: Signal, b: Signal, out: str) -> int:
         """Upper bound on the size of a product, beyond the sizes of its factors, whatever they are.

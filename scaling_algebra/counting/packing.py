@@ -36,7 +36,11 @@ class Packing:
         self.counted = ray.axes
         finest = _UNIT * lcm(*((ray[axis] / ray.largest).denominator for axis in ray.axes))
         self._unit = finest / ray.largest
+        self._axis = {axis: FIELD * k for k, axis in enumerate(self.counted)}
+        self._unknown = {name: FIELD * k for k, name in enumerate(self.unknowns, len(self.counted))}
         self._shift = FIELD * (len(self.counted) + len(self.unknowns) + 1)
+        self._values = dict[int, Fraction]()
+        self._forms = dict[int, Form]()
 
     def pack(self, value: Fraction, axes: Mapping[str, Fraction | int], unknowns: Mapping[str, int]) -> int:
         """One integer for an exponent: its value, powers of the axes (multiples of 1/2) and counts of the unknowns.
@@ -48,12 +52,13 @@ class Packing:
         if scaled.denominator != 1:
             raise UsageError(f"exponent {value} is finer than what is counted; {COARSER}")
         packed = scaled.numerator << self._shift
-        for k, axis in enumerate(self.counted):
-            if axis in axes:
-                packed += int(2 * axes[axis]) << FIELD * k
-        for k, name in enumerate(self.unknowns):
-            packed += unknowns.get(name, 0) << FIELD * (len(self.counted) + k)
-        return packed - (sum(map(abs, unknowns.values())) << FIELD * (len(self.counted) + len(self.unknowns)))
+        for axis, power in axes.items():
+            if axis in self._axis:
+                packed += int(2 * power) << self._axis[axis]
+        for name, count in unknowns.items():
+            if name in self._unknown:
+                packed += count << self._unknown[name]
+        return packed - (sum(map(abs, unknowns.values())) << self._shift - FIELD)
 
     def scale(self, axes: Mapping[str, Fraction | int]) -> int:
         """Packed exponent of a product of powers of the axes."""
@@ -61,13 +66,20 @@ class Packing:
 
     def value(self, packed: int) -> Fraction:
         """Exponent of n."""
-        whole = (packed + (1 << self._shift - 1)) >> self._shift
-        return Fraction(whole * self._unit.denominator, self._unit.numerator)
+        if packed not in self._values:
+            whole = (packed + (1 << self._shift - 1)) >> self._shift
+            self._values[packed] = Fraction(whole * self._unit.denominator, self._unit.numerator)
+        return self._values[packed]
 
     def form(self, packed: int) -> Form:
         """The linear form behind a packed exponent."""
+        if packed not in self._forms:
+            self._forms[packed] = self._form(packed)
+        return self._forms[packed]
+
+    def _form(self, packed: int) -> Form:
         counts = []
-        for _ in range(len(self.counted) + len(self.unknowns)):
+        for _ in (*self.counted, *self.unknowns):
             low = packed & (1 << FIELD) - 1
             low -= low >> FIELD - 1 << FIELD
             counts.append(low)

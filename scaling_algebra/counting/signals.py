@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from operator import attrgetter
 from typing import Any, Literal, Self
 
 
@@ -66,6 +67,10 @@ class Rung:
     doubts: int = 24
 
 
+_ATTRIBUTES: dict[Any, attrgetter[Any]] = {}
+"""What reads all attributes of a kind of signal at once."""
+
+
 @dataclass(slots=True)
 class Signal:
     """A random tensor as kernels with exponents.
@@ -109,7 +114,13 @@ class Signal:
 
     def but(self, **changes: Any) -> Self:
         """A copy with other values of some attributes; quicker than ``dataclasses.replace``."""
-        return type(self)(**{**{x: getattr(self, x) for x in self.__dataclass_fields__}, **changes})
+        kind = type(self)
+        if kind not in _ATTRIBUTES:
+            _ATTRIBUTES[kind] = attrgetter(*kind.__dataclass_fields__)
+        copy = kind(*_ATTRIBUTES[kind](self))
+        for name, value in changes.items():
+            setattr(copy, name, value)
+        return copy
 
 
 def larger(a: int | None, b: int | None) -> int | None:

@@ -72,6 +72,16 @@ class Meter:
         finally:
             self.limit = outer
 
+    @contextmanager
+    def uncharged(self) -> Iterator[None]:
+        """Work inside is for many questions, and none is charged for it."""
+        outer = self.done, self.limit
+        self.limit = None
+        try:
+            yield
+        finally:
+            self.done, self.limit = outer
+
 
 class Kept(Generic[Key, Result]):
     """Results by key, each computed once, but for those that the work did not suffice for."""
@@ -138,6 +148,7 @@ class KernelStore(Packing):
         self._contractions: dict[Contraction, int] = {}
         self._specs: dict[tuple[str, str, str], tuple[int, Contraction, int]] = {}
         self._live: dict[str, str] = {}
+        self._dimensions: dict[str, Fraction] = {}
         self.spent = 0
         """Nodes of the products made so far."""
         self.meter = Meter()

@@ -115,7 +115,7 @@ class Analysis:
         """An answer that rests on polynomials standing for functions, if two degrees more show nothing larger."""
         if self.raised or answer.size is None or not answer.decided or not self._curved:
             return answer
-        if answer.size == self._higher.upper(name):
+        if any(answer.size == run._higher.upper(name) for run in (self._whole, self) if run is not None):
             return answer
         higher = self._higher.witness(name, t)
         if t and self.network.live and self._stepped(signs=True) and (higher is None or not higher.decided):
@@ -444,7 +444,7 @@ class Analysis:
         """Upper bounds on every size after any number of updates, or why there are none."""
         if self._whole is not None:
             return self._whole.bounds
-        with self._deep():
+        with self._deep(), self.meter.uncharged():
             asked = self.network, self._algebra(LADDER[0]).at(LADDER[0]), self.point, self.optimizer
             run = bounds_for(*asked, RunContext(degrees="raised" if self.raised else "usual"), self.routed)
             run.settle()

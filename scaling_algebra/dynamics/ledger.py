@@ -59,10 +59,10 @@ class Ledger:
         """
         if key in self._beyond:
             raise Exhausted
-        for outer_entry in self._open[-1:]:
-            outer_entry.needs.add(key)
-        entry = self._entries.get(key, _Entry())
-        if not entry.done:
+        if self._open:
+            self._open[-1].needs.add(key)
+        entry = self._entries.get(key)
+        if entry is None or not entry.done:
             entry = self._entries[key] = _Entry()
             self._open.append(entry)
             try:
@@ -83,9 +83,10 @@ class Ledger:
         return entry.result  # type: ignore[no-any-return]
 
     def _charge(self, key: Hashable) -> None:
-        for name in self._closure(key, self._charged):
-            self._charged.add(name)
-            self._total += self._entries[name].work
+        if key not in self._charged:
+            new = self._closure(key, self._charged)
+            self._charged |= new
+            self._total += sum(self._entries[name].work for name in new)
         if self._limit is not None and self._total > self._limit:
             raise Exhausted
 

@@ -32,6 +32,7 @@ from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.records import plain
 from scaling_algebra.spec.scaling import Scaling, TensorScaling
 from scaling_algebra.spec.trained import OptimizerInput
+from scaling_algebra.waiting import rarely_collected
 
 from .demands import Fixing, Infeasible, NotFound
 from .newton import Solution, Solver
@@ -362,8 +363,9 @@ def searched(asked: Configuration) -> Solution | NotFound:
     """The outcome of a search, kept."""
     rule = asked.parameterization
     try:
-        solver = _solver(asked.network, asked.ray, asked.optimizer, asked.effort)
-        return solver.solve(rule, rule.base_structure(asked.network, asked.readout_init), asked.given)
+        with rarely_collected():
+            solver = _solver(asked.network, asked.ray, asked.optimizer, asked.effort)
+            return solver.solve(rule, rule.base_structure(asked.network, asked.readout_init), asked.given)
     except Infeasible as failure:
         return NotFound(asked, str(failure), failure.undecided, failure.everywhere)
 

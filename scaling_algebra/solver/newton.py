@@ -62,11 +62,9 @@ _LAZY = Fraction(2)
 _ROUNDS = 24
 _SHARED = 3
 """Sizes that may stay undecided before the others climb one rung alone."""
-SHOWN: tuple[tuple[int | None, int | None], ...] = ((8_000, None), (200_000, 400_000), (None, None))
+SHOWN: tuple[tuple[int | None, int | None], ...] = ((8_000, None), (40_000, 160_000), (None, None))
 """Work that bound and witness of one demand may take, and those of all: a little first, then of what is left more."""
-_ALIKE = 8
-"""Demands in a row that need more, after which the others wait for it, too: what they share is found once."""
-PROPOSED = 600_000
+PROPOSED = 300_000
 """Work, in nodes of matching searches, until the layer-wise law is shown to hold but for what is open."""
 _AHEAD = 5_000
 """Nodes of matching searches that one product may take on the update after the horizon."""
@@ -349,7 +347,7 @@ class Solver:
             if one is None:
                 check(demands, look)
             with self._within(every):
-                demands = self._not_shown(demands, look, one)
+                demands = [*(d for d in each("deriving", "demands", demands) if not self._shown(d, look, one))]
         ahead = self._fresh(look.point).limited(_AHEAD)
         for demand in demands:
             if failure := look_ahead(demand, ahead):
@@ -551,15 +549,6 @@ class Solver:
     def _quickly(self, look: Analysis) -> Analysis:
         """The run on the first rung alone."""
         return look.closely(QUICK[:1])
-
-    def _not_shown(self, demands: Sequence[Demand], look: Analysis, work: int | None) -> list[Demand]:
-        """The demands that bound and witness do not show to be met, with so much work for each."""
-        left, row, asked = list[Demand](), 0, each("deriving", "demands", demands)  # an interrupt says which
-        for d in asked:
-            waits = row == _ALIKE and work is not None
-            row = row if waits else 0 if self._shown(d, look, work) else row + 1
-            left += [d] if row else []
-        return left
 
     def _shown(self, demand: Demand, look: Analysis, work: int | None) -> bool:
         with self._within(work):

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from scaling_algebra.errors import UsageError, named, unknown_name
+from scaling_algebra.recipes.settings import Setting
 from scaling_algebra.spec.optimizers import Optimizer
 
 from .modules import Entry, apart
@@ -49,8 +50,10 @@ class ParameterGroup:
         """The number to set: ``lr``, ``eps``, ``decay`` or ``init_std``."""
         if what not in self.entries[0].settings:
             raise UsageError(f"{self.name}: its parts differ in {what}; {apart(self.entries[0])}")
-        number = self.entries[0].settings[what].target
-        if number is None:
+        return self._number(what, self.entries[0].settings[what])
+
+    def _number(self, what: str, setting: Setting) -> float:
+        if (number := setting.target) is None:
             option = {"init_std": "std"}.get(what, what)
             raise UsageError(f"{self.name} has no {what} at the base; give plan(..., {option}=NUMBER)")
         return number
@@ -59,6 +62,14 @@ class ParameterGroup:
     def std(self) -> float:
         """The standard deviation of the initial values, or 0."""
         return 0.0 if self.fill is not None else self.value("init_std")
+
+    @property
+    def stds(self) -> dict[str, float]:
+        """The standard deviation of every part that is initialised by itself; or, without a name, that of all."""
+        first = self.entries[0]
+        if "init_std" in first.settings or not first.spans:
+            return {"": self.std}
+        return {part: self._number("init_std", s["init_std"]) for part, s in first.parts.items()}
 
     @property
     def fill(self) -> float | None:

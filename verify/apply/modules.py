@@ -27,7 +27,7 @@ class Entry:
         settings: of the role. group: of the optimizer: the role, or the parameter that it is a part of.
         fill: the value that every entry starts with; None where entries are drawn.
         parts: settings of its parts by role, where they differ; ``settings`` has those that are alike, and the least
-            epsilon.
+            epsilon. spans: of every part the dimension, where it begins, and how many entries it has, where known.
     """
 
     name: str
@@ -37,6 +37,7 @@ class Entry:
     group: str = ""
     fill: float | None = None
     parts: Mapping[str, Mapping[str, Setting]] = field(default_factory=dict)
+    spans: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -30,7 +30,7 @@ from scaling_algebra.verify.tracing.measuring import of_role
 from scaling_algebra.verify.tracing.models import called
 from scaling_algebra.verify.tracing.shapes import read
 from scaling_algebra.verify.tracing.sources import small_of
-from scaling_algebra.waiting import watched
+from scaling_algebra.waiting import rarely_collected, watched
 
 from .folding import ends, scaled
 from .modules import Entry, aliases, apart, parameters, plain_name
@@ -71,7 +71,7 @@ def plan(
         UsageError: a model that cannot be read or built, a parameter that the output does not depend on, rates without
             epsilons, a multiplier that is to be folded and ends in no matrix, or what ``recipe`` raises.
     """
-    with watched("plan"):
+    with watched("plan"), rarely_collected():
         return _plan(model, base, target, fold, strict, given)
 
 
@@ -128,7 +128,8 @@ def layered(reading: Traced) -> Traced:
     """A reading of one layer as that of every layer: its number becomes ``*``."""
     text, gauge = _general(reading.text), {_general(role): x for role, x in reading.gauge.items()}
     network = replace(from_toml(text, reading.network.name), unread=reading.network.unread)
-    return replace(reading, text=text, gauge=gauge, network=network)
+    spans = {_general(role): x for role, x in reading.spans.items()}
+    return replace(reading, text=text, gauge=gauge, network=network, spans=spans)
 
 
 def _unread(model: nn.Module, reading: Traced) -> list[str]:
@@ -146,7 +147,8 @@ def joined(readings: Sequence[Traced]) -> Traced:
         factors[name] = " and ".join([*places, place]), powers
     gauge = {role: x for r in readings for role, x in r.gauge.items()}
     notes = list(dict.fromkeys(x for r in readings for x in r.notes))
-    return replace(last, factors=factors, gauge=gauge, notes=notes)
+    spans = {role: x for r in readings for role, x in r.spans.items()}
+    return replace(last, factors=factors, gauge=gauge, notes=notes, spans=spans)
 
 
 def _numbers(base: Any, target: Any, given: Mapping[str, Any], networks: Sequence[Network]) -> Recipe:
@@ -211,13 +213,30 @@ def planned(model: nn.Module, reading: Traced, numbers: Recipe, small: Sequence[
         parts = {role: settings[role] for role in mine if any(settings[role] != settings[x] for x in mine)}
         role, group = (mine[0], re.sub(r"(\[\d+\])+$", "", mine[0])) if mine else ("", "")
         common = alike(parts) if parts else settings.get(role, {})
-        entries.append(replace(e, role=role, settings=common, group=group, fill=filled.get(role), parts=parts))
+        fill, spans = filled.get(role), _spans(e, parts, reading, going.target)
+        entries.append(replace(e, role=role, settings=common, group=group, fill=fill, parts=parts, spans=spans))
     stacks = dict.fromkeys(e.group for e in entries if e.role and _stacked(e, trainer(numbers, e.role)))
     lines = [*reading.lines, *([NEGLIGIBLE] if numbers.derivations[0].optimizer.regime == "negligible" else [])]
     lines += [fused(e) for e in {e.group: e for e in entries if e.parts}.values()]
     lines += [*([STACKS.format(", ".join(stacks))] if stacks else [])]
     buffers = tuple(plain_name(name) for name, _ in model.named_buffers())
     return Plan(model, numbers, tuple(entries), aliases(model), buffers, left, tuple(lines))
+
+
+def _spans(
+    e: Entry, parts: Iterable[str], reading: Traced, target: Mapping[str, int]
+) -> dict[str, tuple[int, int, int]]:
+    """The dimension of every part of a parameter, where it begins at the target, and how many entries it has; nothing
+    where the parts do not fill the parameter."""
+    known = sorted((reading.spans[x][:2], x) for x in parts if x in reading.spans)
+    found, at, end = dict[str, tuple[int, int, int]](), 0, 0
+    for (dim, start), role in known:
+        _, _, count, powers = reading.spans[role]
+        grown = round(count * Power.of(powers).ratio(reading.base, target))
+        if start != at or dim != known[0][0][0]:
+            return {}
+        found[role], at, end = (dim, end, grown), at + count, end + grown
+    return found if found.keys() == {*parts} and found and end == e.shape[known[0][0][0]] else {}
 
 
 def alike(parts: Mapping[str, Mapping[str, Setting]]) -> dict[str, Setting]:
@@ -233,7 +252,7 @@ def alike(parts: Mapping[str, Mapping[str, Setting]]) -> dict[str, Setting]:
 def fused(e: Entry) -> str:
     """The line that says what to do about a parameter whose parts have different numbers."""
     (first, *_), common = e.parts.values(), alike(e.parts)
-    differ = [what for what, s in first.items() if what not in common]
+    differ = [what for what, s in first.items() if what not in common and not (what == "init_std" and e.spans)]
     if not differ:
         return f"{e.name}: its parts differ in eps alone; the least of them is that of the group"
     return f"{e.name}: its parts differ in {', '.join(differ)}; {apart(e)}"

@@ -72,8 +72,8 @@ class Plan(Rendered):
         return groups
 
     def init_(self, model: nn.Module | None = None, generator: torch.Generator | None = None) -> nn.Module:
-        """Draws every trained parameter anew: normal with the std of its group at the target. Vectors
-        that start alike (gains, biases) keep that start.
+        """Draws every trained parameter anew: normal with the std of its group at the target, parts with a std of
+        their own by that. Vectors that start alike (gains, biases) keep that start.
 
         Args:
             model: the one of the plan, or one with the same names (sharded, compiled, or a copy).
@@ -82,19 +82,20 @@ class Plan(Rendered):
             UsageError: no std at the base, other names, or experts to tie that are not stored in one tensor.
         """
         model = self.model if model is None else model
-        stds = {name: group.std for name, group in self.groups.items()}
+        stds = {name: group.stds for name, group in self.groups.items()}
         drawn: Any = {} if generator is None else {"generator": generator}  # sharded tensors take none
         with torch.no_grad():
-            for entry, p in self._parameters(model):
-                std = stds[entry.group]
-                if std == 0:
-                    p.fill_(entry.fill or 0.0)
-                elif not self.groups[entry.group].tied:
-                    p.normal_(0.0, std, **drawn)
-                elif p.dim() == 3:
-                    p.copy_(torch.empty_like(p[0]).normal_(0.0, std, **drawn).expand_as(p))
-                else:
-                    raise UsageError(f"{entry.name} is to start alike for all experts, but is no stack of them")
+            for entry, whole in self._parameters(model):
+                for part, std in stds[entry.group].items():
+                    p = whole.narrow(*entry.spans[part]) if part else whole
+                    if std == 0:
+                        p.fill_(entry.fill or 0.0)
+                    elif not self.groups[entry.group].tied:
+                        p.normal_(0.0, std, **drawn)
+                    elif p.dim() == 3:
+                        p.copy_(torch.empty_like(p[0]).normal_(0.0, std, **drawn).expand_as(p))
+                    else:
+                        raise UsageError(f"{entry.name} is to start alike for all experts, but is no stack of them")
         return model
 
     def param_groups(self, model: nn.Module | None = None, optimizer: str | None = None) -> list[dict[str, Any]]:

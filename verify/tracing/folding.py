@@ -330,7 +330,8 @@ def settled(root: TracedNode) -> TracedNode:
             if node.kind == "param":
                 part = node, slot, (k,), (k + 1,)
                 indices = without(node.indices, slot)
-                cache[mark] = node.but(indices=indices, name=f"{node.name}[{k}]", value=None, part=part)
+                axes = (*node.axes[:slot], *node.axes[slot + 1 :])
+                cache[mark] = node.but(indices=indices, name=f"{node.name}[{k}]", value=None, part=part, axes=axes)
             elif slot in node.over or node.kind not in ("contract", "add", "func"):
                 raise node.fail("mixes the entries of an axis")
             else:

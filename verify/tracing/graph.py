@@ -116,6 +116,7 @@ class TracedNode:
         entry: functions of nodes before it, entry by entry, of which this is the value.
         note: what the equations leave out here. part: of a part the whole, its slot, where it begins and ends.
         frozen: of an added constant, whether it differs along an axis that grows.
+        axes: of a parameter the dimension of each slot.
         call: the torch call that made the tensor, as ``TorchCall.key``, and the place among its results.
     """
 
@@ -136,6 +137,7 @@ class TracedNode:
     note: str = ""
     part: tuple[TracedNode, int, Sizes, Sizes] | None = None
     call: tuple[str, str, int, int] | None = None
+    axes: tuple[int, ...] = ()
     frozen: bool = False
     number: int = field(default_factory=lambda: next(_COUNT))
     cache: dict[Any, TracedNode] = field(default_factory=dict)

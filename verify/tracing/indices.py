@@ -54,7 +54,8 @@ class Indices:
             indices += found
         value = self.runs[0].tensors[number].reshape([x.sizes[0] for x in indices])
         value = value.double() if value.is_floating_point() else value
-        return View(TracedNode(kind, indices, name=name, value=value), dims)
+        axes = tuple(d for d, dim in enumerate(dims) for _ in dim)
+        return View(TracedNode(kind, indices, name=name, value=value, axes=axes), dims)
 
     def constant(self, values: Sequence[Tensor]) -> View:
         """Values that come from no parameter and no input."""
@@ -110,7 +111,8 @@ class Indices:
             found = self.leaf(key, tuple(b - a for a, b in zip(start, stop, strict=True)))
             indices = [*node.indices[:slot], *found, *node.indices[slot + 1 :]]
             value = node.value.narrow(slot, start[0], stop[0] - start[0]).reshape([x.root().sizes[0] for x in indices])
-            return node.but(indices=indices, name=f"{node.name}[{start[0]}]", value=value)
+            axes = (*node.axes[:slot], *[node.axes[slot]] * len(found), *node.axes[slot + 1 :])
+            return node.but(indices=indices, name=f"{node.name}[{start[0]}]", value=value, axes=axes)
         if (beside := self._beside(node, slot, start, stop)) is not None:
             return beside
         sized = node.kind in ("same", "shift")

@@ -131,13 +131,6 @@ def setitem(reader: Reader, base: View, key: Any, value: Any) -> View:
     return View(TracedNode("pieces", [], value=pieces), base.dims)
 
 
-@rule("copy")
-def copy(reader: Reader, target: View, value: View) -> View:
-    if target.node.kind != "const":
-        raise reader.fail("writes into a signal; make a new one")
-    return value
-
-
 @rule("cat")
 def cat(reader: Reader, given: Sequence[View], dim: int = 0) -> View:
     parts = [p for p in given if p.node.kind != "const" or p.node.value[0].numel()]

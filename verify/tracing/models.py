@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Any
 
@@ -30,7 +30,7 @@ from .graph import IndexClass, Restart, TracedNode, Unreadable, View, refused, w
 from .reading import Reader
 from .recording import Recording, choosing, output_of, record
 from .table import apply
-from .writing import Powers, Writer
+from .writing import Powers, Span, Writer
 
 DEFAULTS = {"N": 32, "N_e": 24, "M": 4, "K": 4, "L": 2}
 """Sizes at which a module is read where nothing is said; of any other axis ``OTHER``."""
@@ -64,7 +64,8 @@ class Traced:
         notes: what is held or left out, as (path, note). calls: of every signal, the torch call that makes it, as
             ``TracedNode.call``; none of calls of which a module makes more with more experts or layers, because the
             last of few is in the middle of many.
-        error: relative difference of the executed equations from the module. base: the first sizes.
+        error: relative difference of the executed equations from the module. base: the first sizes. spans: where
+            parts of parameters lie.
     """
 
     text: str
@@ -75,6 +76,7 @@ class Traced:
     calls: Mapping[str, tuple[str, str, int, int]]
     error: float
     base: Mapping[str, int]
+    spans: Mapping[str, Span] = field(default_factory=dict)
 
     def freezing(self, found: Mapping[str, str]) -> Traced:
         """The reading of a module of whose parameters some do not train, as ``gradients.states`` says."""
@@ -257,8 +259,8 @@ def traced(build: Build, base: Mapping[str, int] | None = None, name: str = "tra
         raise Unreadable(f"{where}: no network says what this computes ({why})") from None
     if lost := [x for x in start if x in AXES and x != "K" and x not in network.axes.values()]:
         raise Unreadable(f"model: build takes {', '.join(lost)}, and nothing that the output depends on grows with it")
-    notes += [(buffer, LOAD) for buffer in choosing(first)]
-    reading = Traced(text, network, writer.factors, writer.gauge, [*writer.notes, *notes], calls, error, start)
+    notes = [*writer.notes, *notes, *((buffer, LOAD) for buffer in choosing(first))]
+    reading = Traced(text, network, writer.factors, writer.gauge, notes, calls, error, start, writer.spans)
     return _with_gradients(reading, build, writer.frozen)
 
 

@@ -123,9 +123,15 @@ def product_added(x: Tensor, a: Tensor, b: Tensor, value: float = 1) -> Tensor:
     return x + (a * b if value == 1 else value * a * b)
 
 
+def kinked(x: Tensor, weight: Tensor) -> Tensor:
+    """x above zero, and below it x times a weight."""
+    weight = weight.view(-1, *[1] * (x.dim() - 2)) if weight.numel() > 1 else weight
+    return torch.relu(x) + weight * -torch.relu(-x)
+
+
 WRITTEN_OUT: dict[str, Callable[..., Any]] = {
     "scaled_dot_product_attention": attention, "addmm": added, "baddbmm": added, "glu": gated, "addcmul": product_added,
-    "lerp": lambda a, b, weight: a + weight * (b - a),
+    "lerp": lambda a, b, weight: a + weight * (b - a), "prelu": kinked,
 }  # fmt: skip
 """Functions as python in the calls that have rules."""
 

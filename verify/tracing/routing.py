@@ -159,22 +159,3 @@ def gather(reader: Reader, x: View, dim: int, index: View, **_: Any) -> View:
 @rule("take_along_dim")
 def take_along_dim(reader: Reader, x: View, indices: View, dim: int = -1) -> View:
     return gather(reader, x, dim, indices)
-
-
-@rule("scatter", "scatter_add")
-def scatter(reader: Reader, base: View, dim: int, index: View, src: Any = None, **_: Any) -> View:
-    """Values of the chosen experts in their places, zero elsewhere."""
-    if base.node.kind == "const" and _ordered(index, dim):
-        if all(bool((v < -1e3).all()) for v in base.node.value):
-            return View(src.node, src.dims)
-        if not any(bool(v.any()) for v in base.node.value):
-            return reader.same(src, lambda v: v)  # the others are there, too
-    raise reader.fail("a scatter that is not of chosen values into zeros, or -inf")
-
-
-@rule("index_add")
-def index_add(reader: Reader, base: View, dim: int, index: View, source: View, **_: Any) -> View:
-    size = reader.shapes[0][0][dim]
-    if index.node.kind != "const" or sorted(index.node.value[0].tolist()) != list(range(size)):
-        raise reader.fail("adds to some entries; build with K = M (every expert)")
-    return reader.add([base, source]) if base.node.kind != "const" else reader.shifted(source, base)

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from .graph import LESS, View
 from .indices import constant
@@ -68,6 +67,9 @@ def convolution(
         sizes = reader.shapes[0][0][2 + d], weight.sizes(2 + c + d, 1)[0], x.sizes(2 + c + d, 1)[0]
         step, pad, wide = (_each(v, d, n) for v in (stride, padding, given["dilation"]))
         pad = (sizes[1] - 1) * wide // 2 if pad == "same" else 0 if pad == "valid" else pad
+        if (sizes[1], step, pad) == (1, 1, 0):  # every place by itself
+            here[d] = f"q{d}"
+            continue
         place, tap, at = torch.meshgrid(*map(torch.arange, sizes), indexing="ij")
         meets = at * step - pad + tap * wide == place if transposed else place * step - pad + tap * wide == at
         matrix = constant(reader, reader.constant([meets.double()] * reader.builds))
@@ -251,19 +253,28 @@ def unit(reader: Reader, x: View, p: float = 2, dim: int = 1, **_: Any) -> View:
 
 @rule("max_pool1d", "max_pool2d", "max_pool3d")
 def pooled(reader: Reader, x: View, kernel: Any, stride: Any = None, padding: Any = 0, *_: Any, **__: Any) -> View:
-    """The largest of places: homogeneous of degree one, with a kink, as relu and a mean of places."""
+    """The largest of places: homogeneous of degree one, with a kink, as relu and a sum of places. Which, the call says
+    of unit vectors; it must be positive where the sum is, and no larger."""
     assert reader.call is not None
     n = int(reader.name[-2])
     given, function = (kernel, stride or kernel, padding), reader.call.function
     sizes, places = [x.sizes(d, 1)[0] for d in range(len(x.dims) - n, len(x.dims))], list(range(len(x.dims)))
     units = torch.eye(prod(sizes), dtype=torch.float64).reshape(prod(sizes), 1, *sizes)
-    means = getattr(F, f"avg_pool{n}d")(units, *given)[:, 0].reshape(*sizes, *reader.shapes[0][0][-n:])
+    meets = function(units, *given)[:, 0].reshape(*sizes, *reader.shapes[0][0][-n:])
     out = [*places[:-n], *(("out", d) for d in places[-n:])]
-    operand = constant(reader, reader.constant([means] * reader.builds))
+    operand = constant(reader, reader.constant([meets] * reader.builds))
     y = reader.contract([(operand, [*places[-n:], *out[-n:]]), (reader.function("relu", x, torch.relu), places)], out)
-    node = y.node.behind("same", reader.where, note="max pooling is read as relu and a mean")
+
+    wrong = reader.fail("the equations give other numbers than this call; its rule does not hold here")
+
+    def exact(total: Tensor, v: Tensor) -> Tensor:
+        most = y.taken_back(function(x.laid_out(v), *given), total)
+        if bool(((total > 0) != (most > 0)).any() or (most > total + most.abs() * 1e-9).any()):
+            raise wrong
+        return most
+
+    node = y.node.behind("same", reader.where, note="max pooling is read as relu and a mean", exact=exact)
     node.sources += ((x.node, x.node.slots),)
-    node.exact = lambda mean, v: y.taken_back(function(x.laid_out(v), *given), mean)
     return View(node, y.dims)
 
 

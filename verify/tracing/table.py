@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from scaling_algebra.errors import UsageError
 
@@ -30,7 +29,7 @@ ALIASES = {
     "subtract": "sub", "rmatmul": "matmul", "concat": "cat", "concatenate": "cat", "swapaxes": "transpose",
     "unsafe_view": "view", "safe_softmax": "softmax", "special_softmax": "softmax", "imatmul": "matmul",
     "clip": "clamp", "greater": "gt", "special_expit": "sigmoid", "expit": "sigmoid", "amax": "max",
-    "take_along_dim": "gather", "unsafe_split": "split", "unsafe_chunk": "chunk",
+    "unsafe_split": "split", "unsafe_chunk": "chunk",
 }  # fmt: skip
 ENTRYWISE = {
     "tanh", "relu", "silu", "gelu", "sigmoid", "exp", "sqrt", "rsqrt", "reciprocal", "softplus", "erf", "log", "elu",
@@ -111,12 +110,11 @@ def _linear(reader: Reader, error: UsageError) -> list[View]:
 
 def _entrywise(reader: Reader, name: str, x: View, *rest: Any, **words: Any) -> View:
     assert reader.call is not None
-    raw = reader.call.function
+    raw, named = reader.call.function, {k: v for k, v in words.items() if k != "inplace"}
 
     def exact(v: Tensor) -> Tensor:
-        if not callable(raw) or "inplace" in words:
-            return getattr(torch, name, getattr(F, name, None))(v)  # type: ignore[misc]
-        return raw(v.clone(), *rest, **words)
+        made: Tensor = raw(v.clone(), *rest, **named)
+        return made
 
     known = name if name in NAMES else classified(exact)
     if known or not generic(exact):

@@ -16,7 +16,7 @@ from scaling_algebra.spec.axes import AXES, FIXED
 from scaling_algebra.spec.networks.functions import FUNCTIONS
 
 from .entries import NAMES
-from .graph import IndexClass, Scaled, TracedNode, Unreadable, View, refused, walk
+from .graph import IndexClass, Scaled, Sizes, TracedNode, Unreadable, View, refused, walk
 
 LETTERS = {
     "N": "abcd", "N_e": "kmno", "M": "ijpq", "K": "u", "L": "lh", "S": "stvw", "D": "xyz", "E": "efgr", "C": "ABCD",
@@ -30,6 +30,8 @@ GATES = {
 """Functions of gates, and the axis by whose size the values of each are smaller than 1."""
 HELD = "{} over experts is held at its mean and slope (assumption B2)"
 Powers = Mapping[str, Fraction]
+Span = tuple[int, int, int, Powers]
+"""Of a part of a parameter the dimension, where it begins, and how many entries it has, with their powers."""
 
 
 def powers_of(numbers: Sequence[float], builds: Sequence[Mapping[str, int]]) -> Powers | None:
@@ -69,6 +71,7 @@ class Writer:
         self.named: list[tuple[str, list[str]]] = []
         self.signals: dict[int, str] = {}
         self.cuts: dict[str, dict[str, tuple[int, int, int]]] = {}
+        self.spans: dict[str, Span] = {}
         self.taken = {"data", "f", *FUNCTIONS}
         self.constants: dict[Any, str] = {}
         own = [axis for axis in self.base if axis not in LETTERS]  # words of a builder's own
@@ -210,6 +213,10 @@ class Writer:
                     raise refused(name, why)
             self.cuts[whole][name] = span
         name = self.numbered.get(name, name)
+        if (at := _along(node)) is not None:
+            count = tuple(b - a for a, b in zip(*at[1:], strict=True))
+            powers = powers_of(count, self.builds[: len(count)])
+            self.spans |= {} if powers is None else {name: (at[0], at[1][0], count[0], powers)}
         for symbol, known in self.parameters.items():
             if known == name:
                 return symbol
@@ -434,6 +441,26 @@ def _numbered(names: Iterable[str]) -> dict[str, str]:
         name: path[0] + "".join(f"[{sorted(begins[tuple(path[:k])]).index(int(path[k]))}]" for k in range(1, len(path)))
         for name, path in paths.items()
     }
+
+
+def _along(node: TracedNode) -> tuple[int, Sizes, Sizes] | None:
+    """The dimension of a parameter that a part is cut from, where it begins and ends, at every build; None where it is
+    no run of entries."""
+    if node.part is None or node.part[0].kind != "param":
+        return None
+    whole, slot, start, stop = node.part
+    before, count = _along(whole), len(whole.indices[slot].root().sizes)
+    start, stop = (x * (count // len(x)) for x in (start, stop))
+    dims, indices = whole.axes, [x.root().sizes for x in whole.indices]
+    if dims[slot] in dims[:slot] or (whole.part is not None and (before is None or before[0] != dims[slot])):
+        return None
+    for x in (x for d, x in zip(dims[slot + 1 :], indices[slot + 1 :], strict=False) if d == dims[slot]):
+        start, stop = (tuple(a * n for a, n in zip(side, x, strict=False)) for side in (start, stop))
+    begins, ends = (
+        tuple(a + b for a, b in zip(before[1] if before else (0,) * count, side, strict=False))
+        for side in (start, stop)
+    )
+    return dims[slot], begins, ends
 
 
 def _named(name: str, letters: Iterable[str]) -> str:
