@@ -131,9 +131,7 @@ class Job:
         self, store: Store, claims: Sequence[Claim] = (), interrupted: bool = False, required: Fraction = REQUIRED
     ) -> Report:
         """The measurement of the run that a store holds, judged."""
-        measured, prediction = self.measured(store, interrupted), self.prediction()
-        derived = self.signals().derivation
-        return judge(measured, prediction, claims, required, derived.analysis().powers, derived.network)
+        return judge(self.measured(store, interrupted), self.signals(), claims, required)
 
     def as_json(self) -> dict[str, Any]:
         """The entry of ``plan.json``."""
