@@ -62,9 +62,9 @@ _LAZY = Fraction(2)
 _ROUNDS = 24
 _SHARED = 3
 """Sizes that may stay undecided before the others climb one rung alone."""
-SHOWN: tuple[tuple[int | None, int | None], ...] = ((8_000, None), (40_000, 160_000), (None, None))
+SHOWN: tuple[tuple[int | None, int | None], ...] = ((8_000, None), (80_000, 160_000), (None, None))
 """Work that bound and witness of one demand may take, and those of all: a little first, then of what is left more."""
-PROPOSED = 300_000
+PROPOSED = 200_000
 """Work, in nodes of matching searches, until the layer-wise law is shown to hold but for what is open."""
 _AHEAD = 5_000
 """Nodes of matching searches that one product may take on the update after the horizon."""
