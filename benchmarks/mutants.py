@@ -134,7 +134,7 @@ MUTANTS = [
     *_room(
         "judging",
         "verify/judging",
-        ("verdicts.py", '"" if doubt and self._elsewhere(quantity, step) else doubt', "doubt"),
+        ("verdicts.py", "if doubt and self._elsewhere(quantity, step):", "if doubt and not quantity:"),
         ("fit.py", "DRIFT = 0.1", "DRIFT = 0.6"),
         ("fit.py", "measured.sizes < MIN_SIZES or measured.seeds < MIN_SEEDS", "measured.sizes < MIN_SIZES"),
         ("fit.py", "y, errors = map(np.array, means(values))",

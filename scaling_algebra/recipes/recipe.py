@@ -47,6 +47,8 @@ TOWARDS = Fraction(1, 4), Fraction(1, 2), Fraction(1)
 
 BIAS = "bias"
 """The biases of the Transformer, which its equations have as maps of one constant."""
+GAINS = ("gain", "final_gain", BIAS)
+"""Roles of the library that no std is given for; one of another network may be drawn."""
 _WORK = 50_000
 """Nodes of matching searches for a signal that grows."""
 
@@ -224,6 +226,7 @@ def recipe(
     rules = {role: d.optimizer.of(role) for d in derivations for role in d.network.tensors}
     tuned = {"multiplier": None, "init_std": std, "lr": lr, "eps": eps, "decay": decay}
     alike = {role for d in derivations for role in _alike(d.network)} if starts is None else starts
+    check_names("tensor in starts", map(str, alike), rules)
     values = {what: _tuned(what, given, rules, alike if what == "init_std" else ()) for what, given in tuned.items()}
     names = ", ".join(dict.fromkeys(rule.name for rule in rules.values()))
     if eps is not None and not any(rule.epsilon for rule in rules.values()):
@@ -303,6 +306,8 @@ def _tuned(
         value = values.pop(name)
         values = {role: value for role in every[name] if role not in alike} | values
     for role, value in values.items():
+        if role in alike and role in GAINS:
+            raise UsageError(f"{role} starts at the same value at every size; leave out its {label}")
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < limits.SIZE:
             what = f"{label} of {role}" if role else label
             raise UsageError(f"{what} is {shown(value)}; give a positive number up to 1e9")

@@ -103,7 +103,7 @@ def test_what_a_plan_leaves_open_is_asked_first(monkeypatch):
         def forward(self, ids):
             return self.head(torch.tanh(self.up(self.norm(self.tok(ids)))))
 
-    monkeypatch.setattr(newton, "PROPOSED", 4_000)  # enough for the embedding alone
+    monkeypatch.setattr(newton, "PROPOSED", 1_000)  # enough for the embedding alone
     searched.cache_clear()
     report = check_model(lambda z: GatedRows(z["N"]), "N=16", "N=64", seeds=4)
     order = list(dict.fromkeys(row.quantity for row in report.rows))

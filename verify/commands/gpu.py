@@ -29,29 +29,29 @@ NEEDED = {
 """The wheel of every module that the parts import."""
 INSTEAD = "choose another -o DIR"
 MIXTRAL = {"model_type": "mixtral", "num_hidden_layers": 2, "num_local_experts": 4, "num_experts_per_tok": 2}
-TRANSFER = "study transfer --model mixtral --seeds 2 --extend 0 -o transfer.json --plot transfer.png --resume pieces"
+TRANSFER = "study transfer --model mixtral --seeds 1 --extend 0 -o transfer.json --plot transfer.png --resume pieces"
 PARTS: dict[str, tuple[str, str, int]] = {
     "run": (
         "verify --regime III --optimizer adam --parameterization mup --device cuda",
         "verify --regime III --optimizer sgd --parameterization sp --device cpu --sizes 8,12,18 --seeds 4 --steps 1",
-        60,
+        45,
     ),
     "campaign": (
         "verify --campaign gpu --device cuda -o campaign",
         "verify --regime I --optimizer sgd --parameterization sp --device cpu --sizes 8,12,18 --seeds 4 -o campaign",
-        180,
+        140,
     ),
     "check": (
-        "check-model hf:mixtral.json --base N=64,N_e=128,M=4,K=4 --target N=1024,N_e=2048,M=4,K=4 --points 3 --seeds 4",
+        "check-model hf:mixtral.json --base N=64,N_e=128,M=4,K=4 --target N=512,N_e=1024,M=4,K=4 --points 3 --seeds 4",
         "check-model hf:mixtral.json --base N=32,N_e=16,M=2,K=2 --target N=128,N_e=64,M=2,K=2 --points 3 --seeds 4",
-        120,
+        125,
     ),
     "transfer": (
-        f"{TRANSFER} --base N=64,N_e=128,M=8,K=2,L=2 --widths 64,256,1024 --steps 300 --grid=-11,-7 --device cuda "
-        "--set batch=32 --set context=128",
+        f"{TRANSFER} --base N=64,N_e=128,M=8,K=2,L=2 --widths 64,256,1024 --steps 300 --grid=-10,-7 --device cuda "
+        "--set batch=32 --set context=128 --parameterization mup --parameterization sp",
         f"{TRANSFER} --base N=32,N_e=16,M=2,K=1,L=1 --widths 32,64 --steps 2 --grid=-9,-7 --device cpu "
         "--set batch=2 --set context=8 --parameterization sp",
-        240,
+        290,
     ),
 }
 """Of every part: what runs on the GPU, what rehearses it, and its seconds at most."""
