@@ -76,10 +76,7 @@ class _ByLoss(TrainingRun):
 
 def by_loss(run: TrainingRun, loss: str) -> Any:
     """A run of the same kind with the same values, and gradients of one loss alone."""
-    one: Any = copy(run)
-    one.__class__ = _KINDS.setdefault(
-        (_ByLoss, type(run)), type(f"ByLoss{type(run).__name__}", (_ByLoss, type(run)), {})
-    )
+    one = _copied(run, _ByLoss)
     one.context = replace(run.context, ledger=run.ledger, start=None)
     one.whole, one.loss = run, loss
     return one

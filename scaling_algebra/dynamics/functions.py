@@ -167,7 +167,8 @@ class Entrywise:
         """The step at which the selection in force at t was drawn.
 
         Raises:
-            BeyondPowerCounting: the argument moves where it was selected, perhaps so that nothing is drawn anew.
+            BeyondPowerCounting: the argument moves where it was selected, perhaps so that nothing is drawn anew; or it
+                moves by a count of what was drawn, which is larger than what it was drawn by.
         """
         if t == 0:
             return 0
@@ -177,6 +178,8 @@ class Entrywise:
             return 0
         if tr.grows(s.over) and not self._apart(tr, s, t):
             raise BeyondPowerCounting(f"{s.name} draws anew only where what is alike moves apart")
+        if s in tr.network.counted.values() and (spread is None or value(moved) > value(spread)):
+            raise BeyondPowerCounting(f"{s.out} was drawn by scores below a bias that counts what it drew")
         return t
 
     def _apart(self, tr: TrainingRun, s: Function, t: int) -> bool:

@@ -39,6 +39,9 @@ from .newton import Solution, Solver
 
 LAYERWISE = "the layer-wise law at full alignment; no demand that is decided fails"
 """The reason of numbers that the iteration did not end at."""
+UNFAVOURED = "chosen: zero, so that no entry is favoured; scores are Theta(1), any O(1) does"
+SHIFTED = "a step is the sign of a count; Theta(1), as the scores beside it are by which is selected"
+"""The reasons of a buffer's init, and of its rate where the layer-wise law has it."""
 TIES = "a router that starts at zero ties all logits: top-K needs some randomness of its own"
 
 
@@ -380,19 +383,19 @@ def _reasons(network: Network, solution: Solution) -> dict[tuple[str, str], str]
     reasons: dict[tuple[str, str], str] = {}
     if not solution.fixed_by:
         reasons = {key: LAYERWISE for key in _settings(network)}
+        reasons |= {(role, "lr"): SHIFTED for role in network.buffers}
     for role in network.tensors if solution.fixed_by else ():
         for label, letter in SETTINGS.items():
             fixing = solution.fixed_by.get(f"{letter}.{role}")
             if fixing is not None:
                 reasons[role, label] = fixing.demand.label
-            elif letter == "b" and role in network.buffers:
-                reasons[role, label] = "chosen: zero, so that no entry is favoured; scores are Theta(1), any O(1) does"
             elif letter == "b" and role in readouts(network):
                 reasons[role, label] = "chosen: zero readout as in the MSSP paper, App. J (or readout init maximal)"
             elif letter == "b":
                 reasons[role, label] = (
                     "MSSP pathways: with zero init both pathways of the propagating update vanish, else they differ"
                 )
+    reasons |= {(role, "init"): UNFAVOURED for role in network.buffers}
     fixed = {name: solution.fixed_by[name] for name in network.free_multipliers if name in solution.fixed_by}
     reasons |= {("aggregation", name): fixing.demand.label for name, fixing in fixed.items()}
     return reasons | {("aggregation", name): _gauge_reason(network, name) for name in network.gauges}

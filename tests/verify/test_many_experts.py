@@ -7,7 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from scaling_algebra.solver.derivation import derive
+from scaling_algebra.solver.derivation import derive, signals
 from scaling_algebra.spec.networks.grammar import network
 from scaling_algebra.spec.networks.library import AXES, MOE_BLOCK
 from scaling_algebra.spec.networks.printing import as_text
@@ -86,8 +86,23 @@ def test_the_bias_of_a_selection_starts_at_zero_with_rate_one(regime, optimizer)
     d = derive(regime, optimizer, "mup", architecture="moe-load")
     assert d.optimizer.of("expert_bias").name == "load" and d.optimizer.name == optimizer
     assert d["expert_bias"].init_std is None and str(d["expert_bias"].lr) == "1" and d["expert_bias"].eps is None
-    said = [d.reasons["expert_bias", x] for x in ("init", "lr")]
-    assert all("scores" in x for x in said) if d.level.certified else regime == "II"
+    assert all("scores" in d.reasons["expert_bias", x] for x in ("init", "lr"))
+    unknown = signals(regime, optimizer, "mup", architecture="moe-load", quantities=["chosen.change"], steps=1)
+    assert not d.level.certified and [x.decided for x in unknown.quantities["chosen.change"]] == [True, False]
+
+
+def test_a_selection_by_scores_below_its_bias_is_that_of_the_count():
+    """With experts fixed in number scores start at n^(-1/2), and the first step of the bias swaps exactly what was
+    chosen: nothing is drawn at random, so the second selection is undecided. With scores of Theta(1) (II) it is not the
+    complement of the first."""
+    for regime, swapped in (("I", True), ("II", False)):
+        d = derive(regime, "sgd", "mup", architecture="moe-load")
+        model = TorchNetwork(d.network, Draw(dims_at(d.ray, 256), range(8), range(8)), d.scaling)
+        run = TorchRun(model, d.optimizer, keep=True)
+        first = run.value("chosen", 0).entries
+        run.step()
+        both = ((run.value("chosen", 1).entries > 0) & (first > 0)).double().mean()
+        assert (both == 0) == swapped, (regime, both)
 
 
 @pytest.mark.parametrize("rate", ["derived", "1/M"])
