@@ -109,8 +109,9 @@ DIRECTION = Direction()
 def of_few_entries(tr: TrainingRun, s: Function) -> bool:
     """The index that a norm goes along does not grow, and its output meets only entries that are independent of it.
 
-    Law: x is what a tensor makes, perhaps times constants; every sum over the index is of y and of signals that this
-    tensor has no part in, or of functions of y, which meet y without an identity as that of sum y^2.
+    Law: x is what a tensor makes, perhaps times constants. A sum over the index has no identity as that of sum y^2 if
+    it is of y and of signals without a part of this tensor; or of one function of y alone, or with signals that other
+    tensors have a part in, or with itself where the function is curved. |y| = relu(y) + relu(-y) has such an identity.
     """
     role = _drawn(tr.network, s.inputs[0].name)
     if s.kind.centres or tr.grows(s.over) or not role:
@@ -163,30 +164,35 @@ def _drawn(network: Network, signal: str) -> str:
     return _drawn(network, learned[0]) if len(learned) == 1 else ""
 
 
-def _meets_others(network: Network, signal: str, at: int, role: str) -> bool:
+def _meets_others(network: Network, signal: str, at: int, role: str, alone: bool = False) -> bool:
     """Every sum over an index of a signal is of products with signals that a tensor has no part in.
 
     Args:
         at: position of the index in the signal.
         role: the tensor.
+        alone: it is made from one function of what the norm makes, and may be summed alone.
     """
+    made = network.tensors_of(signal)
+    bent = isinstance(f := network.producer(signal), Function) and not f.kind.homogeneous
     for s, k in network.consumers(signal):
-        if isinstance(s, Function) and s.kind.kind == "entrywise":
-            continue
-        if isinstance(s, Function):
+        if isinstance(s, Function) and s.kind.kind != "entrywise":
             return False
         letter, out = s.inputs[k].letters[at], network.signals[s.out]
-        if isinstance(s, Sum):
-            if not _meets_others(network, s.out, out.index(letter), role):
+        if isinstance(s, Function | Sum):
+            own = (network.tensors_of(x.name) for x in s.inputs)
+            parts = [x for x in own if role in x and x <= made]
+            one = isinstance(s, Function) or (alone and len(parts) == 1)
+            if not _meets_others(network, s.out, out.index(letter), role, one):
                 return False
             continue
         others = [x.name for j, x in enumerate(s.factors) if j != k and letter in x.letters]
-        if any(role in network.tensors_of(x) for x in others):
+        mine = [x for x in others if role in network.tensors_of(x)]
+        if [x for x in mine if not alone or (network.tensors_of(x) <= made and not (bent and x == signal))]:
             return False
         out = network.signals[s.out]
         summed = letter not in out
-        if summed and (not others or (s.tensor and letter in s.tensor.letters)):
+        if summed and not alone and (not others or (s.tensor and letter in s.tensor.letters)):
             return False
-        if not summed and not _meets_others(network, s.out, out.index(letter), role):
+        if not summed and not _meets_others(network, s.out, out.index(letter), role, alone):
             return False
     return True
