@@ -135,3 +135,5 @@ def test_gradients_that_come_apart_are_told(power, said):
     m.sizes = [1, 2, 4]
     found = {"router": [n**power * np.array([2.0, 2.1, 1.9, 2.0]) for n in m.sizes]}
     assert said in weighed("aux", found, m)
+    found["router"][0] = np.zeros(0)
+    assert "is zero at some of these sizes" in weighed("aux", found, m)

@@ -315,7 +315,10 @@ def losses_beside(model: nn.Module, inputs: Inputs) -> dict[tuple[str, str], flo
     named = {name: p for name, p in model.named_parameters() if p.requires_grad}
     with exactly(), foreign("the model"):
         out = model(*inputs[0], **inputs[1])
-        losses = {"": _loss(output_of(out)), **{k: x for k, x in losses_of(out).items() if x.requires_grad}}
+        found = {k: x for k, x in losses_of(out).items() if x.requires_grad}
+        if not found:
+            return {}
+        losses = {"": _loss(output_of(out)), **found}
         grads = {k: torch.autograd.grad(x, [*named.values()], None, True, allow_unused=True) for k, x in losses.items()}
     return {
         (loss, name): float(g.norm() / main.norm())
@@ -327,7 +330,10 @@ def losses_beside(model: nn.Module, inputs: Inputs) -> dict[tuple[str, str], flo
 
 def weighed(loss: str, found: Mapping[str, Sequence[Any]], m: Measurement) -> str:
     """The power of the weight that keeps a loss beside the output at one scale with it, where its share is largest."""
-    name = max((x for x in found if all(map(len, found[x]))), key=lambda x: float(np.median(found[x][0])))
+    there = [x for x in found if all(map(len, found[x]))]
+    if not there:
+        return f"loss {loss}: its gradient is zero at some of these sizes, and no power is read off it"
+    name = max(there, key=lambda x: float(np.median(found[x][0])))
     power, ends = fit(m.sizes, found[name]), [float(np.median(found[name][k])) for k in (0, -1)]
     said = f"loss {loss}: its gradient at {name} over that of the output's loss is {ends[0]:.2g} at the base"
     said += f" and {ends[1]:.2g} at the target, n^({power.slope:+.2f}) [{power.low:+.2f}, {power.high:+.2f}]"
