@@ -18,6 +18,7 @@ from scaling_algebra.recipes.settings import Setting
 from scaling_algebra.spec.optimizers import Optimizer
 
 from .modules import Entry, apart
+from .parts import fused
 
 WHAT = ("lr", "eps", "wd", "init", "multiplier")
 """What a plan says; every format carries some of it."""
@@ -67,7 +68,7 @@ class ParameterGroup:
     def stds(self) -> dict[str, float]:
         """The standard deviation of every part that is initialised by itself; or, without a name, that of all."""
         first = self.entries[0]
-        if "init_std" in first.settings or not first.spans:
+        if self.fill is not None or "init_std" in first.settings or not first.spans:
             return {"": self.std}
         return {part: self._number("init_std", s["init_std"]) for part, s in first.parts.items()}
 
@@ -140,7 +141,8 @@ def export(form: str, about: str, groups: Groups, multiplied: bool, dropping: Se
             f"{form} cannot carry {', '.join(lost)}; set {'it' if len(lost) == 1 else 'them'} in the model's or the "
             f"trainer's code (plan.init_, plan.param_groups, plan.multipliers), then give dropping=({listed},)"
         )
-    return "\n".join([f"# {about}", *chosen.lines(groups)])
+    apart = [fused(group.entries[0]) for group in groups if group.entries[0].parts]
+    return "\n".join([*(f"# {x}" for x in (about, *apart)), *chosen.lines(groups)])
 
 
 def _torchtitan(groups: Groups) -> Iterator[str]:
