@@ -153,7 +153,7 @@ class Solver:
         structures = Structures(self.network, base, parameterization.structural)
         self._last, law = None, None
         stacked = parameterization.structural and not given and bool(self.network.norms)
-        everywhere, failed = not stacked, list[Demand]()  # the layer-wise law is one point: that it fails proves nothing
+        everywhere, failed = not stacked, list[Demand]()  # that the law, one point, fails proves nothing
         if not (given or parameterization.structural):
             law = self.by_layers(parameterization.demanded(self.network, base), base)
             if law is not None and not (law.level.certified or self.effort):
