@@ -91,11 +91,11 @@ class Rendered:
             from pandas import DataFrame
         except ModuleNotFoundError:
             raise UsageError("to_frame needs pandas; install it with: pip install pandas") from None
-        if (found := self.rows()) is None:
+        if (found := self.as_rows()) is None:
             raise UsageError(f"{type(self).__name__} is no table; its record is result.document().record")
         return DataFrame(found)
 
-    def rows(self) -> list[dict[str, Any]] | None:
+    def as_rows(self) -> list[dict[str, Any]] | None:
         """The rows of a frame, with the level of the answer; None where the record holds none."""
         record = self.document().record
         level = {"level": record["level"]} if record.get("level") else {}

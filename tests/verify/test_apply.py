@@ -102,7 +102,7 @@ def test_frozen_parameters_and_modules_on_meta():
         return model
 
     p = plan(build, "N=32,N_e=8,M=4", "N=128,N_e=32,M=16", **GIVEN)
-    assert [(x["init"], x.get("lr")) for x in p.rows() if x["name"] == "extra"] == [("kept", None)]
+    assert [(x["init"], x.get("lr")) for x in p.as_rows() if x["name"] == "extra"] == [("kept", None)]
     assert p["extra"].role == "" and "frozen, in no group: extra, block.gate.weight" in str(p)
     assert not {"extra", "block.gate.weight"} & {n for g in p.param_groups() for n in g["param_names"]}
     assert torch.equal(p.init_(Small({"N": 128, "N_e": 32, "M": 16})).block.norm, torch.ones(128))

@@ -130,6 +130,8 @@ def test_a_plan_by_shape_says_so_and_trains():
     p = plan(odd, "N=16,N_e=8,M=4", "N=64,N_e=32,M=4", lr=1e-3, eps=1e-8, std=0.1)
     assert "by shape" in str(p).splitlines()[0] and p["blocks.1.weight"].settings["lr"].target == 1e-3 / 4
     torch.optim.AdamW(p.param_groups(p.init_()))
+    more = plan(odd, "N=16,N_e=8,M=4", "N=64,N_e=32,M=8", lr=1e-3, eps=1e-8, std=0.1)
+    assert ["the number of these maps grows" in str(x) for x in (p, more)] == [False, True]
 
 
 def small(sizes):
