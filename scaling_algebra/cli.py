@@ -19,7 +19,6 @@ from typing import Any
 
 import click
 
-from . import __all__
 from .errors import Unsatisfiable, UsageError, missing, shortened, shown, told
 from .files import reason
 from .waiting import GARBAGE, interruptible, now, watched
@@ -86,7 +85,7 @@ class Verbs(click.Group):
         if args and args[0] not in MODULES:
             near = difflib.get_close_matches(args[0], MODULES, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else "."
-            if args[0] in __all__:
+            if args[0] in dir(sys.modules["scaling_algebra"]):
                 hint = f"; it is Python's: from scaling_algebra import {args[0]}{BESIDE.get(args[0], '')}."
             raise UsageError(f"no command named {args[0]!r}{hint} known: {', '.join(MODULES)}")
         return super().resolve_command(ctx, args)

@@ -344,6 +344,7 @@ def test_a_first_layer_without_experts_is_read_by_itself(monkeypatch):
     assert all(e.settings["lr"].target for e in p.entries) and len(p.recipe.derivations) == 2
     dense, routed = p["model.layers.0.mlp.up_proj.weight"], p["model.layers.1.mlp.experts.gate_up_proj"]
     assert dense.settings["lr"] == routed.settings["lr"] and "not in the output" not in str(p)
+    assert "\nundecided demands are on " in str(p)
     name = "model.layers.1.self_attn.kv_a_proj_with_mqa.weight"
     drawn = p.init_(model(128, "cpu")).get_parameter(name).detach()
     stds = [s["init_std"].target for s in p[name].parts.values()]

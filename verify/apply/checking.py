@@ -137,6 +137,7 @@ def check_model(
         "torch": torch.__version__,
         "dtype": "float64",
         "wall_seconds": time.monotonic() - start,
+        "level": [] if (level := numbers.level) is None else [x for x in (str(level), level.concerned) if x],
         "read": [*reading.lines, *(weighed(loss, found, m) for loss, found in beside.items())],
     }
     if reading.network.unread and numbers.level is not None:
