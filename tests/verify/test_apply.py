@@ -102,6 +102,7 @@ def test_frozen_parameters_and_modules_on_meta():
         return model
 
     p = plan(build, "N=32,N_e=8,M=4", "N=128,N_e=32,M=16", **GIVEN)
+    assert [(x["init"], x.get("lr")) for x in p.as_rows() if x["name"] == "extra"] == [("kept", None)]
     assert p["extra"].role == "" and "frozen, in no group: extra, block.gate.weight" in str(p)
     assert not {"extra", "block.gate.weight"} & {n for g in p.param_groups() for n in g["param_names"]}
     assert torch.equal(p.init_(Small({"N": 128, "N_e": 32, "M": 16})).block.norm, torch.ones(128))
@@ -343,6 +344,7 @@ def test_a_first_layer_without_experts_is_read_by_itself(monkeypatch):
     assert all(e.settings["lr"].target for e in p.entries) and len(p.recipe.derivations) == 2
     dense, routed = p["model.layers.0.mlp.up_proj.weight"], p["model.layers.1.mlp.experts.gate_up_proj"]
     assert dense.settings["lr"] == routed.settings["lr"] and "not in the output" not in str(p)
+    assert "\nundecided demands are on " in str(p)
     name = "model.layers.1.self_attn.kv_a_proj_with_mqa.weight"
     drawn = p.init_(model(128, "cpu")).get_parameter(name).detach()
     stds = [s["init_std"].target for s in p[name].parts.values()]

@@ -27,7 +27,7 @@ from scaling_algebra.verify.tracing import Traced
 from scaling_algebra.verify.tracing.gradients import FROZEN, listed, roles_of
 from scaling_algebra.verify.tracing.measuring import of_role
 from scaling_algebra.verify.tracing.models import called
-from scaling_algebra.verify.tracing.shapes import read
+from scaling_algebra.verify.tracing.shapes import along, read
 from scaling_algebra.verify.tracing.sources import small_of
 from scaling_algebra.waiting import rarely_collected, watched
 
@@ -194,6 +194,7 @@ def planned(
             matrix.
     """
     going, network = numbers.way, reading.network
+    lines = along(reading, [axis for axis, n in going.base.items() if going.target[axis] != n]).lines
     own = {name: Power.of(reading.factors.get(name, ("", {}))[1]) for name in numbers.multipliers}
     left = {name: s.factor / own[name].ratio(going.base, going.target) for name, s in numbers.multipliers.items()}
     left = {name: 1.0 if math.isclose(x, 1.0) else x for name, x in left.items()}
@@ -226,7 +227,7 @@ def planned(
         fill, spans = filled.get(role), spans_of(e, parts, reading, going.target, records)
         entries.append(replace(e, role=role, settings=common, group=group, fill=fill, parts=parts, spans=spans))
     stacks = dict.fromkeys(e.group for e in entries if e.role and _stacked(e, trainer(numbers, e.role)))
-    lines = [*reading.lines, *([NEGLIGIBLE] if numbers.derivations[0].optimizer.regime == "negligible" else [])]
+    lines += [*([NEGLIGIBLE] if numbers.derivations[0].optimizer.regime == "negligible" else [])]
     lines += [fused(e) for e in {e.group: e for e in entries if e.parts}.values()]
     lines += [*([STACKS.format(", ".join(stacks))] if stacks else [])]
     buffers = tuple(plain_name(name) for name, _ in model.named_buffers())
