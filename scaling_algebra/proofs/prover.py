@@ -215,7 +215,7 @@ def settled(missing: NotFound) -> tuple[Uniqueness, str]:
     tried where a demand is known to fail, or with effort."""
     asked = missing.configuration
     if missing.everywhere:
-        return Uniqueness.IMPOSSIBLE, missing.line("proved: at no powers")
+        return Uniqueness.IMPOSSIBLE, missing.line("proved, since what is exactly zero stays so at any powers")
     reason = provable(asked.network, asked.ray, asked.optimizer)
     if missing.undecided and not asked.effort:
         reason = reason or "a proof is tried with --effort, or --prove"

@@ -150,10 +150,10 @@ class Solver:
         best: Solution | None = None
         undecided, found = False, list[Solution]()
         near = self._derived(parameterization, base) if given.held or (given and parameterization.structural) else []
-        everywhere, failed = True, list[Demand]()
         structures = Structures(self.network, base, parameterization.structural)
         self._last, law = None, None
         stacked = parameterization.structural and not given and bool(self.network.norms)
+        everywhere, failed = not stacked, list[Demand]()  # that the law, one point, fails proves nothing
         if not (given or parameterization.structural):
             law = self.by_layers(parameterization.demanded(self.network, base), base)
             if law is not None and not (law.level.certified or self.effort):

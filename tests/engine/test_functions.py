@@ -163,10 +163,22 @@ def test_no_powers_move_what_stays_at_zero(rule):
         kink("relu(u[k]) relu(u[k])", rule, G=0)
     verdict, line = settled(found.value)
     assert verdict is Uniqueness.IMPOSSIBLE and "dG h = Theta(1), but it is exactly zero up to t=2" in line
+    assert "proved, since what is exactly zero stays so at any powers" in line
     with pytest.raises(NotFound) as late:  # the readout moves first, then the last matrix, and the gain at t = 3
         kink("relu(u[k]) relu(u[k])", rule, Z=0, U=0)
     assert "exactly zero up to t=2" in late.value.failure and settled(late.value)[0] is Uniqueness.UNDECIDED
     assert not kink("silu(u[k])", rule, G=0).unmet and not kink("relu(u[k]) relu(u[k])", rule, Z=0).unmet
+
+
+def test_the_layer_wise_law_alone_proves_nothing():
+    """Behind a norm every structure is judged at one point; that each fails there is no proof."""
+    text = "h[p] = A[p,x] data[x]; z[p] = rmsnorm(h[p]); g[m] = sigmoid(R[m,p] z[p]); u[m,e] = U[m,e,p] z[p]"
+    text += "; y[q] = alpha g[m] D[m,q,e] u[m,e]; v[q] = h[q] + y[q]; f = o[q] v[q]"
+    axes = {"p": "N", "q": "N", "m": "M", "e": "N_e", "x": "D"}
+    own = network("own", text.replace("; ", "\n"), axes, roles={"R": "router", "U": "up", "D": "down"})
+    with pytest.raises(NotFound) as found:
+        derive("II", "sgd", "mssp", network=own)
+    assert "y.A1 ~ n^(-1/2)" in found.value.failure and settled(found.value)[0] is Uniqueness.UNDECIDED
 
 
 @pytest.mark.parametrize("rule", ["signsgd", "lion"])

@@ -21,6 +21,7 @@ from scaling_algebra.spec.networks.library import ARCHITECTURES
 from scaling_algebra.spec.optimizers import OPTIMIZERS
 from scaling_algebra.verify.apply import plan
 from scaling_algebra.verify.apply.folding import ends, scaled
+from scaling_algebra.verify.apply.parts import said as sizes_in_fields
 
 BASE, TARGET = "N=16,N_e=8,M=4", "N=32,N_e=16,M=8"
 GIVEN = {"lr": 3e-3, "eps": 1e-8, "std": 0.02, "decay": 0.1}
@@ -101,6 +102,7 @@ def test_frozen_parameters_and_modules_on_meta():
         return model
 
     p = plan(build, "N=32,N_e=8,M=4", "N=128,N_e=32,M=16", **GIVEN)
+    assert [(x["init"], x.get("lr")) for x in p.as_rows() if x["name"] == "extra"] == [("kept", None)]
     assert p["extra"].role == "" and "frozen, in no group: extra, block.gate.weight" in str(p)
     assert not {"extra", "block.gate.weight"} & {n for g in p.param_groups() for n in g["param_names"]}
     assert torch.equal(p.init_(Small({"N": 128, "N_e": 32, "M": 16})).block.norm, torch.ones(128))
@@ -349,7 +351,7 @@ def test_a_first_layer_without_experts_is_read_by_itself(monkeypatch):
     transformers = pytest.importorskip("transformers")
     monkeypatch.setattr(newton, "PROPOSED", 2_000)
 
-    def model(n):
+    def model(n, device="meta"):
         heads = {"num_attention_heads": n // 16, "num_key_value_heads": n // 16, "v_head_dim": 16}
         ranks = {
             "qk_rope_head_dim": 8,
@@ -360,7 +362,7 @@ def test_a_first_layer_without_experts_is_read_by_itself(monkeypatch):
         }
         widths = {"hidden_size": n, "intermediate_size": 2 * n, "moe_intermediate_size": n, "vocab_size": 64}
         sizes = {"num_hidden_layers": 2, "n_routed_experts": 8, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1}
-        with torch.device("meta"):
+        with torch.device(device):
             config = transformers.DeepseekV3Config(**heads, **ranks, **widths, **sizes)
             return transformers.AutoModelForCausalLM.from_config(config)
 
@@ -369,3 +371,21 @@ def test_a_first_layer_without_experts_is_read_by_itself(monkeypatch):
     assert all(e.settings["lr"].target for e in p.entries) and len(p.recipe.derivations) == 2
     dense, routed = p["model.layers.0.mlp.up_proj.weight"], p["model.layers.1.mlp.experts.gate_up_proj"]
     assert dense.settings["lr"] == routed.settings["lr"] and "not in the output" not in str(p)
+    assert "\nundecided demands are on " in str(p)
+    name = "model.layers.1.self_attn.kv_a_proj_with_mqa.weight"
+    drawn = p.init_(model(128, "cpu")).get_parameter(name).detach()
+    stds = [s["init_std"].target for s in p[name].parts.values()]
+    assert [drawn[:64].std().item(), drawn[64:].std().item()] == [pytest.approx(x, rel=0.1) for x in stds]
+    assert stds[0] != stds[1] and p[name].settings["eps"] == min(
+        (s["eps"] for s in p[name].parts.values()), key=lambda s: s.target
+    )
+    said = (
+        f"{name.replace('1', '*')}: its parts differ in init_std, eps; init_ draws each by its own std; the least eps"
+    )
+    assert said in str(p) and f"# {said}" in p.export("torchtitan", dropping=["init", "multiplier"])
+
+
+def test_sizes_of_parts_that_two_choices_of_fields_give_are_not_known():
+    small = [({"a": n, "b": n, "c": 16, "d": 16}, [n, 16]) for n in (32, 64)]
+    assert sizes_in_fields(small, {"a": 512, "b": 500, "c": 64, "d": 128}, 576) == [512, 64]
+    assert sizes_in_fields(small, {"a": 512, "b": 500, "c": 64, "d": 76}, 576) == []

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,6 @@ from scaling_algebra.arguments import checked
 from scaling_algebra.errors import UsageError
 from scaling_algebra.recipes.files import sizes_of
 from scaling_algebra.recipes.recipe import Recipe, recipe
-from scaling_algebra.recipes.settings import Setting
 from scaling_algebra.recipes.sizes import Sizes, read_sizes
 from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.spec.networks.files import from_toml
@@ -28,12 +27,14 @@ from scaling_algebra.verify.tracing import Traced
 from scaling_algebra.verify.tracing.gradients import FROZEN, listed, roles_of
 from scaling_algebra.verify.tracing.measuring import of_role
 from scaling_algebra.verify.tracing.models import called
-from scaling_algebra.verify.tracing.shapes import read
+from scaling_algebra.verify.tracing.shapes import along, read
 from scaling_algebra.verify.tracing.sources import small_of
 from scaling_algebra.waiting import rarely_collected, watched
 
 from .folding import ends, scaled
-from .modules import Entry, aliases, apart, parameters, plain_name
+from .modules import Entry, aliases, parameters, plain_name
+from .parts import Records, alike, fused
+from .parts import spans as spans_of
 from .plans import Plan, trainer
 
 GIVE = "give plan(build, base, target), where build(sizes) returns the module"
@@ -108,12 +109,14 @@ def _configured(model: nn.Module, base: Any, target: Any, fold: bool, strict: bo
         x.freezing({n: why for n, why in state.items() if n not in there})
         for x, there in zip(readings, elsewhere, strict=True)
     ]
+    sizes = [{axis: n * k for axis, n in readings[-1].base.items()} for k in (1, 2)]
     p = planned(
         model,
         joined(readings),
         _numbers(base, target, {**given, "strict": strict}, [x.network for x in readings]),
         [called(build, dict(x.base))[0] for build, x in zip(builds, readings, strict=True)],
         fold,
+        lambda: [(z, _config(called(build, dict(z))[0]).to_dict()) for z in sizes] + [(target, record)],
     )
     return p if small is None else replace(p, warnings=(*p.warnings, *_otherwise(p, small)))
 
@@ -172,19 +175,27 @@ def _numbers(base: Any, target: Any, given: Mapping[str, Any], networks: Sequenc
     return numbers
 
 
-def planned(model: nn.Module, reading: Traced, numbers: Recipe, small: Sequence[nn.Module], fold: bool = False) -> Plan:
+def planned(
+    model: nn.Module,
+    reading: Traced,
+    numbers: Recipe,
+    small: Sequence[nn.Module],
+    fold: bool = False,
+    records: Callable[[], Records] | None = None,
+) -> Plan:
     """The numbers of every parameter by its name, as a module's own reading has them.
 
     Law: where the module itself multiplies a tensor by a power, the tensor's numbers are those of the product of both.
 
     Args:
-        small: the modules that were read, whose vectors show how they start.
+        small: the modules that were read, whose vectors show how they start. records: as for ``parts.spans``.
 
     Raises:
         UsageError: parameters that the output does not depend on, or a multiplier that is to be folded and ends in no
             matrix.
     """
     going, network = numbers.way, reading.network
+    lines = along(reading, [axis for axis, n in going.base.items() if going.target[axis] != n]).lines
     own = {name: Power.of(reading.factors.get(name, ("", {}))[1]) for name in numbers.multipliers}
     left = {name: s.factor / own[name].ratio(going.base, going.target) for name, s in numbers.multipliers.items()}
     left = {name: 1.0 if math.isclose(x, 1.0) else x for name, x in left.items()}
@@ -214,49 +225,14 @@ def planned(model: nn.Module, reading: Traced, numbers: Recipe, small: Sequence[
         parts = {role: settings[role] for role in mine if any(settings[role] != settings[x] for x in mine)}
         role, group = (mine[0], re.sub(r"(\[\d+\])+$", "", mine[0])) if mine else ("", "")
         common = alike(parts) if parts else settings.get(role, {})
-        fill, spans = filled.get(role), _spans(e, parts, reading, going.target)
+        fill, spans = filled.get(role), spans_of(e, parts, reading, going.target, records)
         entries.append(replace(e, role=role, settings=common, group=group, fill=fill, parts=parts, spans=spans))
     stacks = dict.fromkeys(e.group for e in entries if e.role and _stacked(e, trainer(numbers, e.role)))
-    lines = [*reading.lines, *([NEGLIGIBLE] if numbers.derivations[0].optimizer.regime == "negligible" else [])]
+    lines += [*([NEGLIGIBLE] if numbers.derivations[0].optimizer.regime == "negligible" else [])]
     lines += [fused(e) for e in {e.group: e for e in entries if e.parts}.values()]
     lines += [*([STACKS.format(", ".join(stacks))] if stacks else [])]
     buffers = tuple(plain_name(name) for name, _ in model.named_buffers())
     return Plan(model, numbers, tuple(entries), aliases(model), buffers, left, tuple(lines))
-
-
-def _spans(
-    e: Entry, parts: Iterable[str], reading: Traced, target: Mapping[str, int]
-) -> dict[str, tuple[int, int, int]]:
-    """The dimension of every part of a parameter, where it begins at the target, and how many entries it has; nothing
-    where the parts do not fill the parameter."""
-    known = sorted((reading.spans[x][:2], x) for x in parts if x in reading.spans)
-    found, at, end = dict[str, tuple[int, int, int]](), 0, 0
-    for (dim, start), role in known:
-        _, _, count, powers = reading.spans[role]
-        grown = round(count * Power.of(powers).ratio(reading.base, target))
-        if start != at or dim != known[0][0][0]:
-            return {}
-        found[role], at, end = (dim, end, grown), at + count, end + grown
-    return found if found.keys() == {*parts} and found and end == e.shape[known[0][0][0]] else {}
-
-
-def alike(parts: Mapping[str, Mapping[str, Setting]]) -> dict[str, Setting]:
-    """The settings that all parts of a parameter have in common, and the least epsilon of them: with a smaller one a
-    part's update is as large."""
-    first, *more = parts.values()
-    common = {what: s for what, s in first.items() if all(s == other.get(what) for other in more)}
-    if all("eps" in s for s in parts.values()):
-        common["eps"] = min((s["eps"] for s in parts.values()), key=lambda s: s.factor)
-    return common
-
-
-def fused(e: Entry) -> str:
-    """The line that says what to do about a parameter whose parts have different numbers."""
-    (first, *_), common = e.parts.values(), alike(e.parts)
-    differ = [what for what, s in first.items() if what not in common and not (what == "init_std" and e.spans)]
-    if not differ:
-        return f"{e.name}: its parts differ in eps alone; the least of them is that of the group"
-    return f"{e.name}: its parts differ in {', '.join(differ)}; {apart(e)}"
 
 
 def _stacked(e: Entry, rule: Optimizer) -> bool:

@@ -30,6 +30,7 @@ from scaling_algebra.spec.trained import trained
 
 from .graph import Unreadable
 from .models import Traced
+from .shapes import along
 from .shapes import read as read_model
 
 BESIDE = "SCALING"
@@ -237,11 +238,13 @@ class ModelOption:
         return answer
 
     def _noted(self, d: Document) -> Document:
-        lines = [*self.model.lines, *_split(d.record.get("tensors", {}))]
+        rates = d.record.get("ray")
+        model = self.model if rates is None else along(self.model, [axis for axis, x in rates.items() if x != "0"])
+        lines = [*model.lines, *_split(d.record.get("tensors", {}))]
         blocks: list[Block] = (
             [Heading("read off the module", 2), Lines.of(*map(literal, lines), listed=True)] if lines else []
         )
-        return Document((*d.blocks, *blocks), {**d.record, **self._record(d.record)})
+        return Document((*d.blocks, *blocks), {**d.record, **self._record(d.record), "left_out": model.lines})
 
     def _record(self, record: Mapping[str, Any]) -> dict[str, Any]:
         """The numbers by parameter, as powers of the axes; the module's own factors beside a tensor taken out."""
@@ -254,8 +257,7 @@ class ModelOption:
                     what: None if settings[what] is None else plain(Power.of(settings[what]) / own ** powers[what])
                     for what in ("init_std", "lr", "eps")
                 }
-        more = {"parameters": parameters} if parameters else {}
-        return {**more, "left_out": self.model.lines}
+        return {"parameters": parameters} if parameters else {}
 
 
 def _split(tensors: Mapping[str, Any]) -> list[str]:

@@ -1,0 +1,100 @@
+"""Parts of one parameter that have numbers of their own: where they lie, and what a group takes for all of them.
+
+Read next: ``exports.py`` (groups).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import combinations_with_replacement, pairwise, product
+from typing import Any
+
+from scaling_algebra.recipes.settings import Setting
+from scaling_algebra.spec.powers import Power
+from scaling_algebra.verify.tracing import Traced
+
+from .modules import Entry, apart
+
+Settings = Mapping[str, Setting]
+Records = Sequence[tuple[Mapping[str, int], Mapping[str, Any]]]
+"""Configurations by their sizes: small ones, and last that of the model."""
+MOST = 10**5
+"""Combinations of fields that are tried."""
+
+
+def spans(
+    e: Entry,
+    parts: Iterable[str],
+    reading: Traced,
+    target: Mapping[str, int],
+    records: Callable[[], Records] | None = None,
+) -> dict[str, tuple[int, int, int]]:
+    """The dimension of every part of a parameter, where it begins at the target, and how many entries it has; nothing
+    where the parts do not fill the parameter.
+
+    Args:
+        records: of a model of transformers, whose fields say sizes that grow otherwise than the axes.
+    """
+    found = sorted((*reading.spans[x], x) for x in parts if x in reading.spans)
+    places = [(dim, at, at + count) for dim, at, count, *_ in found]
+    joined = all(a[0] == b[0] and a[2] == b[1] for a, b in pairwise(places))
+    if not found or places[0][1] or not joined or {x[-1] for x in found} != {*parts}:
+        return {}
+
+    def at(sizes: Mapping[str, int]) -> list[int]:
+        return [round(count * Power.of(powers).ratio(reading.base, sizes)) for *_, count, powers, _ in found]
+
+    dim, whole = places[0][0], e.shape[places[0][0]]
+    counts: Sequence[int] = at(target)
+    if sum(counts) != whole and records is not None:
+        *small, (_, real) = records()
+        counts = said([(record, at(sizes)) for sizes, record in small], real, whole)
+    if sum(counts) != whole:
+        return {}
+    return {role: (dim, sum(counts[:k]), counts[k]) for k, (*_, role) in enumerate(found)}
+
+
+def said(small: Sequence[tuple[Mapping[str, Any], Sequence[int]]], real: Mapping[str, Any], whole: int) -> list[int]:
+    """Sizes of parts that add up to the whole, as a configuration says them: every one a field, or a product of two,
+    that is the part's size in every small configuration; nothing where not one choice alone does.
+
+    Examples:
+        >>> small = {"lora_rank": 16, "rope_dim": 16, "v_dim": 16}, {"lora_rank": 32, "rope_dim": 16, "v_dim": 16}
+        >>> said([(small[0], [16, 16]), (small[1], [32, 16])], {"lora_rank": 512, "rope_dim": 64, "v_dim": 128}, 576)
+        [512, 64]
+    """
+    records = [{**record, "": 1} for record in (*(x for x, _ in small), real)]
+    names = [k for k in records[0] if all(type(r.get(k)) is int and r[k] > 0 for r in records)]
+    sizes = {tuple(r[a] * r[b] for r in records) for a, b in combinations_with_replacement(names, 2)}
+    choices = [{real for *seen, real in sizes if seen == [*part]} for part in zip(*(x for _, x in small), strict=True)]
+    if math.prod(map(len, choices)) > MOST:
+        return []
+    found = [x for x in product(*choices) if sum(x) == whole]
+    return [*found[0]] if len(found) == 1 else []
+
+
+def alike(parts: Mapping[str, Settings]) -> dict[str, Setting]:
+    """The settings that all parts of a parameter have in common, and the least epsilon of them: with a smaller one a
+    part's update is as large."""
+    common = {what: s for what, s in next(iter(parts.values())).items() if what not in differ(parts)}
+    if all("eps" in s for s in parts.values()):
+        common["eps"] = min((s["eps"] for s in parts.values()), key=lambda s: s.factor)
+    return common
+
+
+def differ(parts: Mapping[str, Settings]) -> list[str]:
+    """What the parts of a parameter do not have in common."""
+    first, *more = parts.values()
+    return [what for what, s in first.items() if any(s != other.get(what) for other in more)]
+
+
+def fused(e: Entry) -> str:
+    """The line that says what is done, or to do, about a parameter whose parts have different numbers."""
+    found = differ(e.parts)
+    drawn = "init_std" in found and bool(e.spans)
+    done = [*(["init_ draws each by its own std"] if drawn else [])]
+    done += ["the least eps is that of the group"] if "eps" in found else []
+    left = [x for x in found if not (x == "eps" or (x == "init_std" and drawn))]
+    done += [f"for {' and '.join(left)} {apart(e)}"] if left else []
+    return f"{e.group}: its parts differ in {', '.join(found)}; {'; '.join(done)}"
