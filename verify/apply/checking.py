@@ -56,6 +56,8 @@ Beside = dict[str, dict[str, list[Any]]]
 """By loss beside the output and parameter, at every size: gradients over those of the output."""
 Kind = Literal["plan", "own", "one"]
 """The numbers that train: the plan's, the model's own, or its initial values with one rate for all."""
+EACH, ALL = 40_000, 400_000
+"""Work of one prediction, and of all: what takes more is held against its bound."""
 TINY = 1e-30
 """Epsilon of a parameter without a gradient."""
 OPTIMIZERS = (torch.optim.Adam, torch.optim.AdamW)
@@ -366,7 +368,8 @@ def _predicted(
         return moved.get(_signal(quantity), Fraction(0))
 
     def cell(quantity: str, t: int) -> Cell:
-        decided = look.quick(quantity, t).decided and (answer := look(quantity, t)).decided
+        with look.meter.within(EACH):
+            decided = look.quick(quantity, t).decided and (answer := look(quantity, t)).decided
         exponent = answer.exponent if decided else ...
         return exponent + more(quantity) if isinstance(exponent, Fraction) else exponent
 
@@ -381,7 +384,9 @@ def _predicted(
         known = [b + more(x) for b, x in zip(bounds, quantities, strict=True) if b is not None]
         return max(known) if known and len(known) == len(bounds) else ...
 
-    rows = {name: list(zip(*map(row, quantities), strict=True)) for name, quantities in names.items()}
+    asked = each("predicting", "signals and parameters", list(names.items()))
+    with look.meter.within(ALL):
+        rows = {name: list(zip(*map(row, quantities), strict=True)) for name, quantities in asked}
     predicted: dict[str, Sequence[Cell]] = {
         name: [cells[0] if len(set(cells)) == 1 else ... for cells in row] for name, row in rows.items()
     }
