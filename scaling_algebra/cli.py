@@ -49,6 +49,9 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
 """Every verb by section: its module, whose ``command`` it is, and one line of help."""
 MODULES = {verb: module for section in VERBS.values() for verb, (module, _) in section.items()}
 
+BESIDE = {"plan": " (beside it here: recipe --model, check-model)"}
+"""Verbs that answer in part what a function of Python answers."""
+
 NO_MEMORY = ("out of memory", "cannot allocate memory", "can't allocate memory", "failed to map segment")
 """What libraries say where memory ends: z3, torch, the loader of shared libraries."""
 TOO_LITTLE = "not enough memory; ask for less, such as smaller --sizes or fewer --steps, or allow more (ulimit -v)"
@@ -82,6 +85,8 @@ class Verbs(click.Group):
         if args and args[0] not in MODULES:
             near = difflib.get_close_matches(args[0], MODULES, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else "."
+            if args[0] in dir(sys.modules["scaling_algebra"]):
+                hint = f"; it is Python's: from scaling_algebra import {args[0]}{BESIDE.get(args[0], '')}."
             raise UsageError(f"no command named {args[0]!r}{hint} known: {', '.join(MODULES)}")
         return super().resolve_command(ctx, args)
 

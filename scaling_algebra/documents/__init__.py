@@ -91,11 +91,15 @@ class Rendered:
             from pandas import DataFrame
         except ModuleNotFoundError:
             raise UsageError("to_frame needs pandas; install it with: pip install pandas") from None
-        record = self.document().record
-        if (found := rows(record)) is None:
+        if (found := self.as_rows()) is None:
             raise UsageError(f"{type(self).__name__} is no table; its record is result.document().record")
+        return DataFrame(found)
+
+    def as_rows(self) -> list[dict[str, Any]] | None:
+        """The rows of a frame, with the level of the answer; None where the record holds none."""
+        record = self.document().record
         level = {"level": record["level"]} if record.get("level") else {}
-        return DataFrame([{**row, **level} for row in found])
+        return None if (found := rows(record)) is None else [{**row, **level} for row in found]
 
     def _repr_html_(self) -> str:
         from .writers.html import fragment

@@ -19,7 +19,7 @@ from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.spec.desiderata import HORIZON as HORIZON
 from scaling_algebra.spec.desiderata import Demand
 from scaling_algebra.spec.level import Open
-from scaling_algebra.spec.networks.language import Function, Network
+from scaling_algebra.spec.networks.language import Function, Network, Product
 from scaling_algebra.spec.networks.sums import experts
 from scaling_algebra.spec.optimizers import Trained
 from scaling_algebra.spec.powers import Form
@@ -231,7 +231,7 @@ def violation(demand: Demand, look: Analysis, certified: bool = True, horizon: i
         return Failure(f"{demand.label}, but {' + '.join(demand.quantities)} ~ {reached}")
     if certified and undecided:
         name, t = undecided[0]
-        open_ = Open(demand.label, name, t, answers[name, t].why)
+        open_ = Open(demand.label, name, t, answers[name, t].why, _tensor(demand, name, look.network))
         return Failure(f"{demand.label}, but {name} at t={t} is undecided", undecided=True, open=open_)
     if last and not undecided:
         found = {name: size for name in demand.quantities if (size := answers[name, horizon].size) is not None}
@@ -239,6 +239,14 @@ def violation(demand: Demand, look: Analysis, certified: bool = True, horizon: i
             low, high = min(found, key=lambda k: found[k]), max(found, key=lambda k: found[k])
             return Failure(f"{demand.label}, but {low} ~ n^({found[low]}) and {high} ~ n^({found[high]})")
     return None
+
+
+def _tensor(demand: Demand, quantity: str, network: Network) -> str:
+    """The tensor that a demand fixes, or that makes the signal of a quantity; empty where none does."""
+    if (role := demand.fixes.partition(".")[2]) in network.tensors:
+        return role
+    made = [s for s in network.statements if s.out == quantity.partition(".")[0] and isinstance(s, Product)]
+    return made[0].tensor.name if made and made[0].tensor is not None else ""
 
 
 def causes_first(failures: Mapping[Demand, Failure | None], network: Network) -> list[tuple[Demand, Failure]]:

@@ -56,10 +56,14 @@ def leveled(about: str, level: Level | None) -> str:
 
 
 def left_open(level: Level | None) -> list[Block]:
-    """What is not certified, below the numbers: the first sizes, and how many more."""
-    lines = () if level is None else level.lines
-    more = [f"and {len(lines) - SHOWN} more (--format json names them)"] if len(lines) > SHOWN else []
-    return [Lines.of(*map(literal, [*lines[:SHOWN], *more]))] if lines else []
+    """What is not certified, below the numbers: the first sizes, how many more, and the tensors concerned."""
+    if level is None or level.certified:
+        return []
+    lines = level.lines
+    left = len(lines) - SHOWN
+    more = [f"and {left} more (--format json names them, in Python .level.lines)"] if left > 0 else []
+    about = [level.concerned] if level.concerned else []
+    return [Lines.of(*map(literal, [*lines[:SHOWN], *more, *about]))]
 
 
 def table(ds: Sequence[Derivation], exponents: bool = False) -> Grid:

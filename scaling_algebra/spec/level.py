@@ -13,12 +13,14 @@ class Open:
 
     Attributes:
         demand: in a line. quantity, step: whose size, after how many updates. why: what stands in the way.
+        tensor: the role that the demand fixes a number of, or that makes the signal it is on; empty where none does.
     """
 
     demand: str
     quantity: str
     step: int
     why: str = ""
+    tensor: str = ""
 
     def __str__(self) -> str:
         return f"{self.quantity} at t = {self.step} is undecided ({self.why or 'no certificate within the work limit'})"
@@ -58,6 +60,14 @@ class Level:
         """What is not shown, a line each, for below the numbers."""
         unread = (f"not certified, by shape: {self.unread}",) if self.unread else ()
         return (*unread, *(f"not certified: {x}" for x in self.open))
+
+    @property
+    def concerned(self) -> str:
+        """A line that names the tensors of the undecided demands, then the signals of them that no tensor makes."""
+        tensors = ", ".join(dict.fromkeys(x.tensor for x in self.open if x.tensor))
+        signals = ", ".join(dict.fromkeys(x.quantity.partition(".")[0] for x in self.open if not x.tensor))
+        beside = f"; and on signals that no tensor makes: {signals}" if signals else ""
+        return f"undecided demands are on {tensors}{beside}" if tensors else ""
 
     def __str__(self) -> str:
         some = f"certified but for {len(self.open)} size{'s' if len(self.open) > 1 else ''}"

@@ -38,6 +38,14 @@ def test_a_word_of_the_glossary_needs_no_regime():
     assert run("explain", "B", "--regime", "I").exit_code == run("explain", "nothing").exit_code == 2
 
 
+def test_a_function_of_python_is_no_verb_and_says_so():
+    said = {name: run(name, "--help").stderr for name in ("plan", "formula", "drive")}
+    assert (
+        "it is Python's: from scaling_algebra import plan (beside it here: recipe --model, check-model)" in said["plan"]
+    )
+    assert "from scaling_algebra import formula. known" in said["formula"] and "did you mean 'derive'?" in said["drive"]
+
+
 DEFAULT = {"SIGINT": "signal.default_int_handler"}
 
 

@@ -1,6 +1,7 @@
 """Numbers come with their level: certified, certified but for sizes that are undecided, none that is refuted."""
 
 import json
+import re
 from fractions import Fraction
 
 import pytest
@@ -44,6 +45,9 @@ def test_a_level_is_named_by_what_is_open():
     some = Level((one, Open("mu-1: f", "f", 2)))
     assert str(some) == "certified but for 2 sizes" and some.code == 3
     assert some.lines[0] == "not certified: h.propagating at t = 1 is undecided (a norm may cancel it)"
+    whose = Level((*some.open, Open("mu-3: W", "gW", 1, tensor="W"), Open("mu-1: s", "s.change", 1)))
+    assert whose.concerned == "undecided demands are on W; and on signals that no tensor makes: h, f, s"
+    assert some.concerned == CERTIFIED.concerned == ""
     assert Level.of([CERTIFIED, None, some, some]) == some and Level.of([None]) is None
     assert str(Level(unread="model.mlp: einsum")) == "by shape" and Level(unread="model.mlp: einsum").code == 3
     assert recorded(some)["open"][0]["quantity"] == "h.propagating" and recorded(None) == {"level": None, "open": []}
@@ -55,7 +59,10 @@ def test_numbers_without_a_certificate_are_printed_with_what_is_open():
     assert done.exit_code == 3 and lines[0].startswith("muP for sgd, certified but for ")
     assert any(line.startswith("router ") for line in lines)
     assert any(line.startswith("not certified: h1 at t = 2 is undecided (a softmax") for line in lines)
+    assert re.search(r"^and \d+ more \(--format json names them, in Python .level.lines\)$", done.output, re.M)
+    assert re.search(r"^undecided demands are on .*router", done.output, re.M)
     record = json.loads(scalecalc("derive", *ASKED, "--format", "json").stdout)
+    assert {x["tensor"] for x in record["open"]} - {""} <= {*record["tensors"]}
     assert record["level"] in lines[0] and record["open"][0]["quantity"] == "h1" and record["tensors"]
     strict = scalecalc("derive", *ASKED, "--strict")
     assert strict.exit_code == 3 and "router " not in strict.stdout and "h1 at t = 2 is undecided" in strict.output

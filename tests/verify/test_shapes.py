@@ -10,6 +10,7 @@ from torch import nn
 from scaling_algebra import derive, plan
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.powers import Power
+from scaling_algebra.verify.apply import checking
 from scaling_algebra.verify.apply.checking import check_model
 from scaling_algebra.verify.judging.fit import Verdict
 from scaling_algebra.verify.tracing import Unreadable, traced
@@ -130,6 +131,8 @@ def test_a_plan_by_shape_says_so_and_trains():
     p = plan(odd, "N=16,N_e=8,M=4", "N=64,N_e=32,M=4", lr=1e-3, eps=1e-8, std=0.1)
     assert "by shape" in str(p).splitlines()[0] and p["blocks.1.weight"].settings["lr"].target == 1e-3 / 4
     torch.optim.AdamW(p.param_groups(p.init_()))
+    more = plan(odd, "N=16,N_e=8,M=4", "N=64,N_e=32,M=8", lr=1e-3, eps=1e-8, std=0.1)
+    assert ["the number of these maps grows" in str(x) for x in (p, more)] == [False, True]
 
 
 def small(sizes):
@@ -151,7 +154,7 @@ def small(sizes):
     return Mixed(), torch.randn(6, 5, generator=torch.Generator().manual_seed(0))
 
 
-def test_a_check_by_shape_agrees_and_finds_a_planted_rate():
+def test_a_check_by_shape_agrees_and_finds_a_planted_rate(monkeypatch, tmp_path):
     good = check_model(small, "N=16", "N=144", seeds=4)
     assert good.exit_code == 0 and "by shape" in good.environment["read"][0]
     assert {r.quantity for r in good.rows} >= {"mid.weight.update", "mid: output", "output"}
@@ -160,3 +163,10 @@ def test_a_check_by_shape_agrees_and_finds_a_planted_rate():
     refuted = {r.quantity for r in bad.rows if r.verdict is Verdict.REFUTED}
     assert "mid.weight.update" in refuted and bad.exit_code == 1
     assert all(r.predicted == Fraction(0) for r in bad.rows)
+    (tmp_path / "m.py").write_text("def build(sizes): ...")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(checking, "check_model", lambda *_, **__: bad)
+    told = scalecalc("check-model", "m.py:build").output.splitlines()
+    assert told[1] == "exponents: by shape"
+    kept = scalecalc("check-model", "m.py:build", "-o", "x.csv")
+    assert kept.exit_code == 1 and kept.output == f"{bad.closing}; rows in x.csv\n"

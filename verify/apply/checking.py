@@ -41,7 +41,7 @@ from scaling_algebra.verify.tracing.gradients import roles_of
 from scaling_algebra.verify.tracing.measuring import OUTPUT, UPDATE, Watch, of_role
 from scaling_algebra.verify.tracing.models import Inputs, built, called, exactly, usual
 from scaling_algebra.verify.tracing.recording import losses_of, output_of
-from scaling_algebra.verify.tracing.shapes import read
+from scaling_algebra.verify.tracing.shapes import along, read
 from scaling_algebra.waiting import each
 
 from .planning import folded, planned
@@ -106,7 +106,7 @@ def check_model(
     sizes = between(smallest, wide if target is None else read_sizes(target, "target"), points)
     ray = way(sizes[0], sizes[-1]).ray
     assert ray is not None
-    reading = read(build, sizes[0])
+    reading = along(read(build, sizes[0]), [axis for axis in smallest if sizes[-1][axis] > smallest[axis]])
     model, inputs, own = built(build, sizes[0])
     if own is not None and not isinstance(own, OPTIMIZERS):
         raise UsageError(f"build brings {type(own).__name__}; a check knows Adam and AdamW")
@@ -137,6 +137,7 @@ def check_model(
         "torch": torch.__version__,
         "dtype": "float64",
         "wall_seconds": time.monotonic() - start,
+        "level": [] if (level := numbers.level) is None else [x for x in (str(level), level.concerned) if x],
         "read": [*reading.lines, *(weighed(loss, found, m) for loss, found in beside.items())],
     }
     if reading.network.unread and numbers.level is not None:

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Any
 
 from scaling_algebra.errors import UsageError, named, unknown_name
 from scaling_algebra.recipes.settings import Setting
@@ -183,6 +184,31 @@ def _nemo_automodel(groups: Groups) -> Iterator[str]:
         yield f"      lr_mult: {g.numbers['lr'] / lr}"
         if wd:
             yield f"      wd_mult: {g.numbers['weight_decay'] / wd}"
+
+
+def flat(e: Entry, group: ParameterGroup | None) -> Iterator[dict[str, Any]]:
+    """Rows of a parameter that any trainer can read: how it starts, and its numbers; empty where none was tuned.
+
+    Args:
+        group: its own; None of a frozen parameter, which keeps its values.
+    """
+    whole = {"name": e.name, "part": "", "shape": "x".join(map(str, e.shape)), "group": e.group}
+    if group is None:
+        yield {**whole, "init": "kept"}
+        return
+    apart = "lr" not in e.settings or ("init_std" not in e.settings and e.fill is None)
+    parts = e.parts if e.parts and apart else {"": {}}
+    for part, own in parts.items():
+        at, settings = e.spans.get(part), {**own, **e.settings}
+        place = ":, " * at[0] + f"{at[1]}:{at[1] + at[2]}" if at else part.removeprefix(e.group)
+        zero = e.fill is None and settings["init_std"].rule is None
+        fill = 0.0 if zero else e.fill
+        init = "fill" if fill is not None else "normal, one draw for all experts" if group.tied else "normal"
+        row = {**whole, "part": place, "optimizer": group.optimizer.name, "init": init, "fill": fill}
+        named = {"std": "init_std", "lr": "lr", "eps": "eps", "weight_decay": "decay"}
+        found = {name: settings.get(what) for name, what in named.items() if name != "std" or fill is None}
+        row |= {name: None if s is None else s.target for name, s in found.items()}
+        yield row | {f"{name}_factor": None if s is None else s.factor for name, s in found.items()}
 
 
 def expression(group: ParameterGroup) -> str:

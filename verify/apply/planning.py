@@ -27,7 +27,7 @@ from scaling_algebra.verify.tracing import Traced
 from scaling_algebra.verify.tracing.gradients import FROZEN, listed, roles_of
 from scaling_algebra.verify.tracing.measuring import of_role
 from scaling_algebra.verify.tracing.models import called
-from scaling_algebra.verify.tracing.shapes import read
+from scaling_algebra.verify.tracing.shapes import along, read
 from scaling_algebra.verify.tracing.sources import small_of
 from scaling_algebra.waiting import rarely_collected, watched
 
@@ -96,10 +96,11 @@ def _configured(model: nn.Module, base: Any, target: Any, fold: bool, strict: bo
     base = read_sizes(base, "base") if small is None else sizes_of(_config(small), "base model")
     target = sizes_of(config, "model")
     record, deep = config.to_dict(), base.get("L") != target["L"]
-    build = small_of(record, "the configuration", deep=deep)
+    beside = None if small is None else _config(small).to_dict()
+    build = small_of(record, "the configuration", deep=deep, beside=beside)
     readings, builds = [layered(read(build, strict=strict))], [build]
     if _unread(model, readings[0]) and "M" in target:  # layers without experts, each kind of layer by itself
-        builds.insert(0, small_of(record, "the configuration", deep=deep, dense=True))
+        builds.insert(0, small_of(record, "the configuration", deep=deep, dense=True, beside=beside))
         readings.insert(0, layered(read(builds[0], strict=strict)))
     state = {e.name: FROZEN if e.frozen else "" for e in parameters(model)}
     found = [roles_of(state, x.network.tensors) for x in readings]
@@ -194,6 +195,7 @@ def planned(
             matrix.
     """
     going, network = numbers.way, reading.network
+    lines = along(reading, [axis for axis, n in going.base.items() if going.target[axis] != n]).lines
     own = {name: Power.of(reading.factors.get(name, ("", {}))[1]) for name in numbers.multipliers}
     left = {name: s.factor / own[name].ratio(going.base, going.target) for name, s in numbers.multipliers.items()}
     left = {name: 1.0 if math.isclose(x, 1.0) else x for name, x in left.items()}
@@ -226,7 +228,7 @@ def planned(
         fill, spans = filled.get(role), spans_of(e, parts, reading, going.target, records)
         entries.append(replace(e, role=role, settings=common, group=group, fill=fill, parts=parts, spans=spans))
     stacks = dict.fromkeys(e.group for e in entries if e.role and _stacked(e, trainer(numbers, e.role)))
-    lines = [*reading.lines, *([NEGLIGIBLE] if numbers.derivations[0].optimizer.regime == "negligible" else [])]
+    lines += [*([NEGLIGIBLE] if numbers.derivations[0].optimizer.regime == "negligible" else [])]
     lines += [fused(e) for e in {e.group: e for e in entries if e.parts}.values()]
     lines += [*([STACKS.format(", ".join(stacks))] if stacks else [])]
     buffers = tuple(plain_name(name) for name, _ in model.named_buffers())
@@ -267,7 +269,8 @@ def _otherwise(p: Plan, small: nn.Module) -> list[str]:
             grows = network.size(letters).ratio(way.base, way.target)
             if not math.isclose(e.tensor.numel(), counts[name] * grows):
                 odd[name] = None
-    return [f"{listed(odd)}: no size grows as N, N_e or M do; taken as if it did"] if odd else []
+    why = "sizes grow otherwise than N, N_e and M; the numbers are those of the nearest"
+    return [f"{listed(odd)}: {why}"] if odd else []
 
 
 def _general(name: str) -> str:

@@ -16,7 +16,7 @@ from scaling_algebra.recipes.recipe import Recipe
 from scaling_algebra.spec.level import Level
 from scaling_algebra.spec.optimizers import Optimizer
 
-from .exports import ParameterGroup, export
+from .exports import ParameterGroup, export, flat
 from .modules import Entry, tensors
 
 
@@ -134,6 +134,11 @@ class Plan(Rendered):
         """
         multiplied = any(x != 1 for x in self.multipliers.values())
         return export(form, self.about, list(self.groups.values()), multiplied, dropping)
+
+    def as_rows(self) -> list[dict[str, Any]]:
+        """The rows of a frame: one for each parameter, for each part where initial values or rates differ."""
+        level = {} if self.level is None else {"level": str(self.level)}
+        return [{**row, **level} for e in self.entries for row in flat(e, None if e.frozen else self.groups[e.group])]
 
     @property
     def about(self) -> str:

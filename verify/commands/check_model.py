@@ -52,9 +52,14 @@ def command(model: str, every: bool, form: str | None, output: Path | None, **si
     ends = " to ".join(",".join(f"{axis}={n}" for axis, n in report.dims[k].items()) for k in (0, -1))
     document = presentation.report(report, f"{model}, {ends}", every)
     blocks, read = list(document.blocks), [*map(literal, report.environment["read"])]
+    if level := report.environment["level"]:
+        blocks.insert(1, Lines.of(literal(f"exponents: {level[0]}"), *map(literal, level[1:])))
     if (first := culprit(report)) is not None:
-        blocks.insert(2, Lines.of(literal(f"the first that does not scale: {first.quantity} at step {first.step}")))
+        said = f"the first that does not scale: {first.quantity} at step {first.step}"
+        blocks.insert(2 + bool(level), Lines.of(literal(said)))
     if read:
         blocks += [Heading("read off the module", 2), Lines.of(*read, listed=True)]
     emit(Document(tuple(blocks), document.record), form, output)
+    if output is not None:
+        click.echo(f"{report.closing}; rows in {output}")
     return report.exit_code

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -275,6 +275,12 @@ def read(build: Build, base: Mapping[str, int] | None = None, strict: bool = Fal
         why = error
     shapes = by_shape(build, base, str(why))
     return replace(shapes, notes=[*shapes.notes, ("", SCALED)]) if isinstance(why, Scaled) else shapes
+
+
+def along(reading: Traced, growing: Collection[str]) -> Traced:
+    """A reading without what it says of a number of maps, where that is not among the axes that grow."""
+    notes = [x for x in reading.notes if x[1] != WEIGHED or "M" in growing]
+    return replace(reading, notes=notes)
 
 
 def by_shape(build: Build, base: Mapping[str, int] | None, why: str, name: str = "traced") -> Traced:
