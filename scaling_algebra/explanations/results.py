@@ -90,7 +90,8 @@ class Explanation(Rendered):
         outer: True in that second case: exponents of the terms and of ``constants`` add up.
         constants: factors in front of an outer product.
         leading: how many monomials lead; more than are shown in ``terms`` where many tie.
-        note: why there are no terms: it is exactly zero, or certified by no run of all tensors. assumes: names of ``ASSUMPTIONS``.
+        note: why there are no terms: it is exactly zero, or certified by no run of all tensors.
+        assumes: names of ``ASSUMPTIONS``.
     """
 
     derivation: Derivation
