@@ -211,11 +211,25 @@ def look_ahead(demand: Demand, look: Analysis) -> Failure | None:
     return None
 
 
-def violation(demand: Demand, look: Analysis, certified: bool = True, horizon: int | None = None) -> Failure | None:
-    """Why a demand fails; None if it holds. What certainly diverges is said before what is undecided."""
+def violation(
+    demand: Demand,
+    look: Analysis,
+    certified: bool = True,
+    horizon: int | None = None,
+    closer: Analysis | None = None,
+) -> Failure | None:
+    """Why a demand fails; None if it holds. What certainly diverges is said before what is undecided.
+
+    Args:
+        closer: the run that is asked for what is undecided.
+    """
     horizon = demand.horizon if horizon is None else horizon
     last = demand.kind == "balanced"  # of sizes at the last step alone; lower bounds that differ prove nothing
-    ask = look if certified or last else look.lower
+
+    def ask(name: str, t: int) -> Answer:
+        answer = look(name, t) if certified or last else look.lower(name, t)
+        return answer if answer.decided or closer is None else closer(name, t)
+
     steps = range(horizon if last else 0, horizon + 1)
     answers = {(name, t): ask(name, t) for name in demand.quantities for t in steps}
     undecided = [key for key, answer in answers.items() if not answer.decided]
