@@ -43,6 +43,8 @@ class Failure:
         return self.reason
 
 
+CHANGES = frozenset({"change", "propagating", "effective", "cross"})
+"""Parts of a change, zero before the first update: where work ends no step is decided, and a later one is named."""
 NO_COMMON = "the demands that fix the unknowns have no common solution"
 """Why a search ends without an answer where each demand by itself has one."""
 
@@ -244,7 +246,7 @@ def violation(
         reached = "exactly zero" if top is None else f"n^({top})"
         return Failure(f"{demand.label}, but {' + '.join(demand.quantities)} ~ {reached}")
     if certified and undecided:
-        name, t = undecided[0]
+        name, t = next((x for x in undecided if x[1] or CHANGES.isdisjoint(x[0].split("."))), undecided[0])
         open_ = Open(demand.label, name, t, answers[name, t].why, _tensor(demand, name, look.network))
         return Failure(f"{demand.label}, but {name} at t={t} is undecided", undecided=True, open=open_)
     if last and not undecided:

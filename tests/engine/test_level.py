@@ -3,17 +3,20 @@
 import json
 import re
 import signal
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
 
 from scaling_algebra import Configuration, Infeasible, derive, network, recipe
+from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.answers import Answer
 from scaling_algebra.solver import newton
 from scaling_algebra.solver.demands import violation
 from scaling_algebra.solver.newton import Solver
 from scaling_algebra.spec.desiderata import Demand
 from scaling_algebra.spec.level import CERTIFIED, Level, Open, recorded
+from scaling_algebra.spec.networks.library import ARCHITECTURES
 from scaling_algebra.waiting import each, now
 
 from ..shared import scalecalc
@@ -147,9 +150,18 @@ def test_an_interrupt_says_what_was_open(monkeypatch):
 
 def test_the_size_that_is_named_is_one_that_no_run_decides():
     """A closer run that gives up at once knows less at t = 0 than the first one."""
-    decided, open_ = Answer(None, None), Answer(None, None, decided=False)
-    demand = Demand("mu-2", "theta", ("h.propagating",), because="it is Theta(1)")
-    first, closer = (lambda name, t: open_ if t else decided), (lambda name, t: open_)
-    named = [violation(demand, first, closer=x).open.step for x in (None, closer)]
-    assert named == [1, 1] and violation(demand, closer).open.step == 0
-    assert not violation(demand, first, closer=lambda name, t: Answer(Fraction(0), None))
+    zero, unknown, size = Answer(None, None), Answer(None, None, decided=False), Answer(Fraction(0), None)
+    demand = Demand("mu-2", "theta", ("h1.propagating",), because="it is Theta(1)")
+
+    class Known(Analysis):
+        def __init__(self, start, later):
+            self.start, self.later, self.network = start, later, ARCHITECTURES["mlp"]
+
+        def __call__(self, name, t):
+            return self.later if t else self.start
+
+    first, spent = Known(zero, unknown), Known(unknown, unknown)
+    assert [violation(demand, first, closer=x).open.step for x in (None, spent)] == [1, 1]
+    assert violation(demand, spent).open.step == 1  # a part of a change is zero at t = 0
+    assert violation(replace(demand, quantities=("h1",)), spent).open.step == 0
+    assert not violation(demand, first, closer=Known(zero, size))
