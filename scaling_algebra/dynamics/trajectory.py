@@ -298,12 +298,13 @@ class _Decaying(Trajectory):
     """A run whose updates hold what decoupled weight decay takes from the initial values.
 
     Law: W_t = (1 - lr decay)^t W_0 + updates, with lr decay Theta(1), so W_t - W_0 has a Theta(1) multiple of W_0.
+    A frozen tensor is not in the optimizer, so it does not decay.
     """
 
     decays = True
 
     def _updates(self, role: str, t: int) -> list[Increment]:
-        initial = self._initial[role]
-        if not (t and self.optimizer.of(role).decoupled_decay) or initial.zero:
+        initial, stays = self._initial[role], role in self.network.frozen
+        if not (t and self.optimizer.of(role).decoupled_decay) or initial.zero or stays:
             return super()._updates(role, t)
         return [*super()._updates(role, t), Increment(t - 1, (Scalar("weight decay", 0),), initial, ())]

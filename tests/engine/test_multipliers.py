@@ -116,6 +116,15 @@ def test_a_frozen_tensor_has_no_rate_and_the_rest_follows():
     assert quantities["psi.change"][2].exponent == 0  # what it reads has moved
 
 
+def test_a_frozen_tensor_does_not_decay():
+    """It and what it makes stay; a tensor that trains decays, and moves what it makes."""
+    names = ("dW1", "h1.change", "dW2", "h2.change", "dW3")
+    for given, still in (({"input.lr": 0}, (None, None)), (None, (0, 0))):
+        look = asked(ARCHITECTURES["mlp"], "N=1", "adamw", given=given).analysis()
+        sizes = tuple(look(f"{name}.with-decay", 1) for name in names)
+        assert all(a.decided for a in sizes) and tuple(a.exponent for a in sizes) == (*still, -Fraction(1, 2), 0, -1)
+
+
 def test_a_file_names_frozen_tensors():
     text = as_toml(LORA).replace("equations", 'frozen = ["W"]\nequations', 1)
     frozen = from_toml(text)
