@@ -74,6 +74,7 @@ class Recipe(Rendered):
         horizons: by optimizer, what batch and tokens do to rates, epsilons and decays, where they change.
         run: by optimizer, the factors of that, by ``lr``, ``eps``, ``wd``, ``one_minus_beta2``, ...
         open: what is undecided besides what is of the derivations.
+        notes: what else to look at first, a line each.
     """
 
     way: Way
@@ -87,6 +88,7 @@ class Recipe(Rendered):
     horizons: Mapping[str, Horizon] = field(default_factory=dict)
     run: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     open: tuple[Open, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def configuration(self) -> Configuration:
@@ -124,7 +126,8 @@ class Recipe(Rendered):
     @cached_property
     def warnings(self) -> tuple[str, ...]:
         """Warnings to read before the numbers are used, a line each."""
-        return tuple(warnings(self.way, self.derivations, self.tensors, self.multipliers, self.instead))
+        found = warnings(self.way, self.derivations, self.tensors, self.multipliers, self.instead)
+        return (*self.notes, *found)
 
     @cached_property
     def next_terms(self) -> NextTerms:
