@@ -135,7 +135,7 @@ def _exit_code(run: Callable[[], Any], arguments: list[str]) -> int:
     except click.ClickException as error:
         return _fail(error.format_message(), 2)
     except UsageError as error:
-        return _fail(str(error), 2)
+        return _fail(str(error), error.code)
     except Unsatisfiable as error:
         from .commands.derive import missing as not_found
         from .solver.demands import NotFound  # there already: it was raised

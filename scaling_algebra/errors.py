@@ -22,10 +22,18 @@ NEARBY, NAMED = 400, 6
 
 
 class UsageError(ValueError):
-    """Wrong input. The command line prints it as one line and exits with code 2. What is long is shortened."""
+    """Wrong input. The command line prints it as one line and exits with ``code``. What is long is shortened."""
+
+    code = 2
 
     def __init__(self, message: str) -> None:
         super().__init__(shortened(message))
+
+
+class Inconclusive(UsageError):
+    """What was asked is not known: exit code 3."""
+
+    code = 3
 
 
 class Unsatisfiable(Exception):

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from scaling_algebra.documents import Document, format_of
-from scaling_algebra.errors import UsageError
+from scaling_algebra.errors import Inconclusive, UsageError
 from scaling_algebra.solver.demands import Infeasible, NotFound, provable
 from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.solver.presentation import alike, brief, table
@@ -185,10 +185,8 @@ def _derive(
         codes.append(0 if d.level is None else d.level.code)
         if (strict and left) or (bare and d.assumes):
             why = left[0] if left else f"since it assumes {listed(d.assumes)}"
-            line = f"{configuration}: UNDECIDED, {why}"
-            click.echo(f"scalecalc: {line}", err=True)
             codes.append(3)
-            found.append(_record(configuration, None, "UNDECIDED", line))
+            found.append(_undecided(configuration, why))
         else:
             found.append(d)
     return found, codes
@@ -228,6 +226,13 @@ def missing(error: NotFound) -> tuple[int, Document]:
     return (1 if decided else 3), _record(c, False if decided else None, verdict.upper(), line)
 
 
+def _undecided(configuration: Configuration, why: str) -> Document:
+    """Says on stderr that a question is undecided, and why; a record of that."""
+    line = f"{configuration}: UNDECIDED, {why}"
+    click.echo(f"scalecalc: {line}", err=True)
+    return _record(configuration, None, "UNDECIDED", line)
+
+
 def _record(configuration: Configuration, unique: bool | None, verdict: str, why: str) -> Document:
     return Document((), {**configuration.as_json(), "unique": unique, "verdict": verdict, "why": why})
 
@@ -245,7 +250,12 @@ def _prove(
 
     codes, documents, scripts = [0], [], []
     for configuration in configurations:
-        proof = prove(configuration)
+        try:
+            proof = prove(configuration)
+        except Inconclusive as why:
+            codes.append(3)
+            documents.append(_undecided(configuration, str(why)))
+            continue
         try:
             derived = replace(derive(configuration).in_gauge(gauge), unique=proof.unique)
         except Infeasible:

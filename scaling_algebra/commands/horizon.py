@@ -8,7 +8,6 @@ from scaling_algebra.arguments import pairs
 from scaling_algebra.documents import Document
 from scaling_algebra.errors import UsageError, unknown_name
 from scaling_algebra.limits import real
-from scaling_algebra.recipes import horizon as laws
 
 BASE = {"lr": "lr", "eps": "eps", "beta1": "one_minus_beta1", "beta2": "one_minus_beta2", "wd": "wd"}
 BASE |= {"warmup": "warmup"}
@@ -28,6 +27,8 @@ def horizon(
     Args:
         axes: ``B``, ``T`` or ``B,T``. batch, tokens: ``FROM:TO``, in any unit. base: values before, ``lr=3e-3,wd=0.1``.
     """
+    from scaling_algebra.recipes import horizon as laws
+
     h = laws.horizon(optimizer, hold, laws.AXES if axes is None else [part.strip() for part in axes.split(",")])
     values = {} if base is None else _base(base)
     numbers = None

@@ -257,13 +257,18 @@ def configuration() -> Path | None:
     )
 
 
-def traced(*more: str) -> Any:
-    """The module that ``--model`` names; None where there is none. ``more``: sizes, beside those in the arguments."""
+def traced(*more: str, beside: Path | None = None) -> Any:
+    """The module that ``--model`` names; None where there is none.
+
+    Args:
+        more: sizes, beside those in the arguments. beside: the configuration of the same model at another size.
+    """
     context = click.get_current_context(silent=True)
     if context is None or context.meta.get(TRACED) is None:
         return None
     if isinstance(name := context.meta[TRACED], str):
-        context.meta[TRACED] = importlib.import_module(TRACING).read(name, [*map(str, context.params.values()), *more])
+        arguments = [*map(str, context.params.values()), *more]
+        context.meta[TRACED] = importlib.import_module(TRACING).read(name, arguments, beside)
     return context.meta[TRACED]
 
 

@@ -110,7 +110,8 @@ def command(
         raise UsageError("--axes and --experts are about batch and tokens without sizes; leave them out")
     start = _side("base", base, base_hf or (configuration() if base is None else None))
     end = _side("target", target, target_hf)
-    traced(f"L={end.sizes.get('L', 0) - start.sizes.get('L', 0)}")
+    other = next((x for x in (base_hf, target_hf) if x not in (None, configuration())), None)
+    traced(f"L={end.sizes.get('L', 0) - start.sizes.get('L', 0)}", beside=other)
     where |= {name: {**start.values.get(name, {}), **values(name, where[name])} or None for name in TUNED}
     where |= {"batch": change("batch", batch), "tokens": change("tokens", tokens)}
     where |= {"hold": held, "network": chosen(architecture, network), "strict": strict}

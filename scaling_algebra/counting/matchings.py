@@ -6,14 +6,22 @@ next; of components that may be exchanged one is tried.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 from .canonical import Leaf
 
 
 class Exhausted(Exception):
-    """The search for the matchings of a product passed its limit: the answer stays undecided."""
+    """The search for the matchings of a product passed its limit: the answer stays undecided.
+
+    Attributes:
+        needed: the result that failed last on the way out, all that it had needed, and the work of that.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.needed: tuple[Hashable, set[Hashable], int] = None, set(), 0
 
 
 @dataclass(frozen=True, slots=True)

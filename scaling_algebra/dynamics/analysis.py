@@ -330,7 +330,8 @@ class Analysis:
         one does.
 
         Raises:
-            LookupError: the answer is undecided.
+            LookupError: no run certifies it by itself: it is undecided, or shown by a bound and a run in which less
+                happens.
         """
         decided: list[Rung] = []
         for rung in LADDER:
@@ -343,7 +344,7 @@ class Analysis:
                 decided.append(rung)
         decided = decided or [rung for rung in LADDER if self._two_sided(name, t, rung).decided][:1]
         if not decided:
-            raise LookupError(f"{name} at t={t} is undecided")
+            raise LookupError(f"{name} at t={t} is certified by no run alone")
         return self._run(next((rung for rung in decided if rung.most is None), decided[0]))
 
     def powers(self, name: str, t: int) -> tuple[tuple[Fraction, bool], ...]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from scaling_algebra.counting.signals import Rung
-from scaling_algebra.errors import UsageError
+from scaling_algebra.errors import Inconclusive
 from scaling_algebra.spec.assumptions import listed
 from scaling_algebra.spec.powers import Form
 
@@ -40,7 +40,7 @@ QUICK = (LADDER[0], LADDER[2])
 """Rungs that a lower bound may climb, and every question at points on the way to an answer."""
 
 
-class UnknownSize(UsageError):
+class UnknownSize(Inconclusive):
     """The size that was asked for is not known."""
 
 

@@ -72,8 +72,8 @@ class Ledger:
                     finally:
                         entry.work = self._algebra.spent
                 entry.notes, entry.done = notes, True
-            except Exhausted:
-                if self._limit is not None and self._whole(key) > self._limit:
+            except Exhausted as error:
+                if self._limit is not None and self._failed(key, error) > self._limit:
                     self._beyond.add(key)
                 raise
             finally:
@@ -90,8 +90,16 @@ class Ledger:
         if self._limit is not None and self._total > self._limit:
             raise Exhausted
 
-    def _whole(self, key: Hashable) -> int:
-        return sum(self._entries[name].work for name in self._closure(key, set()))
+    def _failed(self, key: Hashable, error: Exhausted) -> int:
+        """The work of all that a result needed before it failed: that of the one it failed on, and the rest."""
+        on, known, work = error.needed
+        if on not in self._entries[key].needs:  # of another question
+            known, work = set[Hashable](), 0
+        new = self._closure(key, known)
+        known |= new
+        work += sum(self._entries[name].work for name in new)
+        error.needed = key, known, work
+        return work
 
     def _closure(self, key: Hashable, without: set[Hashable]) -> set[Hashable]:
         needed: set[Hashable] = set()

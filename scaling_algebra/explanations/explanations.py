@@ -15,6 +15,7 @@ from scaling_algebra import limits
 from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.signals import Scalar, Signal
 from scaling_algebra.dynamics.analysis import Analysis
+from scaling_algebra.dynamics.answers import UnknownSize
 from scaling_algebra.dynamics.quantities import Quantity, inner_product, quantity
 from scaling_algebra.dynamics.trajectory import Trajectory
 from scaling_algebra.errors import UsageError, unknown_name
@@ -23,7 +24,7 @@ from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION, Configuration, Where
 from scaling_algebra.spec.given import SETTINGS
 from scaling_algebra.spec.networks.roles import readouts
-from scaling_algebra.spec.powers import Power, symbol
+from scaling_algebra.spec.powers import Form, Power, symbol
 from scaling_algebra.spec.trained import OptimizerInput
 
 from .alignments import Alignments, alignments
@@ -33,6 +34,8 @@ from .results import Constant, Explanation, LeadingTerm, SettingExplanation
 
 SHOWN = 3
 """Leading monomials that are spelled out where several have the same exponent."""
+BETWEEN = "the bound on every step is reached in a run in which fewer tensors train"
+"""Where a size is certified by no run of all tensors."""
 
 
 def explain(
@@ -55,7 +58,7 @@ def explain(
         'eps_readout = N^(1/2) N_e^(1/2) sigma_input sigma_expert_in sigma_expert_out multiplier'
 
     Raises:
-        UsageError: no such quantity or parameter, or an exponent that is undecided.
+        UsageError: no such quantity or parameter; UnknownSize: what is asked, or fixes it, is undecided.
         Infeasible: as ``derive``.
     """
     if not isinstance(what, str):
@@ -90,19 +93,23 @@ def explain_quantity(d: Derivation, look: Analysis, name: str, t: int) -> Explan
     """The derivation of one exponent, at a given parameterization.
 
     Raises:
-        UsageError: no such quantity, a negative step, or an exponent that is undecided.
+        UsageError: no such quantity, a negative step; UnknownSize: the exponent is undecided.
     """
     if t < 0:
         raise UsageError(f"the step is {t}; give 0 or more")
     what, answer = quantity(look.table, name), look(name, t)
     if not answer.decided:
-        raise UsageError(f"{name} at t={t} is undecided{': ' + answer.why if answer.why else ''}; try a smaller step")
+        raise UnknownSize(f"{name} at t={t} is undecided{': ' + answer.why if answer.why else ''}; try a smaller step")
     if answer.exponent is None:
         zero = [role for role, s in d.scaling.tensors.items() if s.init_std is None]
         note = "no update has been made" if t == 0 else "every part holds a factor that is zero"
         note += f"; initialised to zero: {', '.join(zero)}" if zero else ""
         return Explanation(d, name, t, what.formula, None, note=note)
-    run = look.run(name, t)
+    try:
+        run = look.run(name, t)
+    except LookupError:
+        note = f"{BETWEEN}, by {_written(answer.form)}" if answer.form is not None else BETWEEN
+        return Explanation(d, name, t, what.formula, answer.exponent, note=note, assumes=answer.assumes)
     if what.tensor:
         return replace(_outer(d, run, what, t), assumes=answer.assumes)
     signal = what.read(run, t)
@@ -158,17 +165,23 @@ def _setting(d: Derivation, role: str, setting: str) -> SettingExplanation:
     chosen = started and not c.given and c.readout_init != c.parameterization.starts(d.network)
     if fixing is None or chosen:
         return SettingExplanation(d, name, value, because, structure=bears)
-    behind = explain_quantity(d, d.analysis(), fixing.quantity, fixing.step)
+    try:
+        behind = explain_quantity(d, d.analysis(), fixing.quantity, fixing.step)
+    except UnknownSize as error:
+        raise UnknownSize(f"{name} = {value or 0} is by {because}; but {error}") from None
     return SettingExplanation(d, name, value, because, _equation(fixing), behind, bears)
 
 
 def _equation(fixing: Fixing) -> str:
     """``M^-1 sigma_expert_out^2 lr_input = Theta(1)``."""
-    form, fixes = fixing.form, fixing.demand.fixes
+    fixes = fixing.demand.fixes
     scale = fixing.demand.kind == "scale"  # n^d times the gradient is Theta(1): epsilon is the gradient
-    parts = [str(form.power)] if form.power.terms else []
-    for name, count in form.unknowns:
-        if not (scale and name == fixes):
-            parts.append(symbol(name) if count == -1 else f"{symbol(name)}^{-count}")
-    size = " ".join(parts) or "1"
+    size = _written(fixing.form, fixes if scale else "")
     return f"eps_{fixes.partition('.')[2]} = {size}" if scale else f"{size} = Theta(1)"
+
+
+def _written(form: Form, without: str = "") -> str:
+    """``M^-1 sigma_expert_out^2 lr_input``, without one of the unknowns."""
+    parts = [str(form.power)] if form.power.terms else []
+    parts += [symbol(x) if k == -1 else f"{symbol(x)}^{-k}" for x, k in form.unknowns if x != without]
+    return " ".join(parts) or "1"

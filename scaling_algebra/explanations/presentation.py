@@ -72,7 +72,7 @@ _RANK_ONE = Text(
 def _explanation(e: Explanation, level: int = 1) -> list[Block]:
     assumed: list[Piece] = [f"assumes {listed(e.assumes)}"] if e.assumes else []
     lines = Lines.of(typeset(e.formula), literal(e.derivation.about), ("size: ", Size(e.exponent)), *assumed)
-    opening = [Lines.of(typeset(e.reason))] if level == 1 or e.exponent is None else []
+    opening = [Lines.of(typeset(e.reason))] if level == 1 or not e.terms else []
     blocks: list[Block] = [Heading(literal(e.about), level), *opening, lines]
     if e.exponent is None:
         return blocks

@@ -90,7 +90,8 @@ class Explanation(Rendered):
         outer: True in that second case: exponents of the terms and of ``constants`` add up.
         constants: factors in front of an outer product.
         leading: how many monomials lead; more than are shown in ``terms`` where many tie.
-        note: why there is nothing to show, for exact zeros. assumes: names of ``ASSUMPTIONS``.
+        note: why there are no terms: it is exactly zero, or certified by no run of all tensors.
+        assumes: names of ``ASSUMPTIONS``.
     """
 
     derivation: Derivation
@@ -111,6 +112,8 @@ class Explanation(Rendered):
         if self.exponent is None:
             return f"It is exactly zero: {self.note}."
         total = f"n^{exponent_text(self.exponent)}"
+        if not self.terms:
+            return f"It is {total}: {self.note}."
         if self.outer:
             sizes = " and ".join(str(term.power) for term in self.terms)
             factors = f", times {_factors(self.constants)}" if self.constants else ""

@@ -2,7 +2,7 @@
 
 A question is a flat object of texts; ``ask`` says which, the rest are arguments as the command line takes them. An
 answer is made of the documents of ``documents``; with ``as`` it is the text to copy. What is not installed is named
-(``needs``), so that the worker fetches z3 and sympy only when something asks for them.
+(``needs``), so that the worker fetches z3 only when something asks for it.
 Read next: ``assembly.py`` (answers some questions beforehand), ``site/worker.js`` (asks the others).
 """
 

@@ -21,7 +21,7 @@ from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.signals import Rung
 from scaling_algebra.documents import Rendered
 from scaling_algebra.dynamics.analysis import Analysis
-from scaling_algebra.errors import UsageError
+from scaling_algebra.errors import Inconclusive
 from scaling_algebra.formulas.graded import form_algebra
 from scaling_algebra.linear.clauses import Clause, ClauseSolver, Undecided
 from scaling_algebra.linear.linear import SIDES, Linear
@@ -201,8 +201,8 @@ def prove(
         True
 
     Raises:
-        UsageError: as ``derive``; also a parameterization that is defined rather than derived, or an architecture or
-            optimizer that proofs do not reach.
+        UsageError: as ``derive``; also a parameterization that is defined rather than derived.
+        Inconclusive: an architecture or optimizer that proofs do not reach.
     """
     asked = Configuration.of(regime, optimizer, parameterization, **where)
     asked.parameterization.check_derived(asked.network)
@@ -244,7 +244,7 @@ class Prover:
     def __init__(self, network: Network, ray: Ray, optimizer: Trained, given: Given = NOTHING) -> None:
         reason = provable(network, ray, optimizer)
         if reason:
-            raise UsageError(f"cannot prove: {reason}")
+            raise Inconclusive(f"cannot prove: {reason}")
         self.network, self.ray, self.optimizer, self.given = network, ray, optimizer, given
         self.forms = form_algebra(network, ray, most=_FORMS)
         self.algebras: dict[Rung, Algebra] = {}

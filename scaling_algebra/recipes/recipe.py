@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from scaling_algebra import limits
 from scaling_algebra.documents import Rendered
@@ -27,11 +27,13 @@ from scaling_algebra.spec.records import plain
 from scaling_algebra.spec.scaling import Scaling, TensorScaling
 from scaling_algebra.spec.trained import OptimizerInput, trained
 
-from .horizon import ALL, Horizon, data, horizon, of, optimizers
 from .next_terms import NextTerms, next_terms
 from .settings import Breaks, Setting
 from .sizes import Sizes, Way, every_axis, read_sizes, through, way
 from .warnings import warnings
+
+if TYPE_CHECKING:
+    from .horizon import Horizon
 
 TRANSFORMER = ("deep-mlp", "deep-moe")
 """The networks that a recipe is for where none is named: the dense layers and the MoE layers of one residual stream."""
@@ -262,12 +264,15 @@ def recipe(
 
 def _horizon(rule: str, hold: Sequence[str] | None) -> Horizon:
     """The invariants of an optimizer; a factor that a variant takes from shapes holds neither batch nor tokens."""
-    if (optimizer := rule.partition(":")[0]) not in optimizers():
+    from . import horizon as laws  # needs sympy
+
+    if (optimizer := rule.partition(":")[0]) not in laws.optimizers():
         raise UsageError(f"what batch and tokens do to {optimizer} is not known; leave them out, or take adamw")
     if hold is None:
-        return horizon(optimizer)
-    check_names("invariant", hold, (ALL, *dict.fromkeys(invariant.name for invariant in data().invariant)))
-    return horizon(optimizer, [name for name in hold if name in (ALL, *of(optimizer))] or hold)
+        return laws.horizon(optimizer)
+    names = (laws.ALL, *dict.fromkeys(invariant.name for invariant in laws.data().invariant))
+    check_names("invariant", hold, names)
+    return laws.horizon(optimizer, [name for name in hold if name in (laws.ALL, *laws.of(optimizer))] or hold)
 
 
 def _followed(t: TensorScaling) -> dict[str, Power | None]:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from scaling_algebra.counting.signals import Signal
 from scaling_algebra.dynamics.analysis import Analysis
+from scaling_algebra.dynamics.answers import Answer
 from scaling_algebra.dynamics.quantities import quantities
 from scaling_algebra.errors import UsageError
 from scaling_algebra.explanations.alignments import alignments
@@ -226,6 +227,28 @@ def test_json():
 def test_undecided_is_said_not_explained():
     with pytest.raises(UsageError, match="saturates faster than any power"):
         explain("gpsi@1", "I", "sgd", "sp-feature", architecture="routers-softmax")
+    asked = ("gpsi@1", "--regime", "I", "--optimizer", "sgd", "--parameterization", "sp-feature")
+    told = scalecalc("explain", *asked, "--architecture", "routers-softmax")
+    assert told.exit_code == 3 and told.stderr.count("\n") == 1 and not told.stdout
+
+
+def test_what_no_run_alone_certifies_is_explained_by_the_bound_that_is_reached(monkeypatch):
+    """As behind norms. Where what fixes a setting is undecided, the setting is not explained: exit code 3."""
+    asked = ("explain", "hidden.lr", "--architecture", "mlp", "--ray", "N=1", "--optimizer", "sgd")
+    assert "meets its own input again" in scalecalc(*asked).stdout
+
+    def run(look, name, t):
+        raise LookupError(name)
+
+    monkeypatch.setattr(Analysis, "run", run)
+    bound = scalecalc(*asked)
+    assert bound.exit_code == 0 and "value: 1\n" in bound.stdout and "= Theta(1)\n" in bound.stdout
+    assert "It is n^0: the bound on every step is reached" in bound.stdout
+    assert "fewer tensors train, by N sigma_input^2 sigma_readout lr_hidden." in bound.stdout
+    monkeypatch.setattr(Analysis, "__call__", lambda *_: Answer(None, None, decided=False, why="a norm may cancel it"))
+    told, why = scalecalc(*asked), "h2.effective at t=1 is undecided: a norm may cancel it"
+    assert told.exit_code == 3 and not told.stdout and told.stderr.count("\n") == 1
+    assert f"hidden.lr = 1 is by mu-2: effective update dW2 h1 = Theta(1); but {why}" in told.stderr
 
 
 def test_the_reason_names_what_is_coherent_and_what_is_not():

@@ -17,6 +17,7 @@ from scaling_algebra.proofs.prover import Uniqueness, settled
 from scaling_algebra.spec.networks.functions import FUNCTIONS
 from scaling_algebra.spec.optimizers import optimizer
 from scaling_algebra.verify.networks.reading import entrywise
+from scaling_algebra.verify.tracing.entries import seen
 
 from ..shared import scalecalc
 from .scenarios import placed, sizes
@@ -39,6 +40,41 @@ def test_hermite_coefficients_are_those_of_the_class(name):
     wanted = {p for p in range(8) if p in kind.powers or (p > 1 and p % 2 in above) or (p == 0 and 0 in above)}
     assert seen <= wanted, (name, found)
     assert {p for p in wanted if p < 4} <= seen, (name, found)
+
+
+READ = ("powers", "bounded", "homogeneous", "positive", "rising", "signed")
+
+
+def contradicted(kind):
+    """The keys of a table of ``functions.toml`` that the values of torch contradict."""
+    f = getattr(torch.nn.functional, kind.torch, None) or getattr(torch, kind.torch, None)
+    if not callable(f):
+        return {"torch"}
+    if kind.kind in ("norm", "noise"):
+        wrong = {key for key in READ[1:] if getattr(kind, key)}
+        x = torch.tensor([1.0, -2.0, 0.5, 4.0])
+        moved = kind.kind == "norm" and kind.centres != torch.allclose(f(x + 1, x.shape), f(x, x.shape), atol=1e-3)
+        return wrong | ({"centres"} if moved else set()) | {"powers" for p in kind.powers if p % 2 == 0}
+    values = seen(f) if kind.kind != "softmax" else seen(torch.exp)
+    if kind.kind == "softmax":  # both entries of a softmax of two
+        both = [seen(lambda u, k=k: torch.softmax(torch.stack([u, 0 * u]), 0)[k]) for k in (0, 1)]
+        values.update({key: all(x[key] for x in both) for key in READ[1:]})
+    if kind.kind == "gate":
+        values["powers"] &= {0, 1}
+    wrong = {key for key in READ if getattr(kind, key) != values[key]}
+    return {key for key in wrong if getattr(kind, key) or not kind.selects}  # a selection has zeros beside the values
+
+
+@pytest.mark.parametrize("kind", FUNCTIONS.values(), ids=FUNCTIONS)
+def test_a_table_declares_what_torch_computes(kind):
+    """The negative control: with any one key changed it does not."""
+    assert not contradicted(kind), "change these keys of its table in functions.toml"
+    assert contradicted(replace(kind, torch="squareplus")) == {"torch"}
+    if kind.kind in ("entrywise", "gate", "softmax") and not kind.selects:
+        for key in READ[1:]:
+            assert contradicted(replace(kind, **{key: not getattr(kind, key)})) == {key}
+        for power in range(4):
+            assert contradicted(replace(kind, powers=kind.powers ^ {power})) == {"powers"}
 
 
 def test_a_tensor_given_in_full_with_a_scalar_product(tmp_path):

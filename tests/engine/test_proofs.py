@@ -9,10 +9,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from scaling_algebra import UsageError, derive
+from scaling_algebra import derive
 from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.quantities import quantities
+from scaling_algebra.errors import Inconclusive
 from scaling_algebra.formulas.graded import FormTrajectory, form_algebra, size_of
 from scaling_algebra.linear import refine
 from scaling_algebra.proofs.clauses import RayFacts
@@ -339,8 +340,24 @@ def test_numbers_that_are_no_solution_are_not_called_unique():
     assert "the numbers above do not meet the desiderata" in run(*args, "--prove").output
 
 
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        ("--regime I --architecture moe-rmsnorm", "moe-rmsnorm divides"),
+        ("--regime III --architecture moe-sigmoid", "phi; derive --without phi leaves it out"),
+        ("--regime I --optimizer lion --parameterization mup", "lion divides by unknown sizes"),
+        ("--ray N=1,N_e=1,M=1,K=1/2 --parameterization mup", "proofs are for K = M"),
+    ],
+)
+def test_what_proofs_do_not_reach_is_undecided(asked, why):
+    told = run(*asked.split(), "--prove", "--format", "json")
+    assert told.exit_code == 3 and told.stderr.count("\n") == 1
+    assert "UNDECIDED, cannot prove: " in told.stderr and why in told.stderr
+    assert json.loads(told.stdout)["verdict"] == "UNDECIDED"
+
+
 def test_optimizers_that_proofs_do_not_reach_are_refused():
     for rule in OPTIMIZERS.values():
         if rule.normalises and not rule.epsilon:
-            with pytest.raises(UsageError, match="cannot prove"):
+            with pytest.raises(Inconclusive, match="cannot prove"):
                 Prover(MOE_BLOCK, regime("I"), rule)

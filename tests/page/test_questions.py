@@ -130,8 +130,8 @@ def test_what_a_search_does_not_find_may_be_proved():
     assert found["missing"] and found["error"].startswith("found no muP") and "a cell without" in found["place"]
 
 
-def test_deriving_and_explaining_need_neither_sympy_nor_z3():
-    """So that the browser has less to load; a recipe and a proof name what they need."""
+def test_deriving_explaining_and_recipes_need_neither_sympy_nor_z3():
+    """So that the browser has less to load; a proof names what it needs."""
     code = (
         "import json, sys\nfor name in ('sympy', 'mpmath', 'z3', 'numpy', 'click', 'torch'): sys.modules[name] = None\n"
         "from scaling_algebra.page.questions import COPIES, answered\n"
@@ -140,7 +140,7 @@ def test_deriving_and_explaining_need_neither_sympy_nor_z3():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     found = {(ask, need) for ask, need in json.loads(done.stdout) if need}
-    assert found == {("recipe", "sympy"), ("prove", "z3")}
+    assert found == {("prove", "z3")}
 
 
 def test_a_module_that_is_not_there_is_named(monkeypatch):

@@ -268,8 +268,8 @@ def test_a_model_of_transformers_says_how_it_is_built(family):
     group = p.groups["model.layers.*.self_attn.q_proj.weight"]
     assert len(group.entries) == 3 and group.numbers["lr"] == 1.5e-3 and not any("grows as" in x for x in p.warnings)
     assert p["model.norm.weight"].fill == 1 and set(p.multipliers.values()) <= {1.0}
-    odd = plan(built(64, heads=4), built(32), **GIVEN).warnings[-1]
-    assert odd.startswith("model.layers.*.self_attn.k_proj.weight, model.layers.*.self_attn.v_proj.weight: no size")
+    odd = plan(built(64, heads=2), built(32), **GIVEN).warnings[-1]
+    assert odd.startswith("model.layers.*.self_attn.k_proj.weight, model.layers.*.self_attn.v_proj.weight: sizes grow")
 
 
 HOWS = {"ddp": False, "fsdp2": True}
@@ -295,6 +295,33 @@ def worker(rank, port, folder):
         seen.append(stepped(wrapped, p.param_groups(wrapped)))
     (folder / rank).write_text(json.dumps(seen))
     dist.destroy_process_group()
+
+
+def llama(n, heads, **more):
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": n, "intermediate_size": 2 * n, "num_hidden_layers": 1, "vocab_size": 64}
+    sizes |= {"num_attention_heads": heads, "num_key_value_heads": heads}
+    with torch.device("meta"):
+        config = transformers.LlamaConfig(**sizes | more)
+        return transformers.AutoModelForCausalLM.from_config(config)
+
+
+def test_what_two_configurations_have_alike_stays():
+    """A width that stays keeps its numbers; heads that stay are longer, and their products are to be scaled by 1/d
+    where the model scales by d^(-1/2)."""
+    p = plan(llama(64, 2, intermediate_size=48), llama(32, 2, intermediate_size=48), lr=1e-3, eps=1e-8, std=0.02)
+    factors = {e.name.split(".")[-2]: e.settings["lr"].factor for e in p.entries if "proj" in e.name}
+    assert factors == dict.fromkeys(("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj"), 0.5) | {
+        "down_proj": 1.0
+    }
+    assert p.multipliers["scale"] == pytest.approx(0.5**0.5) and "taken as if" not in str(p)
+    few = plan(llama(64, 4, num_key_value_heads=2), llama(32, 2), lr=1e-3, eps=1e-8, std=0.02)
+    assert few["model.layers.0.self_attn.k_proj.weight"].settings["init_std"].factor == 0.5
+    more = plan(llama(64, 4), llama(32, 2), lr=1e-3, eps=1e-8, std=0.02)
+    assert more["model.layers.0.mlp.down_proj.weight"].settings["lr"].factor == 0.5
+    assert set(more.multipliers.values()) <= {1.0}
+    odd = plan(llama(64, 4, head_dim=24), llama(32, 2, head_dim=16), lr=1e-3, eps=1e-8, std=0.02)
+    assert "q_proj.weight" in str(odd) and "grow otherwise" in str(odd)
 
 
 def test_groups_survive_two_processes(tmp_path):

@@ -4,6 +4,7 @@ import functools
 import itertools
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from scaling_algebra.cli import main
 from scaling_algebra.documents import Document
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.networks.files import from_toml
+from scaling_algebra.spec.networks.functions import FUNCTIONS
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.apply import plan
 from scaling_algebra.verify.tracing import Traced, Unreadable, traced
@@ -489,6 +491,22 @@ def test_functions_are_told_apart_by_their_values():
     assert classified(lambda x: x * torch.sigmoid(1.702 * x)) == "silu"
     assert classified(lambda x: F.leaky_relu(x)) == "relu" and classified(torch.erf) == "tanh"
     assert [classified(f) for f in (torch.cos, F.softplus, F.mish, torch.square)] == [""] * 4
+
+
+def test_a_wrong_table_of_a_function_reads_no_module(monkeypatch):
+    """A function goes by the class that its values have, whatever the tables declare of its name."""
+    soft = traced(of(lambda m, h: F.softplus(m.w(F.relu6(h)))))
+    assert "silu(" in soft.text and "tanh(" not in soft.text and any("below 6" in str(x) for x in soft.notes)
+    with pytest.raises(Unreadable, match="cos is no function of the equations"):
+        traced(of(lambda m, h: torch.cos(m.w(h))))
+    module = of(lambda m, h: torch.atan(m.w(h)))
+    assert "tanh(" in traced(module).text
+    table = replace(FUNCTIONS["tanh"], name="atan", torch="atan", powers=frozenset({0, 2}), positive=True)
+    monkeypatch.setitem(FUNCTIONS, "atan", table)
+    assert "tanh(" in traced(module).text
+    monkeypatch.setitem(FUNCTIONS, "tanh", replace(table, name="tanh"))
+    with pytest.raises(Unreadable, match=r"not of the class that functions\.toml"):
+        traced(module)
 
 
 def test_the_guard_refuses_a_wrong_rule(monkeypatch):

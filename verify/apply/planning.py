@@ -96,10 +96,11 @@ def _configured(model: nn.Module, base: Any, target: Any, fold: bool, strict: bo
     base = read_sizes(base, "base") if small is None else sizes_of(_config(small), "base model")
     target = sizes_of(config, "model")
     record, deep = config.to_dict(), base.get("L") != target["L"]
-    build = small_of(record, "the configuration", deep=deep)
+    beside = None if small is None else _config(small).to_dict()
+    build = small_of(record, "the configuration", deep=deep, beside=beside)
     readings, builds = [layered(read(build, strict=strict))], [build]
     if _unread(model, readings[0]) and "M" in target:  # layers without experts, each kind of layer by itself
-        builds.insert(0, small_of(record, "the configuration", deep=deep, dense=True))
+        builds.insert(0, small_of(record, "the configuration", deep=deep, dense=True, beside=beside))
         readings.insert(0, layered(read(builds[0], strict=strict)))
     state = {e.name: FROZEN if e.frozen else "" for e in parameters(model)}
     found = [roles_of(state, x.network.tensors) for x in readings]
@@ -268,7 +269,8 @@ def _otherwise(p: Plan, small: nn.Module) -> list[str]:
             grows = network.size(letters).ratio(way.base, way.target)
             if not math.isclose(e.tensor.numel(), counts[name] * grows):
                 odd[name] = None
-    return [f"{listed(odd)}: no size grows as N, N_e or M do; taken as if it did"] if odd else []
+    why = "sizes grow otherwise than N, N_e and M; the numbers are those of the nearest"
+    return [f"{listed(odd)}: {why}"] if odd else []
 
 
 def _general(name: str) -> str:

@@ -11,9 +11,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from scaling_algebra.spec.networks.functions import FUNCTIONS, FunctionKind
+
 _GRID = torch.linspace(-6, 6, 121, dtype=torch.float64)
 _TOLERANCE = 1e-6
-NAMES = ("tanh", "relu", "silu", "gelu", "sigmoid")
+NAMES = tuple(name for name, f in FUNCTIONS.items() if f.kind == "entrywise" and not f.selects)
+"""Functions of one tensor, entry by entry, that the language has."""
 
 
 def generic(f: Callable[[Tensor], Tensor]) -> bool:
@@ -24,19 +27,50 @@ def generic(f: Callable[[Tensor], Tensor]) -> bool:
         >>> generic(torch.nn.functional.elu), generic(torch.exp), generic(torch.cos)
         (True, False, False)
     """
-    u = _GRID
-    y, far = f(u) - f(torch.zeros_like(u)), f(4 * u) - f(torch.zeros_like(u))
-    if y.shape != u.shape or not bool(torch.isfinite(far).all()):
-        return False
-    size, middle = float(y.abs().max()), len(u) // 2
-    even = float((y + y.flip(0)).abs().max()) > _TOLERANCE * size
-    signed = float((y * u)[[k for k in range(len(u)) if k != middle]].min()) * float(y[-1]) >= -_TOLERANCE * size**2
-    return size > 0 and even and signed and float(far.abs().max()) < 5 * size
+    u, middle = _GRID, f(0 * _GRID)
+    values = [seen(lambda u, sign=sign: sign * (f(u) - f(0 * u))) for sign in (1, -1)]  # type: ignore[misc]
+    fits = any(x and x["signed"] and x["powers"] == {1, 2, 3} for x in values)
+    return fits and float((f(4 * u) - middle).abs().max()) < 5 * float((f(u) - middle).abs().max())
 
 
-def classified(f: Callable[[Tensor], Tensor]) -> str:
-    """``relu``, ``silu`` (odd part linear, an even part), ``tanh`` (odd, bounded, rising), ``sigmoid`` (that and a
-    mean), or nothing.
+def seen(f: Callable[[Tensor], Tensor]) -> dict[str, object]:
+    """What a table of ``functions.toml`` declares, as the values of a function have it; nothing where they are not
+    finite.
+
+    Examples:
+        >>> {key: x for key, x in seen(torch.nn.functional.softplus).items() if x}
+        {'powers': frozenset({0, 1, 2}), 'positive': True, 'rising': True}
+    """
+    u, middle = _GRID, len(_GRID) // 2
+    y, near, far = f(u), f(u / 6e4), f(u * 1e3)
+    if y.shape != u.shape or not bool(torch.isfinite(y).all()) or not bool(y.any()):
+        return {}
+    odd, even, tiny = (y - y.flip(0)) / 2, (y + y.flip(0)) / 2, _TOLERANCE * float(y.abs().max())
+    has = {
+        0: abs(float(y[middle])) > tiny,
+        1: abs(float(near[-1] - near[0])) > 1e-6,
+        2: float((even - even[middle]).abs().max()) > tiny,
+        3: float((odd - odd[-1] / u[-1] * u).abs().max()) > tiny,
+    }
+    inner, steps, signs = slice(middle - 10, middle + 11), y[1:] - y[:-1], y * torch.sign(u)
+    return {
+        "powers": frozenset(p for p, there in has.items() if there),
+        "bounded": float(far.abs().max()) < 1.1 * float(f(u * 10).abs().max()),
+        "homogeneous": bool(torch.allclose(far, 1e3 * y, rtol=_TOLERANCE, atol=1e3 * tiny)),
+        "positive": bool((y >= -tiny).all()) and float(y[inner].min()) > tiny,
+        "rising": bool((steps >= -tiny).all()) and float(steps[middle - 10 : middle + 10].min()) > tiny,
+        "signed": bool((signs >= -tiny).all()) and int((signs[inner] > tiny).sum()) == 20,
+    }
+
+
+def has_class(kind: FunctionKind, values: dict[str, object]) -> bool:
+    """Have values, as ``seen`` tells them, the powers of a class, and all else that it declares?"""
+    same = values and all(getattr(kind, key) == values[key] for key in ("powers", "bounded", "homogeneous"))
+    return bool(same) and all(values[key] for key in ("positive", "rising", "signed") if getattr(kind, key))
+
+
+def classified(f: Callable[[Tensor], Tensor], name: str = "") -> str:
+    """The function of the language whose class the values have, up to a sign, ``name`` before others; or nothing.
 
     Examples:
         >>> classified(lambda x: 0.5 * x * (1 + torch.tanh(0.8 * (x + 0.045 * x**3))))
@@ -44,26 +78,5 @@ def classified(f: Callable[[Tensor], Tensor]) -> str:
         >>> classified(lambda x: 1 + torch.tanh(x)), classified(torch.exp), classified(lambda x: 3 * x)
         ('sigmoid', '', '')
     """
-    u = _GRID
-    y = f(u)
-    if y.shape != u.shape or not bool(torch.isfinite(y).all()):
-        return ""
-    odd, even, size = (y - y.flip(0)) / 2, (y + y.flip(0)) / 2, float(y.abs().max())
-    if size == 0:
-        return ""
-
-    def zero(x: Tensor) -> bool:
-        return float(x.abs().max()) <= _TOLERANCE * size
-
-    middle = len(u) // 2
-    linear = zero(odd - odd[-1] / u[-1] * u) and not zero(odd)
-    if linear and not zero(even) and abs(float(y[middle])) <= _TOLERANCE * size:
-        return "relu" if zero(even - even[-1] / u[-1] * u.abs()) else "silu"
-    rising = (odd[1:] - odd[:-1]) * torch.sign(odd[-1])
-    flat = abs(float(odd[-1] - odd[-11])) < 0.02 * abs(float(odd[-1]))
-    if not linear and flat and bool((rising >= -_TOLERANCE * size).all()):
-        if zero(even):
-            return "tanh"
-        if zero(even - even[0]) and float((y * torch.sign(even[0])).min()) >= -_TOLERANCE * size:
-            return "sigmoid"
-    return ""
+    both, names = (seen(f), seen(lambda u: -f(u))), sorted(NAMES, key=lambda x: x != name)
+    return next((x for x in names if any(has_class(FUNCTIONS[x], values) for values in both)), "")

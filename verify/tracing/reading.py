@@ -25,6 +25,9 @@ GATES = {"softmax": "softmax", "softmax_topk": "topk_softmax", "topk_softmax": "
 """Functions of gates, and what they are when they are divided by their sum."""
 TINY = 1e-3
 """A constant that is added and is below this guards a division."""
+ROUGHLY = 0.1
+"""How much the largest entry of a table of constants may change where an axis doubles, and count as alike: any power
+changes it by more. That of rotary angles comes to 1 from below."""
 LAW = 6
 """Steps before a signal that its law looks at."""
 Operand = tuple[View, Sequence[Any]]
@@ -335,7 +338,7 @@ class Reader(Indices):
             return entry
         keys = range(len(x.dims))
         c, first = values[0], most[0]
-        alike = all(abs(m - first) <= 1e-6 * first for m in most)
+        alike = all(abs(m - first) <= (1e-6 if c.numel() == 1 else ROUGHLY) * first for m in most)
         if c.numel() == 1:
             number = tuple(float(v) for v in values)
             if not alike:

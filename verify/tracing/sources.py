@@ -44,6 +44,10 @@ WIDE: Mapping[str, float] = {
 """Sizes that grow as N, and how many times it they are."""
 HEADS = ("num_attention_heads", "n_head", "num_heads")
 KEYS = ("num_key_value_heads",)
+FEW = 2
+"""Heads whose number stays: then their dimension grows."""
+DIMENSIONS = ("head_dim", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+"""Of heads; they stay, unless another configuration has others."""
 SHARED = ("shared_expert_intermediate_size", "shared_intermediate_size")
 """Widths of shared experts, which grow as N_e."""
 FIXED: Mapping[str, Any] = {
@@ -63,31 +67,37 @@ DROPPED = {
 }  # fmt: skip
 
 
-def build_of(text: str, deep: bool = False) -> tuple[Callable[..., Any], Mapping[str, int]]:
+def build_of(text: str, deep: bool = False, beside: Path | None = None) -> tuple[Callable[..., Any], Mapping[str, int]]:
     """The function that a model's name means, and the sizes at which it is read as far as they are said.
 
     Args:
-        deep: of a configuration: the depth L is an axis; else there is one layer.
+        deep: of a configuration: the depth L is an axis; else there is one layer. beside: as for ``small_of``.
 
     Raises:
         UsageError: no such file or function, or a configuration that transformers does not know.
     """
     if text.startswith(HUGGING_FACE):
         path = Path(text.removeprefix(HUGGING_FACE))
-        return small_of(read_config(path), str(path), deep), {}
-    build, beside = function_of(text)
-    base = beside.get("base", {})
+        other = None if beside is None else read_config(beside)
+        return small_of(read_config(path), str(path), deep, beside=other), {}
+    build, said = function_of(text)
+    base = said.get("base", {})
     return build, read_sizes(base, "base") if base else {}
 
 
 def small_of(
-    record: Mapping[str, Any], path: str, deep: bool, instead: Mapping[str, Any] | None = None, dense: bool = False
+    record: Mapping[str, Any],
+    path: str,
+    deep: bool,
+    instead: Mapping[str, Any] | None = None,
+    dense: bool = False,
+    beside: Mapping[str, Any] | None = None,
 ) -> Callable[[Mapping[str, int]], tuple[nn.Module, dict[str, Any]]]:
     """Small models of a configuration, and their input.
 
     Args:
         path: for errors. deep: as for ``build_of``. instead: options that replace those of small models. dense: no
-            layer has experts.
+            layer has experts. beside: the configuration of the same model at another size: what both have alike stays.
     """
     try:
         from transformers import AutoConfig, AutoModelForCausalLM
@@ -101,17 +111,24 @@ def small_of(
     except ValueError:
         raise UsageError(f"transformers knows no family {family} (model_type of {path}); give FILE.py:build") from None
 
+    stays, longer = _staying(record, beside or record, named), _longer(record, beside or record, known)
+
     def build(sizes: Mapping[str, int]) -> tuple[nn.Module, dict[str, Any]]:
         n, depth = sizes["N"], sizes["L"] if deep else 1
         options = {k: _alike(v, most, depth) for k, v in record.items() if k not in DROPPED}
         options |= {k: v for k, v in FIXED.items() if k in known or k in record}
         options |= {
-            k: max(1, int(n * times)) for k, times in WIDE.items() if (record.get(k) or known.get(k)) is not None
+            k: HEAD if k in stays else max(1, int(n * times))
+            for k, times in WIDE.items()
+            if (record.get(k) or known.get(k)) is not None
         }
-        heads = n // HEAD
+        heads = FEW if stays.intersection(HEADS) else n // HEAD
+        options |= dict.fromkeys(longer, n // heads)
         options |= dict.fromkeys((k for k in HEADS if k in known), heads)
         shared = record.get(next((k for k in HEADS if k in record), ""), 1) // (record.get(KEYS[0]) or 10**9) or 1
-        options |= dict.fromkeys((k for k in KEYS if k in known), heads // 2 if shared > 1 else heads)
+        alone = stays.intersection(KEYS) and not stays.intersection(HEADS)
+        keys = 1 if alone else heads // 2 if shared > 1 else heads
+        options |= dict.fromkeys((k for k in KEYS if k in known), keys)
         options |= {"tie_word_embeddings": record.get("tie_word_embeddings", known.get("tie_word_embeddings", True))}
         options |= dict.fromkeys(named["N"], n) | dict.fromkeys(named["L"], depth)
         if dense:
@@ -120,7 +137,7 @@ def small_of(
         elif "M" in named:
             options |= dict.fromkeys(named["N_e"], sizes["N_e"]) | dict.fromkeys(named["M"], sizes["M"])
             options |= dict.fromkeys(named["K"], sizes["K"])
-            options |= dict.fromkeys((k for k in SHARED if k in known), sizes["N_e"])
+            options |= {k: HEAD if k in stays else sizes["N_e"] for k in SHARED if k in known}
             options["experts_implementation"] = "batched_mm"
         options |= {"attn_implementation": "eager", "use_cache": False, **(instead or {})}
         try:
@@ -132,6 +149,23 @@ def small_of(
         return model, {"input_ids": ids, "use_cache": False}
 
     return build
+
+
+def _staying(record: Mapping[str, Any], other: Mapping[str, Any], named: Mapping[str, Sequence[str]]) -> set[str]:
+    """Sizes that grow as N or N_e in most models, and stay while these grow from one configuration to another."""
+    groups = ("N", (*WIDE, *HEADS, *KEYS)), ("N_e", SHARED)
+    grows = {axis for axis, _ in groups if any(record.get(k) != other.get(k) for k in named.get(axis, ()))}
+    return {k for axis, keys in groups if axis in grows for k in keys if k in record and record[k] == other.get(k)}
+
+
+def _longer(record: Mapping[str, Any], other: Mapping[str, Any], known: Mapping[str, Any]) -> set[str]:
+    """Dimensions of heads that differ between two configurations; one that is not said is N by heads."""
+    found = {k for k in DIMENSIONS if record.get(k) != other.get(k)}
+    heads = next((k for k in HEADS if record.get(k)), None)
+    width = [x.get("hidden_size", x.get("n_embd")) for x in (record, other)]
+    if heads and "head_dim" in known and record.get("head_dim") is None and None not in width:
+        return found | ({"head_dim"} if width[0] // record[heads] != width[1] // (other.get(heads) or 1) else set())
+    return found
 
 
 def _alike(value: Any, most: int, depth: int) -> Any:
@@ -241,15 +275,16 @@ def _split(tensors: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def read(text: str, arguments: Sequence[str]) -> ModelOption:
+def read(text: str, arguments: Sequence[str], beside: Path | None = None) -> ModelOption:
     """The model of this name, read.
 
     Args:
-        arguments: of the command; where they name the depth, a configuration is read with it.
+        arguments: of the command; where they name the depth, a configuration is read with it. beside: as for
+            ``small_of``.
 
     Raises:
         UsageError: no such model, or one that cannot be read.
     """
     deep = any("L=" in x.replace("L=0", "") for x in arguments)
-    build, base = build_of(text, deep)
+    build, base = build_of(text, deep, beside)
     return ModelOption(read_model(build, base))

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from scaling_algebra.errors import UsageError
+from scaling_algebra.spec.networks.functions import FUNCTIONS
 
 from .entries import NAMES, classified, generic
 from .fixed import linear
@@ -28,15 +29,15 @@ ALIASES = {
     "imul": "mul", "isub": "sub", "itruediv": "div", "idiv": "div", "multiply": "mul", "divide": "div",
     "subtract": "sub", "rmatmul": "matmul", "concat": "cat", "concatenate": "cat", "swapaxes": "transpose",
     "unsafe_view": "view", "safe_softmax": "softmax", "special_softmax": "softmax", "imatmul": "matmul",
-    "clip": "clamp", "greater": "gt", "special_expit": "sigmoid", "expit": "sigmoid", "amax": "max",
+    "clip": "clamp", "greater": "gt", "special_expit": "sigmoid", "expit": "sigmoid", "arctan": "atan", "amax": "max",
     "unsafe_split": "split", "unsafe_chunk": "chunk",
 }  # fmt: skip
 ENTRYWISE = {
-    "tanh", "relu", "silu", "gelu", "sigmoid", "exp", "sqrt", "rsqrt", "reciprocal", "softplus", "erf", "log", "elu",
+    "exp", "sqrt", "rsqrt", "reciprocal", "softplus", "erf", "log", "elu",
     "leaky_relu", "relu6", "hardtanh", "mish", "log1p", "sin", "cos", "selu", "celu", "softsign", "hardswish",
-    "logsigmoid",
+    "logsigmoid", "atan",
 }  # fmt: skip
-"""Functions of one tensor, entry by entry; those that the language lacks are told apart by their values."""
+"""Functions of one tensor, entry by entry, beside ``NAMES``; told apart by their values."""
 SAME = {
     "to", "float", "type_as", "contiguous", "clone", "detach", "dropout", "double", "half", "bfloat16", "type", "cpu",
     "alias", "requires_grad", "long", "int", "lift_fresh", "native_dropout", "get_data", "to_copy", "pos",
@@ -78,7 +79,7 @@ def apply(reader: Reader, args: list[Any], keywords: Any) -> Any:
         return reader.same(x, lambda v: v, "a stop of the gradient is left out", lambda u: u)
     if name in SAME:
         return x
-    if name in ENTRYWISE and x.node.kind != "const":
+    if name in (*ENTRYWISE, *NAMES) and x.node.kind != "const":
         return _entrywise(reader, name, *args, **keywords)
     if any(reader.runs[0].tensors[r.number].is_complex() for r in refs((reader.call.arguments, reader.call.keywords))):
         return _linear(reader, reader.fail("complex numbers that no constant multiplies; give real ones"))
@@ -116,12 +117,22 @@ def _entrywise(reader: Reader, name: str, x: View, *rest: Any, **words: Any) -> 
         made: Tensor = raw(v.clone(), *rest, **named)
         return made
 
-    known = name if name in NAMES else classified(exact)
-    if known or not generic(exact):
-        return reader.function(known or name, x, exact)
+    if known := classified(exact, name):
+        return reader.function(known, x, exact)
+    if name == "relu6":
+        made = reader.function("relu", x, exact)
+        made.node.note = "relu6 is read as relu: its argument stays below 6"
+        return made
     middle = float(exact(torch.zeros((), dtype=torch.float64)))
-    linear = reader.function("silu", x, lambda v: exact(v) - middle - torch.tanh(v))
-    made = reader.add([linear, reader.function("tanh", x, torch.tanh)])
+    if known := classified(lambda v: exact(v) - middle):
+        made = reader.function(known, x, lambda v: exact(v) - middle)
+    elif generic(exact):
+        linear = reader.function("silu", x, lambda v: exact(v) - middle - torch.tanh(v))
+        made = reader.add([linear, reader.function("tanh", x, torch.tanh)])
+    elif name in FUNCTIONS:
+        raise reader.fail(f"its values are not of the class that functions.toml gives {name}")
+    else:
+        return reader.function(name, x, exact)
     return made if middle == 0 else reader.shifted(made, reader.numbers([middle] * reader.builds))
 
 
