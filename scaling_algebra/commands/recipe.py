@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import click
 from click.core import ParameterSource
 
 from scaling_algebra.errors import UsageError
-from scaling_algebra.recipes.files import Start, config_sizes, read_start, values
+from scaling_algebra.recipes.files import Start, config_sizes, read_config, read_start, values
 from scaling_algebra.recipes.presentation import FORMS
 from scaling_algebra.recipes.recipe import recipe
 
@@ -36,6 +37,7 @@ ENDINGS = {"toml": ".toml", "python": ".py"}
 TUNED = {"lr": "Learning rate", "eps": "Adam's epsilon", "std": "Init std", "decay": "Weight decay, as torch takes it,"}
 """Values tuned at the base, by option."""
 SCOPE = "of all, a tensor, an optimizer."
+GENERAL = "the rows are those of a Transformer in general, and not of {}; --model hf:{} reads its own code"
 ALONE = ("optimizer", "hold", "batch", "tokens", "base", "axes", "experts", "form", "output")
 """What is asked of batch and tokens without sizes."""
 
@@ -116,6 +118,8 @@ def command(
     where |= {"batch": change("batch", batch), "tokens": change("tokens", tokens)}
     where |= {"hold": held, "network": chosen(architecture, network), "strict": strict}
     r = recipe(start.sizes, end.sizes, **{name: value for name, value in where.items() if value is not None})
+    if where["network"] is None and (file := target_hf or base_hf) is not None:
+        r = replace(r, notes=(GENERAL.format(read_config(file)["model_type"], file),))
     answer = FORMS[form](r) if form and form in FORMS else r.document()
     if r.instead is not None:
         grows = max(r.breaks, key=lambda x: x.factor, default=None)

@@ -1,34 +1,21 @@
-"""Tables of TOML read into dataclasses, by their annotations: laws, assumptions, invariants, rules, models are data.
-
-A key is a field, less an underscore at its end.
-"""
+"""Files of laws, assumptions, invariants, rules and models, read as ``spec/entries.py`` reads a table."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import MISSING, fields, is_dataclass
-from functools import cache
+from collections.abc import Callable
 from pathlib import Path
-from types import UnionType
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar
 
-from scaling_algebra.errors import UsageError, check_names
+from scaling_algebra.errors import UsageError
 from scaling_algebra.files import read_text, toml
-from scaling_algebra.limits import line
-from scaling_algebra.spec.powers import Power
+from scaling_algebra.spec.entries import READERS
 
 from .expressions import expression, monomial, relation
 from .monomials import Monomial, Posynomial, Relation
 
-READERS: dict[Any, Callable[[str], Any]] = {
-    str: str, Monomial: monomial, Posynomial: expression, Power: Power.parse,
-    Power | None: lambda text: None if text == "0" else Power.parse(text), Relation: relation,
-}  # fmt: skip
-KINDS: dict[Any, tuple[Any, str]] = {
-    bool: (bool, "true or false"), int: (int, "a whole number"), float: (int | float, "a number")
-}  # fmt: skip
-MOST, MANY = 2**16, 100
-"""Bytes of a file, and entries of a list in it."""
+READERS |= {Monomial: monomial, Posynomial: expression, Relation: relation}
+MOST = 2**16
+"""Bytes of a file."""
 Built = TypeVar("Built")
 
 
@@ -43,57 +30,3 @@ def read_file(path: Path, what: str, build: Callable[[str, dict[str, Any]], Buil
         return build(path.stem, toml(text, number=str))
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from None
-
-
-def read(kind: Any, value: Any, where: str = "", number: bool = False) -> Any:
-    """A value of a kind: a dataclass, a tuple, a mapping, or what a text is read as.
-
-    Args:
-        where: its place, for messages; empty for a whole file.
-        number: an integer may stand for a text.
-
-    Raises:
-        UsageError: it is none, in one line.
-    """
-    parts = get_args(kind)
-    if is_dataclass(kind) and kind not in READERS:
-        return _record(kind, _kept(value, dict, "a table", where or "it"), where)
-    if (origin := get_origin(kind)) is UnionType and kind not in READERS:
-        return read(parts[0], value, where)
-    if origin is tuple:
-        if len(_kept(value, list, "a list", where)) > MANY:
-            raise UsageError(f"{where} has {len(value)} entries; give at most {MANY}")
-        return tuple(read(parts[0], x, f"{where} {k}") for k, x in enumerate(value, 1))
-    if origin is Mapping:
-        items = _kept(value, dict, "a table", where).items()
-        return {line(f"a key of {where}", key): read(parts[1], x, f"{where} {key}", True) for key, x in items}
-    if kind in (bool, int, float):
-        return kind(_kept(value, *KINDS[kind], where))
-    text = str(value) if number and type(value) is int else value
-    return READERS[kind](line(where, _kept(text, str, "a text or a number" if number else "a text of one line", where)))
-
-
-@cache
-def keys(kind: type) -> dict[str, tuple[str, Any, bool]]:
-    """The keys of a table: the field of each, its annotation, and whether it may be left out."""
-    hints = get_type_hints(kind)
-    return {
-        f.name.rstrip("_"): (f.name, hints[f.name], f.default is not MISSING or f.default_factory is not MISSING)
-        for f in fields(kind)
-    }
-
-
-def _record(kind: Any, value: Mapping[str, Any], where: str) -> Any:
-    before, allowed = f"{where}: " if where else "", keys(kind)
-    names = (line(f"a key of {where or 'it'}", key) for key in value)
-    check_names(f"key of {where}" if where else "key", names, allowed)
-    needed = [key for key, (_, _, optional) in allowed.items() if not optional]
-    if missing := [key for key in needed if key not in value]:
-        raise UsageError(f"{before}{missing[0]} is missing; give {', '.join(needed)}")
-    return kind(**{allowed[key][0]: read(allowed[key][1], x, f"{before}{key}") for key, x in value.items()})
-
-
-def _kept(value: Any, kind: Any, what: str, where: str) -> Any:
-    if not isinstance(value, kind):
-        raise UsageError(f"{where} is {value!r}; it must be {what}")
-    return value

@@ -17,10 +17,11 @@ import sympy
 from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.documents.blocks import Block, Grid, Heading, Lines, literal
 from scaling_algebra.errors import UsageError, check_names, named, shown
+from scaling_algebra.spec.entries import keys, read
 
 from .assumptions import Assumption, Definition, Windows, windows
 from .balance import Balance, balance, power, term
-from .entries import keys, read, read_file
+from .entries import read_file
 from .expressions import exponent, expression, monomial, relation
 from .monomials import Expr, Monomial, Posynomial, Relation, exact, parameter, simplified
 

@@ -19,11 +19,12 @@ from scaling_algebra.arguments import checked
 from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.documents.blocks import Block, Grid, Heading, Lines, Piece, Text, literal
 from scaling_algebra.errors import UsageError, check_names, shown
-from scaling_algebra.laws.entries import read, read_file
+from scaling_algebra.laws.entries import read_file
 from scaling_algebra.laws.expressions import monomial
 from scaling_algebra.laws.minima import circuits, solved
 from scaling_algebra.laws.monomials import Expr, Monomial, parameter
 from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER
+from scaling_algebra.spec.entries import read
 
 AXES = {"B": "batch", "T": "tokens"}
 QUANTITIES = {

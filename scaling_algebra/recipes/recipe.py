@@ -73,6 +73,7 @@ class Recipe(Rendered):
         breaks: what does not hold then.
         horizons: by optimizer, what batch and tokens do to rates, epsilons and decays, where they change.
         run: by optimizer, the factors of that, by ``lr``, ``eps``, ``wd``, ``one_minus_beta2``, ...
+        notes: what else to look at first, a line each.
     """
 
     way: Way
@@ -85,6 +86,7 @@ class Recipe(Rendered):
     breaks: tuple[Breaks, ...] = ()
     horizons: Mapping[str, Horizon] = field(default_factory=dict)
     run: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     @property
     def configuration(self) -> Configuration:
@@ -122,7 +124,8 @@ class Recipe(Rendered):
     @cached_property
     def warnings(self) -> tuple[str, ...]:
         """Warnings to read before the numbers are used, a line each."""
-        return tuple(warnings(self.way, self.derivations, self.tensors, self.multipliers, self.instead))
+        found = warnings(self.way, self.derivations, self.tensors, self.multipliers, self.instead)
+        return (*self.notes, *found)
 
     @cached_property
     def next_terms(self) -> NextTerms:

@@ -16,6 +16,7 @@ from scaling_algebra.errors import UsageError, check_names, named, shown
 from scaling_algebra.files import read_text, shipped, toml
 
 from .axes import Ray
+from .entries import registry
 from .networks.language import Network
 from .networks.roles import Matrix, matrix
 from .powers import Power
@@ -302,10 +303,12 @@ GOES_WITH: dict[str, tuple[str, Callable[[Optimizer], object]]] = {
 """Keys that speak of others: what each goes with."""
 _SHIPPED = shipped(__package__, "optimizers.toml")
 _NOTES: dict[str, str] = _SHIPPED.pop("notes")
-OPTIMIZERS: dict[str, Optimizer] = {
-    name: Optimizer(name, **{**record, "note": "; ".join(_NOTES[x] for x in record.get("note", ()))})
-    for name, record in _SHIPPED.items()
-}
+OPTIMIZERS: dict[str, Optimizer] = registry(
+    "optimizers.toml",
+    _SHIPPED,
+    Optimizer,
+    lambda record: {**record, "note": "; ".join(named("note", x, _NOTES) for x in record.get("note", ()))},
+)
 """Every optimizer, by name."""
 
 

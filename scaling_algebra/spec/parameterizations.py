@@ -15,6 +15,7 @@ from scaling_algebra.errors import UsageError, named, unknown_name
 from scaling_algebra.files import shipped
 
 from .desiderata import Demand, Structure, mssp_demands, mup_demands
+from .entries import registry
 from .gauges import regauged
 from .networks.language import Network
 from .networks.roles import readouts
@@ -140,10 +141,12 @@ _CALLED: dict[str, dict[str, Any]] = {
     "gauge": {"sp": sp, "ntp": ntp, "mean-field": mean_field},
 }
 """Functions that a table names."""
-PARAMETERIZATIONS: dict[str, Parameterization] = {
-    name: Parameterization(name, **{k: _CALLED[k][x] if k in _CALLED else x for k, x in record.items()})
-    for name, record in shipped(__package__, "parameterizations.toml").items()
-}
+PARAMETERIZATIONS: dict[str, Parameterization] = registry(
+    "parameterizations.toml",
+    shipped(__package__, "parameterizations.toml"),
+    Parameterization,
+    lambda record: {k: named(k, x, _CALLED[k]) if k in _CALLED else x for k, x in record.items()},
+)
 """Every parameterization, by name."""
 
 DERIVED = tuple(p.name for p in PARAMETERIZATIONS.values() if p.derived)

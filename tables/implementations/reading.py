@@ -12,8 +12,8 @@ from functools import cache
 from pathlib import Path
 
 from scaling_algebra.errors import UsageError, named, unknown_name
-from scaling_algebra.laws.entries import read
 from scaling_algebra.spec.axes import REGIMES, Ray
+from scaling_algebra.spec.entries import read
 from scaling_algebra.spec.gauges import moved
 from scaling_algebra.spec.given import SETTINGS
 from scaling_algebra.spec.networks.language import Network

@@ -13,8 +13,10 @@ import torch
 
 from scaling_algebra import NotFound, derive, network
 from scaling_algebra.dynamics.analysis import Analysis
+from scaling_algebra.errors import UsageError
 from scaling_algebra.proofs.prover import Uniqueness, settled
-from scaling_algebra.spec.networks.functions import FUNCTIONS
+from scaling_algebra.spec.entries import registry
+from scaling_algebra.spec.networks.functions import FUNCTIONS, FunctionKind
 from scaling_algebra.spec.optimizers import optimizer
 from scaling_algebra.verify.networks.reading import entrywise
 from scaling_algebra.verify.tracing.entries import seen
@@ -75,6 +77,24 @@ def test_a_table_declares_what_torch_computes(kind):
             assert contradicted(replace(kind, **{key: not getattr(kind, key)})) == {key}
         for power in range(4):
             assert contradicted(replace(kind, powers=kind.powers ^ {power})) == {"powers"}
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ({"risng": True}, "no key named 'risng'; did you mean 'rising'?"),
+        ({"rising": 1}, "rising is 1; it must be true or false"),
+        ({"powers": [0, 0.5]}, "powers 2 is 0.5; it must be a whole number"),
+        ({"powers": [True]}, "powers 1 is True; it must be a whole number"),
+        ({"kind": "gat"}, "kind is 'gat'; it must be one of 'gate', "),
+        (3, "f is 3; it must be a table"),
+    ],
+)
+def test_a_wrong_table_is_one_line(table, said):
+    table = {"torch": "tanh", "about": "a function", **table} if isinstance(table, dict) else table
+    with pytest.raises(UsageError) as found:
+        registry("functions.toml", {"f": table}, FunctionKind)
+    assert str(found.value).startswith("functions.toml: [f]: ") and said in str(found.value)
 
 
 def test_a_tensor_given_in_full_with_a_scalar_product(tmp_path):

@@ -184,6 +184,9 @@ def test_published_configurations(tmp_path):
     large = {**small, "hidden_size": 2048, "intermediate_size": 4096, "num_hidden_layers": 16}
     asked = ("--base-hf", config(tmp_path, **small), "--target-hf", config(tmp_path, **large), "--format", "json")
     record = json.loads(run(*asked).output)
+    said = f"Transformer in general, and not of mixtral; --model hf:{asked[3]} reads its own code"
+    assert record["warnings"][0].endswith(said)
+    assert said not in run(*asked[:4], "--architecture", "qwen3-moe").output
     assert record["base"] == {"N": 1024, "N_e": 2048, "M": 8, "K": 2, "L": 8} and record["ray"]["L"] == "1"
     dense = {"model_type": "llama", "hidden_size": 1024, "num_hidden_layers": 8}
     assert run("--base-hf", config(tmp_path, **dense), "--target", "N=2048,L=8").exit_code == 0

@@ -145,6 +145,7 @@ def test_a_rank_that_alone_grows_changes_the_matrix_back():
     ("model", "sizes", "given", "said"),
     [
         (Small, [BASE], GIVEN, r"give plan\(build, base, target\)"),
+        (lambda z: Adapter(z["N"] + 0 * z["rank"]), ["N=8", "N=64"], GIVEN, "'rank'; give rank=NUMBER, too, in base"),
         (Small({"N": 16, "N_e": 8, "M": 4}), [BASE], GIVEN, "Small has no configuration of transformers; give plan"),
         (Small, [BASE, TARGET], {"gauge": "table9"}, "take the gauge table3"),
         (Small, [BASE, TARGET], {"lr": 3e-3}, "the epsilon of Adam scales, too; give eps="),

@@ -8,6 +8,7 @@ pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from scaling_algebra.verify.tracing import traced
+from scaling_algebra.verify.tracing.sources import _layers as layers_of
 from scaling_algebra.verify.tracing.sources import build_of
 
 
@@ -15,6 +16,13 @@ def read(folder, family, deep=False):
     config = folder / "config.json"
     config.write_text(json.dumps(transformers.AutoConfig.for_model(family).to_dict(), default=str))
     return traced(*build_of(f"hf:{config}", deep))
+
+
+BESIDE = {
+    "deepseek_v3": "(first_k_dense_replace = 3) have model.layers.0.mlp.gate_proj.weight, model.layers.0.mlp.up_proj.w",
+    "gpt_oss": "; layer_types is full_attention in it, never sliding_attention",
+}
+"""What layers of other kinds have, by family."""
 
 
 @pytest.mark.parametrize(
@@ -25,6 +33,9 @@ def test_families_are_read_and_executed(family, tmp_path):
     assert model.error < 1e-6
     assert ("alpha" in model.factors) is (family not in ("llama", "qwen3", "gpt2"))
     assert any("mask is left out" in line for line in model.lines)
+    said = layers_of(json.loads((tmp_path / "config.json").read_text()), "config.json", model, False)
+    assert said.startswith("read with one layer, which stands for all") and BESIDE.get(family, "") in said
+    assert (";" in said) is (family in BESIDE), said
 
 
 DEEP = {

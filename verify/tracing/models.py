@@ -118,6 +118,20 @@ class Asked(dict[str, int]):
         return self[axis]
 
 
+class MissingSize(KeyError):
+    """A size that is not among those given."""
+
+    def __str__(self) -> str:
+        return f"{shown(self.args[0])}; give {self.args[0]}=NUMBER, too, in base and target"
+
+
+class Given(dict[str, int]):
+    """Sizes that name the one that is asked for and was not given."""
+
+    def __missing__(self, axis: str) -> int:
+        raise MissingSize(axis)
+
+
 @contextmanager
 def exactly() -> Iterator[None]:
     """Tensors that a module makes are of float64, as its parameters are."""
@@ -138,7 +152,7 @@ def called(build: Build, sizes: dict[str, int], seed: int | None = 0) -> tuple[n
     if seed is not None:
         torch.manual_seed(seed)
     with foreign(f"build({dict(sizes)})"):
-        made = build(sizes)
+        made = build(sizes if isinstance(sizes, Asked) else Given(sizes))
     if isinstance(made, Coroutine):
         made.close()
     model, rest = made if isinstance(made, tuple) and len(made) == 2 else (made, None)

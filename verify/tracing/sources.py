@@ -7,7 +7,7 @@ small and follow N, N_e, M and L. No weights are read and no hub is asked. Read 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import isfunction
 from pathlib import Path
 from typing import Any
@@ -28,8 +28,9 @@ from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.records import plain
 from scaling_algebra.spec.trained import trained
 
+from .gradients import listed, roles_of
 from .graph import Unreadable
-from .models import Traced
+from .models import Traced, called
 from .shapes import along
 from .shapes import read as read_model
 
@@ -268,10 +269,16 @@ def _split(tensors: Mapping[str, Any]) -> list[str]:
             parts.setdefault(name[: name.index("[")], {})[name] = tuple(
                 str(settings.get(x)) for x in ("init_std", "lr", "eps")
             )
+    apart = {whole: [set(x) for x in zip(*powers.values(), strict=True)] for whole, powers in parts.items()}
     return [
-        f"{whole}: its parts get different powers; make {' and '.join(powers)} parameters of their own"
-        for whole, powers in parts.items()
-        if len(set(powers.values())) > 1
+        f"{whole}: its parts get different powers; "
+        + (
+            f"make {' and '.join(parts[whole])} parameters of their own"
+            if len(rates) > 1
+            else "draw each by its own std, and give all the least eps, as plan in Python does"
+        )
+        for whole, (stds, rates, epsilons) in apart.items()
+        if max(map(len, (stds, rates, epsilons))) > 1
     ]
 
 
@@ -287,4 +294,28 @@ def read(text: str, arguments: Sequence[str], beside: Path | None = None) -> Mod
     """
     deep = any("L=" in x.replace("L=0", "") for x in arguments)
     build, base = build_of(text, deep, beside)
-    return ModelOption(read_model(build, base))
+    model = read_model(build, base)
+    if text.startswith(HUGGING_FACE):
+        path = Path(text.removeprefix(HUGGING_FACE))
+        model = replace(model, notes=[*model.notes, ("", _layers(read_config(path), str(path), model, deep))])
+    return ModelOption(model)
+
+
+def _layers(record: Mapping[str, Any], path: str, model: Traced, deep: bool) -> str:
+    """The line that says which layers of a configuration were read, and what others have besides."""
+    said = "read with layers of one kind" if deep else "read with one layer, which stands for all"
+    most = next((record[k] for k in size_names(record["model_type"], record)["L"] if k in record), 0)
+    for key, kinds in record.items():
+        if isinstance(kinds, list) and len(kinds) == most and len({*map(str, kinds)}) > 1:
+            one, *_ = _alike(kinds, most, 1)
+            said += f"; {key} is {one} in it, never {', '.join(dict.fromkeys(str(x) for x in kinds if x != one))}"
+    if first := [f"{key} = {shown(record[key])}" for key in DENSE if record.get(key)]:
+        said += f"; layers without experts ({', '.join(first)})"
+        try:
+            dense = called(small_of(record, path, deep, dense=True), dict(model.base))[0]
+        except UsageError:  # transformers builds none
+            return f"{said} are not in it"
+        roles = roles_of([name for name, _ in dense.named_parameters()], model.network.tensors)
+        names = [name for name, found in roles.items() if not found]
+        said += f" have {listed(names)} besides: plan in Python has their numbers" if names else " are alike"
+    return said

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from scaling_algebra.files import shipped
+from scaling_algebra.spec.entries import registry
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,5 @@ class FunctionKind:
         return self.homogeneous or self.selects
 
 
-FUNCTIONS: dict[str, FunctionKind] = {
-    name: FunctionKind(name, **{**record, "powers": frozenset(record.get("powers", (1,)))})
-    for name, record in shipped(__package__, "functions.toml").items()
-}
+FUNCTIONS: dict[str, FunctionKind] = registry("functions.toml", shipped(__package__, "functions.toml"), FunctionKind)
 """Every function of the language, by name."""
