@@ -68,6 +68,7 @@ def obstacles(configuration: Configuration) -> Obstacles:
         without(network, [EACH])  # raises
     tried = list[tuple[Function, Level | str]]()
     for function in functions(network):
+        left: Level | str
         try:
             left = derive(configuration.but(network=without(network, [function.out]))).level or CERTIFIED
         except NotFound as why:
