@@ -23,6 +23,7 @@ from scaling_algebra.spec.configuration import EACH, Configuration
 from scaling_algebra.spec.gauges import OWN
 from scaling_algebra.spec.level import CERTIFIED
 from scaling_algebra.spec.networks.library import MOE_BLOCK
+from scaling_algebra.spec.networks.sums import experts
 
 from .options import (
     GAUGE,
@@ -44,6 +45,7 @@ from .options import (
 
 TERMINAL = ""
 """No format: text on a terminal, which is brief; every other form is whole."""
+MSSP = "MSSP of these experts was not asked for: --parameterization mssp"
 PROOF = "proof that nothing else meets the demands: --prove"
 OPEN = f"functions that stand in the way: --without {EACH}; more work: --effort; none of these numbers: --strict"
 MORE = (
@@ -68,7 +70,7 @@ CODES = {True: 0, False: 1, None: 3}
 )
 @WHERE
 @network_of
-@parameterization(default=None, show_default=False, help="Parameterization; without it muP and MSSP, both.")
+@parameterization(default=None, show_default=False, help="Parameterization; without it muP, of moe MSSP, too.")
 @READOUT_INIT
 @GIVEN
 @GAUGE
@@ -154,6 +156,8 @@ def command(
     elif form == TERMINAL:
         c = configurations[0]
         more = MORE if c.network.unread or provable(c.network, c.ray, c.optimizer) else (PROOF, *MORE)
+        asks = not parameterization and len(both) == 1 and experts(c.network)
+        more = (MSSP, *more) if asks else more
         more = (OPEN, *more) if any(d.level is not None and d.level.open for d in ds) else more
         answer = [brief(group, more, why, exponents) for group in groups if group]
     return answer, 1 if 1 in codes else max(codes)

@@ -36,6 +36,7 @@ from scaling_algebra.spec.optimizers import OPTIMIZERS, Trained
 from scaling_algebra.spec.parameterizations import Parameterization
 from scaling_algebra.spec.scaling import Point, Scaling
 from scaling_algebra.spec.trained import OptimizerInput
+from scaling_algebra.waiting import working
 
 from .candidates import broken, expressible, unmet
 from .clauses import RayFacts
@@ -207,7 +208,8 @@ def prove(
     asked = Configuration.of(regime, optimizer, parameterization, **where)
     asked.parameterization.check_derived(asked.network)
     base = asked.parameterization.base_structure(asked.network, asked.readout_init)
-    return Proof(asked, tuple(Prover.of(asked).attempts(asked.parameterization, base)))
+    with working(f"proving {asked.parameterization.title}"):
+        return Proof(asked, tuple(Prover.of(asked).attempts(asked.parameterization, base)))
 
 
 def settled(missing: NotFound) -> tuple[Uniqueness, str]:

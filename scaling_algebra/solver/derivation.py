@@ -32,7 +32,7 @@ from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.records import plain
 from scaling_algebra.spec.scaling import Scaling, TensorScaling
 from scaling_algebra.spec.trained import OptimizerInput
-from scaling_algebra.waiting import rarely_collected
+from scaling_algebra.waiting import rarely_collected, working
 
 from .demands import Fixing, Infeasible, NotFound
 from .newton import Solution, Solver
@@ -367,7 +367,7 @@ def searched(asked: Configuration) -> Solution | NotFound:
     """The outcome of a search, kept."""
     rule = asked.parameterization
     try:
-        with rarely_collected():
+        with rarely_collected(), working(f"deriving {rule.title}"):
             solver = _solver(asked.network, asked.ray, asked.optimizer, asked.effort)
             return solver.solve(rule, rule.base_structure(asked.network, asked.readout_init), asked.given)
     except Infeasible as failure:
