@@ -110,7 +110,8 @@ def command(
     Files, and every format but text, are complete: exponents, reasons, rejected structures.
     The first line names the level: certified, or certified but for some sizes, which are undecided (exit code 3).
     Where no parameterization is found, the exit code is 1 if a proof shows that none exists, else 3.
-    --given holds exponents, derives the others, and names every desideratum that does not hold.
+    --given holds exponents, derives the others, and names every desideratum that does not hold: exit code 1 if one
+    does not.
     --gauge prints the same parameterization with multipliers; --given is meant without multipliers.
     --without derives another network, without a function: it shows which function makes an answer undecided.
     --prove: exit code 0 if every parameterization is the only one, 1 if not, 3 if that is undecided.
@@ -185,7 +186,7 @@ def _derive(
         if strict and d.network.unread:
             raise UsageError(d.network.unread)
         left = d.level.lines if d.level is not None else ()
-        codes.append(3 if left else 0)
+        codes.append(0 if d.level is None else d.level.code)
         if (strict and left) or (bare and d.assumes):
             why = left[0] if left else f"since it assumes {listed(d.assumes)}"
             codes.append(3)
@@ -263,12 +264,7 @@ def _prove(
             derived = replace(derive(configuration).in_gauge(gauge), unique=proof.unique)
         except Infeasible:
             derived = None
-        if (
-            derived is not None
-            and derived.level is not None
-            and not derived.level.certified
-            and proof.unique is not None
-        ):
+        if derived is not None and derived.level is not None and derived.level.open and proof.unique is not None:
             derived = replace(derived, level=CERTIFIED) if proof.unique and proof.agrees(derived.scaling) else None
         usual = configuration.parameterization.starts(configuration.network)
         standard = configuration.given or configuration.readout_init == usual

@@ -306,7 +306,8 @@ def _derived(asked: Configuration) -> Derivation:
         unmet = tuple(failure for _, failure in solution.unmet)
         why = _reasons(asked.network, solution) | _given_reasons(asked, solution)
         reasons = {key: why[key] for key in _settings(asked.network) if key in why}
-        return replace(_found(asked, solution, solution.scaling, reasons), unmet=unmet)
+        level = replace(solution.level, failed=len(unmet))
+        return replace(_found(asked, solution, solution.scaling, reasons), unmet=unmet, level=level)
     usual, last = rule.starts(asked.network), readouts(asked.network)
     solution = solved(asked.but(readout_init=usual))
     scaling, reasons, level = solution.scaling, _reasons(asked.network, solution), solution.level

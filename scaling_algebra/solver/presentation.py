@@ -57,7 +57,7 @@ def leveled(about: str, level: Level | None) -> str:
 
 def left_open(level: Level | None) -> list[Block]:
     """What is not certified, below the numbers: the first sizes, how many more, and the tensors concerned."""
-    if level is None or level.certified:
+    if level is None or not level.lines:
         return []
     lines = level.lines
     left = len(lines) - SHOWN
