@@ -22,7 +22,9 @@ def anchors(page):
     return {re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", h.replace("`", "")).strip().lower()) for h in heads}
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda p: p.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize(
+    "page", [*PAGES, ROOT / "CHANGELOG.md", ROOT / "tests" / "README.md"], ids=lambda p: p.relative_to(ROOT).as_posix()
+)
 def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
         if re.match(r"[a-z]+:", target):

@@ -29,12 +29,16 @@ AGAIN = {"N=1,N_e=0,M=0-adam-mup-mlp", "III-sgd-mup", "I-adam-mup-dense-moe"}
 
 def test_the_campaign_trains_every_network_with_sgd_and_adam():
     trained = {(job.configuration.network.name, job.configuration.optimizer.name) for job in load("library")}
-    assert trained == {(name, rule) for name in set(ARCHITECTURES) - UNDERIVED for rule in ("sgd", "adam")}
+    assert trained == {(name, rule) for name in set(ARCHITECTURES) - UNDERIVED for rule in ("sgd", "adam")}, (
+        "name every network in verify/campaigns/library.toml"
+    )
 
 
 def test_the_evidence_is_of_every_network_and_most_exponents_agree():
-    kept = evidence.kept(evidence.ROOT / "tests" / "measure" / "test_library.py")["tests"]
-    assert set(kept) == {f"test_nothing_certified_is_refuted[{job.name}]" for job in measured.JOBS}
+    file = evidence.ROOT / "tests" / "measure" / "test_library.py"
+    kept = evidence.kept(file)["tests"]
+    wanted = {f"test_nothing_certified_is_refuted[{job.name}]" for job in measured.JOBS}
+    assert set(kept) == wanted, f"measure the networks again: {evidence.command(file)}"
     for name, run in kept.items():
         agree, judged = run["exponents"]["AGREES"], sum(run["exponents"].values())
         assert agree > judged / 3 and len(run["excused"]) == run["exponents"]["REFUTED"] < judged / 10, name

@@ -271,3 +271,9 @@ def test_a_wrong_campaign_is_one_clear_line(text, says, tmp_path):
     (tmp_path / "mine.toml").write_text(text)
     found = invoke("verify", "--campaign", tmp_path / "mine.toml")
     assert found.exit_code == 2 and says in found.stderr and len(found.stderr.splitlines()) == 1, found.output
+
+
+def test_a_folder_that_was_never_begun_says_what_to_do(tmp_path):
+    found = scalecalc("verify", "--resume", str(tmp_path / "none"))
+    assert found.exit_code == 2 and "plan.json: No such file" in found.stderr
+    assert "or begin again with -o DIR" in found.stderr and found.stderr.count("\n") == 1

@@ -224,7 +224,7 @@ def read_plan(folder: Path) -> dict[str, Any]:
     Raises:
         UsageError: it is not a folder of a run, or a newer version wrote it.
     """
-    path, instead = folder / PLAN, "give a folder that scalecalc verify -o DIR wrote"
+    path, instead = folder / PLAN, "give a folder that scalecalc verify -o DIR wrote, or begin again with -o DIR"
     text = files.read_text(path, instead, MOST, ours=True)
     try:
         plan = json.loads(text)

@@ -20,8 +20,10 @@ TEXTS = shipped(__package__, "library.toml")
 """Title, roles and equations of every network, by name."""
 AXES: Mapping[str, str] = TEXTS.pop("axes")
 """Axes of their letters."""
-TITLES: Mapping[str, str] = {name: text["title"] for name, text in TEXTS.items()}
-"""Title of every network, by name."""
+TITLES: Mapping[str, str] = {
+    name: text["title"] for name, text in sorted(TEXTS.items(), key=lambda entry: "apart" in entry[1])
+}
+"""Title of every network, by name; those that stand apart come last, wherever their tables are."""
 
 
 class _Library(Mapping[str, Network]):
