@@ -142,8 +142,9 @@ def _exit_code(run: Callable[[], Any], arguments: list[str]) -> int:
 
         code = 3 if getattr(error, "undecided", False) else 1
         return not_found(error)[0] if isinstance(error, NotFound) else _fail(str(error), code)
-    except (click.Abort, KeyboardInterrupt):
-        return _fail(f"interrupted{' while ' + now() if now() else ''}", 130)
+    except (click.Abort, KeyboardInterrupt) as stop:
+        doing = str(stop) or now()
+        return _fail(f"interrupted{' while ' + doing if doing else ''}", 130)
     except BrokenPipeError:
         return _unread(0)
     except ModuleNotFoundError as error:

@@ -49,12 +49,25 @@ def now() -> str:
 
 def each(doing: str, what: str, items: Sequence[Item]) -> Iterator[Item]:
     """The items, one by one, each said: ``deriving: 61 of 74 demands``."""
+    before = said = now()
     try:
         for k, x in enumerate(items, 1):
-            at(f"{doing}: {k} of {len(items)} {what}")
+            at(said := f"{doing}: {k} of {len(items)} {what}")
             yield x
     finally:
-        at()
+        if now() == said:  # a loop that was left by an error may be closed late
+            at(before)
+
+
+@contextmanager
+def working(text: str) -> Iterator[None]:
+    """Says what the work inside is at, unless it says more itself."""
+    before = now()
+    at(text)
+    try:
+        yield
+    finally:
+        at(before)
 
 
 def ended(number: int, frame: Any) -> None:
@@ -73,16 +86,17 @@ def heard() -> dict[Any, Any]:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """SIGTERM and SIGHUP, as batch systems send them before they kill, act as Ctrl-C, once."""
+    """SIGTERM and SIGHUP, as batch systems send them before they kill, act as Ctrl-C, once. The KeyboardInterrupt says
+    what the work was at: ``now`` is behind it as soon as loops are left."""
     usual = heard()
 
     def stop(number: int, frame: Any) -> None:
-        for s in usual:
+        for s in usual if number != signal.SIGINT else ():
             signal.signal(s, signal.SIG_IGN)
-        raise KeyboardInterrupt
+        raise KeyboardInterrupt(now())
 
     for s in usual:
-        signal.signal(s, signal.default_int_handler if s is signal.SIGINT else stop)
+        signal.signal(s, stop)
     try:
         yield
     finally:

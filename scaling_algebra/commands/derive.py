@@ -23,6 +23,7 @@ from scaling_algebra.spec.configuration import EACH, Configuration
 from scaling_algebra.spec.gauges import OWN
 from scaling_algebra.spec.level import CERTIFIED
 from scaling_algebra.spec.networks.library import MOE_BLOCK
+from scaling_algebra.spec.networks.sums import experts
 
 from .options import (
     GAUGE,
@@ -44,6 +45,7 @@ from .options import (
 
 TERMINAL = ""
 """No format: text on a terminal, which is brief; every other form is whole."""
+MSSP = "MSSP of these experts was not asked for: --parameterization mssp"
 PROOF = "proof that nothing else meets the demands: --prove"
 OPEN = f"functions that stand in the way: --without {EACH}; more work: --effort; none of these numbers: --strict"
 MORE = (
@@ -68,7 +70,7 @@ CODES = {True: 0, False: 1, None: 3}
 )
 @WHERE
 @network_of
-@parameterization(default=None, show_default=False, help="Parameterization; without it muP and MSSP, both.")
+@parameterization(default=None, show_default=False, help="Parameterization; without it muP, of moe MSSP, too.")
 @READOUT_INIT
 @GIVEN
 @GAUGE
@@ -108,7 +110,8 @@ def command(
     Files, and every format but text, are complete: exponents, reasons, rejected structures.
     The first line names the level: certified, or certified but for some sizes, which are undecided (exit code 3).
     Where no parameterization is found, the exit code is 1 if a proof shows that none exists, else 3.
-    --given holds exponents, derives the others, and names every desideratum that does not hold.
+    --given holds exponents, derives the others, and names every desideratum that does not hold: exit code 1 if one
+    does not.
     --gauge prints the same parameterization with multipliers; --given is meant without multipliers.
     --without derives another network, without a function: it shows which function makes an answer undecided.
     --prove: exit code 0 if every parameterization is the only one, 1 if not, 3 if that is undecided.
@@ -153,6 +156,8 @@ def command(
     elif form == TERMINAL:
         c = configurations[0]
         more = MORE if c.network.unread or provable(c.network, c.ray, c.optimizer) else (PROOF, *MORE)
+        asks = not parameterization and len(both) == 1 and experts(c.network)
+        more = (MSSP, *more) if asks else more
         more = (OPEN, *more) if any(d.level is not None and d.level.open for d in ds) else more
         answer = [brief(group, more, why, exponents) for group in groups if group]
     return answer, 1 if 1 in codes else max(codes)
@@ -181,7 +186,7 @@ def _derive(
         if strict and d.network.unread:
             raise UsageError(d.network.unread)
         left = d.level.lines if d.level is not None else ()
-        codes.append(3 if left else 0)
+        codes.append(0 if d.level is None else d.level.code)
         if (strict and left) or (bare and d.assumes):
             why = left[0] if left else f"since it assumes {listed(d.assumes)}"
             codes.append(3)
@@ -259,12 +264,7 @@ def _prove(
             derived = replace(derive(configuration).in_gauge(gauge), unique=proof.unique)
         except Infeasible:
             derived = None
-        if (
-            derived is not None
-            and derived.level is not None
-            and not derived.level.certified
-            and proof.unique is not None
-        ):
+        if derived is not None and derived.level is not None and derived.level.open and proof.unique is not None:
             derived = replace(derived, level=CERTIFIED) if proof.unique and proof.agrees(derived.scaling) else None
         usual = configuration.parameterization.starts(configuration.network)
         standard = configuration.given or configuration.readout_init == usual

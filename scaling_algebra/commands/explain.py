@@ -8,6 +8,7 @@ import click
 
 from scaling_algebra.explanations.explanations import explain
 from scaling_algebra.spec.configuration import Configuration
+from scaling_algebra.waiting import working
 
 from .list import sections_document, words
 from .options import COMPLETED, Answer, Verb, asked, examples, printed
@@ -36,4 +37,5 @@ def command(make: partial[Configuration], what: str) -> Answer:
     (regime, *_), ray = make.args, make.keywords["ray"]
     if not (regime or ray) and (meant := words(what)):
         return sections_document(meant, {})
-    return explain(what, make()).document()
+    with working(f"explaining {what}"):
+        return explain(what, make()).document()

@@ -25,6 +25,7 @@ from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.spec.optimizers import Trained
 from scaling_algebra.spec.powers import Form
 from scaling_algebra.spec.scaling import Point
+from scaling_algebra.waiting import each
 
 from .answers import LADDER, NEAR, PARTS, QUICK, SIMPLEST, WITNESSES, Answer
 from .bounds import BoundRun
@@ -323,7 +324,8 @@ class Analysis:
 
     def all(self, steps: int, names: Iterable[str] | None = None) -> dict[str, tuple[Answer, ...]]:
         """Every quantity at t = 0 .. steps."""
-        return {name: tuple(self(name, t) for t in range(steps + 1)) for name in (names or self.table)}
+        every = each("certifying", "quantities", list(names or self.table))
+        return {name: tuple(self(name, t) for t in range(steps + 1)) for name in every}
 
     def run(self, name: str, t: int) -> Trajectory:
         """The trajectory whose pruning was mild enough to certify an answer, and to hold every monomial of its size if

@@ -14,6 +14,7 @@ from scaling_algebra.errors import UsageError
 from scaling_algebra.solver.demands import NotFound
 from scaling_algebra.solver.derivation import derive
 from scaling_algebra.spec.configuration import EACH, Configuration
+from scaling_algebra.spec.level import CERTIFIED, Level
 from scaling_algebra.spec.networks.language import Function, Network, Sum
 
 
@@ -23,11 +24,11 @@ class Obstacles(Rendered):
 
     Attributes:
         configuration: of the whole network.
-        tried: what was left out, and why nothing is derived without it; empty if something is.
+        tried: what was left out, and the level of what is derived without it, or why nothing is.
     """
 
     configuration: Configuration
-    tried: tuple[tuple[Function, str], ...]
+    tried: tuple[tuple[Function, Level | str], ...]
 
 
 def functions(network: Network) -> tuple[Function, ...]:
@@ -65,13 +66,12 @@ def obstacles(configuration: Configuration) -> Obstacles:
     network = configuration.network
     if not functions(network):
         without(network, [EACH])  # raises
-    tried = []
+    tried = list[tuple[Function, Level | str]]()
     for function in functions(network):
-        failure = ""
+        left: Level | str
         try:
-            level = derive(configuration.but(network=without(network, [function.out]))).level
-            failure = str(level.open[0]) if level is not None and level.open else ""
+            left = derive(configuration.but(network=without(network, [function.out]))).level or CERTIFIED
         except NotFound as why:
-            failure = why.failure
-        tried.append((function, failure))
+            left = why.failure
+        tried.append((function, left))
     return Obstacles(configuration, tuple(tried))

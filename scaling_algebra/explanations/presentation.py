@@ -11,6 +11,7 @@ from scaling_algebra.documents.blocks import Block, Document, Grid, Heading, Lin
 from scaling_algebra.documents.notation import formula, tex, typeset
 from scaling_algebra.spec.assumptions import ASSUMPTIONS, listed
 from scaling_algebra.spec.axes import about
+from scaling_algebra.spec.level import Level
 
 from .alignments import Alignments
 from .monomials import Index
@@ -54,10 +55,24 @@ def obstacles(o: Obstacles) -> Document:
     """Every function that was left out, and whether the rest is derived."""
     c = o.configuration
     name = f"{c.parameterization.title}, {c.network.name}, {c.optimizer.name}, {c.ray}"
-    rows = [(f"{f.out} = {f.name}", literal(f"not found: {why}") if why else "found") for f, why in o.tried]
+    rows = [(f"{f.out} = {f.name}", literal(_left(x))) for f, x in o.tried]
     grid = Grid.of(("left out", c.parameterization.title), rows)
-    tried = [{"left_out": f.out, "function": f.name, "found": not why, "why": why or None} for f, why in o.tried]
+    tried = [
+        {"left_out": f.out, "function": f.name, "found": _left(x) == "found", "why": _why(x) or None}
+        for f, x in o.tried
+    ]
     return Document((Heading(literal(f"{name}, without one function")), grid), {**c.as_json(), "without": tried})
+
+
+def _why(left: Level | str) -> str:
+    """The first size that is open, or why nothing is derived; empty if all is certified."""
+    return left if isinstance(left, str) else str(left.open[0]) if left.open else ""
+
+
+def _left(left: Level | str) -> str:
+    """``found``, ``certified but for 2 sizes: ...``, ``not found: ...``."""
+    level = "not found" if isinstance(left, str) else "found" if left.certified else str(left)
+    return f"{level}: {why}" if (why := _why(left)) else level
 
 
 _RANK_ONE = Text(
@@ -158,9 +173,8 @@ def _setting(s: SettingExplanation) -> list[Block]:
     nothing = "no such setting" if s.name.endswith(".eps") else "0"
     lines: list[Piece | tuple[Piece, ...]] = [literal(s.derivation.about)]
     lines.append(("value: ", nothing if s.value is None else s.value))
-    lines.append(typeset(f"fixed by {s.because}" if s.equation else s.because))
     if s.equation:
-        lines.append(("equation: ", formula(s.equation)))
+        lines += [typeset(f"fixed by {s.because}"), ("equation: ", formula(s.equation))]
     lines += [typeset(f"structure {line}") for line in s.structure]
     blocks: list[Block] = [Heading(literal(s.about)), Lines.of(typeset(s.reason)), Lines.of(*lines)]
     return blocks + ([] if s.behind is None else [Heading("the quantity behind it", 2), *_explanation(s.behind, 2)])

@@ -24,7 +24,6 @@ from scaling_algebra.spec.networks.indices import centred, tracked
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.optimizers import OPTIMIZERS, Trained
 from scaling_algebra.spec.powers import Form
-from scaling_algebra.spec.scaling import Point
 
 _FIELD = 12
 """Bits of one count in a grade; counts stay far below 2**11."""
@@ -239,10 +238,8 @@ class FormTrajectory(Trajectory):
         optimizer: Trained = OPTIMIZERS["sgd"],
         context: RunContext = PLAIN,
     ) -> None:
-        zero = dict.fromkeys(network.tensors, Fraction(0))
-        b = {role: None if role in structure.zero else Fraction(0) for role in network.tensors}
         self.forms, self._sized = algebra, sized
-        super().__init__(network, algebra, Point(b, zero, zero, {}, structure.tied), optimizer, context)
+        super().__init__(network, algebra, structure.point(network, {}), optimizer, context)
 
     def relative(self, signal: Signal, source: str, t: int) -> Signal:
         """Raises Exhausted: the quotient of two maxima of forms is none."""

@@ -36,6 +36,7 @@ from scaling_algebra.spec.optimizers import OPTIMIZERS, Trained
 from scaling_algebra.spec.parameterizations import Parameterization
 from scaling_algebra.spec.scaling import Point, Scaling
 from scaling_algebra.spec.trained import OptimizerInput
+from scaling_algebra.waiting import working
 
 from .candidates import broken, expressible, unmet
 from .clauses import RayFacts
@@ -207,7 +208,8 @@ def prove(
     asked = Configuration.of(regime, optimizer, parameterization, **where)
     asked.parameterization.check_derived(asked.network)
     base = asked.parameterization.base_structure(asked.network, asked.readout_init)
-    return Proof(asked, tuple(Prover.of(asked).attempts(asked.parameterization, base)))
+    with working(f"proving {asked.parameterization.title}"):
+        return Proof(asked, tuple(Prover.of(asked).attempts(asked.parameterization, base)))
 
 
 def settled(missing: NotFound) -> tuple[Uniqueness, str]:
@@ -288,12 +290,14 @@ class System:
         self.demands = list(demands)
         self.horizon = horizon(self.network, structure)
         roles = self.network.tensors
-        self.names = [f"b.{r}" for r in roles if r not in structure.zero] + [f"c.{r}" for r in roles]
+        self.names = [f"b.{r}" for r in roles if r not in structure.zero]
+        self.names += [f"c.{r}" for r in roles if r not in self.network.frozen]
         self.names += self.network.free_multipliers
         self.facts = RayFacts(self.network, prover.forms, self.demands, structure)
         clauses = [clause for demand in self.demands for clause in self.facts.of(demand)]
         self._solver = ClauseSolver(clauses, self.ray.largest)
-        self.held = {f"given: {name} = {power}": unknown(name) for name, power in prover.given.as_json().items()}
+        given = {f"given: {name} = {power}": unknown(name) for name, power in prover.given.as_json().items()}
+        self.held = {name: x for name, x in given.items() if x in prover.given.held}
         for name, x in self.held.items():
             for sense in SIDES if x in self._equations() else ():
                 atom = Linear(((x, 1),), sense, -prover.given.held[x].on(self.ray))
@@ -306,7 +310,7 @@ class System:
         only point that meets the demands without it.
         """
         outcome = self._decide()
-        left = {name: x for name, x in self.held.items() if x[0] in "cd" and x not in self._equations()}
+        left = {name: x for name, x in self.held.items() if x not in self._equations()}
         if not left or outcome.verdict in (Uniqueness.IMPOSSIBLE, Uniqueness.UNDECIDED):
             return outcome
         if outcome.verdict is Uniqueness.SEVERAL:
@@ -318,9 +322,9 @@ class System:
         return Outcome(self.structure, Uniqueness.IMPOSSIBLE, conflict=lambda: ((*outcome.core, *broken), ()))
 
     def _equations(self) -> set[str]:
-        """The held unknowns that clauses are about."""
-        rule = self.prover.optimizer.of
-        return {x for x in self.prover.given.held if x[0] in "ab" or (x[0] == "c" and not rule(x[2:]).epsilon)}
+        """The held unknowns that clauses are about: multipliers, b, and c without an epsilon."""
+        rule, held = self.prover.optimizer.of, self.prover.given.held
+        return {x for x in held if x[:2] not in ("c.", "d.") or (x[0] == "c" and not rule(x[2:]).epsilon)}
 
     def _decide(self) -> Outcome:
         points: list[Point] = []
@@ -359,7 +363,7 @@ class System:
         look = self.look(plain, OPTIMIZERS["sgd"])
         d = dict.fromkeys(self.network.tensors, Fraction(0))
         for role, tensor in self.network.tensors.items():
-            if not self.prover.optimizer.of(role).epsilon:
+            if role in self.network.frozen or not self.prover.optimizer.of(role).epsilon:
                 continue
             sizes = [look(f"g{tensor.symbol}", t) for t in range(1, self.horizon + 1)]
             if not all(a.decided for a in sizes):

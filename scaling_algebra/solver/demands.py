@@ -43,6 +43,8 @@ class Failure:
         return self.reason
 
 
+CHANGES = frozenset({"change", "propagating", "effective", "cross"})
+"""Parts of a change, zero before the first update: where work ends no step is decided, and a later one is named."""
 NO_COMMON = "the demands that fix the unknowns have no common solution"
 """Why a search ends without an answer where each demand by itself has one."""
 
@@ -211,11 +213,25 @@ def look_ahead(demand: Demand, look: Analysis) -> Failure | None:
     return None
 
 
-def violation(demand: Demand, look: Analysis, certified: bool = True, horizon: int | None = None) -> Failure | None:
-    """Why a demand fails; None if it holds. What certainly diverges is said before what is undecided."""
+def violation(
+    demand: Demand,
+    look: Analysis,
+    certified: bool = True,
+    horizon: int | None = None,
+    closer: Analysis | None = None,
+) -> Failure | None:
+    """Why a demand fails; None if it holds. What certainly diverges is said before what is undecided.
+
+    Args:
+        closer: the run that is asked for what is undecided.
+    """
     horizon = demand.horizon if horizon is None else horizon
     last = demand.kind == "balanced"  # of sizes at the last step alone; lower bounds that differ prove nothing
-    ask = look if certified or last else look.lower
+
+    def ask(name: str, t: int) -> Answer:
+        answer = look(name, t) if certified or last else look.lower(name, t)
+        return answer if answer.decided or closer is None else closer(name, t)
+
     steps = range(horizon if last else 0, horizon + 1)
     answers = {(name, t): ask(name, t) for name in demand.quantities for t in steps}
     undecided = [key for key, answer in answers.items() if not answer.decided]
@@ -230,7 +246,7 @@ def violation(demand: Demand, look: Analysis, certified: bool = True, horizon: i
         reached = "exactly zero" if top is None else f"n^({top})"
         return Failure(f"{demand.label}, but {' + '.join(demand.quantities)} ~ {reached}")
     if certified and undecided:
-        name, t = undecided[0]
+        name, t = next((x for x in undecided if x[1] or CHANGES.isdisjoint(x[0].split("."))), undecided[0])
         open_ = Open(demand.label, name, t, answers[name, t].why, _tensor(demand, name, look.network))
         return Failure(f"{demand.label}, but {name} at t={t} is undecided", undecided=True, open=open_)
     if last and not undecided:

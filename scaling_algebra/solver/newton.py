@@ -357,7 +357,7 @@ class Solver:
         for demand in each("certifying", "demands left", demands):
             failure = violation(demand, quick if len(left) >= _SHARED and not self.effort else look)
             if failure and failure.undecided and (self.effort or not left):
-                failure = violation(demand, closer)
+                failure = violation(demand, look, closer=closer)
             if failure and failure.open is None:
                 raise Infeasible(failure, demand=demand)
             left += [failure.open] if failure and failure.open else []
@@ -372,7 +372,7 @@ class Solver:
         demands = [d for d in demands if concerns(d, self.optimizer) and not met(d, look)]
         failures: dict[Demand, Failure | None] = {}
         alone: Analysis | None = None
-        for d in demands:
+        for d in each("certifying", "demands", demands):
             failures[d] = violation(d, look) or unfaithful(d, look) or look_ahead(d, ahead)
         for d, failure in failures.items():
             if failure and failure.undecided:  # work that is not shared goes further

@@ -21,7 +21,7 @@ from scaling_algebra.documents.blocks import (
 from scaling_algebra.documents.notation import plain, typeset
 from scaling_algebra.dynamics.answers import Answer
 from scaling_algebra.spec.assumptions import ASSUMPTIONS, listed
-from scaling_algebra.spec.axes import about
+from scaling_algebra.spec.axes import FIXED, about
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.spec.gauges import GAUGES, OWN
 from scaling_algebra.spec.level import Level
@@ -57,7 +57,7 @@ def leveled(about: str, level: Level | None) -> str:
 
 def left_open(level: Level | None) -> list[Block]:
     """What is not certified, below the numbers: the first sizes, how many more, and the tensors concerned."""
-    if level is None or level.certified:
+    if level is None or not level.lines:
         return []
     lines = level.lines
     left = len(lines) - SHOWN
@@ -241,6 +241,10 @@ def _growth(asked: Configuration) -> str:
         said = ", ".join(f"{_named(names)} as {grow[rate]}" for rate, names in groups.items())
     fixed = [axis for axis in axes if not ray[axis] and axis != "L"]
     said += f"; {_named(fixed)} {'are' if len(fixed) > 1 else 'is'} fixed" if fixed else ""
+    there = asked.network.axes.values()
+    if absent := [axis for axis in growing if axis not in {*there, "K"}]:
+        said += f"; {' and '.join(absent)} stand{'' if len(absent) > 1 else 's'} nowhere in this network"
+        said += "".join(f", and {axis} never grows" for axis in FIXED if axis != "D" and axis in there)
     return f"regime {ray.name}: {said}" if ray.name else said
 
 

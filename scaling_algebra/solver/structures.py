@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from scaling_algebra.spec.desiderata import Demand, Intervention, Structure, options
 from scaling_algebra.spec.networks.language import Network
+from scaling_algebra.waiting import at, now
 
 
 class Structures:
@@ -26,9 +27,15 @@ class Structures:
 
     def __iter__(self) -> Iterator[Structure]:
         """Where some structure was found to do, only those with as few interventions follow."""
-        while self._level:
-            yield from sorted(self._level, key=self._level.__getitem__)
-            self._level, self._next = ({} if self.found else self._next), {}
+        before = now()
+        try:
+            while self._level:
+                for structure in sorted(self._level, key=self._level.__getitem__):
+                    at(f"{before}: {structure}" if self.options else before)
+                    yield structure
+                self._level, self._next = ({} if self.found else self._next), {}
+        finally:
+            at(before)
 
     def reject(self, structure: Structure, demand: Demand | None) -> None:
         """Tries this structure with one intervention more, in the sum over experts of the demand that it failed."""

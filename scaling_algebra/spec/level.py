@@ -29,15 +29,17 @@ class Open:
 @dataclass(frozen=True)
 class Level:
     """Certified: every demand is decided and holds. Certified but for some sizes: nothing that is decided fails. By
-    shape: the layer-wise law at full alignment, from shapes alone.
+    shape: the layer-wise law at full alignment, from shapes alone. Some demands fail: with what is given.
 
     Attributes:
         open: the sizes that are undecided.
         unread: what in a module cannot be read, where numbers are by shape.
+        failed: the number of demands that fail with what is given.
     """
 
     open: tuple[Open, ...] = ()
     unread: str = ""
+    failed: int = 0
 
     @classmethod
     def of(cls, levels: Iterable[Level | None]) -> Level | None:
@@ -48,12 +50,12 @@ class Level:
 
     @property
     def certified(self) -> bool:
-        return not (self.open or self.unread)
+        return not (self.open or self.unread or self.failed)
 
     @property
     def code(self) -> int:
         """The exit code of what prints such numbers."""
-        return 0 if self.certified else 3
+        return 1 if self.failed else 0 if self.certified else 3
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -71,6 +73,8 @@ class Level:
 
     def __str__(self) -> str:
         some = f"certified but for {len(self.open)} size{'s' if len(self.open) > 1 else ''}"
+        if self.failed:
+            return f"{self.failed} demands fail" if self.failed > 1 else "1 demand fails"
         return "by shape" if self.unread else some if self.open else "certified"
 
 

@@ -6,6 +6,10 @@ from functools import partial
 
 import pytest
 
+from scaling_algebra import derive, network
+from scaling_algebra.documents import render
+from scaling_algebra.solver.presentation import brief
+
 from ..shared import scalecalc
 
 ADAM = ("--regime", "III", "--optimizer", "adam")
@@ -24,6 +28,28 @@ def test_a_derivation_fits_a_terminal():
     assert len(lines) < 24 and max(map(len, lines)) <= 80
     assert "regime III: width N, expert width N_e and number of experts M grow alike" in lines
     assert "assumes generic-constants, held-gates, first-hermite (--why)" in lines
+
+
+def test_what_was_not_asked_for_and_what_does_not_grow_is_said():
+    """In a line each: MSSP where a network of other experts was asked for nothing, and axes that nothing has."""
+    asked, axes = ("--regime", "II", "--optimizer", "sgd", "--architecture"), {"x": "D", "a": "N", "e": "E"}
+    swiglu, mlp, both = run(*asked, "swiglu").output, run(*asked, "mlp").output, run(*asked, "moe").output
+    line = "MSSP of these experts was not asked for: --parameterization mssp"
+    assert [line in x for x in (swiglu, mlp, both)] == [True, False, False]
+    assert line not in run(*asked, "swiglu", "--parameterization", "mup").output
+    assert "expert width N_e is fixed; M stands nowhere in this network\n" in mlp and "nowhere" not in both + swiglu
+    small = network("small", "h[a] = A[a,x] data[x]\nu[e] = W[e,a] h[a]\nf = o[e] u[e]", axes)
+    said = render(brief([derive("III", "sgd", network=small)], ()))
+    assert "N_e and M stand nowhere in this network, and E never grows" in said
+
+
+def test_the_layer_wise_law_of_each_number_is_named():
+    """Once, and none of what is not there: gradient descent has no epsilon."""
+    why = run("--architecture", "moe-load", "--regime", "I", "--optimizer", "sgd", "--why").output
+    assert re.search(r"router +init +layer-wise law: spectral condition", why)
+    assert re.search(r"router +lr +layer-wise law: update times input", why) and " eps " not in why
+    asked = ("router.init", "--architecture", "moe-load", "--regime", "I", "--optimizer", "sgd")
+    assert scalecalc("explain", *asked).output.lower().count("spectral condition") == 1
 
 
 def test_the_table_says_what_both_parameterizations_are():

@@ -97,6 +97,7 @@ def test_standard_readout_under_mup():
     d = derive("III", "sgd", "mup", given={"readout.init": "N^-1/2"})
     assert any("f.propagating ~ n^(1/2)" in line for line in d.unmet)
     assert d.reasons["readout", "init"].startswith("given; mu-2: propagating update W4_0 dh3")
+    assert (str(d.level), d.level.code) == ("3 demands fail", 1)
     assert d.as_json()["unmet"] == list(d.unmet) and "does not hold with what is given" in str(d)
     assert "given, and derived where nothing is given: readout.init = N^(-1/2) (N^-1)" in str(d)
     assert list(d.reasons)[:2] == [("input", "init"), ("input", "lr")]
@@ -145,8 +146,8 @@ def test_epsilon_is_compared_with_the_only_one():
     ("options", "code", "words"),
     [
         (["--given", "router.init=N^-1/2"], 0, ALL_HOLD),
-        (["--given", "readout.init=N^-1/2"], 0, "f.propagating ~ n^(1/2) at t=1\n  and 2 more (mu-1 2): --why\n"),
-        (["--given", "readout.init=N^-1/2", "--why"], 0, "  mu-1: f stays O(1), but f ~ n^(1/2) at t=1"),
+        (["--given", "readout.init=N^-1/2"], 1, "f.propagating ~ n^(1/2) at t=1\n  and 2 more (mu-1 2): --why\n"),
+        (["--given", "readout.init=N^-1/2", "--why"], 1, "  mu-1: f stays O(1), but f ~ n^(1/2) at t=1"),
         (["--regime", "I", "--architecture", "mlp", "--given", "readout.init=1", "--prove"], 1, "proof: impossible"),
         (["--given", "expert_out.init=0", "--given", "expert_in.init=0"], 1, "found no muP"),
     ],

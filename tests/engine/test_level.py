@@ -2,14 +2,21 @@
 
 import json
 import re
+import signal
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
 
 from scaling_algebra import Configuration, Infeasible, derive, network, recipe
+from scaling_algebra.dynamics.analysis import Analysis
+from scaling_algebra.dynamics.answers import Answer
 from scaling_algebra.solver import newton
+from scaling_algebra.solver.demands import violation
 from scaling_algebra.solver.newton import Solver
+from scaling_algebra.spec.desiderata import Demand
 from scaling_algebra.spec.level import CERTIFIED, Level, Open, recorded
+from scaling_algebra.spec.networks.library import ARCHITECTURES
 from scaling_algebra.waiting import each, now
 
 from ..shared import scalecalc
@@ -129,8 +136,32 @@ def test_work_says_what_it_is_at_and_is_silent_when_it_is_done():
 
 def test_an_interrupt_says_what_was_open(monkeypatch):
     def stopped(*_):
-        raise KeyboardInterrupt
+        signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr("scaling_algebra.solver.newton.met", stopped)
     done = scalecalc("derive", "--architecture", "mlp", "--ray", "N=1/7", "--optimizer", "sgd")
     assert done.exit_code == 130 and done.stderr.startswith("scalecalc: interrupted while deriving: 1 of ")
+    monkeypatch.setattr("scaling_algebra.solver.newton.largest", stopped)
+    asked = ("--ray", "N=1/7,N_e=0,M=1/7", "--optimizer", "sgd", "--parameterization", "mssp")
+    done = scalecalc("derive", *asked)
+    assert (done.exit_code, done.stderr) == (130, "scalecalc: interrupted while deriving MSSP: no intervention\n")
+    assert now() == ""
+
+
+def test_the_size_that_is_named_is_one_that_no_run_decides():
+    """A closer run that gives up at once knows less at t = 0 than the first one."""
+    zero, unknown, size = Answer(None, None), Answer(None, None, decided=False), Answer(Fraction(0), None)
+    demand = Demand("mu-2", "theta", ("h1.propagating",), because="it is Theta(1)")
+
+    class Known(Analysis):
+        def __init__(self, start, later):
+            self.start, self.later, self.network = start, later, ARCHITECTURES["mlp"]
+
+        def __call__(self, name, t):
+            return self.later if t else self.start
+
+    first, spent = Known(zero, unknown), Known(unknown, unknown)
+    assert [violation(demand, first, closer=x).open.step for x in (None, spent)] == [1, 1]
+    assert violation(demand, spent).open.step == 1  # a part of a change is zero at t = 0
+    assert violation(replace(demand, quantities=("h1",)), spent).open.step == 0
+    assert not violation(demand, first, closer=Known(zero, size))

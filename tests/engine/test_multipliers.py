@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import pytest
 
-from scaling_algebra import Configuration, derive, network, signals
+from scaling_algebra import Configuration, derive, network, prove, signals
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.networks.files import as_toml, from_toml
 from scaling_algebra.spec.networks.library import ARCHITECTURES
@@ -114,6 +114,16 @@ def test_a_frozen_tensor_has_no_rate_and_the_rest_follows():
     quantities = signals(d.configuration, steps=2).quantities
     assert all(a.decided and a.exponent is None for a in quantities["dQ"])
     assert quantities["psi.change"][2].exponent == 0  # what it reads has moved
+
+
+def test_what_is_frozen_has_no_unknown_rate_in_a_proof():
+    """Nor has a proof a multiplier that is free where it is given; a wrong rate is still refuted."""
+    frozen = from_toml(as_toml(LORA).replace("equations", 'frozen = ["W", "U"]\nequations', 1))
+    asked_for = {"ray": "N_e=1", "optimizer": "sgd", "parameterization": "mup", "network": frozen}
+    given = {"B.init": 0, "s": "N_e^-1"}
+    proof = prove(**asked_for, given=given)
+    assert proof.unique and proof.agrees(derive(**asked_for, given=given).scaling)
+    assert prove(**asked_for, given=given | {"B.lr": "1"}).unique is False
 
 
 def test_a_frozen_tensor_does_not_decay():

@@ -180,7 +180,11 @@ class _Reader:
                 before, after = after, before
             if not after:
                 name = indexed(tensor.name, tensor.letters)
-                raise self._wrong(f"no equation above makes {name}, and as a tensor it acts on nothing on its right")
+                read, _ = self.first.get(DATA, ("x", 0))
+                bias = f"a bias acts on the data, as in {indexed(tensor.name, tensor.letters + read)} data[{read}]"
+                raise self._wrong(
+                    f"no equation above makes {name}, and as a tensor it acts on nothing on its right; {bias}"
+                )
             acted = [f for _, f in after]
             if not before:
                 return self._linear(out, letters, tensor, acted, multipliers)
