@@ -24,8 +24,12 @@ TABLES = (
 )  # fmt: skip
 """Keys of records that hold rows: a list of them, or one by name."""
 ZERO = "zero"
-"""The value of an init std that is exactly zero."""
+"""The value of an init std that is exactly zero; of a quantity it is nothing."""
+SETTINGS, POWERS = ("init", "lr", "eps"), ("multiplier", "init_std", "lr", "eps")
+ASKED = ("architecture", "regime", "ray", "optimizer", "epsilon", "parameterization", "readout_init", "level")
+"""What every row says of the configuration that was asked for."""
 _EXACT = re.compile(r"-?\d+(/\d+)?")
+_ALWAYS = re.compile(rf"[abcd]|({'|'.join(POWERS)})\..*")
 
 
 def rows(record: Mapping[str, Any]) -> list[Row] | None:
@@ -38,11 +42,34 @@ def rows(record: Mapping[str, Any]) -> list[Row] | None:
     key = next((x for x in TABLES if isinstance(record.get(x), list | Mapping)), None)
     if key is None:
         return None
-    found = [dict(_flat(row)) for row in _named(record[key])]
+    found = [dict(_flat(_whole(row, record))) for row in _named(record[key])]
     if key == "disagreements":  # of an audit, with what it could not compare
         found = [{"verdict": "DISAGREES", **row} for row in found]
         found += [{"verdict": "NOT COMPARABLE", **dict(_flat(row))} for row in record.get("not_comparable", ())]
-    return _valued(found)
+    asked = _asked(record, key)
+    return [{**row, **asked} for row in _valued(found)]
+
+
+def _whole(row: Mapping[str, Any], record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A row with the columns of every answer. A power has all axes (0: it is not in it; nothing: there is no power), an
+    interval two ends."""
+    if "aggregation" in record:
+        powers = {
+            x: {axis: None if row[x] is None else row[x].get(axis, "0") for axis in record["ray"]} for x in POWERS
+        }
+        return {**row, **powers, "because": {x: row["because"].get(x) for x in SETTINGS}}
+    if "ci" in row:
+        low, high = row["ci"] or (None, None)
+        return {**row, "ci_low": low, "ci_high": high, "because": row.get("note")}
+    return row
+
+
+def _asked(record: Mapping[str, Any], key: str) -> Row:
+    """The configuration of an answer: a column each."""
+    if key not in ("tensors", "quantities") or "architecture" not in record:
+        return {}
+    ray = ",".join(f"{axis}={rate}" for axis, rate in record["ray"].items())
+    return {**{x: record[x] for x in ASKED if x in record}, "ray": ray}
 
 
 def _named(table: Any) -> Iterator[Mapping[str, Any]]:
@@ -80,8 +107,9 @@ def _valued(found: Sequence[Row]) -> list[Row]:
     for row in found:
         for key, x in row.items():
             texts.setdefault(key, []).extend([x] if isinstance(x, str) else [])
-    exact = {key for key, said in texts.items() if any(map(_EXACT.fullmatch, said))}
-    zero = {key for key, said in texts.items() if ZERO in said}
+    nothing = {key for key in texts if key.isdigit() or key == "predicted"}
+    exact = {key for key, said in texts.items() if _ALWAYS.fullmatch(key) or any(map(_EXACT.fullmatch, said))} | nothing
+    zero = {key for key, said in texts.items() if key == "b" or ZERO in said} | nothing
     made: list[Row] = []
     for row in found:
         made.append({})
@@ -91,7 +119,7 @@ def _valued(found: Sequence[Row]) -> list[Row]:
                 number = isinstance(x, str) and _EXACT.fullmatch(x)
                 made[-1][f"{key}_value"] = float(Fraction(x)) if number else None
             if key in zero:
-                made[-1][f"{key}_is_zero"] = x == ZERO
+                made[-1][f"{key}_is_zero"] = x == ZERO or (x is None and key in nothing)
     return made
 
 

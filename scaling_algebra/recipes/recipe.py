@@ -17,7 +17,7 @@ from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.spec.axes import AXES, Ray, about, ordered
 from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER, Configuration, Where
 from scaling_algebra.spec.gauges import OWN
-from scaling_algebra.spec.level import Level, recorded
+from scaling_algebra.spec.level import Level, Open, recorded
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import ARCHITECTURES
 from scaling_algebra.spec.networks.sums import experts
@@ -73,6 +73,7 @@ class Recipe(Rendered):
         breaks: what does not hold then.
         horizons: by optimizer, what batch and tokens do to rates, epsilons and decays, where they change.
         run: by optimizer, the factors of that, by ``lr``, ``eps``, ``wd``, ``one_minus_beta2``, ...
+        open: what is undecided besides what is of the derivations.
         notes: what else to look at first, a line each.
     """
 
@@ -86,6 +87,7 @@ class Recipe(Rendered):
     breaks: tuple[Breaks, ...] = ()
     horizons: Mapping[str, Horizon] = field(default_factory=dict)
     run: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    open: tuple[Open, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
@@ -119,7 +121,7 @@ class Recipe(Rendered):
     @property
     def level(self) -> Level | None:
         """How far the powers are shown to hold on the ray that they are of; None where they are defined."""
-        return Level.of(d.level for d in self.derivations)
+        return Level.of([*(d.level for d in self.derivations), Level(self.open) if self.open else None])
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:

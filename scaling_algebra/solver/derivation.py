@@ -27,6 +27,7 @@ from scaling_algebra.spec.given import SETTINGS, unknown
 from scaling_algebra.spec.level import Level, recorded
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.roles import readouts
+from scaling_algebra.spec.networks.sums import experts
 from scaling_algebra.spec.optimizers import Trained
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.records import plain
@@ -37,8 +38,12 @@ from scaling_algebra.waiting import rarely_collected, working
 from .demands import Fixing, Infeasible, NotFound
 from .newton import Solution, Solver
 
-LAYERWISE = "the layer-wise law at full alignment; no demand that is decided fails"
-"""The reason of numbers that the iteration did not end at."""
+LAWS = {
+    "init": "spectral condition, std = min(1, sqrt(out / in)) / sqrt(in)",
+    "lr": "update times input = Theta(1) at full alignment",
+    "eps": "a gradient is one over the number of outputs",
+}
+"""The layer-wise law of each setting (``Solver.layer_by_layer``)."""
 UNFAVOURED = "chosen: zero, so that no entry is favoured; scores are Theta(1), any O(1) does"
 SHIFTED = "a step is the sign of a count; Theta(1), as the scores beside it are by which is selected"
 """The reasons of a buffer's init, and of its rate where the layer-wise law has it."""
@@ -340,12 +345,7 @@ def _by_shape(asked: Configuration) -> Derivation:
         )
         for role in asked.network.tensors
     }
-    laws = {
-        "init": "by shape: spectral condition, std = min(1, sqrt(out / in)) / sqrt(in)",
-        "lr": "by shape: update times input = Theta(1) at full alignment",
-        "eps": "by shape: a gradient is one over the number of outputs",
-    }
-    reasons = {(role, what): laws[what] for role, what in _settings(asked.network) if role in tensors}
+    reasons = {(role, what): f"by shape: {LAWS[what]}" for role, what in _settings(asked.network) if role in tensors}
     level = Level(unread=f"{BY_SHAPE}; in the way of more: {asked.network.unread}")
     return Derivation(asked, asked.given.over(Scaling(tensors)), reasons | _as_given(asked), level=level)
 
@@ -381,15 +381,14 @@ def _solver(network: Network, ray: Ray, optimizer: Trained, effort: bool) -> Sol
 
 
 def _reasons(network: Network, solution: Solution) -> dict[tuple[str, str], str]:
-    reasons: dict[tuple[str, str], str] = {}
-    if not solution.fixed_by:
-        reasons = {key: LAYERWISE for key in _settings(network)}
-        reasons |= {(role, "lr"): SHIFTED for role in network.buffers}
-    for role in network.tensors if solution.fixed_by else ():
+    reasons = _by_law(network, solution) if not solution.fixed_by else {}
+    for role in network.tensors:
         for label, letter in SETTINGS.items():
             fixing = solution.fixed_by.get(f"{letter}.{role}")
             if fixing is not None:
                 reasons[role, label] = fixing.demand.label
+            elif (role, label) in reasons:
+                continue
             elif letter == "b" and role in readouts(network):
                 reasons[role, label] = "chosen: zero readout as in the MSSP paper, App. J (or readout init maximal)"
             elif letter == "b":
@@ -400,6 +399,21 @@ def _reasons(network: Network, solution: Solution) -> dict[tuple[str, str], str]
     fixed = {name: solution.fixed_by[name] for name in network.free_multipliers if name in solution.fixed_by}
     reasons |= {("aggregation", name): fixing.demand.label for name, fixing in fixed.items()}
     return reasons | {("aggregation", name): _gauge_reason(network, name) for name in network.gauges}
+
+
+def _by_law(network: Network, solution: Solution) -> dict[tuple[str, str], str]:
+    """The layer-wise law of each number that it gives; what starts at zero has another reason."""
+    reasons: dict[tuple[str, str], str] = {}
+    free = {x for e in experts(network) for x in e.outer if solution.structure.exempt.intersection(e.last)}
+    for role, t in solution.scaling.tensors.items():
+        settings = {"init": t.init_std, "lr": t.lr, "eps": t.eps}
+        reasons |= {(role, what): f"layer-wise law: {LAWS[what]}" for what, x in settings.items() if x is not None}
+        if role in free:
+            reasons[role, "init"] += ", times the root of the number of experts"
+    reasons |= {("aggregation", x): "layer-wise law: one over the number of terms" for x in network.free_multipliers}
+    for loss in network.losses:
+        reasons["aggregation", network.weight(loss)] = f"layer-wise law: {LAWS['eps']}"
+    return reasons | {(role, "lr"): SHIFTED for role in network.buffers}
 
 
 def _gauge_reason(network: Network, multiplier: str) -> str:

@@ -43,6 +43,15 @@ def test_what_was_not_asked_for_and_what_does_not_grow_is_said():
     assert "N_e and M stand nowhere in this network, and E never grows" in said
 
 
+def test_the_layer_wise_law_of_each_number_is_named():
+    """Once, and none of what is not there: gradient descent has no epsilon."""
+    why = run("--architecture", "moe-load", "--regime", "I", "--optimizer", "sgd", "--why").output
+    assert re.search(r"router +init +layer-wise law: spectral condition", why)
+    assert re.search(r"router +lr +layer-wise law: update times input", why) and " eps " not in why
+    asked = ("router.init", "--architecture", "moe-load", "--regime", "I", "--optimizer", "sgd")
+    assert scalecalc("explain", *asked).output.lower().count("spectral condition") == 1
+
+
 def test_the_table_says_what_both_parameterizations_are():
     """Every cell is that of the record; a column says where MSSP has another one."""
     shown = rows(run(*ADAM).output)

@@ -348,6 +348,21 @@ def test_tables_are_csv(tmp_path):
     assert told.exit_code == 2 and "no CSV of it" in told.stderr and not (tmp_path / "y.csv").exists()
 
 
+def test_the_columns_of_a_frame_do_not_depend_on_the_answer():
+    """An axis that a power lacks is 0, a power that does not exist nothing, an exact zero has a flag."""
+    asked = [("I", "sgd", "mup"), ("III", "adam", "mssp"), ("II", "adam", "sp")]
+    frames = [derive(*x).as_rows() for x in asked]
+    assert {tuple(row) for frame in frames for row in frame} == {tuple(frames[2][0])}
+    first, readout = frames[0][0], frames[1][-1]
+    assert (first["lr.N"], first["lr.M_value"], first["eps.N"], first["d_value"]) == ("1", 0.0, None, None)
+    assert (readout["init_std.N"], readout["b_is_zero"], first["b_is_zero"]) == (None, True, False)
+    told = ("regime", "ray", "optimizer", "epsilon", "parameterization")
+    assert [readout[x] for x in told] == ["III", "N=1,N_e=1,M=1,K=1,L=0", "adam", "derived", "mssp"]
+    sizes = {row["name"]: row for row in signals("III", "adam", steps=1).as_rows()}
+    assert (sizes["h1.change"]["0"], sizes["h1.change"]["0_is_zero"]) == (None, True)
+    assert [sizes["h1"][f"{t}_is_zero"] for t in (0, 1)] == [False, False] and sizes["h1"]["optimizer"] == "adam"
+
+
 def test_a_table_is_a_frame_where_pandas_is(monkeypatch):
     d = derive("III", "adam")
     monkeypatch.setitem(sys.modules, "pandas", None)

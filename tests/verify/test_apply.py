@@ -17,6 +17,7 @@ from torch import nn
 
 from scaling_algebra.errors import UsageError
 from scaling_algebra.solver import newton
+from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.spec.networks.library import ARCHITECTURES
 from scaling_algebra.spec.optimizers import OPTIMIZERS
 from scaling_algebra.verify.apply import plan
@@ -133,6 +134,25 @@ class Adapter(nn.Module):
 
     def forward(self, x):
         return self.W(x) + self.B(self.A(x))
+
+
+@pytest.mark.parametrize("falls", [False, True])
+def test_a_frozen_tensor_that_is_larger_than_the_numbers_need_is_told(falls):
+    """A frozen readout as torch draws it, N^(-1/2), lets the output move by N^(1/2); and what starts at zero."""
+
+    def build(sizes):
+        n = sizes["N"]
+        model = nn.Sequential(nn.Embedding(8, n), nn.Linear(n, n, bias=False), nn.Linear(n, 8, bias=False))
+        model[2].weight.requires_grad_(False).mul_(n**-0.5 if falls else 1.0)
+        nn.init.zeros_(model[1].weight)
+        return model
+
+    p = plan(build, "N=16", "N=256", **GIVEN)
+    assert p.level.certified == falls and ("1.weight: starts at zero" in str(p)) and p.entries[2].frozen
+    if not falls:
+        assert p.level.open[0].quantity == "2.weight" and "goes as N^-1" in str(p).split("not certified")[1]
+        with pytest.raises(Infeasible, match=r"2\.weight"):
+            plan(build, "N=16", "N=256", strict=True, **GIVEN)
 
 
 def test_a_rank_that_alone_grows_changes_the_matrix_back():

@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch")
 
 from scaling_algebra import derive
 from scaling_algebra.documents import FORMATS, render
+from scaling_algebra.documents.frames import rows
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.verify import Claim, judge, measure
@@ -73,6 +74,8 @@ def test_json_is_complete(mup):
     row = next(r for r in found["quantities"] if r["quantity"] == "h3.A1" and r["step"] == 1)
     assert row["predicted"] == "-1/2" and row["ci"][0] <= row["slope"] <= row["ci"][1] and row["sizes"] == 4
     assert found["unmeasured"] == ["unknown.part"]
+    flat = next(r for r in rows(found) if r["quantity"] == "h3.A1" and r["step"] == 1)
+    assert [flat["ci_low"], flat["ci_high"]] == row["ci"] and not flat["predicted_is_zero"] and flat["because"] is None
 
 
 def test_a_failed_gate_makes_a_run_inconclusive(mup):

@@ -44,7 +44,7 @@ from scaling_algebra.verify.tracing.recording import losses_of, output_of
 from scaling_algebra.verify.tracing.shapes import along, read
 from scaling_algebra.waiting import each
 
-from .planning import folded, planned
+from .planning import folded, frozen, planned
 from .plans import Plan
 
 OFF = 0.1
@@ -56,6 +56,8 @@ Beside = dict[str, dict[str, list[Any]]]
 """By loss beside the output and parameter, at every size: gradients over those of the output."""
 Kind = Literal["plan", "own", "one"]
 """The numbers that train: the plan's, the model's own, or its initial values with one rate for all."""
+EACH, ALL = 40_000, 400_000
+"""Work of one prediction, and of all: what takes more is held against its bound."""
 TINY = 1e-30
 """Epsilon of a parameter without a gradient."""
 OPTIMIZERS = (torch.optim.Adam, torch.optim.AdamW)
@@ -120,11 +122,14 @@ def check_model(
         role for role in first if all(not p.any() and (own is not None or p.dim() < 2) for p in of_role(model, role))
     ]
     zero += readouts(reading.network) if own is None and not reading.network.unread else []
+    zero = [role for role in zero if role not in reading.network.frozen]
     stds = _natural(model, first)
     given: Any = {"lr": lr, "std": stds, **where}
     first = recipe(sizes[0], sizes[-1], "adamw", parameterization, eps=TINY, **given)
     eps = _gradients(model, own, inputs, reading, first, zero, steps)
     numbers = recipe(sizes[0], sizes[-1], "adamw", parameterization, eps=eps, **given)
+    largest = planned(called(build, dict(sizes[-1]))[0], reading, numbers, [model])
+    numbers = replace(numbers, open=tuple(frozen(largest, model, sizes[0])))
     how: Kind = "plan" if own is None else "own"
     m = Measurement(ray, steps, watched=(OUTPUT,))
     grows = max(sizes[0], key=lambda axis: sizes[-1][axis] / sizes[0][axis])
@@ -138,7 +143,7 @@ def check_model(
         "dtype": "float64",
         "wall_seconds": time.monotonic() - start,
         "level": [] if (level := numbers.level) is None else [x for x in (str(level), level.concerned) if x],
-        "read": [*reading.lines, *(weighed(loss, found, m) for loss, found in beside.items())],
+        "read": [*map(str, numbers.open), *reading.lines, *(weighed(loss, found, m) for loss, found in beside.items())],
     }
     if reading.network.unread and numbers.level is not None:
         m.environment["read"] = [*numbers.level.lines, *reading.lines]
@@ -251,14 +256,11 @@ def _measure(
 
 
 def _set(p: Plan, zero: Sequence[str], seed: int) -> torch.optim.Optimizer:
-    """The initial values of a plan, drawn, those of frozen tensors, too, but for those that start at zero; and its
+    """The initial values of a plan, drawn, but for those that start at zero; frozen tensors are the module's; and its
     optimizer."""
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)
         p.init_()
-        for e in p.entries:
-            if e.frozen and e.role and e.fill is None:
-                e.tensor.normal_(0.0, e.settings["init_std"].target or 0.0)
     for role in zero:
         for tensor in of_role(p.model, role):
             tensor.zero_()
@@ -366,7 +368,8 @@ def _predicted(
         return moved.get(_signal(quantity), Fraction(0))
 
     def cell(quantity: str, t: int) -> Cell:
-        decided = look.quick(quantity, t).decided and (answer := look(quantity, t)).decided
+        with look.meter.within(EACH):
+            decided = look.quick(quantity, t).decided and (answer := look(quantity, t)).decided
         exponent = answer.exponent if decided else ...
         return exponent + more(quantity) if isinstance(exponent, Fraction) else exponent
 
@@ -381,7 +384,9 @@ def _predicted(
         known = [b + more(x) for b, x in zip(bounds, quantities, strict=True) if b is not None]
         return max(known) if known and len(known) == len(bounds) else ...
 
-    rows = {name: list(zip(*map(row, quantities), strict=True)) for name, quantities in names.items()}
+    asked = each("predicting", "signals and parameters", list(names.items()))
+    with look.meter.within(ALL):
+        rows = {name: list(zip(*map(row, quantities), strict=True)) for name, quantities in asked}
     predicted: dict[str, Sequence[Cell]] = {
         name: [cells[0] if len(set(cells)) == 1 else ... for cells in row] for name, row in rows.items()
     }

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from scaling_algebra.arguments import checked
 from scaling_algebra.errors import UsageError
@@ -19,6 +19,7 @@ from scaling_algebra.recipes.files import sizes_of
 from scaling_algebra.recipes.recipe import Recipe, recipe
 from scaling_algebra.recipes.sizes import Sizes, read_sizes
 from scaling_algebra.solver.demands import Infeasible
+from scaling_algebra.spec.level import Open
 from scaling_algebra.spec.networks.files import from_toml
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.optimizers import Optimizer
@@ -39,7 +40,10 @@ from .plans import Plan, trainer
 
 GIVE = "give plan(build, base, target), where build(sizes) returns the module"
 
+APART = 1.25
+"""Ratio of two sizes of a frozen tensor that is more than chance."""
 NEGLIGIBLE = "these are numbers of a negligible epsilon: leave it far below every gradient, such as 1e-30"
+ZERO = "{}: starts at zero in the module, and init_ draws it; to keep the start set it to zero again after init_"
 STACKS = (
     "{}: stacks of matrices; torch.optim.Muon takes single ones, and that of microsoft/dion or KellerJordan/Muon stacks"
 )
@@ -85,7 +89,10 @@ def _plan(model: Any, base: Any, target: Any, fold: bool, strict: bool, given: M
     reading = read(model, strict=strict)
     numbers = _numbers(base, target, {**given, "strict": strict}, [reading.network])
     start, large = (called(model, dict(sizes))[0] for sizes in (reading.base, numbers.way.target))
-    return planned(large, reading, numbers, [start], fold)
+    p = planned(large, reading, numbers, [start], fold)
+    if (held := tuple(frozen(p, start, reading.base))) and strict:
+        raise Infeasible(f"{p.about}: {held[0]}", undecided=True)
+    return replace(p, recipe=replace(numbers, open=held))
 
 
 def _configured(model: nn.Module, base: Any, target: Any, fold: bool, strict: bool, given: Mapping[str, Any]) -> Plan:
@@ -231,8 +238,16 @@ def planned(
     lines += [*([NEGLIGIBLE] if numbers.derivations[0].optimizer.regime == "negligible" else [])]
     lines += [fused(e) for e in {e.group: e for e in entries if e.parts}.values()]
     lines += [*([STACKS.format(", ".join(stacks))] if stacks else [])]
+    zero = dict.fromkeys(e.group for e in entries if e.role and not e.frozen and _starts_at_zero(e, small))
+    lines += [*([ZERO.format(", ".join(zero))] if zero else [])]
     buffers = tuple(plain_name(name) for name, _ in model.named_buffers())
     return Plan(model, numbers, tuple(entries), aliases(model), buffers, left, tuple(lines))
+
+
+def _starts_at_zero(e: Entry, small: Sequence[nn.Module]) -> bool:
+    """Does a parameter that is drawn start at zero in the module?"""
+    found = [x for model in small for x in of_role(model, e.role)]
+    return e.fill is None and bool(found) and not any(x.any() for x in found)
 
 
 def _stacked(e: Entry, rule: Optimizer) -> bool:
@@ -255,6 +270,24 @@ def _fill(models: Sequence[nn.Module], role: str) -> float | None:
     values = [p.flatten() for p in found]
     alike = all(p.dim() < 2 for p in found) and all(bool((x == values[0][0]).all()) for x in values)
     return float(values[0][0]) if values and alike else None
+
+
+def frozen(p: Plan, small: nn.Module, base: Mapping[str, int]) -> Iterator[Open]:
+    """Frozen tensors whose values in the module change with its size other than the numbers need."""
+    for e in (e for e in p.entries if e.frozen and e.role and e.fill is None and not e.tensor.is_meta):
+        rule, sizes = e.settings["init_std"].rule, [_size(x) for x in (*of_role(small, e.role), e.tensor)]
+        if rule is None or not all(sizes):
+            continue
+        off = rule.ratio(base, p.recipe.way.target) / (sizes[-1] / sizes[0])
+        if abs(math.log(off)) > math.log(APART):
+            at = ",".join(f"{axis}={base[axis]}" for axis in p.recipe.way.base)
+            why = f"it is frozen, and the numbers need that it goes as {rule}: from {at} on the module's own is"
+            why += f" {1 / off:.3g} times that; multiply it, or what it makes, by {off:.3g}, or let it train"
+            yield Open("a frozen tensor is as large as derived", e.name, 0, why, e.role)
+
+
+def _size(x: Tensor) -> float:
+    return float(x.detach().double().square().mean().sqrt())
 
 
 def _otherwise(p: Plan, small: nn.Module) -> list[str]:

@@ -28,8 +28,8 @@ def command(runs: Path, claims: tuple[str, ...], apart: str) -> tuple[Answer, in
 
     RUNS.csv has columns size, lr, loss, as study transfer -o RUNS.csv writes them; runs of several names (column name)
     are fitted one by one. The best rate of every size lies between others; of these, two on each side are used. The
-    power is held against 0 where lr is the base rate of a plan; where one lr is that of every tensor, against the lowest
-    power in the column lr of derive. Exit codes: 0 fitted, no claim refuted; 1 a claim is refuted; 3 one is
+    power is held against 0 where lr is the base rate of a plan; where one lr is that of every tensor, against the
+    lowest power in the column lr of derive. Exit codes: 0 fitted, no claim refuted; 1 a claim is refuted; 3 one is
     inconclusive.
     """
     numbers, far = claimed(claims), distance(apart)

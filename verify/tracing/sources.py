@@ -269,16 +269,11 @@ def _split(tensors: Mapping[str, Any]) -> list[str]:
             parts.setdefault(name[: name.index("[")], {})[name] = tuple(
                 str(settings.get(x)) for x in ("init_std", "lr", "eps")
             )
-    apart = {whole: [set(x) for x in zip(*powers.values(), strict=True)] for whole, powers in parts.items()}
     return [
-        f"{whole}: its parts get different powers; "
-        + (
-            f"make {' and '.join(parts[whole])} parameters of their own"
-            if len(rates) > 1
-            else "draw each by its own std, and give all the least eps, as plan in Python does"
-        )
-        for whole, (stds, rates, epsilons) in apart.items()
-        if max(map(len, (stds, rates, epsilons))) > 1
+        f"{whole}: its parts get different powers; plan in Python draws each by its own std and takes the least eps; "
+        f"where rates differ make {' and '.join(powers)} parameters of their own"
+        for whole, powers in parts.items()
+        if len(set(powers.values())) > 1
     ]
 
 
