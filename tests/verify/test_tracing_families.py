@@ -52,3 +52,18 @@ def test_layers_become_one_letter(family, tmp_path):
     model = read(tmp_path, family, deep=True)
     assert DEEP[family] in model.network.tensors
     assert model.network.axes["l"] == "L" and {"scale", "scale_2"} <= set(model.factors)
+
+
+def test_a_model_of_ones_own_with_a_single_head_and_experts_in_their_usual_kernels():
+    """With N = 32 it has one head, which says less than two; the usual kernels of experts take no float64."""
+
+    def build(sizes):
+        n, heads = sizes["N"], {"num_attention_heads": sizes["N"] // 32, "num_key_value_heads": sizes["N"] // 32}
+        rest = {"num_hidden_layers": 1, "vocab_size": 64}
+        rest |= {"num_local_experts": sizes["M"], "num_experts_per_tok": sizes["K"]}
+        return transformers.MixtralForCausalLM(
+            transformers.MixtralConfig(hidden_size=n, intermediate_size=n, head_dim=32, **heads, **rest)
+        )
+
+    model = traced(build)
+    assert model.error < 1e-6 and model.base["N"] == 128 and "topk_softmax" in model.text

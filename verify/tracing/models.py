@@ -37,6 +37,8 @@ DEFAULTS = {"N": 32, "N_e": 24, "M": 4, "K": 4, "L": 2}
 OTHER = 4
 MOST = 32
 """Axes that a module may have."""
+WIDEST = 256
+"""A size from which a module is not read once more, wider."""
 TOKENS = 5
 """Length of the input."""
 COUNTS = ("M", "L")
@@ -173,6 +175,8 @@ def built(build: Build, sizes: Mapping[str, int], seed: int = 0) -> tuple[nn.Mod
     model, rest = called(build, dict(sizes), seed)
     while isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):  # of torch.compile
         model = inner
+    if callable(choose := getattr(model, "set_experts_implementation", None)):  # the usual kernels know no float64
+        choose("batched_mm")
     if away := [n for n, p in model.named_parameters() if p.device.type != "cpu"]:
         raise Unreadable(f"{away[0]} is not on the CPU at {dict(sizes)}; build small models there")
     optimizer = rest if isinstance(rest, torch.optim.Optimizer) else None
@@ -239,7 +243,12 @@ def traced(build: Build, base: Mapping[str, int] | None = None, name: str = "tra
             loops.append(axis)
         else:
             raise _differ(first, run, axis)
-    reader, output = _read(runs)
+    try:
+        reader, output = _read(runs)
+    except Unreadable:
+        if _thin(runs) and max(start.values()) < WIDEST:  # what has one entry there says less than what has two
+            return traced(build, {x: n * (1 if x in (*COUNTS, "K") else 4) for x, n in start.items()}, name)
+        raise
     error = guard(reader, output)
     longer = []
     for axis in loops:
@@ -276,6 +285,16 @@ def traced(build: Build, base: Mapping[str, int] | None = None, name: str = "tra
     notes = [*writer.notes, *notes, *((buffer, LOAD) for buffer in choosing(first))]
     reading = Traced(text, network, writer.factors, writer.gauge, notes, calls, error, start, writer.spans)
     return _with_gradients(reading, build, writer.frozen)
+
+
+def _thin(runs: Sequence[Recording]) -> bool:
+    """Does something with one entry grow, as heads do of which there is one?"""
+    return any(
+        1 in x.shape and any(a == 1 < b for a, b in zip(x.shape, run.tensors[k].shape, strict=False))
+        for run in runs[1:]
+        for k, x in runs[0].tensors.items()
+        if k in run.tensors
+    )
 
 
 def _with_gradients(reading: Traced, build: Build, frozen: Sequence[str]) -> Traced:
