@@ -27,6 +27,7 @@ from scaling_algebra.spec.powers import Power
 from scaling_algebra.tables.published.reading import SOURCES, Key, Printed, load
 
 from .laws import Answered, held
+from .own import starting
 
 Status = Literal["AGREES", "DISAGREES", "NOT COMPARABLE"]
 STATUSES: tuple[Status, ...] = get_args(Status)
@@ -70,10 +71,12 @@ class Audit(Rendered):
     Attributes:
         comparisons: in file order.
         slopes: measured slope of disagreements, as text; empty where nothing was measured.
+        file: the table of one's own that they are of; empty for published ones.
     """
 
     comparisons: tuple[Comparison, ...]
     slopes: Mapping[Key, str] = field(default_factory=dict)
+    file: str = ""
 
     @property
     def disagreements(self) -> list[Comparison]:
@@ -88,7 +91,8 @@ class Audit(Rendered):
 
     @property
     def about(self) -> str:
-        return f"{len(self.comparisons)} published cells, {len(self.disagreements)} disagree"
+        which = f"cells of {self.file}" if self.file else "published cells"
+        return f"{len(self.comparisons)} {which}, {len(self.disagreements)} disagree"
 
 
 def audit(source: str | None = None) -> Audit:
@@ -159,15 +163,24 @@ def derivations(cell: Printed) -> list[Derivation]:
         return [_routers(o, n, a, s.get("router_init")) for o in optimizers for n in names for a in _gates(s)]
     if name not in PARAMETERIZATIONS:
         raise UsageError(f"stated for another parameterization: {name}")
-    where = s.get("readout_init"), network, s.get("depth", "0"), tuple(s.get("but", ()))
+    where = s.get("readout_init"), network, s.get("depth", "0"), tuple(s.get("but", ())), s.get("zero", ())
     return [_derived(regime, o, name, *where) for o in optimizers]
 
 
 @lru_cache(maxsize=256)
 def _derived(
-    regime: str, optimizer: str, name: str, readout: str | None, network: str, depth: str, but: tuple[str, ...]
+    regime: str,
+    optimizer: str,
+    name: str,
+    readout: str | None,
+    network: str,
+    depth: str,
+    but: tuple[str, ...],
+    zero: tuple[str, ...] = (),
 ) -> Derivation:
     """Parameterizations demand nothing of a network without experts: there they are muP."""
+    if zero:
+        return starting(_derived(regime, optimizer, name, readout, network, depth, but), zero)
     if but:
         return _otherwise(_derived(regime, optimizer, name, readout, network, depth, ()), but)
     if PARAMETERIZATIONS[name].structural and not experts(ARCHITECTURES[network]):
@@ -275,7 +288,7 @@ def holds(printed: str, derived: Fraction | None) -> bool:
 
 def _parameter(cell: Printed, d: Derivation, gauges: Gauges) -> Answered:
     """Powers of the axes are compared on the ray: axes that grow at one rate cannot be told apart."""
-    role, _, what = cell.quantity.partition(".")
+    role, _, what = cell.quantity.rpartition(".")
     letter = isinstance(cell.value, str) and cell.value != "zero"  # b, c, d are printed: minus the exponent
     if letter and not _number(str(cell.value)):
         raise NotComparable(f"the printed exponent {cell.value} is a symbol")

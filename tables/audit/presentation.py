@@ -30,7 +30,7 @@ def audit(a: Audit) -> Document:
     total = Counter(c.status for c in a.comparisons)
     rows.append(("all", "", *(str(total[s]) for s in STATUSES)))
     listed = {key: e for e in known_errata() for key in e.cells}
-    blocks: list[Block] = [Heading("published against derived")]
+    blocks: list[Block] = [Heading(literal(f"{a.file or 'published'} against derived"))]
     blocks.append(Grid.of(("source", "table", *(s.lower() for s in STATUSES)), rows))
     for c in a.disagreements:
         erratum, slope = listed.get(c.key), a.slopes.get(c.key)
@@ -38,22 +38,30 @@ def audit(a: Audit) -> Document:
         if erratum is not None:
             lines += [("why: ", typeset(erratum.why)), ("in the same paper: ", typeset(erratum.inside))]
         lines += [
-            ("matching: " if c.derivation is not None else "derived by: ", Code(c.why)),
+            *([(_label(a, c), Code(c.why))] if c.why or not a.file else []),
             *([("measured: ", literal(slope))] if slope is not None else []),
         ]
-        blocks += [Heading(literal(difference(c)), 2), Lines.of(*lines, listed=True)]
-    reasons = Counter(c.why for c in a.comparisons if c.status == "NOT COMPARABLE")
-    blocks += [Heading("not comparable", 2)]
-    blocks.append(Grid.of(("cells", "because"), [(str(n), literal(why)) for why, n in reasons.most_common()]))
+        blocks += [Heading(literal(difference(c, "stated" if a.file else "printed")), 2)]
+        blocks += [Lines.of(*lines, listed=True)] if lines else []
+    if reasons := Counter(c.why for c in a.comparisons if c.status == "NOT COMPARABLE"):
+        blocks += [Heading("not comparable", 2)]
+        blocks.append(Grid.of(("cells", "because"), [(str(n), literal(why)) for why, n in reasons.most_common()]))
     return Document(tuple(blocks), _audit_record(a))
 
 
-def difference(c: Comparison) -> str:
+def _label(a: Audit, c: Comparison) -> str:
+    """What the reason of a derived value is."""
+    if a.file and c.printed.step is None:
+        return "because: "
+    return "matching: " if c.derivation is not None else "derived by: "
+
+
+def difference(c: Comparison, printed: str = "printed") -> str:
     """One disagreement in a line."""
     p = c.printed
     setting = ", ".join(str(p.setting[k]) for k in SETTING if k in p.setting)
     place = f"{p.source} {p.table} {p.label}".strip() + (f" ({setting})" if setting else "")
-    return f"{place}: {p.quantity}{_after(p.step)}: printed {p.value}, derived {c.derived}"
+    return f"{place}: {p.quantity}{_after(p.step)}: {printed} {p.value}, derived {c.derived}"
 
 
 def _audit_record(a: Audit) -> dict[str, Any]:

@@ -15,10 +15,11 @@ from scaling_algebra.commands.options import Answer, Name, PathType, Verb, examp
 from scaling_algebra.errors import UsageError
 from scaling_algebra.tables.audit.comparison import Audit, audit, compare
 from scaling_algebra.tables.audit.errata import errata, unlisted
+from scaling_algebra.tables.audit.own import own
 from scaling_algebra.tables.audit.presentation import difference
 from scaling_algebra.tables.implementations.comparison import implementations as shipped
 from scaling_algebra.tables.implementations.reading import NAMES
-from scaling_algebra.tables.published.reading import SCHEMA, SOURCES, Key, read
+from scaling_algebra.tables.published.reading import SCHEMA, SOURCES, Key
 
 
 @click.command(
@@ -61,10 +62,15 @@ def command(
     if file is not None:
         if source or implementations:
             raise UsageError(f"{file} is a table of its own; leave out --source and --implementations")
-        own = Audit(compare(read(file)))
-        own = replace(own, slopes=_slopes(own)) if measure else own
-        compared = any(c.status == "AGREES" for c in own.comparisons)
-        return own.document(), 1 if own.disagreements else 0 if compared else 3
+        cells = own(file)
+        if measure and all(cell.step is None for cell in cells):
+            raise UsageError(f"--measure is about signals, and {file} has no [[row]]; leave it out")
+        mine = Audit(compare(cells), file=file.name)
+        if measure and all(c.printed.step is None for c in mine.disagreements):
+            click.echo("scalecalc: no signal disagrees, so there is nothing to measure", err=True)
+        mine = replace(mine, slopes=_slopes(mine)) if measure else mine
+        compared = any(c.status == "AGREES" for c in mine.comparisons)
+        return mine.document(), 1 if mine.disagreements else 0 if compared else 3
     if implementations:
         if measure:
             raise UsageError("--measure is about the cells of papers; leave it out with --implementations")

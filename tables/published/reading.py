@@ -86,6 +86,7 @@ KEYS: Mapping[str, Any] = {
     **{"power": dict | str, "exponent": list | str, "printed": list, "tied": bool},
 }
 """What an entry may have, and of what kind."""
+WORD = re.compile(r"[A-Za-z]\w*")
 MOST = 2**20
 """Bytes of a table."""
 
@@ -116,6 +117,8 @@ def read(path: Path) -> list[Printed]:
                 full["printed"] = full.get("printed", full["exponent"])
             elif not {"power", "exponent"} & set(full):
                 raise UsageError(f"{place} has neither power nor exponent{form}")
+            elif isinstance(power := full.get("power"), str) and power != "zero":
+                full["power"] = _parsed(power, place)
             try:
                 listed = isinstance(full.get("exponent"), list)
                 found = list(SHAPES[kind](head, full)) if listed is (kind == "row") else []
@@ -143,6 +146,14 @@ def _record(entry: object, place: str, form: str) -> dict[str, Any]:
     if entry.get("role") and entry.get("quantity", "lr") not in (*SETTINGS, "init_std", "multiplier"):
         raise UsageError(f"{place}: {unknown_name('quantity', entry['quantity'], ('init_std', 'lr', 'eps'))}{form}")
     return entry
+
+
+def _parsed(text: str, place: str) -> dict[str, str]:
+    """A power that is a text: ``N^-1`` as ``{ N = "-1" }``, of any axes."""
+    try:
+        return {axis: str(e) for axis, e in Power.parse(text, tuple(dict.fromkeys(WORD.findall(text)))).terms}
+    except UsageError as error:
+        raise UsageError(f'{place}: {error}; or a table such as {{ N = "-1" }}') from None
 
 
 def _read(value: str) -> bool:

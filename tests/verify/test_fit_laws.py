@@ -105,6 +105,28 @@ def test_a_bad_table_is_one_line(tmp_path, capsys, text, said):
     assert said in error and len(error.splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--apart", "abc"), "--apart: 'abc' is not a rational number"),
+        (("--apart=-1",), "--apart -1: give a positive number"),
+        (("--apart", "0"), "--apart 0: give a positive number"),
+        (("--claim", "power=abc"), "--claim power: 'abc' is not a rational number"),
+    ],
+)
+def test_numbers_of_claims_are_numbers(tmp_path, capsys, options, said):
+    table = written(tmp_path / "rates.csv", rates())
+    assert exit_code("law", "--fit-rate", table, *options) == 2 and said in capsys.readouterr().err
+    table = written(tmp_path / "runs.csv", runs(0, count=20))
+    assert exit_code("law", "--fit", "chinchilla", table, *options) == 2 and said in capsys.readouterr().err
+
+
+def test_runs_that_are_left_out_are_counted(tmp_path, capsys):
+    """Seven rates at each of four sizes, of which the best and two on each side are used."""
+    assert exit_code("law", "--fit-rate", written(tmp_path / "rates.csv", rates(noise=1e-3))) == 0
+    assert "20 runs; residuals" in (said := capsys.readouterr().out) and "8 left out, more than 2 rates from" in said
+
+
 def test_a_law_with_a_typo_is_no_sum(tmp_path, capsys):
     (tmp_path / "x.csv").write_text("N,D,loss\n1,2,3\n")
     assert exit_code("law", "moe-transfomer", "--fit", str(tmp_path / "x.csv")) == 2

@@ -19,7 +19,7 @@ from scaling_algebra.errors import UsageError, shown
 from scaling_algebra.laws.expressions import expression
 from scaling_algebra.laws.law import Law, answer, read_law
 from scaling_algebra.limits import rational
-from scaling_algebra.verify.judging.laws import LEVEL, LOSS, Columns, Fitted, FittedSum
+from scaling_algebra.verify.judging.laws import HUBER, LEVEL, LOSS, Columns, Fitted, FittedSum
 from scaling_algebra.verify.judging.regions import Verdict
 
 MOST = 2**24
@@ -30,8 +30,8 @@ CODES = {Verdict.REFUTED: 1, Verdict.INCONCLUSIVE: 3}
 class FittedAnswer(Rendered):
     """Fitted numbers with verdicts on those that are claimed."""
 
-    def __init__(self, title: str, fitted: Fitted, claims: dict[str, float], apart: float) -> None:
-        self.title, self.fitted, self.claims = title, fitted, claims
+    def __init__(self, title: str, fitted: Fitted, claims: dict[str, float], apart: float, how: str) -> None:
+        self.title, self.fitted, self.claims, self.how = title, fitted, claims, how
         if wrong := [name for name in claims if name not in fitted.value]:
             raise UsageError(f"no fitted number named {wrong[0]!r}; there are {', '.join(fitted.value)}")
         self.verdicts = {name: fitted.verdict(name, claim, apart) for name, claim in claims.items()}
@@ -54,7 +54,7 @@ class FittedAnswer(Rendered):
             )
             for q, x in f.value.items()
         ]
-        spread = f"{len(f.residuals)} runs; residuals {np.sqrt(np.mean(f.residuals**2)):.2g} on average"
+        spread = f"{len(f.residuals)} runs; residuals {np.sqrt(np.mean(f.residuals**2)):.2g} on average; {self.how}"
         head = ("number", "fitted", f"{LEVEL:.0%} interval", "claimed", "verdict")
         blocks = (Heading(literal(self.title), 2), Grid.of(head, rows), Lines.of(literal(spread)))
         numbers = {name: {"value": x, "low": f.low[name], "high": f.high[name]} for name, x in f.value.items()}
@@ -112,7 +112,25 @@ def model(what: str, columns: list[str]) -> tuple[Law | None, FittedSum]:
 
 def claimed(texts: tuple[str, ...]) -> dict[str, float]:
     """Claims NAME=VALUE."""
-    return {name: float(rational(str(value))) for name, value in pairs("--claim", texts, "alpha=0.34").items()}
+    return {name: _number(f"--claim {name}", x) for name, x in pairs("--claim", texts, "alpha=0.34").items()}
+
+
+def distance(apart: str) -> float:
+    """The value of ``--apart``.
+
+    Raises:
+        UsageError: no positive number.
+    """
+    if (number := _number("--apart", apart)) <= 0:
+        raise UsageError(f"--apart {apart}: give a positive number, such as 1/10")
+    return number
+
+
+def _number(what: str, text: str) -> float:
+    try:
+        return float(rational(text))
+    except ValueError as error:
+        raise UsageError(f"{what}: {shown(text)} is {error}; give a number such as 1/2 or 0.34") from None
 
 
 def plotted(fitted: Fitted, losses: np.ndarray, path: Path | None) -> None:
@@ -133,7 +151,12 @@ def plotted(fitted: Fitted, losses: np.ndarray, path: Path | None) -> None:
 
 CLAIM = click.option("--claim", "claims", multiple=True, metavar="NAME=VALUE", help="A number to judge (repeatable).")
 APART = click.option(
-    "--apart", default="1/10", metavar="NUMBER", help="Numbers this far apart are told from each other."
+    "--apart",
+    default="1/10",
+    show_default=True,
+    metavar="NUMBER",
+    help="Numbers this far apart are told from each other. AGREES: the interval comes within 1/5 of it to the claim, "
+    "and ends within 4/5 of it. REFUTED: it is farther away than half of it, and than half its own width.",
 )
 
 
@@ -154,8 +177,10 @@ def command(what: str, runs: Path, claims: tuple[str, ...], apart: str, residual
     """Fit a law to a table of runs: its parameters, and the powers of its optimum, with 90 % intervals.
 
     RUNS.csv has a column for every quantity of the sum, and loss; a column C = 6 N D may stand for D. To the sum a
-    constant E is added. Exit codes: 0 fitted, no claim refuted; 1 a claim is refuted; 3 one is inconclusive.
+    constant E is added. The Huber loss of logs has its threshold at 0.001. Exit codes: 0 fitted, no claim refuted; 1 a
+    claim is refuted; 3 one is inconclusive.
     """
+    numbers, far = claimed(claims), distance(apart)
     header = files.read_text(runs, "give a CSV file", MOST).partition("\n")[0].strip().split(",")
     _, of = model(what, header)
     compute = "D" in of.names and "D" not in header and "C" in header
@@ -164,5 +189,6 @@ def command(what: str, runs: Path, claims: tuple[str, ...], apart: str, residual
         x["D"] = x["C"] / (6 * x["N"])
     fitted = of.fit(x)
     plotted(fitted, x[LOSS], residuals)
-    a = FittedAnswer(f"E + {of.sum}", fitted, claimed(claims), float(rational(apart)))
+    how = f"Huber threshold {HUBER:g} in the log of the loss"
+    a = FittedAnswer(f"E + {of.sum}", fitted, numbers, far, how)
     return a.document(), a.code

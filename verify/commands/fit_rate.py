@@ -7,10 +7,9 @@ from pathlib import Path
 import click
 
 from scaling_algebra.commands.options import Answer, examples, printed
-from scaling_algebra.limits import rational
-from scaling_algebra.verify.judging.laws import fit_rates, together
+from scaling_algebra.verify.judging.laws import BESIDE, fit_rates, together
 
-from .fit_law import APART, CLAIM, FittedAnswer, claimed, table
+from .fit_law import APART, CLAIM, FittedAnswer, claimed, distance, table
 
 
 @click.command(
@@ -28,10 +27,15 @@ def command(runs: Path, claims: tuple[str, ...], apart: str) -> tuple[Answer, in
     """Fit the best rate of every size by a parabola in log lr, and its power in the size, with 90 % intervals.
 
     RUNS.csv has columns size, lr, loss, as study transfer -o RUNS.csv writes them; runs of several names (column name)
-    are fitted one by one. The best rate of every size lies between others. Exit codes: 0 fitted, no claim refuted; 1 a
-    claim is refuted; 3 one is inconclusive.
+    are fitted one by one. The best rate of every size lies between others; of these, two on each side are used. The
+    power is held against 0 where lr is the base rate of a plan; where one lr is that of every tensor, against the
+    lowest power in the column lr of derive. Exit codes: 0 fitted, no claim refuted; 1 a claim is refuted; 3 one is
+    inconclusive.
     """
+    numbers, far = claimed(claims), distance(apart)
     groups = table(runs, ("size", "lr", "loss"), "name")
     fitted = together({name: fit_rates(x, where=name) for name, x in groups.items()})
-    a = FittedAnswer("best rate", fitted, claimed(claims), float(rational(apart)))
+    left = sum(len(x["loss"]) for x in groups.values()) - len(fitted.residuals)
+    how = f"{left} left out, more than {BESIDE} rates from the best one of their size" if left else "none left out"
+    a = FittedAnswer("best rate", fitted, numbers, far, how)
     return a.document(), a.code

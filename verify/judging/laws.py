@@ -26,6 +26,8 @@ from .resampling import Array
 
 HUBER, LEVEL, RESAMPLES, STARTS = 1e-3, 0.9, 200, (0.2, 0.5, 1.0)
 """Width of the Huber loss in logs; level of the intervals; fits to runs drawn again; powers that fits start from."""
+BESIDE = 2
+"""Rates on each side of the best one that its parabola is fitted to."""
 LOSS, FLOOR, MOST, CERTAIN = "loss", "E", 60.0, 1e-9
 """The column of losses, the constant under every sum, the largest log of a constant, and a slope that is rounding."""
 
@@ -212,7 +214,7 @@ def _parabola(x: Columns, n: float, where: str) -> tuple[Array, Array, Array, Ar
     if not 0 < at < len(rates) - 1:
         end = "smallest" if at == 0 else "largest"
         raise UsageError(f"{size}: the best rate, {np.exp(rates[at]):g}, is the {end} that was tried; try more")
-    near = (u >= rates[max(0, at - 2)]) & (u <= rates[min(len(rates) - 1, at + 2)])
+    near = (u >= rates[max(0, at - BESIDE)]) & (u <= rates[min(len(rates) - 1, at + BESIDE)])
     u, y = u[near], y[near]
     curve = np.polyfit(u, y, 2)
     if curve[0] <= 0 or not u.min() < -curve[1] / (2 * curve[0]) < u.max():

@@ -1,0 +1,95 @@
+"""A table of one's own: names that do not exist are refused, and what it starts at zero is given to the derivation.
+
+Read next: ``comparison.py``, which compares its cells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from scaling_algebra.errors import UsageError, check_names, named
+from scaling_algebra.solver.demands import NotFound
+from scaling_algebra.solver.derivation import Derivation, derive
+from scaling_algebra.spec.axes import FIXED, REGIMES, ordered
+from scaling_algebra.spec.given import AGGREGATION
+from scaling_algebra.spec.networks.language import Network
+from scaling_algebra.spec.networks.library import ARCHITECTURES
+from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS, READOUTS
+from scaling_algebra.spec.powers import Power
+from scaling_algebra.spec.trained import trained
+from scaling_algebra.tables.published.reading import Printed, read
+
+HEAD = ("regime", "optimizer", "parameterization")
+"""What [table] or a cell must name."""
+
+
+def own(path: Path) -> list[Printed]:
+    """The cells of a table of one's own, whose names all exist.
+
+    Raises:
+        UsageError: one line that begins with the name of the file.
+    """
+    try:
+        return _started([_checked(cell) for cell in read(path)])
+    except UsageError as error:
+        text = str(error)
+        raise UsageError(text if text.startswith(f"{path}") else f"{path}: {text}") from None
+
+
+def _checked(cell: Printed) -> Printed:
+    """A cell with the names of its configuration as the engine writes them."""
+    setting = dict(cell.setting)
+    if lacks := next((x for x in HEAD if x not in setting), ""):
+        raise UsageError(f"{cell.quantity} has no {lacks}; name it in [table], as audit --schema does")
+    network = named("network", setting.get("program", "moe"), ARCHITECTURES)
+    setting["program"] = network.name
+    setting["regime"] = named("regime", setting["regime"], REGIMES).name
+    setting["parameterization"] = named("parameterization", setting["parameterization"], PARAMETERIZATIONS).name
+    check_names("readout init", [setting["readout_init"]] if "readout_init" in setting else (), READOUTS)
+    rules = trained(setting["optimizer"], network)
+    if cell.step is not None:
+        return replace(cell, setting=setting)
+    role, _, what = cell.quantity.rpartition(".")
+    check_names(f"tensor of {network.name}", [role], (*network.tensors, *network.free_multipliers, AGGREGATION))
+    rule = rules.of(role) if role in network.tensors else None
+    none = what == "eps" and rule is not None and not rule.epsilon
+    reason = f"{rule.name} has no epsilon that scales" if none and rule is not None else cell.reason
+    _check_axes(cell, network)
+    return replace(cell, setting=setting, reason=reason)
+
+
+def _check_axes(cell: Printed, network: Network) -> None:
+    """Raises UsageError for a power of axes that the network lacks."""
+    axes = ordered({*network.axes.values(), *(["K"] if network.aggregations else [])} - set(FIXED))
+    if isinstance(cell.value, Power):
+        wrong = [axis for axis, _ in cell.value.terms]
+        check_names(f"axis of {network.name}, in {cell.quantity} = {cell.value}:", wrong, axes)
+
+
+def _started(cells: Sequence[Printed]) -> list[Printed]:
+    """Every cell with the tensors that its configuration starts at zero."""
+
+    def configuration(cell: Printed) -> tuple[Any, ...]:
+        return tuple(cell.setting.get(x) for x in (*HEAD, "program", "readout_init"))
+
+    zero: dict[tuple[Any, ...], tuple[str, ...]] = {}
+    for cell in cells:
+        role, _, what = cell.quantity.rpartition(".")
+        if what == "init_std" and cell.value == "zero" and role in ARCHITECTURES[cell.setting["program"]].tensors:
+            zero[configuration(cell)] = (*zero.get(configuration(cell), ()), role)
+    return [replace(c, setting={**c.setting, "zero": zero.get(configuration(c), ())}) for c in cells]
+
+
+def starting(d: Derivation, zero: tuple[str, ...]) -> Derivation:
+    """A derivation in which these tensors start at zero, where every demand holds with that; else as it is."""
+    given = {f"{role}.init": 0 for role in zero if d.scaling.tensors[role].init_std is not None}
+    if not (given and d.configuration.parameterization.derived):
+        return d
+    try:
+        other = derive(d.configuration.but(given=given))
+    except NotFound:
+        return d
+    return d if other.unmet else other
