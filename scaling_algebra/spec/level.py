@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-
 NAMED = 8
 """How many tensors or signals a line names."""
 
