@@ -43,7 +43,7 @@ print(plan(model({other}), model({one}), lr=1e-3, eps=1e-8, std=0.02))
 MOE = "moe_intermediate_size=N // 2, num_experts=M, num_experts_per_tok=2, head_dim=16, **heads"
 LATENT = "moe_intermediate_size=N // 2, n_routed_experts=M, num_experts_per_tok=2, n_group=1, topk_group=1"
 LATENT += ", n_shared_experts=1, first_k_dense_replace=1, num_attention_heads=N // 16, num_key_value_heads=N // 16"
-LATENT += ", q_lora_rank=16, kv_lora_rank=16, qk_rope_head_dim=8, qk_nope_head_dim=16, v_head_dim=16"
+LATENT += ", q_lora_rank={rank}, kv_lora_rank={rank}, qk_rope_head_dim=8, qk_nope_head_dim=16, v_head_dim=16"
 HEADS = {"GPT2": "LMHeadModel"}
 PLANS = (
     ("Llama", "**heads", "N=64", "N=128"),
@@ -53,7 +53,8 @@ PLANS = (
     ("Qwen3Moe", MOE, "N=64, M=4", "N=64, M=8"),
     ("Olmoe", "num_experts=M, num_experts_per_tok=2, **heads", "N=64", "N=128"),
     ("GPT2", "n_embd=N, n_layer=L, n_head=N // 16", "N=64", "N=128"),
-    ("DeepseekV3", LATENT, "N=64", "N=128"),
+    ("DeepseekV3", LATENT.format(rank="N // 2"), "N=64", "N=128"),
+    ("DeepseekV3", LATENT.format(rank=16), "N=64", "N=128"),
 )
 """The class of a model, what its configuration has beside the usual sizes, and the sizes of both models."""
 
