@@ -6,6 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+NAMED = 8
+"""How many tensors or signals a line names."""
+
 
 @dataclass(frozen=True)
 class Open:
@@ -66,8 +69,8 @@ class Level:
     @property
     def concerned(self) -> str:
         """A line that names the tensors of the undecided demands, then the signals of them that no tensor makes."""
-        tensors = ", ".join(dict.fromkeys(x.tensor for x in self.open if x.tensor))
-        signals = ", ".join(dict.fromkeys(x.quantity.partition(".")[0] for x in self.open if not x.tensor))
+        tensors = _few(x.tensor for x in self.open if x.tensor)
+        signals = _few(x.quantity.partition(".")[0] for x in self.open if not x.tensor)
         beside = f"; and on signals that no tensor makes: {signals}" if signals else ""
         return f"undecided demands are on {tensors}{beside}" if tensors else ""
 
@@ -76,6 +79,13 @@ class Level:
         if self.failed:
             return f"{self.failed} demands fail" if self.failed > 1 else "1 demand fails"
         return "by shape" if self.unread else some if self.open else "certified"
+
+
+def _few(names: Iterable[str]) -> str:
+    """The first of some names, and how many there are besides."""
+    every = list(dict.fromkeys(names))
+    more = [f"{len(every) - NAMED} more"] if len(every) > NAMED else []
+    return ", ".join([*every[:NAMED], *more])
 
 
 CERTIFIED = Level()

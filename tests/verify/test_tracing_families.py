@@ -8,8 +8,7 @@ pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from scaling_algebra.verify.tracing import traced
-from scaling_algebra.verify.tracing.sources import _layers as layers_of
-from scaling_algebra.verify.tracing.sources import build_of
+from scaling_algebra.verify.tracing.sources import build_of, kinds_of_layers
 
 
 def read(folder, family, deep=False):
@@ -33,7 +32,7 @@ def test_families_are_read_and_executed(family, tmp_path):
     assert model.error < 1e-6
     assert ("alpha" in model.factors) is (family not in ("llama", "qwen3", "gpt2"))
     assert any("mask is left out" in line for line in model.lines)
-    said = layers_of(json.loads((tmp_path / "config.json").read_text()), "config.json", model, False)
+    said = kinds_of_layers(json.loads((tmp_path / "config.json").read_text()), "config.json", model, False)
     assert said.startswith("read with one layer, which stands for all") and BESIDE.get(family, "") in said
     assert (";" in said) is (family in BESIDE), said
 

@@ -127,7 +127,7 @@ class MissingSize(KeyError):
         return f"{shown(self.args[0])}; give {self.args[0]}=NUMBER, too, in base and target"
 
 
-class Given(dict[str, int]):
+class SizesGiven(dict[str, int]):
     """Sizes that name the one that is asked for and was not given."""
 
     def __missing__(self, axis: str) -> int:
@@ -154,7 +154,7 @@ def called(build: Build, sizes: dict[str, int], seed: int | None = 0) -> tuple[n
     if seed is not None:
         torch.manual_seed(seed)
     with foreign(f"build({dict(sizes)})"):
-        made = build(sizes if isinstance(sizes, Asked) else Given(sizes))
+        made = build(sizes if isinstance(sizes, Asked) else SizesGiven(sizes))
     if isinstance(made, Coroutine):
         made.close()
     model, rest = made if isinstance(made, tuple) and len(made) == 2 else (made, None)

@@ -292,11 +292,11 @@ def read(text: str, arguments: Sequence[str], beside: Path | None = None) -> Mod
     model = read_model(build, base)
     if text.startswith(HUGGING_FACE):
         path = Path(text.removeprefix(HUGGING_FACE))
-        model = replace(model, notes=[*model.notes, ("", _layers(read_config(path), str(path), model, deep))])
+        model = replace(model, notes=[*model.notes, ("", kinds_of_layers(read_config(path), str(path), model, deep))])
     return ModelOption(model)
 
 
-def _layers(record: Mapping[str, Any], path: str, model: Traced, deep: bool) -> str:
+def kinds_of_layers(record: Mapping[str, Any], path: str, model: Traced, deep: bool) -> str:
     """The line that says which layers of a configuration were read, and what others have besides."""
     said = "read with layers of one kind" if deep else "read with one layer, which stands for all"
     most = next((record[k] for k in size_names(record["model_type"], record)["L"] if k in record), 0)
