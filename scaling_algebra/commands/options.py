@@ -284,6 +284,8 @@ def chosen(architecture: str | None, network: Path | None) -> Network | None:
     if traced() is not None:
         return traced().network  # type: ignore[no-any-return]
     if network is not None:
+        if str(network) in ARCHITECTURES and not network.exists():
+            raise UsageError(f"there is no file {network}; to take the network that ships: --architecture {network}")
         return read_network(network)
     return None if architecture is None else ARCHITECTURES[architecture]
 

@@ -37,7 +37,7 @@ def rows(record: Mapping[str, Any]) -> list[Row] | None:
 
     Examples:
         >>> rows({"tensors": {"router": {"b": "1/2", "lr": {"N": "-1"}}}})
-        [{'name': 'router', 'b': '1/2', 'b_value': 0.5, 'lr.N': '-1', 'lr.N_value': -1.0}]
+        [{'name': 'router', 'b': '1/2', 'b_value': 0.5, 'b_is_zero': False, 'lr.N': '-1', 'lr.N_value': -1.0}]
     """
     key = next((x for x in TABLES if isinstance(record.get(x), list | Mapping)), None)
     if key is None:

@@ -102,6 +102,8 @@ def test_an_exhausted_lower_bound_is_unknown():
 class Blind:
     """An analysis that knows nothing, or only some sizes."""
 
+    network = MOE_BLOCK
+
     def __init__(self, known=()):
         self.known = dict(known)
 

@@ -16,6 +16,8 @@ from scaling_algebra.spec.networks.language import Function
 from scaling_algebra.spec.networks.library import ARCHITECTURES, AXES, TITLES
 from scaling_algebra.spec.networks.printing import as_text
 
+from ..shared import scalecalc
+
 FIRST, LAST = "h1[a] = W1[a,x] data[x]", "f = W4[a] h2[a]"
 """A line above and one below what is tried: equations 1 and 3."""
 
@@ -219,3 +221,8 @@ def test_two_functions_may_read_one_signal_along_one_axis_or_two():
     assert {"g.propagating.expert", "g.propagating.router"} <= set(
         quantities(network("two", head + pair + sums + tail, axes))
     )
+
+
+def test_the_name_of_a_network_is_no_file():
+    result = scalecalc("derive", "--network", "mlp")
+    assert result.exit_code == 2 and "--architecture mlp" in result.output

@@ -110,6 +110,8 @@ def test_a_control_that_is_too_noisy_to_be_flat_trips_its_gate(mup, slope, noise
     report = with_control(mup, slope, noise)
     assert [g.name for g in report.gates if not g.passed] == ([] if passes else ["width-independent control flat"])
     assert report.exit_code == (0 if passes else 3)
+    (gate,) = (g for g in report.gates if g.name == "width-independent control flat")
+    assert [(": take more seeds" in gate.detail), (", not flat" in gate.detail)] == [noise == 3.0, slope != 0]
 
 
 @pytest.mark.parametrize("drift", [0, 1])
@@ -118,6 +120,7 @@ def test_a_control_that_drifts_in_the_last_step_only_trips_its_gate(mup, drift):
     late = {(q, 2): [v * n**drift for v, n in zip(x, SIZES, strict=True)] for q, x in first.items()}
     report = judge(replace(mup, steps=2, control={**mup.control, **late}), PREDICTION, [])
     assert [g.name for g in report.gates if not g.passed] == ["width-independent control flat"] * drift
+    assert any(", not flat" in g.detail for g in report.gates) is bool(drift)
 
 
 RIGHT, OPEN = Fit(0.0, 0.01, -0.02, 0.02, 0.0, 0.0, False, 5, 32), Fit(0.3, 0.2, -0.1, 0.7, 0.3, 0.3, False, 5, 32)

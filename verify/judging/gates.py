@@ -140,10 +140,11 @@ def _flat(m: Measurement, spacing: Fraction) -> RunGate:
             if series and not any(v.any() for v in series):
                 continue  # zero init
             slope = fit(m.sizes, series, 1 - (1 - LEVEL) / len(watched))
-            passed &= slope.low <= DRIFT and slope.high >= -DRIFT
+            flat = slope.low <= DRIFT and slope.high >= -DRIFT
+            wide = flat and step == first and not (-spacing < slope.low and slope.high < spacing)
+            passed &= flat and not wide
             explains = max(explains, -slope.low, slope.high)
-            if step == first:
-                passed &= -spacing < slope.low and slope.high < spacing
-            slopes.append(f"{quantity}@{step} {slope.slope:+.3f} in [{slope.low:+.3f}, {slope.high:+.3f}]")
+            why = f", as wide as {spacing}: take more seeds" if wide else "" if flat else ", not flat"
+            slopes.append(f"{quantity}@{step} {slope.slope:+.3f} in [{slope.low:+.3f}, {slope.high:+.3f}]{why}")
     detail = "slopes at frozen dimensions: " + (", ".join(slopes) or "nothing measured")
     return RunGate(name, passed and bool(slopes), detail, explains if slopes else math.inf)
