@@ -111,8 +111,8 @@ def _configuration(question: Question) -> Configuration:
 
 
 def _network(question: Question) -> dict[str, Network]:
-    if text := question.get("network"):
-        return {"network": from_toml(text, _FILE, "mine")}
+    if "network" in question:  # also an empty text, which is an error and no other network
+        return {"network": from_toml(question["network"], _FILE, "mine")}
     if name := question.get("architecture"):
         return {"network": architecture(name)}
     return {}

@@ -181,6 +181,8 @@ def test_a_link_with_unknown_words_says_so(page):
         page.run(f"document.querySelector('#answer').dataset.state = ''; location.hash = '{link}'")
         page.until("document.querySelector('#answer').dataset.state === 'error'", RAY)
         assert said in page.run("document.querySelector('#error').textContent")
+    page.run("location.hash = 'ray=N%3D1&optimizer=sgd&parameterization=mup&architecture=mlp'")
+    page.until("document.body.dataset.mode === 'ray' && location.hash.includes('grow=ray')", RAY)
     question = {
         "ask": "derive",
         "ray": "N=1",
@@ -198,6 +200,9 @@ def test_numbers_of_the_target_are_on_a_phone(page):
     page.size(390)
     right = "[...document.querySelectorAll('.values td:last-child')].map(x => x.getBoundingClientRect().right)"
     assert max(page.run(right)) <= 390
+    ask(page, {"ask": "derive", "regime": "III", "optimizer": "sgd", "parameterization": "mup"})
+    heads = "[...document.querySelectorAll('.powers thead th')].filter(x => x.offsetWidth).map(x => x.textContent)"
+    assert page.run(heads)[:3] == ["tensor", "init std", "lr"]
     page.size(1280)
 
 

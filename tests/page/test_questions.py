@@ -143,6 +143,11 @@ def test_deriving_explaining_and_recipes_need_neither_sympy_nor_z3():
     assert found == {("prove", "z3")}
 
 
+def test_an_empty_network_of_ones_own_is_no_other_network():
+    said = answered({"ask": "derive", "regime": "III", "optimizer": "adam", "parameterization": "mup", "network": ""})
+    assert "mine.toml" in said["error"] and "html" not in said
+
+
 def test_a_module_that_is_not_there_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "scaling_algebra.recipes.recipe", None)
     assert answered(QUESTIONS[6])["needs"] == "scaling_algebra.recipes.recipe"

@@ -107,10 +107,11 @@ function follow() {
   const words = new URLSearchParams(location.hash.slice(1));
   strange = {};
   if (![...words].length) return words;
-  const grow = words.get("grow") ?? mode;
+  const told = words.has("ray") ? "ray" : words.has("base") || words.has("target") ? "sizes" : page.first.regime;
+  const grow = words.get("grow") ?? words.get("regime") ?? told;
   if (MODES.includes(grow)) mode = grow;
   else strange.regime = grow;
-  for (const [name, value] of words) if (!["grow", "why", ...FIELDS].includes(name)) strange[name] = value;
+  for (const [name, value] of words) if (!["grow", "regime", "why", ...FIELDS].includes(name)) strange[name] = value;
   for (const name of FIELDS) {
     if (name === "network" && !words.has(name)) continue;
     const usual = $(name).tagName === "SELECT" ? (page.first[name] ?? "") : "";
@@ -297,6 +298,7 @@ function numbers(query) {
     "init std": "how the initial std follows the sizes", lr: "how the learning rate follows the sizes", eps: "how epsilon follows the sizes",
   };
   for (const th of table.querySelectorAll("thead th")) th.title = meaning[th.textContent] ?? "";
+  for (const row of table.rows) [...row.cells].forEach((x, k) => x.classList.toggle("exponent", ["b", "c", "d"].includes(heads[k])));
   if (heads.includes("b")) {
     const text = `On the ray init std ~ n^-b, learning rate ~ n^-c${heads.includes("d") ? ", epsilon ~ n^-d" : ""}. Press a power for its reason.`;
     table.parentElement.after(make("p", { className: "hint", id: "letters", textContent: text }));
