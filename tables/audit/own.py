@@ -30,13 +30,13 @@ def own(path: Path) -> list[Printed]:
     """The cells of a table of one's own, whose names all exist.
 
     Raises:
-        UsageError: one line that begins with the name of the file.
+        UsageError: one line with the name of the file.
     """
     try:
         return _started([_checked(cell) for cell in read(path)])
     except UsageError as error:
         text = str(error)
-        raise UsageError(text if text.startswith(f"{path}") else f"{path}: {text}") from None
+        raise UsageError(text if f"{path}" in text else f"{path}: {text}") from None
 
 
 def _checked(cell: Printed) -> Printed:

@@ -13,6 +13,7 @@ from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.answers import Answer
 from scaling_algebra.solver import newton
 from scaling_algebra.solver.demands import violation
+from scaling_algebra.solver.derivation import searched
 from scaling_algebra.solver.newton import Solver
 from scaling_algebra.spec.desiderata import Demand
 from scaling_algebra.spec.level import CERTIFIED, Level, Open, recorded
@@ -138,6 +139,7 @@ def test_an_interrupt_says_what_was_open(monkeypatch):
     def stopped(*_):
         signal.raise_signal(signal.SIGINT)
 
+    searched.cache_clear()
     monkeypatch.setattr("scaling_algebra.solver.newton.met", stopped)
     done = scalecalc("derive", "--architecture", "mlp", "--ray", "N=1/7", "--optimizer", "sgd")
     assert done.exit_code == 130 and done.stderr.startswith("scalecalc: interrupted while deriving: 1 of ")
