@@ -135,7 +135,15 @@ def test_work_says_what_it_is_at_and_is_silent_when_it_is_done():
     assert list(each("reading", "builds", "ab")) == ["a", "b"] and now() == ""
 
 
-def test_an_interrupt_says_what_was_open(monkeypatch):
+@pytest.fixture
+def interruptible():
+    """Ctrl-C is heard, also where the tests run in the background of a shell, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_an_interrupt_says_what_was_open(monkeypatch, interruptible):
     def stopped(*_):
         signal.raise_signal(signal.SIGINT)
 
