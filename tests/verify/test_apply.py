@@ -23,6 +23,8 @@ from scaling_algebra.spec.optimizers import OPTIMIZERS
 from scaling_algebra.verify.apply import plan
 from scaling_algebra.verify.apply.folding import ends, scaled
 from scaling_algebra.verify.apply.parts import said as sizes_in_fields
+from scaling_algebra.verify.tracing.models import DEFAULTS as READ
+from scaling_algebra.verify.tracing.sources import small_of
 
 BASE, TARGET = "N=16,N_e=8,M=4", "N=32,N_e=16,M=8"
 GIVEN = {"lr": 3e-3, "eps": 1e-8, "std": 0.02, "decay": 0.1}
@@ -345,6 +347,20 @@ def test_what_two_configurations_have_alike_stays():
     assert "q_proj.weight" in str(odd) and "grow otherwise" in str(odd)
 
 
+def test_a_frozen_readout_of_two_models_is_told():
+    """Their initial values have one std at every width; a model on meta has none to compare."""
+
+    def frozen(n, device):
+        model = llama(n, n // 16).to_empty(device=device)
+        with torch.no_grad():
+            [p.normal_(0.0, 0.02) for p in model.parameters() if device == "cpu"]
+        model.lm_head.weight.requires_grad_(False)
+        return model
+
+    p, silent = (plan(frozen(64, where), frozen(32, where), lr=1e-3, eps=1e-8, std=0.02) for where in ("cpu", "meta"))
+    assert p.level.code == 3 and "lm_head.weight" in p.level.lines[0] and silent.level.certified
+
+
 def test_groups_survive_two_processes(tmp_path):
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
@@ -390,6 +406,8 @@ def test_a_first_layer_without_experts_is_read_by_itself(monkeypatch):
     p = plan(model(128), model(64), lr=1e-3, eps=1e-8, std=0.02)
     assert "certified but for" in str(p).splitlines()[0] and p.recipe.level.code == 3
     assert all(e.settings["lr"].target for e in p.entries) and len(p.recipe.derivations) == 2
+    plain = {**model(32).config.to_dict(), "q_lora_rank": None}  # as smaller models of the family have it
+    assert any("q_proj" in name for name, _ in small_of(plain, "", False)({**READ})[0].named_parameters())
     dense, routed = p["model.layers.0.mlp.up_proj.weight"], p["model.layers.1.mlp.experts.gate_up_proj"]
     assert dense.settings["lr"] == routed.settings["lr"] and "not in the output" not in str(p)
     assert "\nundecided demands are on " in str(p)

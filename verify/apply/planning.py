@@ -40,8 +40,9 @@ from .plans import Plan, trainer
 
 GIVE = "give plan(build, base, target), where build(sizes) returns the module"
 
-APART = 1.25
-"""Ratio of two sizes of a frozen tensor that is more than chance."""
+APART, CHANCE = 0.05, 3.0
+"""Relative difference of the size of a frozen tensor from the power that the numbers need, and standard errors of it,
+from which on it is told."""
 NEGLIGIBLE = "these are numbers of a negligible epsilon: leave it far below every gradient, such as 1e-30"
 ZERO = "{}: starts at zero in the module, and init_ draws it; to keep the start set it to zero again after init_"
 STACKS = (
@@ -90,9 +91,14 @@ def _plan(model: Any, base: Any, target: Any, fold: bool, strict: bool, given: M
     numbers = _numbers(base, target, {**given, "strict": strict}, [reading.network])
     start, large = (called(model, dict(sizes))[0] for sizes in (reading.base, numbers.way.target))
     p = planned(large, reading, numbers, [start], fold)
-    if (held := tuple(frozen(p, start, reading.base))) and strict:
+    return _holding(p, tuple(frozen(p, start, reading.base)), strict)
+
+
+def _holding(p: Plan, held: tuple[Open, ...], strict: bool) -> Plan:
+    """A plan with what its frozen tensors leave open."""
+    if held and strict:
         raise Infeasible(f"{p.about}: {held[0]}", undecided=True)
-    return replace(p, recipe=replace(numbers, open=held))
+    return replace(p, recipe=replace(p.recipe, open=held))
 
 
 def _configured(model: nn.Module, base: Any, target: Any, fold: bool, strict: bool, given: Mapping[str, Any]) -> Plan:
@@ -125,7 +131,10 @@ def _configured(model: nn.Module, base: Any, target: Any, fold: bool, strict: bo
         fold,
         lambda: [(z, _config(called(build, dict(z))[0]).to_dict()) for z in sizes] + [(target, record)],
     )
-    return p if small is None else replace(p, warnings=(*p.warnings, *_otherwise(p, small)))
+    if small is None:
+        return p
+    p = replace(p, warnings=(*p.warnings, *_otherwise(p, small)))
+    return _holding(p, tuple(frozen(p, small, base)), strict)
 
 
 def _config(model: nn.Module) -> Any:
@@ -273,17 +282,24 @@ def _fill(models: Sequence[nn.Module], role: str) -> float | None:
 
 
 def frozen(p: Plan, small: nn.Module, base: Mapping[str, int]) -> Iterator[Open]:
-    """Frozen tensors whose values in the module change with its size other than the numbers need."""
-    for e in (e for e in p.entries if e.frozen and e.role and e.fill is None and not e.tensor.is_meta):
-        rule, sizes = e.settings["init_std"].rule, [_size(x) for x in (*of_role(small, e.role), e.tensor)]
+    """Frozen tensors whose values in the module change with its size other than the numbers need, by more than chance
+    may; those whose parts need different powers are not compared."""
+    for e in (e for e in p.entries if e.frozen and e.role and e.fill is None):
+        found, demand = [*of_role(small, e.role)[:1], e.tensor], "a frozen tensor is as large as derived"
+        if any(x.is_meta for x in found):  # has no values
+            continue
+        if "init_std" not in e.settings:
+            yield Open(demand, e.name, 0, "it is frozen, and its parts are to go by different powers", e.role)
+            continue
+        rule, sizes = e.settings["init_std"].rule, [_size(x) for x in found]
         if rule is None or not all(sizes):
             continue
         off = rule.ratio(base, p.recipe.way.target) / (sizes[-1] / sizes[0])
-        if abs(math.log(off)) > math.log(APART):
+        if abs(math.log(off)) > max(APART, CHANCE * math.sqrt(sum(1 / (2 * x.numel()) for x in found))):
             at = ",".join(f"{axis}={base[axis]}" for axis in p.recipe.way.base)
             why = f"it is frozen, and the numbers need that it goes as {rule}: from {at} on the module's own is"
             why += f" {1 / off:.3g} times that; multiply it, or what it makes, by {off:.3g}, or let it train"
-            yield Open("a frozen tensor is as large as derived", e.name, 0, why, e.role)
+            yield Open(demand, e.name, 0, why, e.role)
 
 
 def _size(x: Tensor) -> float:

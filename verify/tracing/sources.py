@@ -121,7 +121,7 @@ def small_of(
         options |= {
             k: HEAD if k in stays else max(1, int(n * times))
             for k, times in WIDE.items()
-            if (record.get(k) or known.get(k)) is not None
+            if record.get(k, known.get(k)) is not None
         }
         heads = FEW if stays.intersection(HEADS) else n // HEAD
         options |= dict.fromkeys(longer, n // heads)
