@@ -7,6 +7,7 @@ import pytest
 pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+from scaling_algebra.errors import UsageError
 from scaling_algebra.verify.tracing import traced
 from scaling_algebra.verify.tracing.sources import build_of, kinds_of_layers
 
@@ -51,6 +52,14 @@ def test_layers_become_one_letter(family, tmp_path):
     model = read(tmp_path, family, deep=True)
     assert DEEP[family] in model.network.tensors
     assert model.network.axes["l"] == "L" and {"scale", "scale_2"} <= set(model.factors)
+
+
+def test_two_configurations_are_of_one_family(tmp_path):
+    one, other = tmp_path / "one.json", tmp_path / "other.json"
+    for path, family in ((one, "llama"), (other, "mixtral")):
+        path.write_text(json.dumps({"model_type": family}))
+    with pytest.raises(UsageError, match="give one family"):
+        build_of(f"hf:{one}", beside=other)
 
 
 def test_a_model_of_ones_own_with_a_single_head_and_experts_in_their_usual_kernels():

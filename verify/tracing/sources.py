@@ -79,8 +79,12 @@ def build_of(text: str, deep: bool = False, beside: Path | None = None) -> tuple
     """
     if text.startswith(HUGGING_FACE):
         path = Path(text.removeprefix(HUGGING_FACE))
-        other = None if beside is None else read_config(beside)
-        return small_of(read_config(path), str(path), deep, beside=other), {}
+        record, other = read_config(path), None if beside is None else read_config(beside)
+        if other is not None and other["model_type"] != record["model_type"]:
+            raise UsageError(
+                f"{path} is a {record['model_type']} and {beside} a {other['model_type']}; give one family"
+            )
+        return small_of(record, str(path), deep, beside=other), {}
     build, said = function_of(text)
     base = said.get("base", {})
     return build, read_sizes(base, "base") if base else {}
