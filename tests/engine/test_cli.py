@@ -49,6 +49,12 @@ def test_a_function_of_python_is_no_verb_and_says_so():
 DEFAULT = {"SIGINT": "signal.default_int_handler"}
 
 
+def test_help_says_which_options_a_question_of_a_verb_takes():
+    told = " ".join(run("explain", "--help").stdout.split())
+    assert "Of these options it takes --optimizer, --epsilon, --architecture," in told
+    assert "Of these options it takes --source, --format," in " ".join(run("audit", "--help").stdout.split())
+
+
 @pytest.mark.parametrize(
     ("name", "module"),
     [
