@@ -1,7 +1,7 @@
 """The size of one Gaussian tensor network: the half-weight rule. Knows no training.
 
-The search for matchings may be compiled, at installation. What was compiled from another text than the one that lies here
-is not used, nor is anything compiled with SCALECALC_PURE in the environment.
+The search for matchings may be compiled, at installation. What was compiled from another text than the one that lies
+here is not used, nor is anything compiled with SCALECALC_PURE in the environment.
 """
 
 import os
