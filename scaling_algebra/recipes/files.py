@@ -45,6 +45,9 @@ def read_start(text: str, label: str) -> Start:
         record = files.toml(content)
     except UsageError as error:
         raise UsageError(f"{path}: {error}; write for example N = 1024") from None
+    if run := [name for name in ("beta1", "beta2", "wd", "warmup") if name in record]:
+        alone = f"recipe --batch FROM:TO --base {run[0]}=NUMBER, without sizes, has it at the target"
+        raise UsageError(f"{path} gives {run[0]}; a model's file has sizes, {', '.join(VALUES)}; {alone}")
     tables = {name: record[name] if isinstance(record[name], dict) else {"all": record[name]} for name in record}
     tuned = {name: {"" if r == "all" else r: x for r, x in tables[name].items()} for name in VALUES if name in record}
     return Start(read_sizes({axis: size for axis, size in record.items() if axis not in VALUES}, label), tuned)

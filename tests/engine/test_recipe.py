@@ -93,6 +93,10 @@ def test_batch_and_tokens_multiply():
         assert ("eps" in settings) == (role not in ("hidden", "hidden_out"))
         if role in ("hidden", "embedding"):
             assert settings["lr"].factor == pytest.approx(settings["lr"].rule.ratio({"N": 256}, {"N": 1024}) * 2)
+    (numbers, betas, means) = recipe("N=64,N_e=64,M=8,K=2", "N=128,N_e=64,M=32,K=2", batch=(64, 1024)).by_run
+    assert numbers.endswith("within the numbers: lr 4, eps 0.25")
+    assert "recipe --hold sde --experts" in means and "K/M" not in "".join(both.by_run)
+    assert "1-beta1 times 16, 1-beta2 times 16, warmup times 0.0625, which needs betas of 0.9375 or more" in betas
     with pytest.raises(UsageError, match="what batch and tokens do to lion is not known"):
         recipe("N=256", "N=1024", "lion", batch=(1, 2))
 

@@ -44,6 +44,9 @@ APART, CHANCE = 0.05, 3.0
 """Relative difference of the size of a frozen tensor from the power that the numbers need, and standard errors of it,
 from which on it is told."""
 NEGLIGIBLE = "these are numbers of a negligible epsilon: leave it far below every gradient, such as 1e-30"
+UNDECAYED = (
+    "no decay was given: every group has weight_decay 0, whatever the optimizer itself is given; give decay=NUMBER"
+)
 ZERO = "{}: starts at zero in the module, and init_ draws it; to keep the start set it to zero again after init_"
 STACKS = (
     "{}: stacks of matrices; torch.optim.Muon takes single ones, and that of microsoft/dion or KellerJordan/Muon stacks"
@@ -249,6 +252,8 @@ def planned(
     lines += [*([STACKS.format(", ".join(stacks))] if stacks else [])]
     zero = dict.fromkeys(e.group for e in entries if e.role and not e.frozen and _starts_at_zero(e, small))
     lines += [*([ZERO.format(", ".join(zero))] if zero else [])]
+    tuned = [s for s in settings.values() if "decay" in s and s["lr"].base is not None]
+    lines += [UNDECAYED] if tuned and all(s["decay"].base is None for s in tuned) else []
     buffers = tuple(plain_name(name) for name, _ in model.named_buffers())
     return Plan(model, numbers, tuple(entries), aliases(model), buffers, left, tuple(lines))
 

@@ -133,12 +133,20 @@ class Plan(Rendered):
             UsageError: the format cannot carry something that is not to be dropped.
         """
         multiplied = any(x != 1 for x in self.multipliers.values())
-        return export(form, self.about, list(self.groups.values()), multiplied, dropping)
+        return export(
+            form, "\n# ".join([self.about, *self.recipe.by_run]), list(self.groups.values()), multiplied, dropping
+        )
 
     def as_rows(self) -> list[dict[str, Any]]:
         """The rows of a frame: one for each parameter, for each part where initial values or rates differ."""
         level = {} if self.level is None else {"level": str(self.level)}
-        return [{**row, **level} for e in self.entries for row in flat(e, None if e.frozen else self.groups[e.group])]
+        rows = [row for e in self.entries for row in flat(e, None if e.frozen else self.groups[e.group])]
+        return [{**row, **self._betas(row.get("optimizer", "")), **level} for row in rows]
+
+    def _betas(self, optimizer: str) -> dict[str, float]:
+        """By what batch and tokens multiply 1 - beta of an optimizer."""
+        run = self.recipe.run.get(optimizer, {})
+        return {f"{name}_factor": x for name, x in run.items() if name.startswith("one_minus")}
 
     @property
     def about(self) -> str:
