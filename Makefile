@@ -9,7 +9,8 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 .PHONY: setup browser demo tree static docs page check test measure gpu paper bench clean
 
 # torch goes first and alone: on a machine without one, the pinned CPU build is enough.
-$(BIN)/scalecalc: pyproject.toml constraints.txt
+COMPILED := $(wildcard scaling_algebra/counting/[ckm]*.py)
+$(BIN)/scalecalc: pyproject.toml constraints.txt setup.py $(COMPILED)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -c "import torch" 2>/dev/null || $(BIN)/pip install -q "$$(grep '^torch==' constraints.txt)"
 	$(BIN)/pip install -q -c constraints.txt -e ".[verify,test]"
@@ -30,7 +31,7 @@ demo: setup
 
 # An installed tree: there `tables` and `verify` are subpackages, so that types, floors and the guide see them.
 tree: setup
-	rm -rf build && $(BIN)/pip install -q --no-deps --no-compile --target build/tree .
+	rm -rf build && SCALECALC_PURE=1 $(BIN)/pip install -q --no-deps --no-compile --target build/tree .
 
 static: tree
 	$(BIN)/ruff check .

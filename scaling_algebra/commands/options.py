@@ -56,20 +56,49 @@ class Verb(click.Command):
         self.forms = dict(forms)
         for flag, (text, _) in reversed(self.forms.items()):
             if flag.startswith("--"):
-                text += f" See {self.name} {flag} --help."
-                self.params.insert(0, click.Option([flag], is_flag=True, expose_value=False, help=text))
+                self.params.insert(0, Form(self, [flag], is_flag=True, expose_value=False, help=text))
+
+    def form(self, flag: str) -> click.Command:
+        """The command of one question."""
+        return import_module(self.forms[flag][1]).command  # type: ignore[no-any-return]
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
         asked = args[: args.index("--")] if "--" in args else args
         flag = next((flag for flag in self.forms if flag in (asked if flag.startswith("--") else asked[:1])), None)
-        if flag is None:
-            return super().make_context(info_name, args, parent, **extra)
-        where = args.index(flag)
-        args, info_name = args[:where] + args[where + 1 :], f"{info_name} {flag}"
-        command: click.Command = import_module(self.forms[flag][1]).command
-        return command.make_context(info_name, args, parent, **{**self.context_settings, **extra})
+        try:
+            if flag is None:
+                return super().make_context(info_name, args, parent, **extra)
+            where = args.index(flag)
+            more = {**self.context_settings, **extra}
+            return self.form(flag).make_context(f"{info_name} {flag}", args[:where] + args[where + 1 :], parent, **more)
+        except click.NoSuchOption as error:
+            name = error.option_name
+            others = [f"{self.name} {x}" for x in self.forms if x != flag and name in option_names(self.form(x))]
+            others = [f"{self.name} alone"] * (flag is not None and name in option_names(self)) + others
+            if not others:
+                raise
+            here = " ".join(filter(None, (self.name, flag)))
+            raise UsageError(f"{here} takes no {name}, which goes with {' and '.join(others)}") from None
+
+
+class Form(click.Option):
+    """The flag of one question of a verb, whose help says which of the verb's options it takes."""
+
+    def __init__(self, verb: Verb, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self.verb = verb
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str]:
+        (flag,), known = self.opts, option_names(self.verb)
+        taken = ", ".join(name for name in option_names(self.verb.form(flag)) if name in known)
+        return flag, f"{self.help} Of these options it takes {taken}; see {self.verb.name} {flag} --help."
+
+
+def option_names(command: click.Command) -> list[str]:
+    """The long name of every option."""
+    return [p.opts[-1] for p in command.params if isinstance(p, click.Option)]
 
 
 class Name(click.ParamType[str]):
@@ -445,6 +474,9 @@ def emit(answer: Answer, form: str | None, output: Path | None, default: str = "
         except UsageError:
             click.echo(text)
             raise
+        documents = [answer] if isinstance(answer, Document) else () if isinstance(answer, str) else answer
+        for closing in filter(None, (document.closing for document in documents)):
+            click.echo(f"{closing}; rows in {output}")
     elif text:
         shown = form == "text" and sys.stdout.isatty()
         click.echo(coloured(fitted(text, get_terminal_size().columns)) if shown else text)

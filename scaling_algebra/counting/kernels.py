@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from .canonical import PLACE, Component, Leaf, component, components, joined, labelled, local, numbered
 from .matchings import Alike, Exhausted, MatchingSearch, Partial, bits, union
@@ -35,8 +36,7 @@ REMEMBERED = 2**15
 """Kernels of which it is kept which leaves may be exchanged."""
 
 
-@dataclass(frozen=True, slots=True)
-class Kernel:
+class Kernel(NamedTuple):
     """Unmatched leaves over index classes 0, 1, ... in canonical numbering (equal kernels are equal objects).
 
     Attributes:

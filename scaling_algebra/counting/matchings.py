@@ -39,7 +39,6 @@ class Alike:
     kind: tuple[int, ...]
 
 
-@dataclass(slots=True)
 class Partial:
     """A matching of some leaves, and what it makes of the index classes.
 
@@ -58,15 +57,22 @@ class Partial:
         pairs: matched leaves (left, right).
     """
 
-    forest: list[int]
-    mass: list[int]
-    most: list[int]
-    bound: int
-    near: list[int]
-    rest: int
-    apart: int
-    kind: list[int]
-    pairs: tuple[tuple[int, int], ...]
+    __slots__ = ("apart", "bound", "forest", "kind", "mass", "most", "near", "pairs", "rest")
+
+    def __init__(
+        self,
+        forest: list[int],
+        mass: list[int],
+        most: list[int],
+        bound: int,
+        near: list[int],
+        rest: int,
+        apart: int,
+        kind: list[int],
+        pairs: tuple[tuple[int, int], ...],
+    ) -> None:
+        self.forest, self.mass, self.most, self.bound, self.near = forest, mass, most, bound, near
+        self.rest, self.apart, self.kind, self.pairs = rest, apart, kind, pairs
 
 
 class MatchingSearch:

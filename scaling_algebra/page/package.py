@@ -17,6 +17,8 @@ ROOT = __name__.partition(".")[0]
 MAPPED = ("tables", "verify")
 """Packages whose folders lie elsewhere in a checkout."""
 _NOT_INSTALLED = {"__pycache__", "emitted", "evidence"}
+_BUILT = {".so", ".pyd"}
+"""What is compiled here runs nowhere else."""
 _THEN = (1980, 1, 1, 0, 0, 0)
 
 
@@ -49,7 +51,7 @@ def installed() -> Iterator[tuple[str, Path]]:
         for path in folder.rglob("*"):
             inside = path.relative_to(folder)
             mapped = prefix == ROOT and inside.parts[0] in MAPPED
-            if path.is_file() and not mapped and not _NOT_INSTALLED & set(inside.parts):
+            if path.is_file() and path.suffix not in _BUILT and not mapped and not _NOT_INSTALLED & set(inside.parts):
                 yield f"{prefix}/{inside.as_posix()}", path
 
 

@@ -33,7 +33,7 @@ from scaling_algebra.spec.networks.printing import as_text
 from scaling_algebra.spec.optimizers import EPSILONS, OPTIMIZERS
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS, READOUTS
 
-from .maps import KEPT, kept, place
+from .maps import KEPT, lies
 
 Question = Mapping[str, str]
 ASKED = ("regime", "ray", "optimizer", "parameterization", "epsilon", "readout_init", "architecture", "network")
@@ -75,7 +75,7 @@ def answered(question: Question) -> dict[str, Any]:
         return {"error": _said(error), "line": _line(question.get("network", ""), str(error))}
     except Infeasible as error:
         missing = isinstance(error, NotFound)
-        return {"error": _said(error), "line": None, "missing": missing, "place": _lies(_configuration(question))}
+        return {"error": _said(error), "line": None, "missing": missing, "place": lies(_configuration(question))}
 
 
 def _said(error: Exception) -> str:
@@ -120,18 +120,7 @@ def _network(question: Question) -> dict[str, Network]:
 
 def _derive(question: Question) -> PageAnswer:
     configuration = _configuration(question)
-    return derive(configuration).document(), {"place": _lies(configuration)}
-
-
-def _lies(configuration: Configuration) -> str:
-    """The place of a ray on the map of its optimizer and parameterization; empty without a map."""
-    record = kept().get(f"{configuration.optimizer.name}-{configuration.parameterization.name}")
-    usual = (
-        configuration.network == ARCHITECTURES[DEFAULT_ARCHITECTURE]
-        and configuration.optimizer.regime in (None, "derived")
-        and configuration.readout_init == configuration.parameterization.readout_init
-    )
-    return place(configuration.ray, record) if record is not None and usual else ""
+    return derive(configuration).document(), {"place": lies(configuration)}
 
 
 def _explain(question: Question) -> PageAnswer:

@@ -81,9 +81,10 @@ class Errata(Rendered):
         return f"{len(self.entries)} errata in {sum(len(e.cell) for e in self)} places"
 
 
-def errata() -> Errata:
-    """Every confirmed disagreement."""
-    return Errata(read(tuple[Erratum, ...], shipped(__package__, "errata.toml")["erratum"], "erratum"))
+def errata(source: str | None = None) -> Errata:
+    """Every confirmed disagreement, or those of one paper."""
+    entries = read(tuple[Erratum, ...], shipped(__package__, "errata.toml")["erratum"], "erratum")
+    return Errata(tuple(e for e in entries if source in (None, e.source)))
 
 
 def unlisted(compared: Audit, entries: Iterable[Erratum]) -> tuple[list[Comparison], list[Key]]:

@@ -88,7 +88,9 @@ def errata(entries: Errata) -> Document:
             "leave. A cell about a law is compared with its balance, and minimised or simulated in numbers."
         ),
         Heading("Overview", 2),
-        Grid.of(PLACES, (_line(e, c) for e in entries for c in e.cell)),
+        Grid.of(PLACES, (_line(e, c) for e in entries for c in e.cell))
+        if entries.entries
+        else Lines.of("No cell of this paper is known to be wrong."),
     ]
     for source in dict.fromkeys(e.source for e in entries):
         blocks.append(Heading(literal(SOURCES[source]), 2))

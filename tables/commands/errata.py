@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import click
 
-from scaling_algebra.commands.options import Answer, examples, printed
+from scaling_algebra.commands.options import Answer, Name, examples, printed
 from scaling_algebra.tables.audit.errata import errata
+from scaling_algebra.tables.published.reading import SOURCES
 
 
 @click.command("audit --errata", epilog=examples("scalecalc audit --errata", "scalecalc audit --errata -o errata.tex"))
+@click.option(
+    "--source", type=Name("source", SOURCES), metavar="NAME", help=f"Only of this paper: {', '.join(SOURCES)}."
+)
 @printed()
-def command() -> Answer:
+def command(source: str | None) -> Answer:
     """List the published cells that differ from the derived ones: place, printed, derived, measured, and why."""
-    return errata().document()
+    return errata(source).document()

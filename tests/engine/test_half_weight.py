@@ -1,15 +1,19 @@
 """The half-weight rule against the full Wick sum over two copies (the engine: ``test_signals.py``)."""
 
+import os
 import random
+import shutil
+import subprocess
+import sys
 from fractions import Fraction
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scaling_algebra.counting import matchings
 from scaling_algebra.counting.canonical import canonical
 from scaling_algebra.counting.kernels import Contraction
 
+from ..shared import ROOT
 from . import brute_force
 from .brute_force import TensorNetwork, half_weight, wick_two_copies
 from .test_signals import SLOW, factors, plain, size, trees
@@ -64,16 +68,38 @@ def test_a_planted_wrong_rule_is_caught(monkeypatch):
     assert _mismatches(brute_force.half_weight) > 0
 
 
-def test_a_planted_wrong_weight_in_the_engine_is_caught(monkeypatch):
-    """Negative control: the engine forgets to merge the indices of matched leaves."""
-    monkeypatch.setattr(matchings, "union", lambda forest, kept, gone: forest)
-    one = Fraction(1)
-    wrong = 0
+def wrong_sizes():
+    """How many sizes of three networks the engine gets wrong."""
+    one, wrong = Fraction(1), 0
     for opens in ("a", "", "b"):
         net = TensorNetwork((("W", "ab"), ("W", "cb"), ("x", "c"), ("x", "a")), opens, {"a": one, "b": one, "c": one})
         algebra = plain()
         wrong += size(algebra, algebra.product(factors(algebra, net), opens)) != wick_two_copies(net)
-    assert wrong
+    return wrong
+
+
+def test_a_planted_wrong_weight_in_the_engine_is_caught(tmp_path):
+    """Negative control: the engine forgets to merge the indices of matched leaves. What was compiled is of another text
+    then, and lies there unused."""
+    assert wrong_sizes() == 0
+    shutil.copytree(ROOT / "scaling_algebra", tmp_path / "scaling_algebra", ignore=shutil.ignore_patterns("*.pyc"))
+    file = tmp_path / "scaling_algebra" / "counting" / "matchings.py"
+    text = file.read_text(encoding="utf-8")
+    planted = text.replace("[kept if r == gone else r for r in forest]", "forest")
+    assert planted != text
+    file.write_text(planted, encoding="utf-8")
+    ask = [sys.executable, "-c", f"from {__name__} import wrong_sizes; print(wrong_sizes())"]
+    here = {**os.environ, "PYTHONPATH": os.pathsep.join((str(tmp_path), str(ROOT)))}
+    done = subprocess.run(ask, env=here, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert int(done.stdout) > 0
+
+
+def test_what_is_compiled_says_what_the_sources_say():
+    words = ["derive", "--architecture", "swiglu", "--regime", "III", "--exponents"]
+    ask = [sys.executable, "-m", "scaling_algebra", *words]
+    both = [{**os.environ, "SCALECALC_PURE": pure} for pure in ("", "1")]
+    found = [subprocess.run(ask, env=env, capture_output=True, text=True, check=True).stdout for env in both]
+    assert found[0] == found[1] and "lr" in found[0]
 
 
 @given(

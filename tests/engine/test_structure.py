@@ -77,9 +77,9 @@ def test_every_folder_with_code_is_a_listed_package():
 
 
 def test_every_data_file_is_installed():
-    """All files beside the code that are not code, but for what is only written (emitted tables, evidence)."""
+    """All files beside the code that are not code, but for what is only written (emitted tables, evidence, builds)."""
     files = [path for top in CODE for path in (ROOT / top).rglob("*") if path.is_file()]
-    data = {x for x in files if x.suffix not in (".py", ".pyc") and not {"emitted", "evidence"} & set(x.parts)}
+    data = {x for x in files if x.suffix not in (".py", ".pyc", ".so") and not {"emitted", "evidence"} & set(x.parts)}
     folders = {".".join(installed(path.parent).parts): path.parent for path in files}
     patterns = SETUP["package-data"].items()
     assert {path for name, globs in patterns for glob in globs for path in folders[name].glob(glob)} == data

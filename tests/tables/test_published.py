@@ -206,6 +206,11 @@ def test_errata_name_every_cell_twice():
     assert all(e["matching"] for e in errata().document().record["errata"])
 
 
+def test_errata_of_one_paper():
+    assert all([*errata(source)] == [e for e in errata() if e.source == source] for source in SOURCES)
+    assert "No cell of this paper is known to be wrong." in render(errata("transfer").document())
+
+
 def test_a_softmax_of_bounded_logits_has_the_exponents_of_the_table():
     """MSSP paper, App. A and J.1, on Table J.4.5: but for the share 1/M of gates, and zero where experts are alike.
 
