@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from scaling_algebra.counting.algebra import Algebra
+from scaling_algebra.counting.graded import FormAlgebra
 from scaling_algebra.counting.kernels import Contraction, Exhausted, Kernel, leaf_kernel, multiply
 from scaling_algebra.counting.signals import Rung, Scalar, Signal
-from scaling_algebra.formulas.graded import FormAlgebra
 from scaling_algebra.spec.axes import Ray
 
 from .brute_force import TensorNetwork, pairing_count, wick_two_copies
