@@ -181,6 +181,12 @@ def inside(corners: Sequence[Point2]) -> Point2:
     return x, y
 
 
+def middle(corners: Sequence[Point2]) -> Point2:
+    """The mean of the corners."""
+    x, y = (sum(values, Fraction(0)) / len(corners) for values in zip(*corners, strict=True))
+    return x, y
+
+
 # inside ------------------------------------------------------------------------------------------------------------
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from scaling_algebra.documents import document_of
-from scaling_algebra.documents.blocks import Block, Document, Grid, Heading, Lines, Piece, Text
+from scaling_algebra.documents.blocks import Block, Code, Document, Grid, Heading, Lines, Piece, Text
 from scaling_algebra.documents.notation import formula, typeset
 from scaling_algebra.linear.linear import Linear
 from scaling_algebra.solver.presentation import powers
@@ -15,7 +15,7 @@ from scaling_algebra.spec.scaling import Scaling, TensorScaling
 
 from .claims import Theorem
 from .families import families
-from .phases import PLANE, PLANE_AXES, MapCell, Phases
+from .phases import PLANE, PLANE_AXES, MapCell, Phases, middle
 from .theorems import Theorems, statement
 
 VERDICTS = {"proved": "proved", "refuted": "REFUTED", "undecided": "UNDECIDED"}
@@ -72,6 +72,12 @@ def phases(p: Phases) -> Document:
         shown.append(f"{f.name}: {text or 'no ray: one member, or N did not grow'}")
     title = "model families (estimated between first and last member)"
     blocks += [Heading(title, 2), Lines.of(*shown, listed=True)]
+    if (inside := next((c for c in (*p.cells, *p.edges) if c.scaling is not None), None)) is not None:
+        of = f"--parameterization {p.parameterization.name} --optimizer {p.optimizer.name}"
+        of += f" --epsilon {p.optimizer.regime}" if p.optimizer.regime not in (None, "derived") else ""
+        ray = _rates(p.at(middle(inside.corners)))
+        blocks += [Heading("numbers on one ray, and why", 2)]
+        blocks += [Lines.of((f"{inside.title}: ", Code(f"scalecalc derive --ray {ray} {of}")), listed=True)]
     return Document(tuple(blocks), _record(p))
 
 

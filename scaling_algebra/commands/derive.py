@@ -158,9 +158,18 @@ def command(
         more = MORE if c.network.unread or provable(c.network, c.ray, c.optimizer) else (PROOF, *MORE)
         asks = not parameterization and len(both) == 1 and experts(c.network)
         more = (MSSP, *more) if asks else more
+        more = (*more, *_mapped([d.configuration for d in ds])) if where["ray"] else more
         more = (OPEN, *more) if any(d.level is not None and d.level.open for d in ds) else more
         answer = [brief(group, more, why, exponents) for group in groups if group]
     return answer, 1 if 1 in codes else max(codes)
+
+
+def _mapped(configurations: Sequence[Configuration]) -> list[str]:
+    """The cells of the maps in which a ray lies, each with the command that prints its map."""
+    from scaling_algebra.page.maps import lies
+
+    asked = {f"--parameterization {c.parameterization.name} --optimizer {c.optimizer.name}": c for c in configurations}
+    return [f"on the map (scalecalc rays {words}): {where}" for words, c in asked.items() if (where := lies(c))]
 
 
 def _form() -> str:

@@ -474,6 +474,9 @@ def emit(answer: Answer, form: str | None, output: Path | None, default: str = "
         except UsageError:
             click.echo(text)
             raise
+        documents = [answer] if isinstance(answer, Document) else () if isinstance(answer, str) else answer
+        for closing in filter(None, (document.closing for document in documents)):
+            click.echo(f"{closing}; rows in {output}")
     elif text:
         shown = form == "text" and sys.stdout.isatty()
         click.echo(coloured(fitted(text, get_terminal_size().columns)) if shown else text)

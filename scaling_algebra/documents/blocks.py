@@ -184,11 +184,13 @@ class Document:
         blocks: for people, in order.
         record: for programs: the JSON contract, made of typed values (``spec/records.py``).
         source: the command that writes it, said in a comment where the format has one.
+        closing: the verdict in a line, printed where the document goes to a file.
     """
 
     blocks: tuple[Block, ...]
     record: Mapping[str, Any]
     source: str = ""
+    closing: str = ""
 
     def __post_init__(self) -> None:
         if not isinstance(self.record, Later):

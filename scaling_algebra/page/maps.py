@@ -19,6 +19,8 @@ from scaling_algebra.all_rays.presentation import status
 from scaling_algebra.files import write
 from scaling_algebra.linear.linear import Linear
 from scaling_algebra.spec.axes import Ray
+from scaling_algebra.spec.configuration import Configuration
+from scaling_algebra.spec.networks.library import MOE_BLOCK
 
 KEPT = tuple((optimizer, rule) for optimizer in ("sgd", "adam") for rule in ("mup", "mssp"))
 """Optimizers and parameterizations with a map."""
@@ -63,6 +65,17 @@ def place(ray: Ray, record: Mapping[str, Any]) -> str:
     (cell,) = beside
     name = f"cell {cell['name']}" if cell["name"] else "a cell without a formula"
     return f"{name}: {', '.join(cell['inequalities'])} ({cell['status']})"
+
+
+def lies(configuration: Configuration) -> str:
+    """The place of a ray on the map of its optimizer and parameterization; empty without a map."""
+    record = kept().get(f"{configuration.optimizer.name}-{configuration.parameterization.name}")
+    usual = (
+        configuration.network == MOE_BLOCK
+        and configuration.optimizer.regime in (None, "derived")
+        and configuration.readout_init == configuration.parameterization.readout_init
+    )
+    return place(configuration.ray, record) if record is not None and usual else ""
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from scaling_algebra.spec.scaling import Point
 
 Kind = Literal["theta", "bounded", "balanced", "scale"]
 
+NONE = "no intervention"
 HORIZON = 2
 """Updates after which every demand must hold: with a zero readout the hidden tensors first move at t = 2."""
 
@@ -84,7 +85,7 @@ class Structure:
     def __str__(self) -> str:
         parts = [f"zero {r}" for r in sorted(self.zero - self.readouts)] + [f"tied {r}" for r in sorted(self.tied)]
         parts += [f"{s} free before aggregation" for s in sorted(self.exempt)]
-        return ", ".join(parts) or "no intervention"
+        return ", ".join(parts) or NONE
 
 
 def mup_demands(network: Network, structure: Structure) -> list[Demand]:

@@ -28,6 +28,8 @@ from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import Scaling, TensorScaling
 from scaling_algebra.tables.commands.table import EMITTED
 
+from ..shared import scalecalc
+
 pytestmark = pytest.mark.slow
 
 
@@ -126,6 +128,14 @@ def test_a_second_formula_on_a_cell_is_said(monkeypatch):
     monkeypatch.setattr(maps, "_holds", lambda *_: True)
     p = chart(MUP, optimizer("sgd"))
     assert sum(len(c.also) for c in p.cells) == 3 and str(p).count("; so is the formula of cell ") == 3
+
+
+def test_the_map_and_the_numbers_on_a_ray_name_each_other(mup):
+    told = str(mup).splitlines()[-1].split(": scalecalc ")
+    assert told[0].strip() == "cell B" and "--optimizer sgd" in told[1]
+    said = scalecalc(*told[1].split()).output
+    assert "(scalecalc rays --parameterization mup --optimizer sgd): cell B: N_e + M >= N, M >= N, N_e <= N (" in said
+    assert "on the map" not in scalecalc("derive", "--regime", "I", "--optimizer", "sgd").output
 
 
 def test_regimes_lie_on_walls(mup):

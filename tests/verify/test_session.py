@@ -201,8 +201,11 @@ def test_an_interrupted_run_goes_on_where_it_stopped(whole, tmp_path, monkeypatc
 def test_an_interrupted_run_writes_its_file(tmp_path, monkeypatch):
     stopping(monkeypatch, 1)
     found = invoke(*SMALL, "-o", tmp_path / "verdicts.md")
-    assert found.exit_code == 130 and not found.stdout and "give -o DIR" in found.stderr
-    assert "interrupted, so the run is INCONCLUSIVE" in (tmp_path / "verdicts.md").read_text(encoding="utf-8")
+    assert found.exit_code == 130 and "give -o DIR" in found.stderr
+    report = (tmp_path / "verdicts.md").read_text(encoding="utf-8")
+    verdict, _, place = found.stdout.partition("; rows in ")
+    assert verdict.endswith("interrupted, so the run is INCONCLUSIVE") and f"{verdict}\n" in report
+    assert place == f"{tmp_path / 'verdicts.md'}\n"
 
 
 def test_pieces_of_another_recipe_are_not_mixed_in(tmp_path, monkeypatch):

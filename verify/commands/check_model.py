@@ -5,13 +5,14 @@ Read next: ``apply/checking.py`` (what a model must be), ``tracing/measuring.py`
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
 from scaling_algebra.commands.options import FORMAT, Count, PathType, emit, examples, tried
-from scaling_algebra.documents.blocks import Document, Heading, Lines, literal
+from scaling_algebra.documents.blocks import Heading, Lines, literal
 
 
 @click.command(
@@ -59,7 +60,5 @@ def command(model: str, every: bool, form: str | None, output: Path | None, **si
         blocks.insert(2 + bool(level), Lines.of(literal(said)))
     if read:
         blocks += [Heading("read off the module", 2), Lines.of(*read, listed=True)]
-    emit(Document(tuple(blocks), document.record), form, output)
-    if output is not None:
-        click.echo(f"{report.closing}; rows in {output}")
+    emit(replace(document, blocks=tuple(blocks)), form, output)
     return report.exit_code

@@ -32,7 +32,7 @@ def report(r: Report, heading: str = "", every: bool = False) -> Document:
     gates += [f"gates passed: {passed}"] if passed and not every else []
     if gates:
         blocks += [Heading("gates", 2), Lines.of(*gates, listed=True)]
-    return Document(tuple(blocks), r.as_json())
+    return Document(tuple(blocks), r.as_json(), closing=r.closing)
 
 
 def _grid(rows: Sequence[ReportRow]) -> Grid:

@@ -52,7 +52,7 @@ def document(judged: Judged, command: str, every: bool = False) -> Document:
         lines += [presentation.sentence(row) for row in report.judged if every or row.verdict is not Verdict.AGREES]
         if lines:
             blocks += [Heading(job.name, 2), Lines.of(*lines, listed=True)]
-    return Document(tuple(blocks), _record(judged, command), command)
+    return Document(tuple(blocks), _record(judged, command), command, closing(judged))
 
 
 def _overview(job: Job, report: Report) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ _HEADER = ("quantity", "by", "claimed", "measured", "interval", "verdict", "data
 def shown(results: Sequence[Result]) -> Document:
     """One grid for each trial, and a closing line for each experiment with the counts."""
     blocks: list[Block] = []
+    closing = []
     for r in results:
         name, (agree, against, undecided) = r.experiment.name, r.counts.values()
         blocks.append(Heading(f"{name}: {r.experiment.title}"))
@@ -31,8 +32,10 @@ def shown(results: Sequence[Result]) -> Document:
             blocks.append(replace(Grid.of(_HEADER, map(_row, part)), name=f"{name}-{k}", title=title))
         line = f"{name}: {agree} claims as predicted, {against} against, {undecided} inconclusive"
         end = "; interrupted" if r.interrupted else ""
+        closing.append(line + end)
         blocks.append(Lines.of(f"{line} ({r.seconds:.1f} s on {r.how.device}){end}"))
-    return Document(tuple(blocks), {"experiments": [r.as_json() for r in results], "exit_code": worst(results)})
+    record = {"experiments": [r.as_json() for r in results], "exit_code": worst(results)}
+    return Document(tuple(blocks), record, closing="; ".join(closing))
 
 
 def listed(experiments: Sequence[Experiment]) -> Document:
@@ -85,7 +88,7 @@ def study(r: Study) -> Document:
         outcomes = {True: "drifts, so a drift would be seen", False: "does not drift, so this run CANNOT SEE a drift"}
         controls = [s for s in r.series if not s.derived]
         lines += [f"control: {s.name} {outcomes[s.drift.verdict is Settled.DRIFTS]}" for s in controls]
-    return Document((*blocks, Lines.of(*lines), Heading(r.verdict, 2)), r.as_json())
+    return Document((*blocks, Lines.of(*lines), Heading(r.verdict, 2)), r.as_json(), closing=r.verdict)
 
 
 def _optimum(c: LossCurve, at: float) -> tuple[Piece, ...]:
