@@ -295,6 +295,11 @@ def options(network: Network) -> list[Intervention]:
     return [*found, *(Intervention("tied", frozenset({role}), sums.get(role, "")) for role in tied)]
 
 
+def number(network: Network, structure: Structure) -> int:
+    """The number of interventions in a structure."""
+    return sum(x.on(structure) == structure for x in options(network))
+
+
 def interventions(network: Network, base: Structure) -> list[Structure]:
     """Structures MSSP may choose from, fewest interventions first."""
     structures = []
