@@ -56,7 +56,7 @@ class Verb(click.Command):
         self.forms = dict(forms)
         for flag, (text, _) in reversed(self.forms.items()):
             if flag.startswith("--"):
-                self.params.insert(0, Form(self, [flag], is_flag=True, expose_value=False, help=text))
+                self.params.insert(0, QuestionFlag(self, [flag], is_flag=True, expose_value=False, help=text))
 
     def form(self, flag: str) -> click.Command:
         """The command of one question."""
@@ -83,7 +83,7 @@ class Verb(click.Command):
             raise UsageError(f"{here} takes no {name}, which goes with {' and '.join(others)}") from None
 
 
-class Form(click.Option):
+class QuestionFlag(click.Option):
     """The flag of one question of a verb, whose help says which of the verb's options it takes."""
 
     def __init__(self, verb: Verb, *arguments: Any, **more: Any) -> None:

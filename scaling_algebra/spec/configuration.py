@@ -79,12 +79,12 @@ class Configuration:
     effort: bool = False
 
     def __post_init__(self) -> None:
-        if lacks := self.ray.lacks(self.network.axes.values()):
-            axis = lacks[0]
-            raise UsageError(f"the ray leaves out {axis} ({AXES[axis]}); give it, for example {axis}=0 if it is fixed")
         mine = {*AXES, *self.network.may_grow}
         if strange := [axis for axis in self.ray.rates if axis not in mine]:
             raise unknown_name(f"axis of {self.network.name}", strange[0], ordered(mine))
+        if lacks := self.ray.lacks(self.network.axes.values()):
+            axis = lacks[0]
+            raise UsageError(f"the ray leaves out {axis} ({AXES[axis]}); give it, for example {axis}=0 if it is fixed")
         if self.ray["L"] and "L" not in self.network.axes.values():
             raise UsageError(f"the ray has L growing, but {self.network.name} has no depth: give L=0 or leave it out")
         name = self.network.name

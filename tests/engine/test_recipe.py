@@ -3,6 +3,7 @@
 import json
 import math
 import tomllib
+from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from itertools import product
@@ -12,6 +13,8 @@ import pytest
 from scaling_algebra import Power, UsageError, derive, recipe
 from scaling_algebra.recipes.sizes import read_sizes, through, way
 from scaling_algebra.spec.networks.files import from_toml
+from scaling_algebra.spec.networks.language import TRACED
+from scaling_algebra.spec.networks.library import MOE_BLOCK
 
 from ..shared import scalecalc
 
@@ -144,6 +147,13 @@ def test_where_none_exists_the_nearest_is_said():
 def test_a_norm_that_stays_is_said(rule, warned):
     lines = recipe("N=64", "N=128", rule, architecture="mlp").warnings
     assert any(x.startswith("muonh keeps the norm that a tensor starts with") for x in lines) == warned
+
+
+@pytest.mark.parametrize(("name", "said"), [("mine", True), (TRACED, False)])
+def test_a_line_on_gates_in_general_is_of_networks_whose_gate_is_held_and_not_read(name, said):
+    sizes = "N=64,N_e=64,M=8", "N=128,N_e=128,M=16"
+    lines = recipe(*sizes, "sgd", network=replace(MOE_BLOCK, name=name)).warnings
+    assert any("a softmax that is renormalised" in x for x in lines) == said
 
 
 def test_mssp_says_what_is_tied_and_zero():
