@@ -20,7 +20,6 @@ from scaling_algebra.recipes.recipe import Recipe, recipe
 from scaling_algebra.recipes.sizes import Sizes, read_sizes
 from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.spec.level import Open
-from scaling_algebra.spec.networks.files import from_toml
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.powers import Power
@@ -29,7 +28,7 @@ from scaling_algebra.verify.tracing.gradients import FROZEN, listed, roles_of
 from scaling_algebra.verify.tracing.measuring import of_role
 from scaling_algebra.verify.tracing.models import called
 from scaling_algebra.verify.tracing.shapes import along, read
-from scaling_algebra.verify.tracing.sources import small_of
+from scaling_algebra.verify.tracing.sources import general, layered, small_of
 from scaling_algebra.waiting import rarely_collected, watched
 
 from .folding import ends, scaled
@@ -145,14 +144,6 @@ def _config(model: nn.Module) -> Any:
     if not hasattr(config, "to_dict") or not hasattr(config, "model_type"):
         raise UsageError(f"{type(model).__name__} has no configuration of transformers; {GIVE}")
     return config
-
-
-def layered(reading: Traced) -> Traced:
-    """A reading of one layer as that of every layer: its number becomes ``*``."""
-    text, gauge = _general(reading.text), {_general(role): x for role, x in reading.gauge.items()}
-    network = replace(from_toml(text, reading.network.name), unread=reading.network.unread)
-    spans = {_general(role): x for role, x in reading.spans.items()}
-    return replace(reading, text=text, gauge=gauge, network=network, spans=spans)
 
 
 def _unread(model: nn.Module, reading: Traced) -> list[str]:
@@ -314,10 +305,10 @@ def _size(x: Tensor) -> float:
 def _otherwise(p: Plan, small: nn.Module) -> list[str]:
     """Tensors whose number of entries grows other than the axes do that they are read with."""
     way, networks = p.recipe.way, [d.network for d in p.recipe.derivations]
-    counts = {_general(e.name): e.tensor.numel() for e in parameters(small)}
+    counts = {general(e.name): e.tensor.numel() for e in parameters(small)}
     odd: dict[str, None] = {}
     for e in p.entries:
-        if e.role and (name := _general(e.name)) in counts:
+        if e.role and (name := general(e.name)) in counts:
             network = next(x for x in networks if e.role in x.tensors)
             letters = [x for x in network.tensors[e.role].letters if network.axes[x] != "L"]
             grows = network.size(letters).ratio(way.base, way.target)
@@ -325,8 +316,3 @@ def _otherwise(p: Plan, small: nn.Module) -> list[str]:
                 odd[name] = None
     why = "sizes grow otherwise than N, N_e and M; the numbers are those of the nearest"
     return [f"{listed(odd)}: {why}"] if odd else []
-
-
-def _general(name: str) -> str:
-    """A name with its numbers left open: those of layers and experts."""
-    return re.sub(r"(?<![^.])\d+(?![^.])", "*", name)
