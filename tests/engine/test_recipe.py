@@ -113,6 +113,7 @@ def test_rows_have_level_multipliers_and_betas_and_no_column_twice(tmp_path):
     assert (found["alpha"]["multiplier.rule"], found["alpha"]["multiplier.factor"]) == ("M^-1", "0.25")
     assert {x["level"] for x in found.values()} == {"certified"}
     assert found["router"]["adamw.one_minus_beta1_factor"] == "2.0"
+    assert "plan(model, base, target).export('torchtitan')" in run(*asked, "--format", "torchtitan").output
     said = run(*asked, "--hold", "all").output
     assert "lr^2/B (sde) and T*lr^2/B (sde-time) cannot both stay" in said
     (tmp_path / "t.toml").write_text("N = 64\nbeta1 = 0.9\n")

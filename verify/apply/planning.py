@@ -9,12 +9,13 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from inspect import signature
 from typing import Any
 
 from torch import Tensor, nn
 
 from scaling_algebra.arguments import checked
-from scaling_algebra.errors import UsageError
+from scaling_algebra.errors import UsageError, check_names
 from scaling_algebra.recipes.files import sizes_of
 from scaling_algebra.recipes.recipe import Recipe, recipe
 from scaling_algebra.recipes.sizes import Sizes, read_sizes
@@ -42,6 +43,9 @@ GIVE = "give plan(build, base, target), where build(sizes) returns the module"
 APART, CHANCE = 0.05, 3.0
 """Relative difference of the size of a frozen tensor from the power that the numbers need, and standard errors of it,
 from which on it is told."""
+TAKEN = ("fold", *(x for x in signature(recipe).parameters if x not in ("base", "target", "starts", "where")))
+TAKEN += ("readout_init", "epsilon", "effort")
+"""Arguments of ``plan`` besides the model and the sizes."""
 NEGLIGIBLE = "these are numbers of a negligible epsilon: leave it far below every gradient, such as 1e-30"
 UNDECAYED = (
     "no decay was given: every group has weight_decay 0, whatever the optimizer itself is given; give decay=NUMBER"
@@ -166,6 +170,7 @@ def joined(readings: Sequence[Traced]) -> Traced:
 
 
 def _numbers(base: Any, target: Any, given: Mapping[str, Any], networks: Sequence[Network]) -> Recipe:
+    check_names("argument of plan", given, TAKEN)
     asked = {"optimizer": "adamw", **given, "network": tuple(networks), "starts": ()}
     try:
         numbers = recipe(base, target, **asked)
