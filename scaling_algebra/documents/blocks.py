@@ -206,11 +206,12 @@ class Document:
         return self.record
 
 
-@dataclass(frozen=True)
-class Later:
-    """A record that is computed when it is first read: most documents are printed, and their records take longer."""
+class Later(dict[str, Any]):
+    """A record that is computed when a document's is first read: most are printed, and their records take longer."""
 
-    compute: Callable[[], Mapping[str, Any]]
+    def __init__(self, compute: Callable[[], Mapping[str, Any]]) -> None:
+        super().__init__()
+        self.compute = compute
 
 
 def literal(text: str) -> str:
