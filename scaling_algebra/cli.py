@@ -57,8 +57,10 @@ NO_MEMORY = ("out of memory", "cannot allocate memory", "can't allocate memory",
 TOO_LITTLE = "not enough memory; ask for less, such as smaller --sizes or fewer --steps, or allow more (ulimit -v)"
 
 HELP = ["-h", "--help"]
-FORMS = ("html", "json", "latex", "markdown", "text")
-"""Formats, which somebody may take for options."""
+INSTEAD = {name: f"write --format {name}" for name in ("html", "json", "latex", "markdown", "text")}
+INSTEAD["strict"] = "without it, too, a size that is not certified is undecided; --no-assumptions of derive and signals"
+INSTEAD["strict"] += " leaves out what assumes more than counting powers"
+"""What to do where there is no such option, which somebody may expect."""
 
 
 class Verbs(click.Group):
@@ -131,7 +133,7 @@ def _exit_code(run: Callable[[], Any], arguments: list[str]) -> int:
         return _quietly(lambda: click.echo(usage), 2)
     except click.NoSuchOption as error:
         name = error.option_name.lstrip("-")
-        return _fail(f"no option --{name}; write --format {name}" if name in FORMS else error.format_message(), 2)
+        return _fail(f"no option --{name}; {INSTEAD[name]}" if name in INSTEAD else error.format_message(), 2)
     except click.ClickException as error:
         return _fail(error.format_message(), 2)
     except UsageError as error:

@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from scaling_algebra.documents import Document, format_of
+from scaling_algebra.documents.blocks import Heading, literal
 from scaling_algebra.errors import Inconclusive, UsageError
 from scaling_algebra.solver.demands import Infeasible, NotFound, provable
 from scaling_algebra.solver.derivation import Derivation, derive
@@ -90,7 +91,12 @@ CODES = {True: 0, False: 1, None: 3}
 @click.option(
     "--effort", is_flag=True, help="Search on where a demand is undecided (as for stack2): minutes, not seconds."
 )
-@click.option("--table-only", "alone", is_flag=True, help="The table, and nothing else.")
+@click.option(
+    "--table-only",
+    "alone",
+    is_flag=True,
+    help="The table, and nothing else: muP's with what MSSP changes in a column, as on a terminal.",
+)
 @printed()
 def command(
     parameterization: str | None,
@@ -107,7 +113,7 @@ def command(
 ) -> Answer | tuple[Answer, int]:
     """Derive init std, learning rate and epsilon of every tensor.
 
-    Files, and every format but text, are complete: exponents, reasons, rejected structures.
+    Files, and every format but text, are complete: exponents, reasons, rejected structures, MSSP by itself below muP.
     The first line names the level: certified, or certified but for some sizes, which are undecided (exit code 3).
     Where no parameterization is found, the exit code is 1 if a proof shows that none exists, else 3.
     --given holds exponents, derives the others, and names every desideratum that does not hold: exit code 1 if one
@@ -152,7 +158,9 @@ def command(
     groups = [ds] if all(alike(ds[0], d) for d in ds[1:]) else [[d] for d in ds]
     answer = [x.document() if isinstance(x, Derivation) else x for x in found]
     if alone:
-        answer = [Document((table(group, exponents),), {}) for group in groups if group]
+        several = [*filter(None, groups)][1:]
+        heads = [(Heading(literal(group[0].about)),) if several else () for group in groups]
+        answer = [Document((*head, table(x, exponents)), {}) for head, x in zip(heads, groups, strict=True) if x]
     elif form == TERMINAL:
         c = configurations[0]
         more = MORE if c.network.unread or provable(c.network, c.ray, c.optimizer) else (PROOF, *MORE)

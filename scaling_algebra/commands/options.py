@@ -56,7 +56,7 @@ class Verb(click.Command):
         self.forms = dict(forms)
         for flag, (text, _) in reversed(self.forms.items()):
             if flag.startswith("--"):
-                self.params.insert(0, Form(self, [flag], is_flag=True, expose_value=False, help=text))
+                self.params.insert(0, QuestionFlag(self, [flag], is_flag=True, expose_value=False, help=text))
 
     def form(self, flag: str) -> click.Command:
         """The command of one question."""
@@ -83,7 +83,7 @@ class Verb(click.Command):
             raise UsageError(f"{here} takes no {name}, which goes with {' and '.join(others)}") from None
 
 
-class Form(click.Option):
+class QuestionFlag(click.Option):
     """The flag of one question of a verb, whose help says which of the verb's options it takes."""
 
     def __init__(self, verb: Verb, *arguments: Any, **more: Any) -> None:
@@ -404,11 +404,24 @@ def configured(command: Command) -> Command:
     return asked(run)
 
 
+class FormatName(Name):
+    """A format of answers; those of trainers are named as what they are."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if str(value).lower() in TRAINERS:
+            raise UsageError(f"{value} is a format of plans, by parameter: plan(model, base, target).export({value!r})")
+        return super().convert(value, param, ctx)
+
+
+TRAINERS = ("torchtitan", "megatron", "olmo-core", "nemo-automodel")
+"""Formats of plans in Python."""
+
+
 def format_option(extra: Iterable[str] = (), more: str = "") -> Callable[[Command], Command]:
     """--format, with formats that a command has besides those of documents, and what to say of them."""
     names = tuple(dict.fromkeys((*FORMATS, CSV, *extra)))
     text = f"{', '.join(names)}; by default text, or what the ending of -o FILE says.{more}"
-    return click.option("--format", "form", type=Name("format", names), metavar="FORMAT", help=text)
+    return click.option("--format", "form", type=FormatName("format", names), metavar="FORMAT", help=text)
 
 
 FORMAT = format_option()

@@ -11,7 +11,7 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
-COMPILED = ("canonical", "matchings", "kernels")
+COMPILED = (*("canonical", "matchings", "kernels", "packing", "signals", "store", "sizes", "algebra", "graded"),)
 """Modules of the search, each after those that it imports."""
 _HERE = Path(__file__).parent
 

@@ -111,8 +111,7 @@ class Matching:
     pairs: tuple[tuple[Leaf, Leaf], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class KernelProduct:
+class KernelProduct(NamedTuple):
     """Kernels of a product.
 
     Attributes:

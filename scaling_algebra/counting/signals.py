@@ -6,14 +6,12 @@ What pruning drops is bounded by ``Signal.tail``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
-from operator import attrgetter
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 
-@dataclass(frozen=True, slots=True)
-class Scalar:
+class Scalar(NamedTuple):
     """A deterministic factor: what it is called, its packed size, and whether that size is certified."""
 
     label: str
@@ -21,15 +19,18 @@ class Scalar:
     certain: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class EntrySize:
+class EntrySize(NamedTuple):
     """The packed size of the entries of an outer product, None if it is exactly zero, and whether it is certified."""
 
     packed: int | None
     certain: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+Rule: TypeAlias = Literal[
+    "tensor", "constant", "product", "sum", "scaled", "centred", "restricted", "relabelled", "doubted"
+]
+
+
 class Made:
     """The making of a signal, for walking back (``monomials.py``); no computation reads it.
 
@@ -38,10 +39,12 @@ class Made:
         tag: what kind of product it is, e.g. ``forward ROLE``: the inner product of a rank-one update with its input.
     """
 
-    rule: Literal["tensor", "constant", "product", "sum", "scaled", "centred", "restricted", "relabelled", "doubted"]
-    parts: tuple[Signal, ...] = ()
-    scalars: tuple[Scalar, ...] = ()
-    tag: str = ""
+    __slots__ = ("parts", "rule", "scalars", "tag")
+
+    def __init__(
+        self, rule: Rule, parts: tuple[Signal, ...] = (), scalars: tuple[Scalar, ...] = (), tag: str = ""
+    ) -> None:
+        self.rule, self.parts, self.scalars, self.tag = rule, parts, scalars, tag
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +70,6 @@ class Rung:
     doubts: int = 24
 
 
-_ATTRIBUTES: dict[Any, attrgetter[Any]] = {}
-"""What reads all attributes of a kind of signal at once."""
-
-
-@dataclass(slots=True)
 class Signal:
     """A random tensor as kernels with exponents.
 
@@ -92,32 +90,61 @@ class Signal:
         signed: leaves of it may stand for signs, whose squares do not vary.
     """
 
-    letters: str
-    terms: dict[int, int]
-    tail: int | None = None
-    leaf: str | None = None
-    name: str = ""
-    made: Made | None = None
-    flat: frozenset[str] = frozenset()
-    centred: Mapping[str, Signal] = field(default_factory=dict)
-    least: int | None = None
-    sound: bool = True
-    loss: int | None = None
-    depends: frozenset[str] | None = None
-    curved: bool = False
-    signed: bool = False
+    __slots__ = (
+        *(
+            "centred",
+            "curved",
+            "depends",
+            "flat",
+            "leaf",
+            "least",
+            "letters",
+            "loss",
+            "made",
+            "name",
+            "signed",
+            "sound",
+        ),
+        *("tail", "terms"),
+    )
+
+    def __init__(
+        self,
+        letters: str,
+        terms: dict[int, int],
+        tail: int | None = None,
+        leaf: str | None = None,
+        name: str = "",
+        made: Made | None = None,
+        flat: frozenset[str] = frozenset(),
+        centred: Mapping[str, Signal] | None = None,
+        least: int | None = None,
+        sound: bool = True,
+        loss: int | None = None,
+        depends: frozenset[str] | None = None,
+        curved: bool = False,
+        signed: bool = False,
+    ) -> None:
+        self.letters, self.terms, self.tail, self.leaf, self.name, self.made = letters, terms, tail, leaf, name, made
+        self.flat, self.least, self.sound, self.loss, self.depends = flat, least, sound, loss, depends
+        self.centred: Mapping[str, Signal] = {} if centred is None else centred
+        self.curved, self.signed = curved, signed
 
     @property
     def zero(self) -> bool:
         """Exactly zero: no kernels and nothing dropped."""
         return not self.terms and self.tail is None
 
-    def but(self, **changes: Any) -> Self:
-        """A copy with other values of some attributes; quicker than ``dataclasses.replace``."""
-        kind = type(self)
-        if kind not in _ATTRIBUTES:
-            _ATTRIBUTES[kind] = attrgetter(*kind.__dataclass_fields__)
-        copy = kind(*_ATTRIBUTES[kind](self))
+    def again(self) -> Signal:
+        """A copy."""
+        copy = Signal(self.letters, self.terms, self.tail, self.leaf, self.name, self.made, self.flat, self.centred)
+        copy.least, copy.sound, copy.loss, copy.depends = self.least, self.sound, self.loss, self.depends
+        copy.curved, copy.signed = self.curved, self.signed
+        return copy
+
+    def but(self, **changes: Any) -> Signal:
+        """A copy with other values of some attributes."""
+        copy = self.again()
         for name, value in changes.items():
             setattr(copy, name, value)
         return copy

@@ -6,6 +6,8 @@ which little happens, for what a norm may take away).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from scaling_algebra.counting.signals import Scalar, Signal
 from scaling_algebra.spec.networks.language import Function, Network, Product, Statement, Sum
 
@@ -45,9 +47,8 @@ class Norm:
         if of_few_entries(tr, s):
             return DIRECTION.adjoint(tr, s, k, above, t, modes)
         y = tr.value(s.out, t)
-        if tr.change(s.out, t).zero:  # what the tensors that read y learned is along y
-            readers = [c.tensor.name for c, _ in tr.network.consumers(s.out) if isinstance(c, Product) and c.tensor]
-            above = tr.gradient(s.out, t, {**dict.fromkeys(readers, "init"), **modes})
+        if tr.change(s.out, t).zero:
+            above = tr.gradient(s.out, t, {**dict.fromkeys(_steps_along(tr, s), "init"), **modes})
         reduced = tr.algebra.reduced(above, y)
         left = self._orthogonal(tr, s, reduced, self._along(tr, s, y, reduced, y), y)
         return over(tr, s, tr.algebra.centred(left, s.over) if s.kind.centres else left, t)
@@ -117,6 +118,23 @@ def of_few_entries(tr: TrainingRun, s: Function) -> bool:
     if s.kind.centres or tr.grows(s.over) or not role:
         return False
     return _meets_others(tr.network, s.out, tr.network.signals[s.out].index(s.over), role)
+
+
+def _steps_along(tr: TrainingRun, s: Function) -> Iterator[str]:
+    """Tensors whose steps a norm takes away as long as its output y stays what it is.
+
+    Law: a tensor that is used once, in a sum over the index of the norm of itself times y and nothing else, has the
+    gradient g y, and gives back a multiple of y; so it does after steps of a whole matrix, g' y. Signs are not along y.
+    """
+    for c, k in tr.network.consumers(s.out):
+        if not (isinstance(c, Product) and c.tensor and len(c.factors) == len(tr.network.uses(c.tensor.name)) == 1):
+            continue
+        letters, rule = c.factors[k].letters, tr.optimizer.of(c.tensor.name)
+        over = letters[tr.network.signals[s.out].index(s.over)]
+        apart = rule.matrix(tr.network, c.tensor.name).copies if rule.normalises == "matrix" else ""
+        alone = over not in tr.network.signals[c.out] + apart and set(letters) <= set(c.tensor.letters)
+        if alone and rule.normalises != "entry":
+            yield c.tensor.name
 
 
 def _perhaps_negative(tr: TrainingRun, s: Function, change: Signal, outgrown: bool, t: int) -> Signal:

@@ -15,6 +15,7 @@ from functools import cached_property, lru_cache
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
+from scaling_algebra.counting.graded import Graded
 from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import Signal
 from scaling_algebra.documents import Rendered
@@ -39,7 +40,7 @@ from scaling_algebra.spec.powers import Form, Power, symbol
 from scaling_algebra.spec.scaling import Point
 from scaling_algebra.spec.trained import OptimizerInput, single
 
-from .graded import STEPS, Graded
+from .graded import STEPS
 from .notation import inequality, text
 from .search import QUOTIENT, FormulaSearch, winning
 

@@ -8,11 +8,10 @@ What a step divides by (Adam's normaliser) is a maximum itself, and an unknown o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
-from scaling_algebra.counting.algebra import Algebra
+from scaling_algebra.counting.graded import Bounds, FormAlgebra, Sizes, split
 from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import Scalar, Signal
 from scaling_algebra.dynamics.quantities import Quantity
@@ -23,174 +22,9 @@ from scaling_algebra.spec.desiderata import Structure
 from scaling_algebra.spec.networks.indices import centred, tracked
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.optimizers import OPTIMIZERS, Trained
-from scaling_algebra.spec.powers import Form
 
-_FIELD = 12
-"""Bits of one count in a grade; counts stay far below 2**11."""
-_INNER = 1 << 400
-"""Packed sizes are ``grade * _INNER + size``, with |size| far below _INNER / 2."""
-_GAP = Fraction(1, 2)
 STEPS = 4
 """Steps whose divisors are told apart."""
-
-
-@dataclass(frozen=True)
-class Bounds:
-    """Bounds on the size of a quantity at every parameter point.
-
-    Law: max of ``lower`` <= size <= max of ``upper``. Forms in both are exact. Without any ``upper`` the quantity is
-    exactly zero.
-    """
-
-    lower: tuple[Form, ...]
-    upper: tuple[Form, ...]
-
-
-Sizes = dict[int, tuple[int | None, int]]
-"""Of each grade the packed size that its kernels show, if any, and an upper bound."""
-
-
-@dataclass(slots=True)
-class Graded(Signal):
-    """A signal split by grade; ``terms`` and ``tail`` of the base class are unused."""
-
-    parts: dict[int, Signal] = field(default_factory=dict)
-
-    @property
-    def zero(self) -> bool:
-        return all(s.zero for s in self.parts.values())
-
-
-class FormAlgebra(Algebra):
-    """The algebra of graded signals: every operation acts on the grades apart.
-
-    Args:
-        names: the unknowns; a factor n^-x of an unknown x counts once.
-        tracked, centred: see ``Algebra``.
-        most: grades that a product may have.
-    """
-
-    def __init__(
-        self,
-        ray: Ray,
-        letters: Mapping[str, str],
-        names: Sequence[str],
-        tracked: str = "",
-        most: int | None = None,
-        centred: frozenset[str] = frozenset(),
-    ) -> None:
-        super().__init__(ray, letters, (), _GAP, tracked, centred)
-        self.names, self.most = tuple(names), most
-
-    def pack(self, value: Fraction, axes: Mapping[str, Fraction | int], unknowns: Mapping[str, int]) -> int:
-        inner = super().pack(value, axes, {})
-        return inner + _INNER * sum(-n << _FIELD * self.names.index(name) for name, n in unknowns.items())
-
-    def tensor(self, name: str, letters: str, exponent: int, indices: str | None = None) -> Signal:
-        grade, inner = _split(exponent)
-        s = super().tensor(name, letters, inner, indices)
-        return Graded(s.letters, {}, leaf=s.leaf, parts={grade: s})
-
-    def constant(self, letters: str, exponent: int = 0) -> Signal:
-        grade, inner = _split(exponent)
-        s = super().constant(letters, inner)
-        return Graded(s.letters, {}, parts={grade: s})
-
-    def sized(self, letters: str, unknown: str) -> Signal:
-        """A signal of which only the size n^-unknown is known: an upper bound."""
-        grade, inner = _split(self.pack(Fraction(0), {}, {unknown: -1}))
-        live = self.live(letters)
-        return Graded(live, {}, parts={grade: Signal(live, {}, tail=inner)})
-
-    def nothing(self, letters: str) -> Signal:
-        return Graded(self.live(letters), {})
-
-    def marked(self, name: str, letters: str, along: str) -> Signal:
-        s = super().marked(name, letters, along)
-        return Graded(s.letters, {}, parts={0: s})
-
-    def centred(self, s: Signal, letter: str, ignoring: str = "") -> Signal:
-        if not isinstance(s, Graded):  # inside a product, one grade at a time
-            return Algebra.centred(self, s, letter, ignoring)
-        varying = {g: x for g, x in s.parts.items() if letter not in x.flat}
-        parts = {g: Algebra.centred(self, x, letter, ignoring) for g, x in varying.items()}
-        return Graded(s.letters, {}, parts=parts)
-
-    def uncentred(self, s: Signal) -> Signal:
-        bounds = {
-            g: {c: Signal(x.letters, {}, Algebra.bound(self, x)) for c in x.centred} for g, x in _parts(s).items()
-        }
-        return Graded(s.letters, {}, parts={g: x.but(centred=bounds[g]) for g, x in _parts(s).items()})
-
-    def restricted(self, s: Signal, letter: str, to: str) -> Signal:
-        parts = {g: Algebra.restricted(self, x, letter, to) for g, x in _parts(s).items()}
-        return Graded(s.letters.replace(letter, to), {}, parts=parts) if letter in s.letters else s
-
-    def scaled(self, s: Signal, *scalars: Scalar) -> Signal:
-        grade, inner = _split(sum(x.size for x in scalars))
-        parts = {g + grade: Algebra.scaled(self, x, Scalar("", inner)) for g, x in _parts(s).items()}
-        return Graded(s.letters, {}, parts=parts)
-
-    def add(self, signals: Iterable[Signal]) -> Signal:
-        given = self._aligned(signals)
-        grades: dict[int, list[Signal]] = {}
-        for s in given:
-            for g, x in _parts(s).items():
-                grades.setdefault(g, []).append(x)
-        return Graded(given[0].letters, {}, parts={g: Algebra.add(self, xs) for g, xs in grades.items()})
-
-    def relabelled(self, s: Signal, old: str, new: str) -> Signal:
-        whole = super().relabelled(s, old, new)
-        parts = {g: Algebra.relabelled(self, x, old, new) for g, x in _parts(s).items()}
-        return Graded(whole.letters, {}, leaf=whole.leaf, parts=parts)
-
-    def contract(self, a: Signal, b: Signal, out: str, tag: str = "") -> Signal:
-        out = self.live(out)
-        grades: dict[int, list[Signal]] = {}
-        for ga, x in _parts(a).items():
-            for gb, y in _parts(b).items():
-                grades.setdefault(ga + gb, []).append(Algebra.contract(self, x, y, out, tag))
-                if self.rung.total is not None and self.spent > self.rung.total:
-                    raise Exhausted
-        if self.most is not None and len(grades) > self.most:
-            raise Exhausted
-        return Graded(out, {}, parts={g: Algebra.add(self, xs) for g, xs in grades.items()})
-
-    def sizes(self, s: Signal) -> Sizes:
-        """The root-mean-square of each grade that is not exactly zero."""
-        sizes = {g: (self.rms(x), self.bound(x)) for g, x in _parts(s).items()}
-        return {g: (low, high) for g, (low, high) in sizes.items() if high is not None}
-
-    def bounds(self, s: Signal) -> Bounds:
-        """Forms of the root-mean-square of a signal."""
-        sizes = self.sizes(s).items()
-        return Bounds(
-            tuple(self.graded(g, low) for g, (low, _) in sizes if low is not None),
-            tuple(self.graded(g, high) for g, (_, high) in sizes),
-        )
-
-    def graded(self, grade: int, packed: int) -> Form:
-        """The form of a size in a grade."""
-        counts = []
-        for name in self.names:
-            low = grade & (1 << _FIELD) - 1
-            low -= low >> _FIELD - 1 << _FIELD
-            grade = grade - low >> _FIELD
-            counts.append((name, -low))
-        return Form(self.form(packed).power, tuple((name, n) for name, n in counts if n))
-
-    def _deterministic(self, s: Signal) -> bool:
-        return all(Algebra._deterministic(self, x) for x in _parts(s).values())
-
-
-def _split(packed: int) -> tuple[int, int]:
-    inner = (packed + _INNER // 2) % _INNER - _INNER // 2
-    return (packed - inner) // _INNER, inner
-
-
-def _parts(s: Signal) -> dict[int, Signal]:
-    assert isinstance(s, Graded)
-    return s.parts
 
 
 def size_of(signal: str) -> str:
@@ -303,7 +137,7 @@ def _product(a: Sizes, b: Sizes) -> Sizes:
 
 
 def _times(sizes: Sizes, packed: int) -> Sizes:
-    grade, inner = _split(packed)
+    grade, inner = split(packed)
     return {g + grade: (None if low is None else low + inner, high + inner) for g, (low, high) in sizes.items()}
 
 

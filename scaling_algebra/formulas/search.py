@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from functools import cached_property
 
+from scaling_algebra.counting.graded import Bounds
 from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import Rung
 from scaling_algebra.dynamics.quantities import Quantity
@@ -20,7 +21,7 @@ from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.powers import Form
 
-from .graded import Bounds, FormTrajectory, form_algebra
+from .graded import FormTrajectory, form_algebra
 
 _RUNGS = (
     Rung(Fraction(1, 2), work=5_000, total=40_000),

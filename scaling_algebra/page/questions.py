@@ -13,6 +13,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from scaling_algebra import files
@@ -24,14 +25,15 @@ from scaling_algebra.explanations.explanations import explain
 from scaling_algebra.proofs.presentation import proved
 from scaling_algebra.solver.demands import Infeasible, NotFound
 from scaling_algebra.solver.derivation import derive
-from scaling_algebra.spec.axes import REGIMES
+from scaling_algebra.spec.axes import REGIMES, Ray, regime
 from scaling_algebra.spec.configuration import DEFAULT_ARCHITECTURE, DEFAULT_OPTIMIZER, Configuration
 from scaling_algebra.spec.networks.files import as_toml, from_toml
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import ARCHITECTURES, TITLES, architecture
 from scaling_algebra.spec.networks.printing import as_text
 from scaling_algebra.spec.optimizers import EPSILONS, OPTIMIZERS
-from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS, READOUTS
+from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS, READOUTS, parameterization
+from scaling_algebra.spec.trained import read as optimizer
 
 from .maps import KEPT, lies
 
@@ -64,7 +66,7 @@ def answer(question: str) -> str:
 def answered(question: Question) -> dict[str, Any]:
     """The answer to a question, both objects."""
     try:
-        check_names("word in a question", sorted(question), ("ask", "as", "what", *ASKED, *SIZES))
+        _check(question)
         if "as" in question:
             return {"text": copied(question, question["as"])}
         document, more = named("question", question.get("ask", ""), ASKS)(question)
@@ -78,12 +80,50 @@ def answered(question: Question) -> dict[str, Any]:
         return {"error": _said(error), "line": None, "missing": missing, "place": lies(_configuration(question))}
 
 
+def _check(question: Question) -> None:
+    """Raises UsageError for all that is unknown in a question, and for words that stand beside others in vain."""
+    wrong = []
+    readers: Mapping[str, Callable[[Any], object]] = {"": _words, **READ}
+    for word, read in readers.items():
+        try:
+            if not word or question.get(word):
+                read(question[word] if word else question)
+        except UsageError as error:
+            wrong.append(str(error))
+    if wrong:
+        raise UsageError("; ".join(wrong))
+
+
+def _words(question: Question) -> None:
+    check_names("word in a question", sorted(question), ("ask", "as", "what", *ASKED, *SIZES))
+    recipe = question.get("ask") == "recipe"
+    if apart := [word for word in (("regime", "ray") if recipe else SIZES) if question.get(word)]:
+        beside = "sizes" if recipe else "a regime or a ray"
+        raise UsageError(f"{', '.join(apart)} beside {beside}: leave out one of both")
+
+
+READ: Mapping[str, Callable[[Any], object]] = {
+    "regime": regime,
+    "ray": Ray.parse,
+    "optimizer": optimizer,
+    "parameterization": parameterization,
+    "epsilon": partial(named, "epsilon regime", registry=EPSILONS),
+    "readout_init": partial(named, "readout init", registry=dict.fromkeys(READOUTS)),
+    "architecture": architecture,
+}
+"""Words whose values are names, or a ray."""
+
+
 def _said(error: Exception) -> str:
     """An error as the page says it: without the clauses that name options or commands of the command line."""
-    text = re.sub(r" \([^()]*(--\w|scalecalc)[^()]*\)|[;.] [^;.]*scalecalc[^;.]*", "", str(error))
-    first, *rest = re.split(r"(?<=[^;]); ", text)
-    kept = "; ".join([first, *(x for x in rest if not re.search(r"--\w|scalecalc", x))])
+    text = re.sub(r" \(([^()]*)\)", lambda inner: f" ({_clauses(inner[1])})".replace(" ()", ""), str(error))
+    kept = _clauses(re.sub(r"[;.] [^;.]*scalecalc[^;.]*", "", text)) or text
     return re.sub(r"--([a-z]+)(?:-([a-z]+))?", lambda option: " ".join(filter(None, option.groups())), kept)
+
+
+def _clauses(text: str) -> str:
+    """The clauses that name no option and no command."""
+    return "; ".join(x for x in re.split(r"(?<=[^;]); ", text) if not re.search(r"--\w|scalecalc", x))
 
 
 def copied(question: Question, form: str) -> str:
@@ -139,6 +179,16 @@ def _prove(question: Question) -> PageAnswer:
     return proved(proof, None if derived is None else derived.document()), {"unique": proof.unique}
 
 
+def _settle(question: Question) -> PageAnswer:
+    """What a search did not find, with the proof that there is none, as the command line tries it."""
+    from scaling_algebra.proofs.prover import settled
+
+    try:
+        return _derive(question)
+    except NotFound as error:
+        raise Infeasible(settled(error)[1]) from None
+
+
 def _recipe(question: Question) -> PageAnswer:
     return _recipe_of(question).document(), {}
 
@@ -164,6 +214,7 @@ ASKS: Mapping[str, Callable[[Question], PageAnswer]] = {
     "derive": _derive,
     "explain": _explain,
     "prove": _prove,
+    "settle": _settle,
     "recipe": _recipe,
     "read": _read,
 }

@@ -11,10 +11,11 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise, product
 
+from scaling_algebra.counting.graded import Bounds, FormAlgebra
 from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.dynamics.quantities import Quantity, quantities, quantity
 from scaling_algebra.dynamics.run import RunContext
-from scaling_algebra.formulas.graded import Bounds, FormAlgebra, FormTrajectory, size_of
+from scaling_algebra.formulas.graded import FormTrajectory, size_of
 from scaling_algebra.formulas.search import UpperBounds
 from scaling_algebra.linear.clauses import Clause
 from scaling_algebra.linear.linear import Linear, Sense

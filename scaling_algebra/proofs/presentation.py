@@ -20,7 +20,7 @@ VERDICTS = {
 def proof(p: Proof) -> Document:
     """The statement proved, and the desiderata behind it."""
     within = typeset(f"(O(1) at t = 0 .. {p.steps[0]}, Theta(1) by t = {p.steps[1]})")
-    verdict = Text(f"proof: {p.outcome.verdict} {within.plain}", f"proof: {p.outcome.verdict} {within.rich}")
+    verdict = Text(f"proof: {p.verdict} {within.plain}", f"proof: {p.verdict} {within.rich}")
     blocks: list[Block] = [Heading(verdict, 2), Lines.of(literal(p.about), listed=True)]
     if (left := p.open_later) is not None:
         holds = "not shown for every demand" if left else "every demand holds"

@@ -29,7 +29,7 @@ from scaling_algebra.linear.refine import refine
 from scaling_algebra.solver.demands import NotFound, provable
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION, Configuration, Where
-from scaling_algebra.spec.desiderata import Demand, Structure, horizon, interventions
+from scaling_algebra.spec.desiderata import Demand, Structure, horizon, interventions, number
 from scaling_algebra.spec.given import NOTHING, Given, unknown
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.optimizers import OPTIMIZERS, Trained
@@ -97,7 +97,8 @@ class Proof(Rendered):
 
     Attributes:
         configuration: what was asked.
-        attempts: structures in the order of their interventions, up to the first that is not impossible.
+        attempts: structures in the order of their interventions, up to the first that is not impossible; and where one
+            point meets the demands there, the others with as few interventions.
     """
 
     configuration: Configuration
@@ -111,8 +112,16 @@ class Proof(Rendered):
 
     @property
     def outcome(self) -> Outcome:
-        """The last attempt: the one that decides."""
-        return self.attempts[-1]
+        """The first attempt that is not impossible, else the last."""
+        return next((a for a in self.attempts if a.verdict is not Uniqueness.IMPOSSIBLE), self.attempts[-1])
+
+    @property
+    def verdict(self) -> Uniqueness:
+        """What all attempts say together."""
+        left = [a.verdict for a in self.attempts if a.verdict is not Uniqueness.IMPOSSIBLE]
+        if len(left) > 1:
+            return Uniqueness.UNDECIDED if Uniqueness.UNDECIDED in left else Uniqueness.SEVERAL
+        return self.outcome.verdict
 
     @cached_property
     def open_later(self) -> tuple[str, ...] | None:
@@ -131,11 +140,14 @@ class Proof(Rendered):
 
         False also if none does; None if undecided.
         """
-        return None if self.outcome.verdict is Uniqueness.UNDECIDED else self.outcome.verdict is Uniqueness.UNIQUE
+        return None if self.verdict is Uniqueness.UNDECIDED else self.verdict is Uniqueness.UNIQUE
 
     def agrees(self, scaling: Scaling) -> bool:
-        """Is this the parameterization that was proved to be the only one?"""
-        return self.unique is True and scaling.point(self.configuration.ray) == self.outcome.points[0]
+        """Is this the parameterization that was proved to be the only one with its interventions?"""
+        return (
+            self.outcome.verdict is Uniqueness.UNIQUE
+            and scaling.point(self.configuration.ray) == self.outcome.points[0]
+        )
 
     @property
     def about(self) -> str:
@@ -172,7 +184,7 @@ class Proof(Rendered):
         left = self.open_later
         return {
             "about": self.about,
-            "verdict": self.outcome.verdict,
+            "verdict": self.verdict,
             "steps": {"O(1)": self.steps[0], "Theta(1)": self.steps[1]},
             "every_step": None if left is None else {"holds": not left, "open": list(left)},
             "attempts": [
@@ -270,14 +282,19 @@ class Prover:
         return self.system(parameterization, structure).decide()
 
     def attempts(self, parameterization: Parameterization, base: Structure) -> list[Outcome]:
-        """Structures with the fewest interventions first, up to the first that is not impossible."""
-        outcomes, base = [], self.given.structure(base)
-        for structure in self.given.allowed(
-            interventions(self.network, base) if parameterization.structural else [base]
-        ):
-            outcomes.append(self.decide(parameterization, structure))
-            if outcomes[-1].verdict is not Uniqueness.IMPOSSIBLE:
+        """Structures with the fewest interventions first, up to the first that is not impossible; where one point meets
+        the demands there, the others with as few interventions, too."""
+        outcomes, few, base = list[Outcome](), None, self.given.structure(base)
+        options = interventions(self.network, base) if parameterization.structural else [base]
+        for structure in self.given.allowed(options):
+            many = number(self.network, structure)
+            if few is not None and many > few:
                 break
+            outcomes.append(self.decide(parameterization, structure))
+            if outcomes[-1].verdict in (Uniqueness.SEVERAL, Uniqueness.UNDECIDED):
+                break
+            if outcomes[-1].verdict is Uniqueness.UNIQUE:
+                few = many
         return outcomes
 
 

@@ -26,7 +26,7 @@ def scripts_of(proof: Proof) -> str:
 def script(clauses: Sequence[Clause], claim: str, reading: Sequence[str]) -> str:
     """One system: logic QF_LRA, one named assertion for each clause."""
     names = sorted({name for clause in clauses for atom in clause.atoms for name, _ in atom.counts})
-    lines = [f"; {line}" for line in (claim, *reading)]
+    lines = [f"; {line}" for line in (claim, *reading, "an assertion is named by its number and its demand")]
     lines += ["(set-option :produce-unsat-cores true)", "(set-logic QF_LRA)"]
     lines += [f"(declare-const {_symbol(name)} Real)" for name in names]
     for number, clause in enumerate(clauses, 1):

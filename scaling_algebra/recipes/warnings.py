@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.solver.derivation import TIES, Derivation, derive
 from scaling_algebra.spec.axes import Ray, about
+from scaling_algebra.spec.networks.language import TRACED, Function
 
 from .settings import Setting
 from .sizes import Way
@@ -59,7 +60,9 @@ def warnings(
     zero = tensors.get("router", {}).get("init_std")
     if zero is not None and zero.rule is None and target.get("K", 0) < target.get("M", 0):
         yield TIES
-    if "alpha" in multipliers:
+    networks = [d.network for d in derivations]
+    held = any(isinstance(s, Function) and s.held for network in networks for s in network.statements)
+    if "alpha" in multipliers and held and TRACED not in {network.name for network in networks}:  # whose gate is read
         yield (
             "multipliers are for gates that are Theta(1): a softmax that is renormalised over the active experts "
             "brings 1/K itself, one that is not brings 1/M"

@@ -84,7 +84,8 @@ class NotFound(Infeasible):
         asked = self.configuration
         missing = f"{asked.parameterization.title} for {asked.optimizer.name} on {asked.ray}"
         missing += f" with {asked.given}" if asked.given else ""
-        return f"found no {missing} ({how}): {self.failure}"
+        miss = "muP's numbers miss " if self.failure.startswith("MSSP") and not asked.given else ""
+        return f"found no {missing} ({how}): {miss}{self.failure}"
 
 
 def provable(network: Network, ray: Ray, optimizer: Trained) -> str:

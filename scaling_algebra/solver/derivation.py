@@ -21,7 +21,7 @@ from scaling_algebra.errors import UsageError, named, unknown_name
 from scaling_algebra.spec.assumptions import ASSUMPTIONS
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION, Configuration, Where
-from scaling_algebra.spec.desiderata import Structure
+from scaling_algebra.spec.desiderata import NONE, Structure
 from scaling_algebra.spec.gauges import GAUGES, OWN
 from scaling_algebra.spec.given import SETTINGS, unknown
 from scaling_algebra.spec.level import Level, recorded
@@ -106,7 +106,10 @@ class Derivation(Rendered):
         if self.chosen is None:
             return ()
         as_few = (f"as few: {x}" for x in self.others)
-        return f"chosen: {self.chosen}", *as_few, *(f"rejected: {tried}: {why}" for tried, why in self.rejected)
+        tried = [f"rejected: {x}: {why}" for x, why in self.rejected]
+        if not self.configuration.given:  # MSSP demands what muP does, and more
+            tried = [x.replace(f"{NONE}: MSSP", f"{NONE} (muP's numbers): MSSP") for x in tried]
+        return f"chosen: {self.chosen}", *as_few, *tried
 
     @property
     def ray(self) -> Ray:

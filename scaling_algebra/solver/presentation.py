@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from scaling_algebra.documents import document_of
 from scaling_algebra.documents.blocks import (
@@ -16,9 +16,10 @@ from scaling_algebra.documents.blocks import (
     Marked,
     Piece,
     Size,
+    Text,
     literal,
 )
-from scaling_algebra.documents.notation import plain, typeset
+from scaling_algebra.documents.notation import plain, rich, typeset
 from scaling_algebra.dynamics.answers import Answer
 from scaling_algebra.spec.assumptions import ASSUMPTIONS, listed
 from scaling_algebra.spec.axes import FIXED, about
@@ -86,7 +87,7 @@ def table(ds: Sequence[Derivation], exponents: bool = False) -> Grid:
             row += ["zero" if b is None else b, c, *([e] if eps else [])]
         cells = _cells(first, role)
         row += [cells[name] for name in header if name in cells]
-        row += [typeset(", ".join(_changes(first, other, role))) for other in others]
+        row += [Text(*(", ".join(_changes(first, other, role, show)) for show in (plain, rich))) for other in others]
         rows.append(row)
     return Grid.of((*header, *(d.configuration.parameterization.title for d in others)), rows)
 
@@ -108,11 +109,11 @@ def _cells(d: Derivation, role: str) -> dict[str, Piece | None]:
     return {"multiplier": t.multiplier, "init std": std, "lr": rate, "eps": eps, "tied": tied}
 
 
-def _changes(first: Derivation, other: Derivation, role: str) -> list[str]:
+def _changes(first: Derivation, other: Derivation, role: str, show: Callable[[Piece | None], str] = plain) -> list[str]:
     """The difference of one parameterization from another in a tensor: ``init std 0``, ``tied``."""
     one, two = _cells(first, role), _cells(other, role)
     changed = [name for name in two if two[name] != one[name]]
-    return [f"{name} {plain(two[name])}" if name != "tied" else plain(two[name]) or "not tied" for name in changed]
+    return [f"{name} {show(two[name])}" if name != "tied" else show(two[name]) or "not tied" for name in changed]
 
 
 def _multipliers(ds: Sequence[Derivation], reasons: bool = False) -> list[Block]:

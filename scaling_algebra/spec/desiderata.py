@@ -21,6 +21,7 @@ from scaling_algebra.spec.scaling import Point
 
 Kind = Literal["theta", "bounded", "balanced", "scale"]
 
+NONE = "no intervention"
 HORIZON = 2
 """Updates after which every demand must hold: with a zero readout the hidden tensors first move at t = 2."""
 
@@ -84,7 +85,7 @@ class Structure:
     def __str__(self) -> str:
         parts = [f"zero {r}" for r in sorted(self.zero - self.readouts)] + [f"tied {r}" for r in sorted(self.tied)]
         parts += [f"{s} free before aggregation" for s in sorted(self.exempt)]
-        return ", ".join(parts) or "no intervention"
+        return ", ".join(parts) or NONE
 
 
 def mup_demands(network: Network, structure: Structure) -> list[Demand]:
@@ -292,6 +293,11 @@ def options(network: Network) -> list[Intervention]:
     sums = {role: e.out for e in experts(network) for role in e.tensors}
     tied = (role for role, tensor in network.tensors.items() if tensor.experts and role not in network.frozen)
     return [*found, *(Intervention("tied", frozenset({role}), sums.get(role, "")) for role in tied)]
+
+
+def number(network: Network, structure: Structure) -> int:
+    """The number of interventions in a structure."""
+    return sum(x.on(structure) == structure for x in options(network))
 
 
 def interventions(network: Network, base: Structure) -> list[Structure]:

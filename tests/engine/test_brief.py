@@ -85,3 +85,10 @@ def test_the_table_alone(form, begins, tmp_path):
     alone, whole = run(*ADAM, "--format", form, "--table-only").output, run(*ADAM, "--format", form).output
     assert alone.startswith(begins) and "because" in whole and "because" not in alone
     assert "rejected" in whole and len(alone) < len(whole) / 4
+
+
+def test_what_mssp_changes_is_set_and_two_tables_are_told_apart():
+    cells = run("--regime", "II", "--table-only", "--format", "markdown").output
+    assert "| init std $M^{1/2}$ |" in cells and "| init std $0$ " in cells and not cells.startswith("#")
+    given = run("--regime", "II", "--table-only", "--format", "markdown", "--given", "router.init=N^-1/2").output
+    assert [x.split(",")[0] for x in given.splitlines() if x.startswith("#")] == ["# muP", "# MSSP"]

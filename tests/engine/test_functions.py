@@ -20,6 +20,7 @@ from scaling_algebra.spec.entries import registry
 from scaling_algebra.spec.networks.files import from_toml
 from scaling_algebra.spec.networks.functions import FUNCTIONS, FunctionKind
 from scaling_algebra.spec.optimizers import optimizer
+from scaling_algebra.verify.networks import reading
 from scaling_algebra.verify.networks.reading import entrywise
 from scaling_algebra.verify.tracing.entries import seen
 
@@ -46,13 +47,28 @@ def test_hermite_coefficients_are_those_of_the_class(name):
     assert {p for p in wanted if p < 4} <= seen, (name, found)
 
 
+def test_a_function_that_torch_lacks_is_defined_in_one_place(tmp_path, monkeypatch):
+    """Without its definition nothing is trained, and one line says where it belongs."""
+    kind = FunctionKind("squareplus", "squareplus", "", powers=frozenset({0, 1, 2}), positive=True, rising=True)
+    monkeypatch.setitem(FUNCTIONS, "squareplus", kind)
+    text = 'axes = { a = "N", b = "N", x = "D" }\nequations = """h[a] = W[a,x] data[x]\nf = V[a] squareplus(h[a])"""'
+    (tmp_path / "own.toml").write_text(text, encoding="utf-8")
+    asked = ["--network", str(tmp_path / "own.toml"), "--ray", "N=1", "--optimizer", "sgd", "--sizes", "8,12,18"]
+    told = scalecalc("verify", *asked, "--seeds", "4")
+    assert told.exit_code == 2 and "torch has no function 'squareplus'" in told.stderr and told.stderr.count("\n") == 1
+    monkeypatch.setitem(reading.OWN, "squareplus", lambda x: (x + (x * x + 4).sqrt()) / 2)
+    assert not contradicted(kind) and contradicted(replace(kind, powers=frozenset({1}))) == {"powers"}
+    assert " exponents agree" in scalecalc("verify", *asked, "--seeds", "4").stdout
+
+
 READ = ("powers", "bounded", "homogeneous", "positive", "rising", "signed")
 
 
 def contradicted(kind):
     """The keys of a table of ``functions.toml`` that the values of torch contradict."""
-    f = getattr(torch.nn.functional, kind.torch, None) or getattr(torch, kind.torch, None)
-    if not callable(f):
+    try:
+        f = entrywise(kind)
+    except UsageError:
         return {"torch"}
     if kind.kind in ("norm", "noise"):
         wrong = {key for key in READ[1:] if getattr(kind, key)}

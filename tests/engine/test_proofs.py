@@ -17,11 +17,11 @@ from scaling_algebra.errors import Inconclusive
 from scaling_algebra.formulas.graded import FormTrajectory, form_algebra, size_of
 from scaling_algebra.linear import refine
 from scaling_algebra.proofs.clauses import RayFacts
-from scaling_algebra.proofs.prover import Prover, System, prove
+from scaling_algebra.proofs.prover import Prover, System, Uniqueness, prove
 from scaling_algebra.proofs.smtlib import script, scripts_of
 from scaling_algebra.solver.demands import first_power, provable
 from scaling_algebra.spec.axes import REGIMES, regime
-from scaling_algebra.spec.desiderata import Structure, interventions
+from scaling_algebra.spec.desiderata import Structure, interventions, number
 from scaling_algebra.spec.networks.library import ARCHITECTURES, MOE_BLOCK
 from scaling_algebra.spec.optimizers import OPTIMIZERS, optimizer
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
@@ -145,7 +145,9 @@ def mssp_is_unique(name, rule):
     """With the fewest interventions; with less, none exists."""
     proof = proved(name, rule, "mssp")
     assert proof.unique is True and str(proof.outcome.structure) == STRUCTURES[name]
-    assert all(a.verdict == "impossible" and a.core for a in proof.attempts[:-1])
+    assert all(a.verdict == "impossible" and a.core for a in proof.attempts if a is not proof.outcome)
+    few = [s for s in interventions(MOE_BLOCK, ZERO_READOUT) if number(MOE_BLOCK, s) <= (2 if name == "III" else 1)]
+    assert [a.structure for a in proof.attempts] == few
     assert proof.agrees(derive(name, rule, "mssp").scaling)
     assert second_opinion(scripts_of(proof)) == ["unsat"] * len(proof.attempts)
 
@@ -154,6 +156,16 @@ def mssp_is_unique(name, rule):
 def test_result_2_mssp_is_unique_with_the_fewest_interventions(name, rule):
     """MSSP paper, Result 2: zero router in I, one exception in II, shared experts in III."""
     mssp_is_unique(name, rule)
+
+
+def test_two_structures_with_as_few_interventions_are_not_one():
+    proof = proved("II", "sgd", "mssp")
+    assert (proof.verdict, proof.unique) == ("unique", True)
+    right = next(a for a in proof.attempts if a is proof.outcome)
+    for verdict, unique in (("unique", False), ("undecided", None)):
+        more = replace(proof, attempts=(*proof.attempts, replace(right, verdict=Uniqueness(verdict))))
+        assert (more.verdict, more.unique) == ("several" if verdict == "unique" else verdict, unique)
+        assert more.agrees(derive("II", "sgd", "mssp").scaling)
 
 
 def which_interventions(name):

@@ -202,6 +202,8 @@ BOUNDED = {"tanh", "sigmoid", "silu", "gelu", "relu", "topk_sigmoid"}
 """What is nonlinear in an argument beyond its slope: smaller steps would hide that."""
 SHARES = {"softmax", "topk_softmax"}
 """What one entry wins at finite n where arguments spread by a few units."""
+ROUNDED = 1e-13
+"""Of what should be zero: no rate is made for it."""
 PROBES = 33
 """Replicas of the run that finds the constants of learning rates."""
 
@@ -226,7 +228,7 @@ def paces(case: TrainingCase, zero: tuple[str, ...]) -> tuple[dict[str, float], 
             run.step()
         made = {name: x.square().mean().sqrt().item() for name, x in run.quantities()}
         for name, out in uses.items():
-            if moved := made[f"{out}.effective"]:
+            if (moved := made[f"{out}.effective"]) > ROUNDED:
                 rates.setdefault(name, min(max(made[f"{out}.init"], 0.4), 1.0) / moved)
     return rates, gradients
 

@@ -113,6 +113,21 @@ def test_a_ray_is_that_of_the_command_line(page):
     assert copy(page, "json") == printed(question, "json")
 
 
+def test_what_is_not_found_is_proved_as_on_the_command_line(page):
+    ask(page, {"ask": "derive", "ray": "N=1,N_e=1/4,M=1/4", "optimizer": "sgd", "parameterization": "mup"})
+    page.until("document.querySelector('#error').textContent.includes('(proved: none exists)')", 120)
+
+
+def test_an_old_answer_is_grey_until_the_new_one_is_there(page):
+    ask(page, {"ask": "derive", "regime": "II", "optimizer": "sgd", "parameterization": "mup"})
+    opacity = "['answer-title', 'document', 'tools'].map(x => getComputedStyle(document.getElementById(x)).opacity)"
+    page.run("location.hash = 'grow=ray&ray=N=1,N_e=1/5,M=6/5'")
+    page.until("document.querySelector('#answer').dataset.state === 'busy'")
+    page.until(f"String({opacity}) === '0.45,0.45,0.45'")
+    page.until("document.querySelector('#answer').dataset.state === 'shown'", RAY)
+    page.until(f"String({opacity}) === '1,1,1'")
+
+
 def test_the_point_moves_by_keys_and_the_link_follows(page):
     ask(page, {"ask": "derive", "ray": "N=1,N_e=1/2,M=3/2", "optimizer": "sgd", "parameterization": "mup"})
     page.until("document.querySelector('#handle')")
@@ -176,11 +191,16 @@ def test_a_link_with_unknown_words_says_so(page):
     for link, said in (
         ("grow=II&optimizer=adamm", "no optimizer named 'adamm'; did you mean 'adam"),
         ("grow=II&optimzer=adam", "did you mean 'optimizer'"),
-        ("grow=IV", "no regime named 'IV'"),
+        ("grow=IV&optimizer=adamm", "no regime named 'IV'"),
+        ("grow=IV&optimizer=adamm", "no optimizer named 'adamm'"),
+        ("grow=II&ray=N%3D1", "give either a regime"),
+        ("grow=II&lr=0.1", "lr beside a regime"),
+        ("grow=II&optimizer=sgd&optimizer=adam", "two optimizers"),
     ):
         page.run(f"document.querySelector('#answer').dataset.state = ''; location.hash = '{link}'")
         page.until("document.querySelector('#answer').dataset.state === 'error'", RAY)
         assert said in page.run("document.querySelector('#error').textContent")
+        assert "grow=IV" not in link or "grow=IV" in page.run("location.hash")
     page.run("location.hash = 'ray=N%3D1&optimizer=sgd&parameterization=mup&architecture=mlp'")
     page.until("document.body.dataset.mode === 'ray' && location.hash.includes('grow=ray')", RAY)
     question = {

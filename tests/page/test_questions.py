@@ -97,6 +97,10 @@ def test_a_network_is_read():
         ({"ask": "derive", "ray": "N=x"}, "the rate of N is 'x'"),
         ({"ask": "derive", "regime": "I", "optimizer": "adm"}, "did you mean 'adam'"),
         ({"ask": "recipe", "base": "N=64", "target": "N"}, "target"),
+        ({"ask": "recipe", "base": "N=64", "target": "N=128", "ray": "N=1"}, "ray beside sizes"),
+        ({"ask": "derive", "regime": "I", "base": "N=64"}, "base beside a regime or a ray"),
+        ({"ask": "derive", "regime": "IV", "optimizer": "adm"}, "no regime named 'IV'; did you mean 'I'? known: I, II"),
+        ({"ask": "derive", "regime": "IV", "optimizer": "adm"}, "; no optimizer named 'adm'; did you mean 'adam'?"),
         ({"ask": "derive", "regime": "I", "as": "pdf"}, "no format named 'pdf'"),
     ],
 )
@@ -128,6 +132,17 @@ def test_an_answer_names_no_option_of_the_command_line():
 def test_what_a_search_does_not_find_may_be_proved():
     found = answered({"ask": "derive", "ray": "N=1,N_e=1/4,M=1/4", "optimizer": "sgd", "parameterization": "mup"})
     assert found["missing"] and found["error"].startswith("found no muP") and "a cell without" in found["place"]
+
+
+def test_the_page_proves_what_the_command_line_does():
+    """The same line; the page's lacks the option of a clause."""
+    question = {"ask": "settle", "ray": "N=1,N_e=1/2,M=3/2", "optimizer": "sgd", "parameterization": "mssp"}
+    line = answered(question)["error"]
+    assert "(proved: none exists): muP's numbers miss MSSP-3 forward: h3.A1 of the aggregate is Theta(1)" in line
+    asked = shlex.split(copied({**question, "ask": "derive"}, "command"))[1:]
+    assert scalecalc(*asked).stderr == f"scalecalc: {line}\n".replace(
+        "exists)", "exists; derive --prove names the conflict)"
+    )
 
 
 def test_deriving_explaining_and_recipes_need_neither_sympy_nor_z3():

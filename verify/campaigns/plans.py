@@ -132,14 +132,14 @@ class Job:
         self, store: Store, claims: Sequence[Claim] = (), interrupted: bool = False, required: Fraction = REQUIRED
     ) -> Report:
         """The measurement of the run that a store holds, judged."""
-        signals, powers = self.signals(claims), None
-        if bounded(self.configuration.network):
-            look = signals.derivation.analysis()
+        signals = self.signals(claims)
+        look = signals.derivation.analysis()
 
-            def powers(name: str, t: int) -> Sequence[tuple[Fraction, bool]]:
-                with look.meter.within(EACH):
-                    return look.powers(name, t)
+        def briefly(name: str, t: int) -> Sequence[tuple[Fraction, bool]]:
+            with look.meter.within(EACH):
+                return look.powers(name, t)
 
+        powers = briefly if bounded(self.configuration.network) else look.powers
         return judge(self.measured(store, interrupted), signals, claims, required, powers)
 
     def as_json(self) -> dict[str, Any]:

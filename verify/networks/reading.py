@@ -30,6 +30,8 @@ from .replicas import DTYPE, Draw, fill, sample
 from .scales import DECAY, constants, every_size
 from .steppers import Fold, Group, assembled, group
 
+OWN: dict[str, Callable[[Tensor], Tensor]] = {}
+"""Functions of one tensor that torch lacks, by the name in ``functions.toml``: ``"squareplus": lambda x: ...``."""
 SELECTED = 0.5
 """Share of the entries that a top-K selection takes."""
 
@@ -61,8 +63,15 @@ def applied(function: Function, letters: str, x: Tensor) -> Tensor:
 
 
 def entrywise(kind: FunctionKind) -> Callable[[Tensor], Tensor]:
-    """The function of torch that an entrywise one is, by its name there."""
-    found: Callable[[Tensor], Tensor] = getattr(functional, kind.torch, None) or getattr(torch, kind.torch)
+    """The function that an entrywise one is: of ``OWN``, of ``torch.nn.functional`` or of torch, by its name there.
+
+    Raises:
+        UsageError: there is none.
+    """
+    found: Callable[[Tensor], Tensor] | None = OWN.get(kind.torch)
+    if (found := found or getattr(functional, kind.torch, getattr(torch, kind.torch, None))) is None:
+        where = "define it in OWN, verify/networks/reading.py"
+        raise UsageError(f"{kind.name}: torch has no function {kind.torch!r}, which it is in functions.toml; {where}")
     return found
 
 
@@ -87,6 +96,9 @@ class TorchNetwork(nn.Module):
 
     def __init__(self, network: Network, draw: Draw, scaling: Scaling, dtype: torch.dtype = DTYPE) -> None:
         super().__init__()
+        for s in network.statements:
+            if isinstance(s, Function) and s.kind.kind == "entrywise":
+                entrywise(s.kind)  # fail before the long part
         self.active = draw.dims.get("K", draw.dims.get("M", 0))
         routed = self.active != draw.dims.get("M", 0)
         network = averaged(network) if routed else network

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from scaling_algebra.errors import UsageError, foreign, shown
 from scaling_algebra.spec.axes import AXES
 from scaling_algebra.spec.networks.files import from_toml
-from scaling_algebra.spec.networks.language import Network
+from scaling_algebra.spec.networks.language import TRACED, Network
 from scaling_algebra.waiting import each
 
 from . import layout, routing, rules  # noqa: F401 - fill the table
@@ -213,7 +213,7 @@ def doubled(sizes: Mapping[str, int], axis: str) -> dict[str, int]:
     return {x: n * (2 if x == axis or (axis == "M" and x == "K") else 1) for x, n in sizes.items()}
 
 
-def traced(build: Build, base: Mapping[str, int] | None = None, name: str = "traced") -> Traced:
+def traced(build: Build, base: Mapping[str, int] | None = None, name: str = TRACED) -> Traced:
     """The equations of the module that ``build(sizes)`` returns.
 
     The module runs once at the base and once with every axis doubled that ``build`` asks for, in float64 on the CPU.

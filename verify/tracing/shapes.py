@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.networks.files import as_toml
 from scaling_algebra.spec.networks.grammar import network
-from scaling_algebra.spec.networks.language import Network
+from scaling_algebra.spec.networks.language import TRACED, Network
 
 from .gradients import FROZEN
 from .graph import NUMBER, Scaled, Sizes, Unreadable
@@ -283,7 +283,7 @@ def along(reading: Traced, growing: Collection[str]) -> Traced:
     return replace(reading, notes=notes)
 
 
-def by_shape(build: Build, base: Mapping[str, int] | None, why: str, name: str = "traced") -> Traced:
+def by_shape(build: Build, base: Mapping[str, int] | None, why: str, name: str = TRACED) -> Traced:
     """The shapes of a module's parameters as a network; ``why`` says what stands in the way of equations."""
     asked = Asked(base or {})
     called(build, asked)

@@ -79,11 +79,13 @@ function arrange() {
   number();
 }
 
+/** Fields that the growth leaves no place for. */
+const unused = () => (mode === "sizes" ? ["ray"] : choices.regimes[mode] ? ["ray", ...SIZES] : SIZES);
+
 function question() {
   const query = { ask: mode === "sizes" ? "recipe" : "derive" };
   if (choices.regimes[mode]) query.regime = mode;
-  const unused = mode === "sizes" ? ["ray"] : query.regime ? ["ray", ...SIZES] : SIZES;
-  for (const name of FIELDS.filter((x) => x !== "network" && !unused.includes(x))) {
+  for (const name of FIELDS.filter((x) => x !== "network" && !unused().includes(x))) {
     if ($(name).value.trim()) query[name] = $(name).value.trim();
   }
   if (query.architecture === OWN) {
@@ -97,7 +99,7 @@ function question() {
 
 function link() {
   const { ask, regime, ...rest } = question();
-  const words = new URLSearchParams({ grow: mode, ...rest });
+  const words = new URLSearchParams({ grow: strange.regime ?? mode, ...rest });
   if (rest.network) words.set("architecture", OWN);
   if ($("what").dataset.query) words.set("why", $("what").dataset.query);
   history.replaceState(null, "", `#${words}`);
@@ -111,8 +113,13 @@ function follow() {
   const grow = words.get("grow") ?? words.get("regime") ?? told;
   if (MODES.includes(grow)) mode = grow;
   else strange.regime = grow;
-  for (const [name, value] of words) if (!["grow", "regime", "why", ...FIELDS].includes(name)) strange[name] = value;
-  for (const name of FIELDS) {
+  if (words.has("grow") && words.has("regime")) strange.regime ??= words.get("regime");
+  const fields = FIELDS.filter((x) => !unused().includes(x));
+  for (const name of words.keys()) {
+    const values = words.getAll(name);
+    if (values.length > 1 || !["grow", "regime", "why", ...fields].includes(name)) strange[name] = values.join(", ");
+  }
+  for (const name of fields) {
     if (name === "network" && !words.has(name)) continue;
     const usual = $(name).tagName === "SELECT" ? (page.first[name] ?? "") : "";
     choose(name, words.get(name) ?? usual);
@@ -127,6 +134,7 @@ const map = new RayMap(
   (ray, done) => {
     mode = "ray";
     $("ray").value = ray;
+    $("answer").dataset.state = "busy";
     if (!done) return;
     $("status").textContent = ray;
     arrange();
@@ -226,23 +234,16 @@ $("busy").querySelector("button").addEventListener("click", () => {
   $("status").textContent = "cancelled";
   $("answer").dataset.state = "cancelled";
   $("more").dataset.state = "cancelled";
-  stale(false);
 });
-
-function stale(old) {
-  for (const id of ["document", "place"]) $(id).classList.toggle("stale", old);
-}
 
 async function answer() {
   const query = question();
   delete $("what").dataset.query;
   link();
   $("answer").dataset.state = "busy";
-  stale(true);
-  if (engine.flying?.question.ask === "prove") engine.cancel(); // nobody waits for it any more
+  if (["prove", "settle"].includes(engine.flying?.question.ask)) engine.cancel(); // nobody waits for it any more
   const reply = await wait(query, query.ask === "recipe" ? "carrying the values over" : "deriving");
   if (!reply) return;
-  stale(false);
   shown = reply.error && !reply.missing ? null : query;
   $("more").hidden = true;
   $("error").hidden = !reply.error;
@@ -264,6 +265,13 @@ async function answer() {
   $("answer").dataset.key = key(query);
   $("answer").dataset.state = reply.error ? "error" : "shown";
   performance.mark("answered");
+  if (reply.missing) settle(query);
+}
+
+/** What a search did not find is proved not to exist, if it is: as on the command line, below the map at once. */
+async function settle(query) {
+  const reply = await wait({ ...query, ask: "settle" }, "proving that there is none");
+  if (reply?.error) $("error").textContent = $("status").textContent = reply.error;
 }
 
 /** A document into a place: its title into a heading that is there, what only some want to read folded. */
@@ -319,6 +327,7 @@ function numbers(query) {
 
 /** A second question about what is shown: its answer goes into a panel below. */
 async function further(query, text) {
+  if ($("answer").dataset.state === "busy") return null; // it is about what is replaced
   $("more").dataset.state = "busy";
   const reply = await wait(query, text);
   if (!reply) return null;

@@ -23,6 +23,8 @@ from .multipliers import SHARE, Scales, gauges, tensor_of
 Mode = Literal["init", "update"]
 """Part of a tensor: its initial value W_0, or W_t - W_0."""
 
+TRACED = "traced"
+"""The name of a network that is read off a module."""
 DATA = "data"
 """The name of the input. Its entries are Theta(1) and do not train, as those of every constant."""
 

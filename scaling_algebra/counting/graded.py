@@ -1,0 +1,191 @@
+"""Signals at every parameter point at once: split by how often each unknown enters (the grade).
+
+All monomials of one grade move together when the parameters change, so pruning among them is as certain as at one
+point, and what remains is the complete max-plus form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from scaling_algebra.spec.axes import Ray
+from scaling_algebra.spec.powers import Form
+
+from .algebra import Algebra
+from .kernels import Exhausted
+from .signals import Scalar, Signal
+
+_FIELD = 12
+"""Bits of one count in a grade; counts stay far below 2**11."""
+_INNER = 1 << 400
+"""Packed sizes are ``grade * _INNER + size``, with |size| far below _INNER / 2."""
+_GAP = Fraction(1, 2)
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Bounds on the size of a quantity at every parameter point.
+
+    Law: max of ``lower`` <= size <= max of ``upper``. Forms in both are exact. Without any ``upper`` the quantity is
+    exactly zero.
+    """
+
+    lower: tuple[Form, ...]
+    upper: tuple[Form, ...]
+
+
+Sizes = dict[int, tuple[int | None, int]]
+"""Of each grade the packed size that its kernels show, if any, and an upper bound."""
+
+
+class Graded(Signal):
+    """A signal split by grade; ``terms`` and ``tail`` of the base class are unused."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self, letters: str, parts: dict[int, Signal], leaf: str | None = None) -> None:
+        super().__init__(letters, {}, leaf=leaf)
+        self.parts = parts
+
+    @property
+    def zero(self) -> bool:
+        return all(s.zero for s in self.parts.values())
+
+    def again(self) -> Signal:
+        copy = Graded(self.letters, self.parts, self.leaf)
+        copy.name = self.name
+        return copy
+
+
+class FormAlgebra(Algebra):
+    """The algebra of graded signals: every operation acts on the grades apart.
+
+    Args:
+        names: the unknowns; a factor n^-x of an unknown x counts once.
+        tracked, centred: see ``Algebra``.
+        most: grades that a product may have.
+    """
+
+    def __init__(
+        self,
+        ray: Ray,
+        letters: Mapping[str, str],
+        names: Sequence[str],
+        tracked: str = "",
+        most: int | None = None,
+        centred: frozenset[str] = frozenset(),
+    ) -> None:
+        super().__init__(ray, letters, (), _GAP, tracked, centred)
+        self.names, self.most = tuple(names), most
+
+    def pack(self, value: Fraction, axes: Mapping[str, Fraction | int], unknowns: Mapping[str, int]) -> int:
+        inner = super().pack(value, axes, {})
+        return inner + _INNER * sum(-n << _FIELD * self.names.index(name) for name, n in unknowns.items())
+
+    def tensor(self, name: str, letters: str, exponent: int, indices: str | None = None) -> Signal:
+        grade, inner = split(exponent)
+        s = super().tensor(name, letters, inner, indices)
+        return Graded(s.letters, {grade: s}, s.leaf)
+
+    def constant(self, letters: str, exponent: int = 0) -> Signal:
+        grade, inner = split(exponent)
+        s = super().constant(letters, inner)
+        return Graded(s.letters, {grade: s})
+
+    def sized(self, letters: str, unknown: str) -> Signal:
+        """A signal of which only the size n^-unknown is known: an upper bound."""
+        grade, inner = split(self.pack(Fraction(0), {}, {unknown: -1}))
+        live = self.live(letters)
+        return Graded(live, {grade: Signal(live, {}, tail=inner)})
+
+    def nothing(self, letters: str) -> Signal:
+        return Graded(self.live(letters), {})
+
+    def marked(self, name: str, letters: str, along: str) -> Signal:
+        s = super().marked(name, letters, along)
+        return Graded(s.letters, {0: s})
+
+    def centred(self, s: Signal, letter: str, ignoring: str = "") -> Signal:
+        if not isinstance(s, Graded):  # inside a product, one grade at a time
+            return Algebra.centred(self, s, letter, ignoring)
+        varying = {g: x for g, x in s.parts.items() if letter not in x.flat}
+        parts = {g: Algebra.centred(self, x, letter, ignoring) for g, x in varying.items()}
+        return Graded(s.letters, parts)
+
+    def uncentred(self, s: Signal) -> Signal:
+        bounds = {
+            g: {c: Signal(x.letters, {}, Algebra.bound(self, x)) for c in x.centred} for g, x in _parts(s).items()
+        }
+        return Graded(s.letters, {g: x.but(centred=bounds[g]) for g, x in _parts(s).items()})
+
+    def restricted(self, s: Signal, letter: str, to: str) -> Signal:
+        parts = {g: Algebra.restricted(self, x, letter, to) for g, x in _parts(s).items()}
+        return Graded(s.letters.replace(letter, to), parts) if letter in s.letters else s
+
+    def scaled(self, s: Signal, *scalars: Scalar) -> Signal:
+        grade, inner = split(sum(x.size for x in scalars))
+        parts = {g + grade: Algebra.scaled(self, x, Scalar("", inner)) for g, x in _parts(s).items()}
+        return Graded(s.letters, parts)
+
+    def add(self, signals: Iterable[Signal]) -> Signal:
+        given = self._aligned(signals)
+        grades: dict[int, list[Signal]] = {}
+        for s in given:
+            for g, x in _parts(s).items():
+                grades.setdefault(g, []).append(x)
+        return Graded(given[0].letters, {g: Algebra.add(self, xs) for g, xs in grades.items()})
+
+    def relabelled(self, s: Signal, old: str, new: str) -> Signal:
+        whole = super().relabelled(s, old, new)
+        parts = {g: Algebra.relabelled(self, x, old, new) for g, x in _parts(s).items()}
+        return Graded(whole.letters, parts, whole.leaf)
+
+    def contract(self, a: Signal, b: Signal, out: str, tag: str = "") -> Signal:
+        out = self.live(out)
+        grades: dict[int, list[Signal]] = {}
+        for ga, x in _parts(a).items():
+            for gb, y in _parts(b).items():
+                grades.setdefault(ga + gb, []).append(Algebra.contract(self, x, y, out, tag))
+                if self.rung.total is not None and self.spent > self.rung.total:
+                    raise Exhausted
+        if self.most is not None and len(grades) > self.most:
+            raise Exhausted
+        return Graded(out, {g: Algebra.add(self, xs) for g, xs in grades.items()})
+
+    def sizes(self, s: Signal) -> Sizes:
+        """The root-mean-square of each grade that is not exactly zero."""
+        sizes = {g: (self.rms(x), self.bound(x)) for g, x in _parts(s).items()}
+        return {g: (low, high) for g, (low, high) in sizes.items() if high is not None}
+
+    def bounds(self, s: Signal) -> Bounds:
+        """Forms of the root-mean-square of a signal."""
+        sizes = self.sizes(s).items()
+        return Bounds(
+            tuple(self.graded(g, low) for g, (low, _) in sizes if low is not None),
+            tuple(self.graded(g, high) for g, (_, high) in sizes),
+        )
+
+    def graded(self, grade: int, packed: int) -> Form:
+        """The form of a size in a grade."""
+        counts = []
+        for name in self.names:
+            low = grade & (1 << _FIELD) - 1
+            low -= low >> _FIELD - 1 << _FIELD
+            grade = grade - low >> _FIELD
+            counts.append((name, -low))
+        return Form(self.form(packed).power, tuple((name, n) for name, n in counts if n))
+
+    def _deterministic(self, s: Signal) -> bool:
+        return all(Algebra._deterministic(self, x) for x in _parts(s).values())
+
+
+def split(packed: int) -> tuple[int, int]:
+    inner = (packed + _INNER // 2) % _INNER - _INNER // 2
+    return (packed - inner) // _INNER, inner
+
+
+def _parts(s: Signal) -> dict[int, Signal]:
+    assert isinstance(s, Graded)
+    return s.parts
