@@ -79,11 +79,15 @@ class Plan(Rendered):
             model: the one of the plan, or one with the same names (sharded, compiled, or a copy).
 
         Raises:
-            UsageError: no std at the base, other names, or experts to tie that are not stored in one tensor.
+            UsageError: no std at the base, other names, a model on meta, or experts to tie that are no stack.
         """
         model = self.model if model is None else model
         stds = {name: group.stds for name, group in self.groups.items()}
         drawn: Any = {} if generator is None else {"generator": generator}  # sharded tensors take none
+        if away := [entry.name for entry, p in self._parameters(model) if p.is_meta]:
+            raise UsageError(
+                f"{away[0]} is on meta, where nothing is drawn; give init_ the model after to_empty(device=...)"
+            )
         with torch.no_grad():
             for entry, whole in self._parameters(model):
                 for part, std in stds[entry.group].items():
