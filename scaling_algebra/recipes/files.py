@@ -45,6 +45,9 @@ def read_start(text: str, label: str) -> Start:
         record = files.toml(content)
     except UsageError as error:
         raise UsageError(f"{path}: {error}; write for example N = 1024") from None
+    if run := [name for name in ("beta1", "beta2", "wd", "warmup") if name in record]:
+        alone = f"recipe --batch FROM:TO --base {run[0]}=NUMBER, without sizes, has it at the target"
+        raise UsageError(f"{path} gives {run[0]}; a model's file has sizes, {', '.join(VALUES)}; {alone}")
     tables = {name: record[name] if isinstance(record[name], dict) else {"all": record[name]} for name in record}
     tuned = {name: {"" if r == "all" else r: x for r, x in tables[name].items()} for name in VALUES if name in record}
     return Start(read_sizes({axis: size for axis, size in record.items() if axis not in VALUES}, label), tuned)
@@ -76,7 +79,13 @@ def config_sizes(path: Path) -> dict[str, int]:
     Raises:
         UsageError: it cannot be read, its family is not known, or a size is missing.
     """
-    return _sizes(read_config(path, ", or sizes with --base and --target"), str(path))
+    record = read_config(path, ", or sizes with --base and --target")
+    heads, keys = (record.get(name) for name in ("num_attention_heads", "num_key_value_heads"))
+    if isinstance(heads, int) and isinstance(keys, int) and (keys < 1 or heads % keys):
+        raise UsageError(
+            f"{path} has {heads} num_attention_heads and {keys} num_key_value_heads; give a divisor of them"
+        )
+    return _sizes(record, str(path))
 
 
 def read_config(path: Path, instead: str = "") -> dict[str, Any]:

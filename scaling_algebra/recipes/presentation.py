@@ -28,10 +28,7 @@ def recipe(r: Recipe) -> Document:
     blocks: list[Block] = [Heading(literal(r.about))]
     if r.way.ray is not None:
         blocks.append(Lines.of(typeset(f"ray: {r.way.ray}" + ("" if r.way.exact else " (nearest)"))))
-    for optimizer, held in r.horizons.items():
-        factors = ", ".join(f"{name} {number(x)}" for name, x in r.run[optimizer].items())
-        line = f"batch and tokens ({held.about}) multiply, within the factors below: {factors}"
-        blocks.append(Lines.of(typeset(line)))
+    blocks += [Lines.of(typeset(line)) for line in r.by_run]
     if r.missing:
         blocks += [Heading("no parameterization on this ray", 2), Lines.of(typeset(r.missing))]
         blocks.append(Lines.of(typeset(f"these are the powers of {r.instead}, with which these signals grow here:")))

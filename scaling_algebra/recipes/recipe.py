@@ -51,6 +51,11 @@ BIAS = "bias"
 """The biases of the Transformer, which its equations have as maps of one constant."""
 GAINS = ("gain", "final_gain", BIAS)
 """Roles of the library that no std is given for; one of another network may be drawn."""
+MEANS = (
+    "K/M changes: powers of M and K hold where the mean over many tokens rules an expert's gradient, those of a batch "
+    "(sde) where noise rules all; where noise rules experts, too, recipe --hold sde --experts has their factors in K/M"
+)
+"""What is mixed where batch and the share of an expert change together."""
 _WORK = 50_000
 """Nodes of matching searches for a signal that grows."""
 
@@ -128,6 +133,23 @@ class Recipe(Rendered):
         """Warnings to read before the numbers are used, a line each."""
         found = warnings(self.way, self.derivations, self.tensors, self.multipliers, self.instead)
         return (*self.notes, *found)
+
+    @property
+    def by_run(self) -> Iterator[str]:
+        """What batch and tokens do, a line each: to the numbers, and to what no group or file of numbers has."""
+        for optimizer, held in self.horizons.items():
+            factors = dict(self.run[optimizer])
+            inside = ", ".join(f"{name} {factors.pop(name):.6g}" for name in ("lr", "eps", "wd") if name in factors)
+            yield f"batch and tokens ({held.about}) multiply, within the numbers: {inside}"
+            found = {name.replace("one_minus_", "1-"): x for name, x in factors.items() if x != 1}
+            left = [f"{name} times {x:.6g}" for name, x in found.items()]
+            most = max((x for name, x in found.items() if name.startswith("1-")), default=1.0)
+            left += [f"which needs betas of {1 - 1 / most:.4g} or more at the base"] if most > 1 else []
+            if left:
+                yield f"in no group and no export, set them yourself: {', '.join(left)}"
+        shares = {Fraction(z.get("K", 1), z.get("M", 1)) for z in (self.way.base, self.way.target)}
+        if len(shares) > 1 and any(x.name == "sde" for held in self.horizons.values() for x in held.held):
+            yield MEANS
 
     @cached_property
     def next_terms(self) -> NextTerms:

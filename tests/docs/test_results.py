@@ -28,7 +28,10 @@ def test_undecided_values_of_random_networks_are_counted():
     counts, part = last["values"], RESULTS.partition("## Random networks")[2].partition("\n## ")[0]
     assert f"`{last['command']}`" in part and not last["refuted"] and "REFUTED" not in counts
     assert f"{counts['AGREES'] + counts['AGREES, zero']:,} certified values" in part
-    assert f"{counts['undecided']} are undecided" in part and f"{counts['settled']} of one network" in part
+    assert (
+        f"{counts['undecided']} are undecided" in part
+        and f"{counts['settled']} of {len(last['settled'])} networks" in part
+    )
     rows = (x.strip("| ").split(" | ") for x in part.splitlines() if x.startswith("| ") and x[-3:-2].isdigit())
     assert {why: int(n) for why, n in rows} == last["undecided"]
 

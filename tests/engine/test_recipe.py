@@ -96,8 +96,30 @@ def test_batch_and_tokens_multiply():
         assert ("eps" in settings) == (role not in ("hidden", "hidden_out"))
         if role in ("hidden", "embedding"):
             assert settings["lr"].factor == pytest.approx(settings["lr"].rule.ratio({"N": 256}, {"N": 1024}) * 2)
+    (numbers, betas, means) = recipe("N=64,N_e=64,M=8,K=2", "N=128,N_e=64,M=32,K=2", batch=(64, 1024)).by_run
+    assert numbers.endswith("within the numbers: lr 4, eps 0.25")
+    assert "recipe --hold sde --experts" in means and "K/M" not in "".join(both.by_run)
+    assert "1-beta1 times 16, 1-beta2 times 16, warmup times 0.0625, which needs betas of 0.9375 or more" in betas
     with pytest.raises(UsageError, match="what batch and tokens do to lion is not known"):
         recipe("N=256", "N=1024", "lion", batch=(1, 2))
+
+
+def test_rows_have_level_multipliers_and_betas_and_no_column_twice(tmp_path):
+    asked = ("--base", "N=64,N_e=64,M=8", "--target", "N=128,N_e=64,M=32", "--optimizer", "adamw", "--batch", "64:128")
+    asked = (*asked, "--architecture", "moe")
+    header, *rows = (line.split(",") for line in run(*asked, "--format", "csv").stdout.splitlines())
+    assert not [x for x in header if x.endswith("_value")] and header.count("lr.factor") == 1
+    found = {row[0]: dict(zip(header, row, strict=True)) for row in rows}
+    assert (found["alpha"]["multiplier.rule"], found["alpha"]["multiplier.factor"]) == ("M^-1", "0.25")
+    assert {x["level"] for x in found.values()} == {"certified"}
+    assert found["router"]["adamw.one_minus_beta1_factor"] == "2.0"
+    assert "plan(model, base, target).export('torchtitan')" in run(*asked, "--format", "torchtitan").output
+    said = run(*asked, "--hold", "all").output
+    assert "lr^2/B (sde) and T*lr^2/B (sde-time) cannot both stay" in said
+    (tmp_path / "t.toml").write_text("N = 64\nbeta1 = 0.9\n")
+    assert "t.toml gives beta1; a model's file has sizes, lr" in run("--base", str(tmp_path / "t.toml")).output
+    odd = config(tmp_path, model_type="llama", num_attention_heads=16, num_key_value_heads=5)
+    assert "16 num_attention_heads and 5 num_key_value_heads" in run("--base", "N=64", "--target-hf", odd).output
 
 
 def test_sides_of_walls_are_kept_exactly():

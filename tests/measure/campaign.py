@@ -282,7 +282,7 @@ def settled(seed: int) -> dict[str, object]:
     begin, found = time.process_time(), {"seed": seed, "engine": digest(ROOMS["derives"])}
     try:
         report = follow(drawn(seed))
-    except (UsageError, Infeasible, EngineTooLong) as reason:
+    except (UsageError, Infeasible, EngineTooLong, torch.linalg.LinAlgError) as reason:
         return {**found, "outcome": type(reason).__name__}
     found |= {"outcome": "trained", "case": str(report.case), "values": report.counts}
     found |= {"refuted": list(report.lines()), "open": [f"{name}@{t}" for name, t in report.open]}

@@ -88,6 +88,27 @@ def test_every_parameter_has_numbers_and_a_group():
     assert model.block.up.std().item() == pytest.approx(p["block.up"].settings["init_std"].target, rel=0.1)
 
 
+def test_what_the_groups_leave_out_is_told():
+    """Weight decay that was not given is zero whatever the optimizer is given; betas follow the batch."""
+    given = {"lr": 3e-3, "eps": 1e-8, "std": 0.02}
+    p = plan(Small, BASE, TARGET, **given, batch=(64, 512), tokens=(2e9, 40e9))
+    text = p.export("torchtitan", dropping=["init", "multiplier"])
+    for told in (str(p), text):
+        assert "weight_decay 0, whatever" in told or "# weight decay is 0, since none was given" in told
+        assert "1-beta1 times 8, 1-beta2 times 8, warmup times 2.5" in told
+    assert {row["one_minus_beta2_factor"] for row in p.as_rows()} == {8.0}
+    assert (
+        json.loads(json.dumps(p.document().record))["parameters"][0]["lr"]["target"]
+        == p.entries[0].settings["lr"].target
+    )
+    with pytest.raises(UsageError, match=r"named 'batchsize'; did you mean 'batch'\? known: fold, optimizer"):
+        plan(Small, BASE, TARGET, batchsize=64)
+    with pytest.raises(UsageError, match=r"tokens\.weight is on meta, where nothing is drawn"):
+        p.init_(Small({"N": 32, "N_e": 16, "M": 8}).to("meta"))
+    whole = plan(Small, BASE, TARGET, **given, decay=0.1)
+    assert "weight_decay 0" not in str(whole) and "one_minus_beta2_factor" not in whole.as_rows()[0]
+
+
 def test_tied_initial_values():
     p = plan(Small, BASE, TARGET, optimizer="adam", parameterization="mssp", std=0.1)
     model = p.init_()

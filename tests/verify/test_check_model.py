@@ -65,6 +65,34 @@ def mixture(how="list", gate=None):
     return build
 
 
+class Few(nn.Module):
+    """K of M experts without a residual branch: every step rests on how many tokens an expert sees."""
+
+    def __init__(self, n, e, m, k):
+        super().__init__()
+        self.tok, self.gate, self.k = nn.Embedding(64, n), nn.Linear(n, m, bias=False), k
+        self.up, self.down = (nn.Parameter(torch.randn(m, *x) * x[1] ** -0.5) for x in ((e, n), (n, e)))
+        self.head = nn.Linear(n, 8, bias=False)
+
+    def forward(self, ids):
+        h = self.tok(ids)
+        top, chosen = self.gate(h).topk(self.k)
+        gates = torch.zeros(*h.shape[:2], self.gate.out_features).scatter(-1, chosen, top.softmax(-1))
+        active = F.relu(torch.einsum("eki,bti->btek", self.up, h))
+        return self.head(torch.einsum("bte,enk,btek->btn", gates, self.down, active))
+
+
+@pytest.mark.parametrize("rules", [{}, {"up": {"lr": Power()}}])
+def test_few_tokens_of_an_expert_refute_nothing_but_a_planted_rate(rules):
+    """A step here has five tokens, whose noise leads where M grows beside K."""
+    build, ends = lambda z: Few(z["N"], z["N_e"], z["M"], z["K"]), ("N=16,N_e=16,M=4,K=2", "N=64,N_e=64,M=16,K=2")
+    report = check_model(build, *ends, seeds=4, rules=rules)
+    assert any(line.startswith("M grows more than K") for line in report.environment["read"])
+    assert ("up.update" in refuted(report), report.exit_code) == ((True, 1) if rules else (False, 3))
+    assert rules or not refuted(report)
+    assert any("few tokens" in row.note for row in report.rows)
+
+
 def refuted(report):
     return [row.quantity for row in report.rows if row.verdict is Verdict.REFUTED]
 
@@ -330,6 +358,7 @@ def test_sizes_lie_on_a_ray_and_are_whole():
         ({"N": 32}, {"N": 128}, 1, "points is 1"),
         ({"N": 32, "N_e": 8, "M": 4, "K": 2}, {"N": 128, "N_e": 8, "M": 12, "K": 2}, 3, "lie on no ray"),
         ({"N": 2}, {"N": 6}, 3, "no 3 whole sizes"),
+        ({"N": 32, "M": 4}, {"N": 128, "M": 8}, 3, "M is to grow 2 times by one factor, as to M=16, or"),
     ):
         with pytest.raises(UsageError, match=said):
             between(base, target, points)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
@@ -23,10 +23,12 @@ import torch
 from torch import Tensor, nn
 
 from scaling_algebra.dynamics.analysis import Analysis
+from scaling_algebra.dynamics.sparse_routing import sparse
 from scaling_algebra.errors import UsageError, foreign, shown
 from scaling_algebra.recipes.recipe import Recipe, recipe
 from scaling_algebra.recipes.sizes import Sizes, read_sizes, way
 from scaling_algebra.solver.derivation import Derivation, derive
+from scaling_algebra.spec.networks.language import Network, Product
 from scaling_algebra.spec.networks.roles import readouts
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.hardware import spare_threads
@@ -58,6 +60,12 @@ Kind = Literal["plan", "own", "one"]
 """The numbers that train: the plan's, the model's own, or its initial values with one rate for all."""
 EACH, ALL = 40_000, 400_000
 """Work of one prediction, and of all: what takes more is held against its bound."""
+FEW = (
+    "M grows more than K: the exponents are those of steps that average over many tokens, of which an expert sees a "
+    "share K/M; of the few tokens here it sees fewer and fewer, whose noise, (K/M)^(1/2), may lie above that mean and "
+    "refutes nothing; let K grow as M for a verdict"
+)
+"""What is read beside a check where M grows more than K."""
 TINY = 1e-30
 """Epsilon of a parameter without a gradient."""
 OPTIMIZERS = (torch.optim.Adam, torch.optim.AdamW)
@@ -158,7 +166,11 @@ def check_model(
     direct = {x for x in names if x.endswith(DIRECT) and len({e for e in predicted[x] if isinstance(e, Fraction)}) < 2}
     asked = {x: [bounds[x] if e is ... else e for e in cells] for x, cells in predicted.items()}
     most = {(x, t) for x, cells in predicted.items() for t, e in enumerate(cells) if e is ...}
+    after = _after_experts(reading.network) if sparse(reading.network, ray) else set()
+    m.environment["read"] += [FEW] if after else []
+    behind = {name for name, x in names.items() if after.intersection(x)}
     report = _bounded(judge(m, asked, powers=powers, direct=direct), lambda row: (row.quantity, row.step) in most)
+    report = _of_few(report, behind, float(ray["M"] - ray["K"])) if after else report
     rows = (r for r in report.rows if (r.quantity, r.step) not in most or r.verdict is not Verdict.INCONCLUSIVE)
     return replace(report, rows=tuple(sorted(rows, key=lambda r: r.quantity not in doubtful)))
 
@@ -169,6 +181,38 @@ def _bounded(report: Report, most: Callable[[ReportRow], bool]) -> Report:
     def row(r: ReportRow) -> ReportRow:
         if r.verdict is Verdict.REFUTED and most(r) and (r.fit.zero or r.fit.high < (r.predicted or 0)):
             return replace(r, verdict=Verdict.INCONCLUSIVE, note=f"at most n^({r.predicted}), and below it")
+        return r
+
+    return replace(report, rows=tuple(map(row, report.rows)))
+
+
+def _after_experts(network: Network) -> set[str]:
+    """Quantities that the updates of experts are in, in the forward pass: those of tensors with an entry for every
+    expert, and of what follows, but for the updates of other tensors."""
+    after: set[str] = set()
+    found: set[str] = set()
+    for s in network.statements:
+        own = isinstance(s, Product) and s.tensor and any(network.axes[x] == "M" for x in s.tensor.letters)
+        behind = any(x.name in after for x in s.inputs)
+        after |= {s.out} if own or behind else set()
+        found |= {f"{s.out}{part}" for part, has in ((UPDATE, own), (".propagating", behind)) if has}
+    return found | {f"{signal}.change" for signal in after}
+
+
+def _of_few(report: Report, behind: Collection[str], share: float) -> Report:
+    """Rows behind the updates of experts (``behind``), and those that fall, are not refuted where the noise of few
+    tokens may lift them from their prediction.
+
+    Model: the engine's step is a mean over many tokens, of which an expert sees a share K/M, as n^(-``share``); the
+    noise of the few here goes as (K/M)^(1/2), and what a token itself adds to what it sees does not fall.
+    """
+
+    def row(r: ReportRow) -> ReportRow:
+        least = float(r.predicted or 0)
+        lifted = r.fit.low > least and r.fit.low <= least + share / (1 if least < 0 else 2) + OFF
+        told = r.verdict is Verdict.REFUTED and r.predicted is not None and (least < 0 or r.quantity in behind)
+        if told and lifted and not r.fit.zero:
+            return replace(r, verdict=Verdict.INCONCLUSIVE, note="an expert sees few tokens here; see below")
         return r
 
     return replace(report, rows=tuple(map(row, report.rows)))
@@ -440,9 +484,10 @@ def between(base: Sizes, target: Sizes, points: int) -> list[Sizes]:
             size[axis] = max(1, round(place / grid)) * grid
         apart = ratio ** (OFF / (points - 1))
         if any(max(s[axis] / x, x / s[axis]) > apart for s, x in zip(sizes, places, strict=True) if ratio > 1):
+            steps, near = points - 1, n * max(2, round(ratio ** (1 / (points - 1)))) ** (points - 1)
+            said = f"no {points} whole sizes lie evenly between {axis}={n} and {axis}={target[axis]}"
             raise UsageError(
-                f"no {points} whole sizes lie between {axis}={n} and {axis}={target[axis]}; give a ratio that is a "
-                f"power of {points - 1}, or other points"
+                f"{said}; {axis} is to grow {steps} times by one factor, as to {axis}={near}, or give other points"
             )
     if any(a == b for a, b in pairwise(sizes)):
         raise UsageError(f"{points} points are more than lie between base and target; give fewer")

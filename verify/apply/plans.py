@@ -79,11 +79,15 @@ class Plan(Rendered):
             model: the one of the plan, or one with the same names (sharded, compiled, or a copy).
 
         Raises:
-            UsageError: no std at the base, other names, or experts to tie that are not stored in one tensor.
+            UsageError: no std at the base, other names, a model on meta, or experts to tie that are no stack.
         """
         model = self.model if model is None else model
         stds = {name: group.stds for name, group in self.groups.items()}
         drawn: Any = {} if generator is None else {"generator": generator}  # sharded tensors take none
+        if away := [entry.name for entry, p in self._parameters(model) if p.is_meta]:
+            raise UsageError(
+                f"{away[0]} is on meta, where nothing is drawn; give init_ the model after to_empty(device=...)"
+            )
         with torch.no_grad():
             for entry, whole in self._parameters(model):
                 for part, std in stds[entry.group].items():
@@ -133,12 +137,20 @@ class Plan(Rendered):
             UsageError: the format cannot carry something that is not to be dropped.
         """
         multiplied = any(x != 1 for x in self.multipliers.values())
-        return export(form, self.about, list(self.groups.values()), multiplied, dropping)
+        return export(
+            form, "\n# ".join([self.about, *self.recipe.by_run]), list(self.groups.values()), multiplied, dropping
+        )
 
     def as_rows(self) -> list[dict[str, Any]]:
         """The rows of a frame: one for each parameter, for each part where initial values or rates differ."""
         level = {} if self.level is None else {"level": str(self.level)}
-        return [{**row, **level} for e in self.entries for row in flat(e, None if e.frozen else self.groups[e.group])]
+        rows = [row for e in self.entries for row in flat(e, None if e.frozen else self.groups[e.group])]
+        return [{**row, **self._betas(row.get("optimizer", "")), **level} for row in rows]
+
+    def _betas(self, optimizer: str) -> dict[str, float]:
+        """By what batch and tokens multiply 1 - beta of an optimizer."""
+        run = self.recipe.run.get(optimizer, {})
+        return {f"{name}_factor": x for name, x in run.items() if name.startswith("one_minus")}
 
     @property
     def about(self) -> str:

@@ -36,7 +36,8 @@ def plan(p: Plan) -> Document:
     used = [k for k in range(len(header)) if k < 2 or any(row[k] for row in rows)]
     grid = Grid.of([header[k] for k in used], [tuple(row[k] for k in used) for row in rows])
     blocks: list[Block] = [Heading(literal(p.about)), grid, *left_open(p.level)]
-    lines = [literal(f"{_short(alias)} is {_short(stays)}: one tensor") for alias, stays in p.aliases.items()]
+    lines = [literal(x) for x in p.recipe.by_run]
+    lines += [literal(f"{_short(alias)} is {_short(stays)}: one tensor") for alias, stays in p.aliases.items()]
     if frozen := [e.name for e in p.entries if e.frozen]:
         lines.append(literal(f"frozen, in no group: {_listed(frozen)}"))
     if p.buffers:

@@ -18,7 +18,7 @@ from scaling_algebra.documents.blocks import Heading, Lines, literal
 @click.command(
     "check-model",
     epilog=examples(
-        "scalecalc check-model mymodel.py:build --base N=32,N_e=32,M=4,K=2 --target N=128,N_e=128,M=16,K=2",
+        "scalecalc check-model mymodel.py:build --base N=32,N_e=32,M=4,K=2 --target N=128,N_e=128,M=16,K=8",
         "scalecalc check-model hf:config.json --base N=32,N_e=64,M=4,K=2,L=2 --target N=32,N_e=64,M=4,K=2,L=8",
     ),
 )
