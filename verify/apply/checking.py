@@ -482,9 +482,10 @@ def between(base: Sizes, target: Sizes, points: int) -> list[Sizes]:
             size[axis] = max(1, round(place / grid)) * grid
         apart = ratio ** (OFF / (points - 1))
         if any(max(s[axis] / x, x / s[axis]) > apart for s, x in zip(sizes, places, strict=True) if ratio > 1):
+            steps, near = points - 1, n * max(2, round(ratio ** (1 / (points - 1)))) ** (points - 1)
+            said = f"no {points} whole sizes lie evenly between {axis}={n} and {axis}={target[axis]}"
             raise UsageError(
-                f"no {points} whole sizes lie between {axis}={n} and {axis}={target[axis]}; give a ratio that is a "
-                f"power of {points - 1}, or other points"
+                f"{said}; {axis} is to grow {steps} times by one factor, as to {axis}={near}, or give other points"
             )
     if any(a == b for a, b in pairwise(sizes)):
         raise UsageError(f"{points} points are more than lie between base and target; give fewer")

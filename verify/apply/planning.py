@@ -319,5 +319,5 @@ def _otherwise(p: Plan, small: nn.Module) -> list[str]:
             grows = network.size(letters).ratio(way.base, way.target)
             if not math.isclose(e.tensor.numel(), counts[name] * grows):
                 odd[name] = None
-    why = "sizes grow otherwise than N, N_e and M; the numbers are those of the nearest"
+    why = "sizes grow by another factor than the axis that they are read with (N, N_e or M), whose powers they have"
     return [f"{listed(odd)}: {why}"] if odd else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -142,9 +143,15 @@ class Plan(Rendered):
         )
 
     def as_rows(self) -> list[dict[str, Any]]:
-        """The rows of a frame: one for each parameter, for each part where initial values or rates differ."""
+        """The rows of a frame: one for each parameter, for each part where initial values or rates differ; with how
+        many demands on its tensor are undecided."""
         level = {} if self.level is None else {"level": str(self.level)}
-        rows = [row for e in self.entries for row in flat(e, None if e.frozen else self.groups[e.group])]
+        own = Counter(x.tensor.partition("[")[0] for x in self.level.open) if self.level else Counter[str]()
+        rows = [
+            {**row, "undecided": own[e.group]}
+            for e in self.entries
+            for row in flat(e, None if e.frozen else self.groups[e.group])
+        ]
         return [{**row, **self._betas(row.get("optimizer", "")), **level} for row in rows]
 
     def _betas(self, optimizer: str) -> dict[str, float]:
