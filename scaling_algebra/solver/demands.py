@@ -91,7 +91,8 @@ class NotFound(Infeasible):
 def provable(network: Network, ray: Ray, optimizer: Trained) -> str:
     """Why proofs do not reach a configuration; empty if they do."""
     if by := [s.out for s in (*network.live, *network.norms) if not first_power(network, ray, s)]:
-        unknown = f"unknown sizes ({', '.join(by)}; derive --without {by[0]} leaves it out)"
+        each = " ".join(f"--without {name}" for name in by)
+        unknown = f"unknown sizes ({', '.join(by)}; derive {each} leaves {'them' if by[1:] else 'it'} out)"
         return f"{network.name} divides or gates by {unknown}; proofs are for products, sums and held gates"
     if sparse(network, ray):
         return f"K < M on {ray}; proofs are for K = M"

@@ -16,6 +16,8 @@ from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.errors import UsageError
 from scaling_algebra.explanations.explanations import explain_quantity
 from scaling_algebra.proofs.prover import Uniqueness, settled
+from scaling_algebra.solver.demands import provable
+from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.spec.entries import registry
 from scaling_algebra.spec.networks.files import from_toml
 from scaling_algebra.spec.networks.functions import FUNCTIONS, FunctionKind
@@ -305,3 +307,8 @@ def test_what_fails_behind_a_norm_is_named_with_little_work():
     assert d.level.failed == len(d.unmet) and d.level.open and d.level.code == 1
     assert any("dW s" in x for x in d.unmet) and not any("undecided" in x for x in d.unmet)
     assert derive(**asked, given={"down.lr": "1"}).level.certified
+
+
+def test_all_functions_that_stand_in_the_way_of_a_proof_are_named():
+    ray = Configuration.of(ray="N=1,N_e=1", network=NARROW).ray
+    assert "derive --without s_1 --without z leaves them out" in provable(NARROW, ray, optimizer("sgd"))
