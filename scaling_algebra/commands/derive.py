@@ -48,7 +48,8 @@ TERMINAL = ""
 """No format: text on a terminal, which is brief; every other form is whole."""
 MSSP = "MSSP of these experts was not asked for: --parameterization mssp"
 PROOF = "proof that nothing else meets the demands: --prove"
-OPEN = f"functions that stand in the way: --without {EACH}; more work: --effort; none of these numbers: --strict"
+OPEN = "more work: --effort; none of these numbers: --strict"
+WAYS = f"functions that stand in the way: --without {EACH}; "
 MORE = (
     "reasons: --why; exponents b, c, d: --exponents; every signal: scalecalc signals",
     "numbers of a model: scalecalc recipe --base SIZES --target SIZES --lr NUMBER",
@@ -167,9 +168,16 @@ def command(
         asks = not parameterization and len(both) == 1 and experts(c.network)
         more = (MSSP, *more) if asks else more
         more = (*more, *_mapped([d.configuration for d in ds])) if where["ray"] else more
-        more = (OPEN, *more) if any(d.level is not None and d.level.open for d in ds) else more
+        more = (_ways(c) + OPEN, *more) if any(d.level is not None and d.level.open for d in ds) else more
         answer = [brief(group, more, why, exponents) for group in groups if group]
     return answer, 1 if 1 in codes else max(codes)
+
+
+def _ways(configuration: Configuration) -> str:
+    """How functions that stand in the way are found, if the network has functions."""
+    from scaling_algebra.explanations.obstacles import functions
+
+    return WAYS if functions(configuration.network) else ""
 
 
 def _mapped(configurations: Sequence[Configuration]) -> list[str]:

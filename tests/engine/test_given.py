@@ -110,6 +110,9 @@ def test_the_rest_is_as_derived_where_it_is_not_found_anew():
     d = derive("II", "adam", "mup", given={"router.lr": "N^-1/2"})
     assert d.unmet[0].endswith("but psi.effective + psi.cross ~ n^(1/2) at t=2") and d.level.failed == 3
     assert d.scaling.tensors["input"] == derive("II", "adam", "mup").scaling.tensors["input"]
+    asked = ("--regime", "II", "--parameterization", "mup", "--given", "router.lr=N^-1/2")
+    said = scalecalc("derive", "--optimizer", "adam", *asked).output
+    assert "more work: --effort" in said and "stand in the way" not in said  # its only function is held
     assert d.reasons["input", "lr"] == "as where nothing is given: mu-2: effective update dW1 data = Theta(1)"
 
 
