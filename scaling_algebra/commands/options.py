@@ -404,11 +404,24 @@ def configured(command: Command) -> Command:
     return asked(run)
 
 
+class FormatName(Name):
+    """A format of answers; those of trainers are named as what they are."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if str(value).lower() in TRAINERS:
+            raise UsageError(f"{value} is a format of plans, by parameter: plan(model, base, target).export({value!r})")
+        return super().convert(value, param, ctx)
+
+
+TRAINERS = ("torchtitan", "megatron", "olmo-core", "nemo-automodel")
+"""Formats of plans in Python."""
+
+
 def format_option(extra: Iterable[str] = (), more: str = "") -> Callable[[Command], Command]:
     """--format, with formats that a command has besides those of documents, and what to say of them."""
     names = tuple(dict.fromkeys((*FORMATS, CSV, *extra)))
     text = f"{', '.join(names)}; by default text, or what the ending of -o FILE says.{more}"
-    return click.option("--format", "form", type=Name("format", names), metavar="FORMAT", help=text)
+    return click.option("--format", "form", type=FormatName("format", names), metavar="FORMAT", help=text)
 
 
 FORMAT = format_option()

@@ -48,6 +48,7 @@ ALONE = ("optimizer", "hold", "batch", "tokens", "base", "axes", "experts", "for
         "scalecalc recipe --base N=1024,N_e=512,M=64,K=8 --target N=4096,N_e=1024,M=256,K=8 --lr 3e-3 --std 0.02",
         "scalecalc recipe --base N=512,L=8 --target N=4096,L=32 --lr 3e-3 --lr embedding=1e-2 --decay 0.1",
         "scalecalc recipe --base base.toml --target-hf config.json --format toml -o target.toml",
+        "scalecalc recipe --model hf:config.json --base-hf tuned.json --lr 3e-3 --eps 1e-8 --std 0.02",
         "scalecalc recipe --optimizer adamw --batch 256:1024 --tokens 20e9:200e9 --base lr=3e-3,beta2=0.95,wd=0.1",
         "scalecalc recipe --hold sde,sde-time",
     ),
@@ -98,9 +99,12 @@ def command(
     and dense layers), biases, router, experts and readout (the unembedding). Without sizes, --batch, --tokens or --hold
     give the powers of batch and tokens alone, and --base has values such as lr=3e-3,beta2=0.95; exit code 1 where
     invariants contradict each other. Where no parameterization exists on the ray between the sizes the powers of the
-    nearest one are printed, and a warning says which signal they let grow.
+    nearest one are printed, and a warning says which signal they let grow. Exit code 3: the numbers are printed, and
+    some size that they rest on is not certified.
     """
     held = None if hold is None else [name.strip() for name in hold.split(",")]
+    if target is None and target_hf is None and base_hf is not None:
+        target_hf = configuration()
     if target is None and target_hf is None and (experts or any(x is not None for x in (hold, axes, batch, tokens))):
         context = click.get_current_context()
         said = (n for n in context.params if context.get_parameter_source(n) is ParameterSource.COMMANDLINE)
@@ -118,6 +122,8 @@ def command(
     where |= {"batch": change("batch", batch), "tokens": change("tokens", tokens)}
     where |= {"hold": held, "network": chosen(architecture, network), "strict": strict}
     r = recipe(start.sizes, end.sizes, **{name: value for name, value in where.items() if value is not None})
+    if traced() is not None:
+        r = replace(r, notes=tuple(traced().left(r.multipliers, r.way.base, r.way.target)))
     if where["network"] is None and (file := target_hf or base_hf) is not None:
         r = replace(r, notes=(GENERAL.format(read_config(file)["model_type"], file),))
     answer = FORMS[form](r) if form and form in FORMS else r.document()

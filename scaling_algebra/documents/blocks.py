@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
 from itertools import groupby
 from typing import Any, TypeAlias
 
@@ -195,27 +194,24 @@ class Document:
     def __post_init__(self) -> None:
         if not isinstance(self.record, Later):
             object.__setattr__(self, "record", plain(self.record))
+            return
+        object.__setattr__(self, "_later", self.record)
+        object.__delattr__(self, "record")
+
+    def __getattr__(self, name: str) -> Any:
+        """The record, where it is computed when it is first read."""
+        if name != "record" or "_later" not in vars(self):
+            raise AttributeError(name)
+        object.__setattr__(self, "record", plain(vars(self)["_later"].compute()))
+        return self.record
 
 
-class Later(Mapping[str, Any]):
-    """A record that is computed when it is first read: most documents are printed, and their records take longer."""
+class Later(dict[str, Any]):
+    """A record that is computed when a document's is first read: most are printed, and their records take longer."""
 
     def __init__(self, compute: Callable[[], Mapping[str, Any]]) -> None:
-        self._compute = compute
-
-    @cached_property
-    def _record(self) -> Mapping[str, Any]:
-        record: Mapping[str, Any] = plain(self._compute())
-        return record
-
-    def __getitem__(self, key: str) -> Any:
-        return self._record[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._record)
-
-    def __len__(self) -> int:
-        return len(self._record)
+        super().__init__()
+        self.compute = compute
 
 
 def literal(text: str) -> str:

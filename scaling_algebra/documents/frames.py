@@ -30,6 +30,8 @@ ASKED = ("architecture", "regime", "ray", "optimizer", "epsilon", "parameterizat
 """What every row says of the configuration that was asked for."""
 _EXACT = re.compile(r"-?\d+(/\d+)?")
 _ALWAYS = re.compile(rf"[abcd]|({'|'.join(POWERS)})\..*")
+_OF_RECIPE = re.compile(r".*\.(base|rule|rule_at_base|factor|target)")
+"""Columns of a recipe, whose numbers are floats and whose rules are no numbers."""
 
 
 def rows(record: Mapping[str, Any]) -> list[Row] | None:
@@ -46,6 +48,11 @@ def rows(record: Mapping[str, Any]) -> list[Row] | None:
     if key == "disagreements":  # of an audit, with what it could not compare
         found = [{"verdict": "DISAGREES", **row} for row in found]
         found += [{"verdict": "NOT COMPARABLE", **dict(_flat(row))} for row in record.get("not_comparable", ())]
+    if "run" in record:  # of a recipe, with what is multiplied, and what batch and tokens do to betas
+        found += [{"name": name, **dict(_flat({"multiplier": x}))} for name, x in record["multipliers"].items()]
+        runs = record["run"].items()
+        betas = {f"{o}.{k}_factor": x for o, run in runs for k, x in run.items() if k.startswith("one_minus")}
+        found = [{**row, "level": record.get("level"), **betas} for row in found]
     asked = _asked(record, key)
     return [{**row, **asked} for row in _valued(found)]
 
@@ -108,6 +115,7 @@ def _valued(found: Sequence[Row]) -> list[Row]:
         for key, x in row.items():
             texts.setdefault(key, []).extend([x] if isinstance(x, str) else [])
     nothing = {key for key in texts if key.isdigit() or key == "predicted"}
+    texts = {key: said for key, said in texts.items() if not _OF_RECIPE.fullmatch(key)}
     exact = {key for key, said in texts.items() if _ALWAYS.fullmatch(key) or any(map(_EXACT.fullmatch, said))} | nothing
     zero = {key for key, said in texts.items() if key == "b" or ZERO in said} | nothing
     made: list[Row] = []

@@ -79,7 +79,13 @@ def config_sizes(path: Path) -> dict[str, int]:
     Raises:
         UsageError: it cannot be read, its family is not known, or a size is missing.
     """
-    return _sizes(read_config(path, ", or sizes with --base and --target"), str(path))
+    record = read_config(path, ", or sizes with --base and --target")
+    heads, keys = (record.get(name) for name in ("num_attention_heads", "num_key_value_heads"))
+    if isinstance(heads, int) and isinstance(keys, int) and (keys < 1 or heads % keys):
+        raise UsageError(
+            f"{path} has {heads} num_attention_heads and {keys} num_key_value_heads; give a divisor of them"
+        )
+    return _sizes(record, str(path))
 
 
 def read_config(path: Path, instead: str = "") -> dict[str, Any]:

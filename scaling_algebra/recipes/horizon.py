@@ -128,7 +128,11 @@ class Horizon(Rendered):
             2.0
         """
         if self.conflicts:
-            raise UsageError(f"{self.about}: they contradict each other; hold fewer of them")
+            first = " and ".join(f"{text(m)} ({name})" for (name, m), _ in self.conflicts[0].parts)
+            every = f"recipe --hold {','.join(i.name for i in self.held)} --optimizer {self.optimizer}, without sizes"
+            raise UsageError(
+                f"they contradict each other: {first} cannot both stay; hold fewer of them ({every}, says all)"
+            )
         numbers = {"batch": batch, "tokens": tokens} | {f"free {name}": (x, x) for name, x in (free or {}).items()}
         for label, pair in numbers.items():
             if not all(0 < x < LARGE for x in pair):

@@ -104,6 +104,24 @@ def test_batch_and_tokens_multiply():
         recipe("N=256", "N=1024", "lion", batch=(1, 2))
 
 
+def test_rows_have_level_multipliers_and_betas_and_no_column_twice(tmp_path):
+    asked = ("--base", "N=64,N_e=64,M=8", "--target", "N=128,N_e=64,M=32", "--optimizer", "adamw", "--batch", "64:128")
+    asked = (*asked, "--architecture", "moe")
+    header, *rows = (line.split(",") for line in run(*asked, "--format", "csv").stdout.splitlines())
+    assert not [x for x in header if x.endswith("_value")] and header.count("lr.factor") == 1
+    found = {row[0]: dict(zip(header, row, strict=True)) for row in rows}
+    assert (found["alpha"]["multiplier.rule"], found["alpha"]["multiplier.factor"]) == ("M^-1", "0.25")
+    assert {x["level"] for x in found.values()} == {"certified"}
+    assert found["router"]["adamw.one_minus_beta1_factor"] == "2.0"
+    assert "plan(model, base, target).export('torchtitan')" in run(*asked, "--format", "torchtitan").output
+    said = run(*asked, "--hold", "all").output
+    assert "lr^2/B (sde) and T*lr^2/B (sde-time) cannot both stay" in said
+    (tmp_path / "t.toml").write_text("N = 64\nbeta1 = 0.9\n")
+    assert "t.toml gives beta1; a model's file has sizes, lr" in run("--base", str(tmp_path / "t.toml")).output
+    odd = config(tmp_path, model_type="llama", num_attention_heads=16, num_key_value_heads=5)
+    assert "16 num_attention_heads and 5 num_key_value_heads" in run("--base", "N=64", "--target-hf", odd).output
+
+
 def test_sides_of_walls_are_kept_exactly():
     """M + N_e = N is on the wall, however awkward the numbers; one more expert is not."""
     on, _ = through({"N": Fraction(35, 3), "N_e": Fraction(5), "M": Fraction(7, 3)})

@@ -134,11 +134,19 @@ def test_what_a_search_does_not_find_may_be_proved():
     assert found["missing"] and found["error"].startswith("found no muP") and "a cell without" in found["place"]
 
 
+def test_the_demand_of_mssp_that_mups_numbers_miss_is_called_so():
+    asked = {"regime": "III", "optimizer": "sgd", "parameterization": "mssp"}
+    assert "no intervention (muP&#x27;s numbers): MSSP-3 forward" in answered({"ask": "derive", **asked})["html"]
+    missing = {"ask": "derive", "ray": "N=1,N_e=1/2,M=3/2", "optimizer": "sgd", "parameterization": "mssp"}
+    assert ": muP's numbers miss MSSP-3 forward: h3.A1 of the aggregate is Theta(1)" in answered(missing)["error"]
+
+
 def test_the_page_proves_what_the_command_line_does():
     """The same line; the page's lacks the option of a clause."""
-    question = {"ask": "settle", "ray": "N=1,N_e=1/2,M=3/2", "optimizer": "sgd", "parameterization": "mssp"}
+    question = {"ask": "settle", "ray": "N=1,N_e=1/2", "optimizer": "sgd", "parameterization": "mup"}
+    question |= {"architecture": "bottleneck"}
     line = answered(question)["error"]
-    assert "(proved: none exists): muP's numbers miss MSSP-3 forward: h3.A1 of the aggregate is Theta(1)" in line
+    assert "(proved: none exists): mu-1: h1 stays O(1)" in line
     asked = shlex.split(copied({**question, "ask": "derive"}, "command"))[1:]
     assert scalecalc(*asked).stderr == f"scalecalc: {line}\n".replace(
         "exists)", "exists; derive --prove names the conflict)"

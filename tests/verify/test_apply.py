@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from torch import nn
 from scaling_algebra.errors import UsageError
 from scaling_algebra.solver import newton
 from scaling_algebra.solver.demands import Infeasible
+from scaling_algebra.spec.level import Open
 from scaling_algebra.spec.networks.library import ARCHITECTURES
 from scaling_algebra.spec.optimizers import OPTIMIZERS
 from scaling_algebra.verify.apply import plan
@@ -97,6 +99,17 @@ def test_what_the_groups_leave_out_is_told():
         assert "weight_decay 0, whatever" in told or "# weight decay is 0, since none was given" in told
         assert "1-beta1 times 8, 1-beta2 times 8, warmup times 2.5" in told
     assert {row["one_minus_beta2_factor"] for row in p.as_rows()} == {8.0}
+    assert (
+        json.loads(json.dumps(p.document().record))["parameters"][0]["lr"]["target"]
+        == p.entries[0].settings["lr"].target
+    )
+    with pytest.raises(UsageError, match=r"named 'batchsize'; did you mean 'batch'\? known: fold, optimizer"):
+        plan(Small, BASE, TARGET, batchsize=64)
+    with pytest.raises(UsageError, match=r"tokens\.weight is on meta, where nothing is drawn"):
+        p.init_(Small({"N": 32, "N_e": 16, "M": 8}).to("meta"))
+    doubt = Open("a demand", "block.change", 1, tensor="block.up[0]")
+    rows = replace(p, recipe=replace(p.recipe, open=(doubt,))).as_rows()
+    assert {row["name"] for row in rows if row["undecided"]} == {"block.up"}
     whole = plan(Small, BASE, TARGET, **given, decay=0.1)
     assert "weight_decay 0" not in str(whole) and "one_minus_beta2_factor" not in whole.as_rows()[0]
 

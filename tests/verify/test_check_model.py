@@ -358,6 +358,7 @@ def test_sizes_lie_on_a_ray_and_are_whole():
         ({"N": 32}, {"N": 128}, 1, "points is 1"),
         ({"N": 32, "N_e": 8, "M": 4, "K": 2}, {"N": 128, "N_e": 8, "M": 12, "K": 2}, 3, "lie on no ray"),
         ({"N": 2}, {"N": 6}, 3, "no 3 whole sizes"),
+        ({"N": 32, "M": 4}, {"N": 128, "M": 8}, 3, "M is to grow 2 times by one factor, as to M=16, or"),
     ):
         with pytest.raises(UsageError, match=said):
             between(base, target, points)

@@ -1,6 +1,7 @@
 """Configurations of transformers that are read: their output is that of the equations (at length: what they derive)."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -8,14 +9,35 @@ pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from scaling_algebra.errors import UsageError
+from scaling_algebra.recipes.settings import Setting
+from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.tracing import traced
-from scaling_algebra.verify.tracing.sources import build_of, kinds_of_layers
+from scaling_algebra.verify.tracing.sources import ModelOption, build_of, kinds_of_layers
+
+from ..shared import scalecalc
 
 
 def read(folder, family, deep=False):
     config = folder / "config.json"
     config.write_text(json.dumps(transformers.AutoConfig.for_model(family).to_dict(), default=str))
     return traced(*build_of(f"hf:{config}", deep))
+
+
+def test_a_recipe_takes_the_target_from_the_model_and_says_what_is_left(tmp_path):
+    """Its rows are of every layer, whether or not the depth grows."""
+    small = {"model_type": "llama", "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4}
+    for name, n in (("small", 64), ("large", 256)):
+        (tmp_path / name).write_text(json.dumps({**small, "hidden_size": n, "intermediate_size": 2 * n}))
+    answer = scalecalc(
+        "recipe", "--model", f"hf:{tmp_path / 'large'}", "--base-hf", str(tmp_path / "small"), "--format", "toml"
+    )
+    assert answer.exit_code == 0 and "N=64,L=2 to N=256,L=2" in answer.output
+    assert "model.layers.*.mlp.up_proj.weight" in answer.output and "layers.0.mlp.up_proj" not in answer.output
+    model = ModelOption(SimpleNamespace(factors={"alpha": ("mlp.experts", {"M": "-1"})}))
+    asked = {"alpha": Setting(Power.of({"M": "-1", "L": "-1"}), 1 / 16)}, {"M": 2, "L": 4}, {"M": 8, "L": 16}
+    assert [*model.left(*asked)] == [
+        "alpha: of its factor 0.0625 the module brings 0.25; multiply by 0.25 in mlp.experts"
+    ]
 
 
 BESIDE = {

@@ -9,18 +9,18 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from inspect import signature
 from typing import Any
 
 from torch import Tensor, nn
 
 from scaling_algebra.arguments import checked
-from scaling_algebra.errors import UsageError
+from scaling_algebra.errors import UsageError, check_names
 from scaling_algebra.recipes.files import sizes_of
 from scaling_algebra.recipes.recipe import Recipe, recipe
 from scaling_algebra.recipes.sizes import Sizes, read_sizes
 from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.spec.level import Open
-from scaling_algebra.spec.networks.files import from_toml
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.powers import Power
@@ -29,7 +29,7 @@ from scaling_algebra.verify.tracing.gradients import FROZEN, listed, roles_of
 from scaling_algebra.verify.tracing.measuring import of_role
 from scaling_algebra.verify.tracing.models import called
 from scaling_algebra.verify.tracing.shapes import along, read
-from scaling_algebra.verify.tracing.sources import small_of
+from scaling_algebra.verify.tracing.sources import general, layered, small_of
 from scaling_algebra.waiting import rarely_collected, watched
 
 from .folding import ends, scaled
@@ -43,6 +43,9 @@ GIVE = "give plan(build, base, target), where build(sizes) returns the module"
 APART, CHANCE = 0.05, 3.0
 """Relative difference of the size of a frozen tensor from the power that the numbers need, and standard errors of it,
 from which on it is told."""
+TAKEN = ("fold", *(x for x in signature(recipe).parameters if x not in ("base", "target", "starts", "where")))
+TAKEN += ("readout_init", "epsilon", "effort")
+"""Arguments of ``plan`` besides the model and the sizes."""
 NEGLIGIBLE = "these are numbers of a negligible epsilon: leave it far below every gradient, such as 1e-30"
 UNDECAYED = (
     "no decay was given: every group has weight_decay 0, whatever the optimizer itself is given; give decay=NUMBER"
@@ -151,14 +154,6 @@ def _config(model: nn.Module) -> Any:
     return config
 
 
-def layered(reading: Traced) -> Traced:
-    """A reading of one layer as that of every layer: its number becomes ``*``."""
-    text, gauge = _general(reading.text), {_general(role): x for role, x in reading.gauge.items()}
-    network = replace(from_toml(text, reading.network.name), unread=reading.network.unread)
-    spans = {_general(role): x for role, x in reading.spans.items()}
-    return replace(reading, text=text, gauge=gauge, network=network, spans=spans)
-
-
 def _unread(model: nn.Module, reading: Traced) -> list[str]:
     """Parameters that train and that a reading lacks."""
     train = [e.name for e in parameters(model) if not e.frozen]
@@ -179,6 +174,7 @@ def joined(readings: Sequence[Traced]) -> Traced:
 
 
 def _numbers(base: Any, target: Any, given: Mapping[str, Any], networks: Sequence[Network]) -> Recipe:
+    check_names("argument of plan", given, TAKEN)
     asked = {"optimizer": "adamw", **given, "network": tuple(networks), "starts": ()}
     try:
         numbers = recipe(base, target, **asked)
@@ -326,19 +322,14 @@ def _size(x: Tensor) -> float:
 def _otherwise(p: Plan, small: nn.Module) -> list[str]:
     """Tensors whose number of entries grows other than the axes do that they are read with."""
     way, networks = p.recipe.way, [d.network for d in p.recipe.derivations]
-    counts = {_general(e.name): e.tensor.numel() for e in parameters(small)}
+    counts = {general(e.name): e.tensor.numel() for e in parameters(small)}
     odd: dict[str, None] = {}
     for e in p.entries:
-        if e.role and (name := _general(e.name)) in counts:
+        if e.role and (name := general(e.name)) in counts:
             network = next(x for x in networks if e.role in x.tensors)
             letters = [x for x in network.tensors[e.role].letters if network.axes[x] != "L"]
             grows = network.size(letters).ratio(way.base, way.target)
             if not math.isclose(e.tensor.numel(), counts[name] * grows):
                 odd[name] = None
-    why = "sizes grow otherwise than N, N_e and M; the numbers are those of the nearest"
+    why = "sizes grow by another factor than the axis that they are read with (N, N_e or M), whose powers they have"
     return [f"{listed(odd)}: {why}"] if odd else []
-
-
-def _general(name: str) -> str:
-    """A name with its numbers left open: those of layers and experts."""
-    return re.sub(r"(?<![^.])\d+(?![^.])", "*", name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -79,11 +80,15 @@ class Plan(Rendered):
             model: the one of the plan, or one with the same names (sharded, compiled, or a copy).
 
         Raises:
-            UsageError: no std at the base, other names, or experts to tie that are not stored in one tensor.
+            UsageError: no std at the base, other names, a model on meta, or experts to tie that are no stack.
         """
         model = self.model if model is None else model
         stds = {name: group.stds for name, group in self.groups.items()}
         drawn: Any = {} if generator is None else {"generator": generator}  # sharded tensors take none
+        if away := [entry.name for entry, p in self._parameters(model) if p.is_meta]:
+            raise UsageError(
+                f"{away[0]} is on meta, where nothing is drawn; give init_ the model after to_empty(device=...)"
+            )
         with torch.no_grad():
             for entry, whole in self._parameters(model):
                 for part, std in stds[entry.group].items():
@@ -138,9 +143,15 @@ class Plan(Rendered):
         )
 
     def as_rows(self) -> list[dict[str, Any]]:
-        """The rows of a frame: one for each parameter, for each part where initial values or rates differ."""
+        """The rows of a frame: one for each parameter, for each part where initial values or rates differ; with how
+        many demands on its tensor are undecided."""
         level = {} if self.level is None else {"level": str(self.level)}
-        rows = [row for e in self.entries for row in flat(e, None if e.frozen else self.groups[e.group])]
+        own = Counter(x.tensor.partition("[")[0] for x in self.level.open) if self.level else Counter[str]()
+        rows = [
+            {**row, "undecided": own[e.group]}
+            for e in self.entries
+            for row in flat(e, None if e.frozen else self.groups[e.group])
+        ]
         return [{**row, **self._betas(row.get("optimizer", "")), **level} for row in rows]
 
     def _betas(self, optimizer: str) -> dict[str, float]:

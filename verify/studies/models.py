@@ -25,12 +25,12 @@ from scaling_algebra.recipes.sizes import Sizes
 from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
 from scaling_algebra.spec.trained import trained
-from scaling_algebra.verify.apply.planning import layered, planned
+from scaling_algebra.verify.apply.planning import planned
 from scaling_algebra.verify.apply.plans import Plan
 from scaling_algebra.verify.tracing import Traced, traced
 from scaling_algebra.verify.tracing.measuring import of_role
 from scaling_algebra.verify.tracing.models import called, usual
-from scaling_algebra.verify.tracing.sources import build_of, small_of
+from scaling_algebra.verify.tracing.sources import build_of, layered, small_of
 
 EPS = 1e-8
 """Epsilon at the base."""

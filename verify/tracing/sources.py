@@ -6,7 +6,9 @@ small and follow N, N_e, M and L. No weights are read and no hub is asked. Read 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from inspect import isfunction
 from pathlib import Path
@@ -23,6 +25,7 @@ from scaling_algebra.recipes.files import read_config, size_names
 from scaling_algebra.recipes.sizes import read_sizes
 from scaling_algebra.spec.axes import AXES
 from scaling_algebra.spec.gauges import moved
+from scaling_algebra.spec.networks.files import from_toml
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.records import plain
@@ -234,6 +237,15 @@ class ModelOption:
         axes = [axis for axis in AXES if axis in self.network.axes.values()]
         return ",".join(f"{axis}={int(axis in WIDTHS)}" for axis in axes)
 
+    def left(self, multipliers: Mapping[str, Any], base: Mapping[str, int], target: Mapping[str, int]) -> Iterator[str]:
+        """Of every multiplier what the module brings and what is left to multiply by, a line each."""
+        for name, setting in multipliers.items():
+            own = Power.of(self.model.factors.get(name, ("", {}))[1])
+            brings, where = own.ratio(base, target), self.model.factors.get(name, ("", {}))[0] or "model"
+            rest = setting.factor / brings
+            to_do = "nothing is left to do" if math.isclose(rest, 1) else f"multiply by {rest:.6g} in {where}"
+            yield f"{name}: of its factor {setting.factor:.6g} the module brings {brings:.6g}; {to_do}"
+
     def beside(self, answer: Any) -> Any:
         """An answer with the notes of the reading under it, and its numbers by parameter."""
         if isinstance(answer, Document):
@@ -296,8 +308,22 @@ def read(text: str, arguments: Sequence[str], beside: Path | None = None) -> Mod
     model = read_model(build, base)
     if text.startswith(HUGGING_FACE):
         path = Path(text.removeprefix(HUGGING_FACE))
+        model = model if deep else layered(model)
         model = replace(model, notes=[*model.notes, ("", kinds_of_layers(read_config(path), str(path), model, deep))])
     return ModelOption(model)
+
+
+def layered(reading: Traced) -> Traced:
+    """A reading of one layer as that of every layer: its number becomes ``*``."""
+    text, gauge = general(reading.text), {general(role): x for role, x in reading.gauge.items()}
+    network = replace(from_toml(text, reading.network.name), unread=reading.network.unread)
+    spans = {general(role): x for role, x in reading.spans.items()}
+    return replace(reading, text=text, gauge=gauge, network=network, spans=spans)
+
+
+def general(name: str) -> str:
+    """A name with its numbers left open: those of layers and experts."""
+    return re.sub(r"(?<![^.])\d+(?![^.])", "*", name)
 
 
 def kinds_of_layers(record: Mapping[str, Any], path: str, model: Traced, deep: bool) -> str:
