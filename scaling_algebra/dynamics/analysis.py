@@ -40,6 +40,8 @@ _ORTHOGONAL = "the norm may cancel it: it is orthogonal to what the norm divides
 WORK = "what was left out may be as large: all of it takes more work than a question may"
 _RAISED = "functions are read as polynomials, and two degrees more give"
 _CUBES = "a product may see the cubic part of a sign, of which functions leave an upper bound alone"
+_ALONE = 60_000
+"""Work, in nodes of matching searches, for a run that certifies by itself what one in which less happens shows."""
 _LONG = 8
 """Tensors on a way from which on kernels have one more leaf for each."""
 _FRAMES, _DEEPEST = 200, 60_000
@@ -335,6 +337,10 @@ class Analysis:
             LookupError: no run certifies it by itself: it is undecided, or shown by a bound and a run in which less
                 happens.
         """
+        with self.meter.within(_ALONE if self.in_parts(name, t) else None):
+            return self._alone(name, t)
+
+    def _alone(self, name: str, t: int) -> Trajectory:
         decided: list[Rung] = []
         for rung in LADDER:
             if self._read(name, t, rung).decided:

@@ -91,7 +91,8 @@ class NotFound(Infeasible):
 def provable(network: Network, ray: Ray, optimizer: Trained) -> str:
     """Why proofs do not reach a configuration; empty if they do."""
     if by := [s.out for s in (*network.live, *network.norms) if not first_power(network, ray, s)]:
-        unknown = f"unknown sizes ({', '.join(by)}; derive --without {by[0]} leaves it out)"
+        each = " ".join(f"--without {name}" for name in by)
+        unknown = f"unknown sizes ({', '.join(by)}; derive {each} leaves {'them' if by[1:] else 'it'} out)"
         return f"{network.name} divides or gates by {unknown}; proofs are for products, sums and held gates"
     if sparse(network, ray):
         return f"K < M on {ray}; proofs are for K = M"
@@ -176,6 +177,29 @@ def below(demand: Demand, look: Analysis) -> Failure | None:
     return Failure(f"{demand.label}, but {' + '.join(demand.quantities)} ~ n^({max(sizes)})")
 
 
+def dwindles(demand: Demand, look: Analysis) -> Failure | None:
+    """The change of a tensor, which must act at Theta(1), acts by less at every step up to the horizon.
+
+    Law: by Cauchy-Schwarz a sum of products is at most the number of its terms times the sizes of both factors.
+    """
+    statement = look.network.producer(demand.quantities[0].partition(".")[0])
+    acts = {f"{statement.out}.{part}" for part in ("effective", "cross")} if statement is not None else set()
+    if demand.kind != "theta" or not acts.issuperset(demand.quantities) or sparse(look.network, look.ray):
+        return None
+    if not isinstance(statement, Product) or statement.tensor is None or len(statement.factors) > 1:
+        return None
+    tensor, x = look.network.tensors[statement.tensor.name], statement.factors[0].name
+    read = [look.upper(name) if name in look.table else None for name in (x, f"{x}.change")]
+    moved = [look(f"d{tensor.symbol}", t) for t in range(demand.horizon + 1)]
+    if statement.multipliers or None in read or not all(a.decided for a in moved):
+        return None
+    terms = look.network.size(tensor.fan_in).on(look.ray) + max(size for size in read if size is not None)
+    top = max((a.size + terms for a in moved if a.size is not None), default=None)
+    if top is None or top >= 0:
+        return None
+    return Failure(f"{demand.label}, but {' + '.join(demand.quantities)} ~ n^({top}) at most")
+
+
 def _alike(look: Analysis, demand: Demand) -> bool:
     """Bound and witness show that quantities have one size, exact zeros aside; of a network without norms such sizes
     are counted exactly."""
@@ -237,6 +261,7 @@ def violation(
     answers = {(name, t): ask(name, t) for name in demand.quantities for t in steps}
     undecided = [key for key, answer in answers.items() if not answer.decided]
     sizes = [(a.size, t) for (_, t), a in answers.items() if a.size is not None and (a.decided or not certified)]
+    sizes += [(a.low, t) for (_, t), a in answers.items() if not a.decided and a.low is not None and a.low > 0]
     top, limited = max((size for size, _ in sizes), default=None), demand.kind in ("theta", "bounded")
     too_small = demand.kind == "theta" and not undecided and (top is None or top < 0)
     if limited and top is not None and top > 0:

@@ -307,7 +307,10 @@ def _derived(asked: Configuration) -> Derivation:
     if asked.given:  # then the readout init is held as well
         solution = solved(asked)
         unmet = tuple(failure for _, failure in solution.unmet)
-        why = _reasons(asked.network, solution) | _given_reasons(asked, solution)
+        why = _reasons(asked.network, solution)
+        if solution.exchanged:
+            why = {key: f"as where nothing is given: {reason}" for key, reason in why.items()}
+        why |= _given_reasons(asked, solution)
         reasons = {key: why[key] for key in _settings(asked.network) if key in why}
         level = replace(solution.level, failed=len(unmet))
         return replace(_found(asked, solution, solution.scaling, reasons), unmet=unmet, level=level)

@@ -47,6 +47,7 @@ from .demands import (
     check,
     concerns,
     diverges,
+    dwindles,
     largest,
     look_ahead,
     met,
@@ -68,6 +69,8 @@ PROPOSED = 200_000
 """Work, in nodes of matching searches, until the layer-wise law is shown to hold but for what is open."""
 _AHEAD = 5_000
 """Nodes of matching searches that one product may take on the update after the horizon."""
+_LITTLE = 5_000
+"""Work for one demand before all of them were asked."""
 
 
 PIECE = 100_000
@@ -91,6 +94,7 @@ class Solution:
         unmet: the demands that do not hold with what is given, each with the reason.
         assumes: what the sizes that show this rest on, beyond counting powers.
         level: how far it is shown that the demands hold.
+        exchanged: what is not given is as where nothing is given.
     """
 
     scaling: Scaling
@@ -101,6 +105,7 @@ class Solution:
     others: tuple[Structure, ...] = ()
     assumes: tuple[str, ...] = ()
     level: Level = CERTIFIED
+    exchanged: bool = False
 
 
 class Solver:
@@ -122,7 +127,7 @@ class Solver:
         self.network, self.ray, self.optimizer, self.effort = network, ray, optimizer, effort
         self._algebras: dict[Rung, Algebra] = {} if algebras is None else algebras
         self._last: Analysis | None = None
-        self._solved: dict[tuple[str, Structure], list[dict[str, Fraction]]] = {}
+        self._solved: dict[tuple[str, Structure], list[Solution]] = {}
 
     def solve(
         self, parameterization: Parameterization, base: Structure | None = None, given: Given = NOTHING
@@ -149,13 +154,20 @@ class Solver:
         start: dict[str, Fraction] | None = None
         best: Solution | None = None
         undecided, found = False, list[Solution]()
-        near = self._derived(parameterization, base) if given.held or (given and parameterization.structural) else []
+        free = self._derived(parameterization, base) if given.held or (given and parameterization.structural) else []
+        near = [{**self.aligned(), **x.scaling.point(self.ray).values} for x in free]
+        short = bool(free and self.network.norms) and not self.effort
+        work = PROPOSED if short else None
         structures = Structures(self.network, base, parameterization.structural)
         self._last, law = None, None
         stacked = parameterization.structural and not given and bool(self.network.norms)
         everywhere, failed = not stacked, list[Demand]()  # that the law, one point, fails proves nothing
         if not (given or parameterization.structural):
-            law = self.by_layers(parameterization.demanded(self.network, base), base)
+            try:
+                law = self.proposed(parameterization.demanded(self.network, base), base)
+            except Infeasible as problem:
+                if problem.undecided and not self.effort:
+                    raise
             if law is not None and not (law.level.certified or self.effort):
                 return law
         begun = self._meter.done if stacked else 0
@@ -180,11 +192,12 @@ class Solver:
                 continue
             if parameterization.structural and not given and len(options) > 1:
                 suspected = [d for d in demands if (d in failed if failed else d.kind != "balanced")]
-            for values in [start] if start else [*near, self.aligned(), self.lazy()]:
+            for values in [start] if start else near if short else [*near, self.aligned(), self.lazy()]:
                 try:
-                    look, forms = self.iterate(demands, structure, values, given, not start, suspected)
+                    with self._within(work):
+                        look, forms = self.iterate(demands, structure, values, given, not start, suspected)
                     start = start or {**values, **look.point.values}
-                    unmet, left = self._unmet(demands, look) if given else ((), self.met(demands, look))
+                    unmet, left = self._unmet(demands, look, work) if given else ((), self.met(demands, look))
                 except Infeasible as problem:
                     failure, sure, demand = str(problem), problem.everywhere, problem.demand
                     undecided |= problem.undecided and not rejected
@@ -199,7 +212,7 @@ class Solver:
                 if not (unmet or left):
                     return solution
                 failure = unmet[0][1] if unmet else str(left[0])
-                if best is None or len(unmet) < len(best.unmet):
+                if best is None or len(unmet) + len(left) < len(best.unmet) + len(best.level.open):
                     best = solution
                 undecided |= not (given or rejected)
                 if not (given or self.effort):
@@ -212,6 +225,8 @@ class Solver:
         if found:
             best = min(found, key=lambda x: len(x.level.open))
             best = replace(best, others=tuple(x.structure for x in found if x is not best))
+        if best is None and free and given.held:
+            best = self._exchanged(parameterization, free[0], given)
         if best is None:
             raise Infeasible(rejected[0][1], undecided, everywhere=everywhere)
         return best
@@ -311,6 +326,11 @@ class Solver:
             law = self.layer_by_layer(structure).items()
             powers = {name: x for name, x in law if name[:2] != "d." or name in wanted}
             scaling = self.scaling(look, powers, structure)
+        closer, undecided = look.closely(CLOSELY), {x.demand for x in left}
+        with self._within(PIECE):
+            for d in (d for d in demands if d.label in undecided and not strict):
+                if failure := dwindles(d, closer):  # that other powers do as little is not shown
+                    raise Infeasible(str(failure), undecided=True, demand=d)
         return Solution(scaling, structure, {}, assumes=look.assumed, level=Level(left))
 
     # inside ----------------------------------------------------------------------------------------------------
@@ -321,16 +341,24 @@ class Solver:
         asked = [d for d in demands if d.kind in ("theta", "bounded")]
         return all(met(d, look) for d in each("deriving", "demands", asked))
 
-    def _derived(self, parameterization: Parameterization, base: Structure) -> list[dict[str, Fraction]]:
-        """A start where some exponents are given: the solution where none is, if there is one."""
+    def _derived(self, parameterization: Parameterization, base: Structure) -> list[Solution]:
+        """Where some exponents are given: the solution where none is, if there is one."""
         key = parameterization.name, base
         if key not in self._solved:
             try:
-                point = self.solve(parameterization, base).scaling.point(self.ray)
-                self._solved[key] = [{**self.aligned(), **point.values}]
+                self._solved[key] = [self.solve(parameterization, base)]
             except Infeasible:
                 self._solved[key] = []
         return self._solved[key]
+
+    def _exchanged(self, parameterization: Parameterization, free: Solution, given: Given) -> Solution:
+        """The solution where nothing is given, with what is given in the place of its own powers: the demands that fail
+        there fail first."""
+        scaling, structure = given.over(free.scaling), given.structure(free.structure)
+        look = self.looked(structure.point(self.network, {**self.aligned(), **scaling.point(self.ray).values}))
+        unmet, left = self._unmet(parameterization.demanded(self.network, structure), look, PROPOSED)
+        fixed = {name: x for name, x in free.fixed_by.items() if name not in given.held}
+        return Solution(scaling, structure, fixed, (), unmet, (), look.assumed, Level(left), exchanged=True)
 
     def met(self, demands: Iterable[Demand], look: Analysis) -> tuple[Open, ...]:
         """The sizes that stay undecided, of demands of which none is seen to fail.
@@ -364,23 +392,36 @@ class Solver:
         return tuple(replace(x, why=look.bounds.why or x.why) if x.why in ("", WORK) else x for x in left)
 
     def _unmet(
-        self, demands: Iterable[Demand], look: Analysis
+        self, demands: Iterable[Demand], look: Analysis, work: int | None = None
     ) -> tuple[tuple[tuple[Demand, str], ...], tuple[Open, ...]]:
-        """The demands that neither bound and witness nor a certificate show, in order of update and signal; and the
-        sizes among them that are undecided."""
+        """The demands that fail, in order of update and signal; and the sizes that are undecided of those that neither
+        bound and witness nor a certificate show.
+
+        Args:
+            work: for all demands; then what diverges after one update, which takes the least, is looked for first.
+        """
         ahead = self._fresh(look.point).limited(_AHEAD)
-        demands = [d for d in demands if concerns(d, self.optimizer) and not met(d, look)]
         failures: dict[Demand, Failure | None] = {}
-        alone: Analysis | None = None
-        for d in each("certifying", "demands", demands):
-            failures[d] = violation(d, look) or unfaithful(d, look) or look_ahead(d, ahead)
-        for d, failure in failures.items():
-            if failure and failure.undecided:  # work that is not shared goes further
-                alone = alone or Analysis(self.ray, look.point, self.optimizer, self.network)
-                failures[d] = violation(d, alone) or unfaithful(d, alone)
+        demands = [d for d in demands if concerns(d, self.optimizer)]
+
+        def failure(d: Demand, first: bool) -> Failure | None:
+            if first and not met(d, look):
+                early = violation(d, look, horizon=1)
+                return early if early and early.step <= 1 else Failure("", undecided=True)
+            return None if met(d, look) else violation(d, look) or unfaithful(d, look) or look_ahead(d, ahead)
+
+        with self._within(work):
+            for one in (None,) if work is None else (_LITTLE, work // 4, None):
+                for d in each("certifying", "demands", demands):
+                    with self._within(one):
+                        failures[d] = failure(d, one is not None)
+                demands = [d for d in demands if (left := failures[d]) and left.undecided]
+        if work is None and demands:  # work that is not shared goes further
+            alone = Analysis(self.ray, look.point, self.optimizer, self.network)
+            failures |= {d: violation(d, alone) or unfaithful(d, alone) for d in demands}
         found = causes_first(failures, self.network)
-        left = tuple(failure.open for _, failure in found if failure.open)
-        return tuple((d, failure.reason) for d, failure in found), left
+        unmet = tuple((d, x.reason) for d, x in found if not x.undecided)
+        return unmet, tuple(x.open for _, x in found if x.open)
 
     def newton(
         self,

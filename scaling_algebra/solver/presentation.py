@@ -139,7 +139,8 @@ def _unmet(d: Derivation, whole: bool) -> list[Block]:
     if not (d.configuration.given and d.configuration.parameterization.derived):
         return []
     if not d.unmet:
-        return [Lines.of("every desideratum holds with what is given")]
+        which = "no desideratum that is decided fails" if d.level and d.level.open else "every desideratum holds"
+        return [Lines.of(f"{which} with what is given")]
     shown = [*_instead(d), *(d.unmet if whole else counted(d.unmet, "--why"))]
     return [Heading("does not hold with what is given", 2), Lines.of(*map(typeset, shown), listed=True)]
 

@@ -41,6 +41,7 @@ REFUSED = [
     ("give yours another name", lambda: Configuration.of("I", network=MOE_NAMED)),
     ("N_e (expert width); give it, for example N_e=0", lambda: Configuration.of(ray="N=1", architecture="bottleneck")),
     ("the ray leaves out M (number of experts)", lambda: Configuration.of(ray="N=1,N_e=1", architecture="moe")),
+    ("did you mean 'M'", lambda: Configuration.of(ray="N=1,N_e=1,m=1", architecture="moe")),
     ("the ray leaves out N (width)", lambda: Configuration.of(ray="N_e=1", architecture="mlp")),
     ("the ray has K but leaves out M", lambda: Configuration.of(ray="N=1,K=1", architecture="mlp")),
 ]

@@ -14,8 +14,12 @@ import torch
 from scaling_algebra import NotFound, derive, network
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.errors import UsageError
+from scaling_algebra.explanations.explanations import explain_quantity
 from scaling_algebra.proofs.prover import Uniqueness, settled
+from scaling_algebra.solver.demands import provable
+from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.spec.entries import registry
+from scaling_algebra.spec.networks.files import from_toml
 from scaling_algebra.spec.networks.functions import FUNCTIONS, FunctionKind
 from scaling_algebra.spec.optimizers import optimizer
 from scaling_algebra.verify.networks import reading
@@ -261,3 +265,50 @@ def test_the_cubic_part_of_a_sign_is_undecided_beside_a_function(rule):
     plain, beside = (placed(text, rule, "N=1", at)("y.effective", 1) for text in both)
     assert plain.decided and plain.size == beside.high == 0
     assert not beside.decided and "of a sign" in beside.why
+
+
+NARROW = from_toml(
+    """
+name = "narrow"
+axes = { a = "N", b = "N", l = "N_e", x = "D" }
+roles = { E = "embed", G = "gate", V = "up", W = "down", U = "head" }
+equations = '''
+h[a] = E[a,x] data[x]
+z[a] = rmsnorm(h[a])
+s[l] = silu(G[l,b] z[b]) V[l,a] z[a]
+o[a] = h[a] + W[a,l] s[l]
+f    = U[a] o[a]
+'''
+"""
+)
+"""An expert behind a norm, which is beside the way through."""
+
+
+def test_a_change_that_can_do_too_little_refutes():
+    """Through fewer neurons than the width, what a gate learns does n^-1 at the law, and was undecided."""
+    asked = {"optimizer": "sgd", "parameterization": "mup", "network": NARROW}
+    with pytest.raises(NotFound, match=r"effective update dG z = Theta\(1\), but .* ~ n\^\(-1\) at most"):
+        derive(ray="N=1,N_e=0", **asked)
+    assert derive(ray="N=1,N_e=1", **asked).level.certified  # control: as many neurons as the width
+
+
+def test_a_reason_takes_little_work():
+    """Of what is certified by a run in which less happens no other run is looked for on every rung."""
+    d = derive(ray="N=1,N_e=1", optimizer="sgd", parameterization="mup", network=NARROW)
+    look, fixing = d.analysis(), d.fixed_by["c.up"]
+    assert explain_quantity(d, look, fixing.quantity, fixing.step).exponent == 0
+    assert look.meter.done < 70_000
+
+
+def test_what_fails_behind_a_norm_is_named_with_little_work():
+    """It took minutes, and what was undecided counted as failing."""
+    asked = {"ray": "N=1,N_e=1", "optimizer": "sgd", "parameterization": "mup", "network": NARROW}
+    d = derive(**asked, given={"down.lr": "N"})
+    assert d.level.failed == len(d.unmet) and d.level.open and d.level.code == 1
+    assert any("dW s" in x for x in d.unmet) and not any("undecided" in x for x in d.unmet)
+    assert derive(**asked, given={"down.lr": "1"}).level.certified
+
+
+def test_all_functions_that_stand_in_the_way_of_a_proof_are_named():
+    ray = Configuration.of(ray="N=1,N_e=1", network=NARROW).ray
+    assert "derive --without s_1 --without z leaves them out" in provable(NARROW, ray, optimizer("sgd"))

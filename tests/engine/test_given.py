@@ -105,6 +105,14 @@ def test_standard_readout_under_mup():
     assert signals(d.configuration, steps=1, quantities="h3").derivation.scaling == d.scaling
 
 
+def test_the_rest_is_as_derived_where_it_is_not_found_anew():
+    """A rate at which a gate saturates: the search found no parameterization at all."""
+    d = derive("II", "adam", "mup", given={"router.lr": "N^-1/2"})
+    assert d.unmet[0].endswith("but psi.effective + psi.cross ~ n^(1/2) at t=2") and d.level.failed == 3
+    assert d.scaling.tensors["input"] == derive("II", "adam", "mup").scaling.tensors["input"]
+    assert d.reasons["input", "lr"] == "as where nothing is given: mu-2: effective update dW1 data = Theta(1)"
+
+
 def test_zero_is_a_value_of_its_own():
     d = derive("III", "sgd", "mup", given={"router.init": 0})
     assert d["router"].init_std is None and d.exponents("router")[0] is None and d.structure == ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -14,12 +15,13 @@ torch = pytest.importorskip("torch")
 from scaling_algebra.errors import UsageError
 from scaling_algebra.solver import derivation
 from scaling_algebra.spec.configuration import Configuration
+from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.verify.campaigns import campaigns, session
 from scaling_algebra.verify.campaigns.plans import Effort, Job, job, load
 from scaling_algebra.verify.campaigns.schema import MOST_RUNS
 from scaling_algebra.verify.hardware import Hardware
 from scaling_algebra.verify.judging.measurement import GRADIENTS
-from scaling_algebra.verify.measuring import runs
+from scaling_algebra.verify.measuring import predictions, runs
 from scaling_algebra.verify.measuring.cells import CELL, CHECKED, cells
 from scaling_algebra.verify.measuring.cells import kept as cells_kept
 from scaling_algebra.verify.measuring.pool import Here
@@ -280,3 +282,14 @@ def test_a_folder_that_was_never_begun_says_what_to_do(tmp_path):
     found = scalecalc("verify", "--resume", str(tmp_path / "none"))
     assert found.exit_code == 2 and "plan.json: No such file" in found.stderr
     assert "or begin again with -o DIR" in found.stderr and found.stderr.count("\n") == 1
+
+
+def test_of_a_network_of_ones_own_claims_are_certified_and_the_rest_with_bounded_work(monkeypatch):
+    own = replace(MOE_BLOCK, name="mine")
+    monkeypatch.setattr(predictions, "ALL", 0)
+    d = derivation.derive("II", "sgd", "mup", network=own)
+    rows = predictions.predicted_signals(d, 2, ["h3.A2.2"]).quantities
+    assert [x.size for x in rows["h3.A2.2"]] == [None, -1, Fraction(-1, 2)]
+    assert not rows["f.change"][2].decided and len(rows) == len(d.analysis().table)
+    ships = derivation.derive("II", "sgd", "mup")  # control: all of it
+    assert predictions.predicted_signals(ships, 1).quantities["f.change"][1].decided

@@ -38,6 +38,7 @@ from scaling_algebra.verify.judging.mixtures import Powers
 from scaling_algebra.verify.judging.report import Report, ReportRow
 from scaling_algebra.verify.judging.verdicts import judge
 from scaling_algebra.verify.measuring.batches import descend
+from scaling_algebra.verify.measuring.predictions import ALL, briefly
 from scaling_algebra.verify.tracing import Traced
 from scaling_algebra.verify.tracing.gradients import roles_of
 from scaling_algebra.verify.tracing.measuring import OUTPUT, UPDATE, Watch, of_role
@@ -58,8 +59,6 @@ Beside = dict[str, dict[str, list[Any]]]
 """By loss beside the output and parameter, at every size: gradients over those of the output."""
 Kind = Literal["plan", "own", "one"]
 """The numbers that train: the plan's, the model's own, or its initial values with one rate for all."""
-EACH, ALL = 40_000, 400_000
-"""Work of one prediction, and of all: what takes more is held against its bound."""
 FEW = (
     "M grows more than K: the exponents are those of steps that average over many tokens, of which an expert sees a "
     "share K/M; of the few tokens here it sees fewer and fewer, whose noise, (K/M)^(1/2), may lie above that mean and "
@@ -412,9 +411,8 @@ def _predicted(
         return moved.get(_signal(quantity), Fraction(0))
 
     def cell(quantity: str, t: int) -> Cell:
-        with look.meter.within(EACH):
-            decided = look.quick(quantity, t).decided and (answer := look(quantity, t)).decided
-        exponent = answer.exponent if decided else ...
+        answer = briefly(look, quantity, t)
+        exponent = answer.exponent if answer.decided else ...
         return exponent + more(quantity) if isinstance(exponent, Fraction) else exponent
 
     def row(quantity: str) -> list[Cell]:

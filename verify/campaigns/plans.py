@@ -36,7 +36,7 @@ from scaling_algebra.verify.judging.measurement import Measurement, Prediction
 from scaling_algebra.verify.judging.report import REQUIRED, Report
 from scaling_algebra.verify.judging.verdicts import judge
 from scaling_algebra.verify.measuring.cells import STANDARD, TOGETHER, Setup, collect
-from scaling_algebra.verify.measuring.predictions import predicted_signals
+from scaling_algebra.verify.measuring.predictions import EACH, as_trained, bounded, predicted_signals
 from scaling_algebra.verify.measuring.sizes import (
     LARGEST_ELEMENTS,
     WIDTHS,
@@ -105,9 +105,10 @@ class Job:
         ends = f"; predictions end after {PREDICTED_STEPS} of {self.steps} updates" if later else ""
         return f"{self.configuration}; {', '.join(map(str, seeds))} seeds{ends}"
 
-    def signals(self) -> Signals:
+    def signals(self, claims: Sequence[Claim] = ()) -> Signals:
         """The predictions of the engine for the network, for the first updates."""
-        return _signals(self.configuration, min(self.steps, PREDICTED_STEPS))
+        claimed = tuple(claim.quantity for claim in claims)
+        return _signals(self.configuration, min(self.steps, PREDICTED_STEPS), claimed)
 
     def setup(self) -> Setup:
         """The run as it is trained."""
@@ -124,14 +125,22 @@ class Job:
     def measured(self, store: Store, interrupted: bool = False) -> Measurement:
         """The measurement of the run that a store holds."""
         m = collect(self.setup(), store, interrupted)
-        m.environment["predicted_with"] = self.signals().derivation.network.name
+        m.environment["predicted_with"] = as_trained(derive(self.configuration)).network.name
         return m
 
     def report(
         self, store: Store, claims: Sequence[Claim] = (), interrupted: bool = False, required: Fraction = REQUIRED
     ) -> Report:
         """The measurement of the run that a store holds, judged."""
-        return judge(self.measured(store, interrupted), self.signals(), claims, required)
+        signals = self.signals(claims)
+        look = signals.derivation.analysis()
+
+        def briefly(name: str, t: int) -> Sequence[tuple[Fraction, bool]]:
+            with look.meter.within(EACH):
+                return look.powers(name, t)
+
+        powers = briefly if bounded(self.configuration.network) else look.powers
+        return judge(self.measured(store, interrupted), signals, claims, required, powers)
 
     def as_json(self) -> dict[str, Any]:
         """The entry of ``plan.json``."""
@@ -255,5 +264,5 @@ def _expand(run: Mapping[str, Any], where: str) -> list[Job]:
 
 
 @lru_cache(maxsize=256)
-def _signals(configuration: Configuration, steps: int) -> Signals:
-    return predicted_signals(derive(configuration), steps)
+def _signals(configuration: Configuration, steps: int, claimed: Sequence[str]) -> Signals:
+    return predicted_signals(derive(configuration), steps, claimed)

@@ -32,6 +32,7 @@ from scaling_algebra.commands.options import (
     traced,
 )
 from scaling_algebra.errors import UsageError
+from scaling_algebra.solver.derivation import derive
 from scaling_algebra.spec.configuration import DEFAULT_ARCHITECTURE, Configuration
 from scaling_algebra.spec.networks.library import MOE_BLOCK, TITLES
 from scaling_algebra.verify.campaigns import campaigns
@@ -148,6 +149,7 @@ def command(ctx: click.Context, /, **given: Any) -> int:
 
     # torch is loaded here, after the arguments are known to be sound
     from scaling_algebra.verify.campaigns.session import Session
+    from scaling_algebra.verify.measuring.predictions import bounded
 
     how = f"continue with: scalecalc verify --resume {folder}" if folder else "give -o DIR to continue next time"
     store = Store(*[folder] if folder else [])
@@ -162,6 +164,8 @@ def command(ctx: click.Context, /, **given: Any) -> int:
             click.echo(f"scalecalc: warning: damaged rows, which are measured again: {len(store.damaged)}", err=True)
         if folder is not None:
             write_plan(folder, {**record, "runs": [run.as_json() for run in jobs]}, resume is not None)
+        if any(bounded(job.configuration.network) for job in jobs):
+            click.echo(f"scalecalc: {OWN}", err=True)
         with resumable(folder, how):
             session.perform(jobs)
     if session.interrupted:
@@ -193,10 +197,15 @@ def _requested(given: dict[str, Any]) -> tuple[list[Job], list[Claim]]:
     products = [c.quantity for c in claims if c.quantity.startswith("<")]
     run = job(configuration, effort, products)
     for claim in claims:
-        claim.check(run.signals().quantities, run.steps)
+        claim.check(derive(configuration).analysis().table, run.steps)
     return [run], claims
 
 
+OWN = (
+    "a network of your own: it trains first; then a bounded amount of work goes into predictions, of claims without "
+    "bound, and what that leaves undecided is not judged"
+)
+"""Said before training."""
 _WHAT = {"regime", "ray", "optimizer", "epsilon", "parameterization", "readout_init", "architecture", "network"}
 _WHAT |= {"given", "sizes", "seeds", "steps", "dtype", "claims"}
 

@@ -2,16 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
+from scaling_algebra.dynamics.analysis import WORK, Analysis
+from scaling_algebra.dynamics.answers import Answer
 from scaling_algebra.solver.derivation import Derivation, Signals
-from scaling_algebra.spec.networks.library import moving
+from scaling_algebra.spec.networks.language import Network
+from scaling_algebra.spec.networks.library import ARCHITECTURES, moving
+from scaling_algebra.waiting import each
+
+EACH, ALL = 40_000, 400_000
+"""Work of one prediction, and of all, where a network is not one that ships: what takes more is undecided."""
 
 
-def predicted_signals(d: Derivation, steps: int) -> Signals:
-    """Exponents of the quantities of a network after 0 .. ``steps`` updates."""
+def predicted_signals(d: Derivation, steps: int, claimed: Sequence[str] = ()) -> Signals:
+    """Exponents of the quantities of a network after 0 .. ``steps`` updates: of one that ships all that can be
+    certified, of another what a bounded amount of work certifies, and of what is claimed all.
+
+    Args:
+        claimed: quantities that are asked for first.
+    """
     trained = as_trained(d)
-    return Signals(trained, steps, trained.analysis().all(steps, d.analysis().table))
+    look, table = trained.analysis(), d.analysis().table
+    if not bounded(d.network):
+        return Signals(trained, steps, look.all(steps, table))
+    first = look.all(steps, [name for name in table if name in claimed]) if claimed else {}
+    rows = dict[str, tuple[Answer, ...]]()
+    with look.meter.within(ALL):
+        for name in each("predicting", "quantities", list(table)):
+            rows[name] = first.get(name) or tuple(briefly(look, name, t) for t in range(steps + 1))
+    return Signals(trained, steps, rows)
+
+
+def briefly(look: Analysis, name: str, t: int) -> Answer:
+    """An exponent, if ``EACH`` is enough work for it."""
+    with look.meter.within(EACH):
+        answer = look.quick(name, t)
+        return look(name, t) if answer.decided else Answer(None, None, decided=False, why=WORK)
+
+
+def bounded(network: Network) -> bool:
+    """Predictions take a bounded amount of work: the network is not one that ships."""
+    return network.name not in ARCHITECTURES
 
 
 def as_trained(d: Derivation) -> Derivation:
