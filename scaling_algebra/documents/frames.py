@@ -20,7 +20,7 @@ from .blocks import Document
 Row = dict[str, Any]
 TABLES = (
     "parameters", "tensors", "quantities", "exponents", "parameterizations", "disagreements", "cells", "theorems",
-    "implementations", "errata",
+    "implementations", "errata", "fitted",
 )  # fmt: skip
 """Keys of records that hold rows: a list of them, or one by name."""
 ZERO = "zero"

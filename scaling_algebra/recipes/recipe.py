@@ -115,6 +115,7 @@ class Recipe(Rendered):
 
     def at(self, size: Sizes) -> Recipe:
         """The recipe with the same powers at another size of its ray, the base itself included."""
+        size = {"K": size["M"], **size} if "K" in self.way.base and "M" in size else size
 
         def moved(settings: Mapping[str, Setting]) -> dict[str, Setting]:
             ratios = {x: s.rule.ratio(self.way.base, size) for x, s in settings.items() if s.rule is not None}

@@ -238,3 +238,9 @@ def test_python_refuses_what_the_command_does():
         recipe(None, "N=2")
     with pytest.raises(UsageError, match="give an integer"):
         way(read_sizes({"N": 1.5}, "base"), {"N": 2})
+
+
+def test_at_another_size_all_experts_stay_active_where_they_are():
+    sizes = {"N": 64, "N_e": 64, "M": 4}
+    one = recipe(sizes, {**sizes, "N": 128}, lr=1e-3, eps=1e-8).at({**sizes, "N": 256})
+    assert one.way.target["K"] == one.way.base["K"] == 4

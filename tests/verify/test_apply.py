@@ -255,6 +255,14 @@ class Branched(nn.Module):
         return self.head(h)
 
 
+@pytest.mark.parametrize(("optimizer", "told"), [("muon+adamw", True), ("muon:original+adamw", False)])
+def test_a_factor_that_torchs_muon_brings_by_itself_is_told(optimizer, told):
+    sizes = {"N": 8, "L": 1}
+    made = plan(lambda sizes: Branched(sizes, own=False), sizes, {"N": 16, "L": 1}, optimizer=optimizer)
+    lines = [x for x in made.warnings if "unless adjust_lr_fn says" in x]
+    assert [x.partition(":")[0] for x in lines] == ["up.*.weight"] * told
+
+
 def test_a_folded_multiplier_trains_as_one_in_the_code():
     """Powers of two: every output is the same, bit by bit; with its own rate it is not."""
     p, q = (

@@ -73,6 +73,15 @@ def test_claims_are_judged_and_residuals_drawn(tmp_path, capsys, monkeypatch):
     assert picture.read_text().lstrip().startswith("<?xml")
 
 
+def test_fitted_numbers_are_a_table(tmp_path, capsys):
+    path = tmp_path / "runs.csv"
+    path.write_text("N,loss\n" + "".join(f"{n},{2 + 3 / n**0.5}\n" for n in range(1, 12)))
+    assert exit_code("law", "a*N**-alpha", "--fit", str(path), "--format", "csv") == 0
+    first, *rest = capsys.readouterr().out.splitlines()
+    numbers = {name: float(value) for name, value, *_ in (line.split(",") for line in rest)}
+    assert first == "name,value,low,high" and numbers["alpha"] == pytest.approx(0.5, abs=1e-4)
+
+
 def test_the_power_of_the_best_rate(tmp_path, capsys):
     exact = fit_rates(rates(), resamples=3)
     assert exact.value["power"] == pytest.approx(-0.5) and exact.value["lr at 64"] == pytest.approx(0.1 * 2**0.3 / 8)
@@ -95,6 +104,10 @@ def test_the_power_of_the_best_rate(tmp_path, capsys):
         (
             "N,D,loss\n" + "".join(f"8,{d},{2 + 3 / d}\n" for d in range(1, 9)),
             "do not tell E, a, alpha apart; vary D, N one",
+        ),
+        (  # the other way round they fit as well
+            "N,D,loss\n" + "".join(f"{n},{20 * n},{2 + 3 / n**0.3 + 9 / n**0.5}\n" for n in range(1, 9)),
+            "D and N grow together in these runs",
         ),
     ],
 )

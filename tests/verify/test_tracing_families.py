@@ -12,7 +12,7 @@ from scaling_algebra.errors import UsageError
 from scaling_algebra.recipes.settings import Setting
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.tracing import traced
-from scaling_algebra.verify.tracing.sources import ModelOption, build_of, kinds_of_layers
+from scaling_algebra.verify.tracing.sources import ModelOption, build_of, kinds_of_layers, not_trained
 
 from ..shared import scalecalc
 
@@ -38,6 +38,16 @@ def test_a_recipe_takes_the_target_from_the_model_and_says_what_is_left(tmp_path
     assert [*model.left(*asked)] == [
         "alpha: of its factor 0.0625 the module brings 0.25; multiply by 0.25 in mlp.experts"
     ]
+
+
+def test_a_check_says_what_of_a_configuration_it_does_not_train():
+    record = {"model_type": "deepseek_v3", "first_k_dense_replace": 1, "n_routed_experts": 8, "num_experts_per_tok": 2}
+    dense, every = not_trained(record, {"M": 4, "K": 4})
+    assert dense == "layers without experts (first_k_dense_replace = 1) are not in the models that are trained"
+    assert every.startswith("every expert is active here (K = M)") and [*not_trained(record, {"M": 4, "K": 2})] == [
+        dense
+    ]
+    assert not [*not_trained({"model_type": "llama"}, {"N": 64})]
 
 
 BESIDE = {

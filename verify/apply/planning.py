@@ -54,6 +54,10 @@ ZERO = "{}: starts at zero in the module, and init_ draws it; to keep the start 
 STACKS = (
     "{}: stacks of matrices; torch.optim.Muon takes single ones, and that of microsoft/dion or KellerJordan/Muon stacks"
 )
+SHAPED = (
+    "{}: more rows than columns; torch.optim.Muon multiplies its rate by sqrt(out/in) unless adjust_lr_fn says"
+    " otherwise, which these numbers do not know: plan with muon:original for it, or let your Muon multiply by 1"
+)
 
 
 @checked
@@ -246,12 +250,20 @@ def planned(
     lines += [*([NEGLIGIBLE] if numbers.derivations[0].optimizer.regime == "negligible" else [])]
     lines += [fused(e) for e in {e.group: e for e in entries if e.parts}.values()]
     lines += [*([STACKS.format(", ".join(stacks))] if stacks else [])]
+    high = dict.fromkeys(e.group for e in entries if e.role and _unshaped(e, trainer(numbers, e.role)))
+    lines += [*([SHAPED.format(", ".join(high))] if high else [])]
     zero = dict.fromkeys(e.group for e in entries if e.role and not e.frozen and _starts_at_zero(e, small))
     lines += [*([ZERO.format(", ".join(zero))] if zero else [])]
     tuned = [s for s in settings.values() if "decay" in s and s["lr"].base is not None]
     lines += [UNDECAYED] if tuned and all(s["decay"].base is None for s in tuned) else []
     buffers = tuple(plain_name(name) for name, _ in model.named_buffers())
     return Plan(model, numbers, tuple(entries), aliases(model), buffers, left, tuple(lines))
+
+
+def _unshaped(e: Entry, rule: Optimizer) -> bool:
+    """Would ``torch.optim.Muon`` scale a step by its shape, of which the rule does not say how?"""
+    muon = rule.torch == "Muon" and rule.shape == "none" and not e.frozen
+    return muon and len(e.shape) == 2 and e.shape[0] > e.shape[1]
 
 
 def _starts_at_zero(e: Entry, small: Sequence[nn.Module]) -> bool:

@@ -13,6 +13,8 @@ import click
 
 from scaling_algebra.commands.options import FORMAT, Count, PathType, emit, examples, tried
 from scaling_algebra.documents.blocks import Heading, Lines, literal
+from scaling_algebra.files import HUGGING_FACE
+from scaling_algebra.recipes.files import read_config
 
 
 @click.command(
@@ -47,12 +49,15 @@ def command(model: str, every: bool, form: str | None, output: Path | None, **si
     from scaling_algebra.verify.apply.checking import check_model, culprit
     from scaling_algebra.verify.apply.loading import load
     from scaling_algebra.verify.judging import presentation
+    from scaling_algebra.verify.tracing.sources import not_trained
 
     build, options = load(model, {key: value for key, value in sizes.items() if value is not None})
     report = check_model(build, **options)
     ends = " to ".join(",".join(f"{axis}={n}" for axis, n in report.dims[k].items()) for k in (0, -1))
     document = presentation.report(report, f"{model}, {ends}", every)
     blocks, read = list(document.blocks), [*map(literal, report.environment["read"])]
+    if model.startswith(HUGGING_FACE):
+        read += map(literal, not_trained(read_config(Path(model.removeprefix(HUGGING_FACE))), report.dims[-1]))
     if level := report.environment["level"]:
         blocks.insert(1, Lines.of(literal(f"exponents: {level[0]}"), *map(literal, level[1:])))
     if (first := culprit(report)) is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
+from itertools import combinations, product
 from typing import Any
 
 import numpy as np
@@ -28,8 +28,9 @@ HUBER, LEVEL, RESAMPLES, STARTS = 1e-3, 0.9, 200, (0.2, 0.5, 1.0)
 """Width of the Huber loss in logs; level of the intervals; fits to runs drawn again; powers that fits start from."""
 BESIDE = 2
 """Rates on each side of the best one that its parabola is fitted to."""
-LOSS, FLOOR, MOST, CERTAIN = "loss", "E", 60.0, 1e-9
-"""The column of losses, the constant under every sum, the largest log of a constant, and a slope that is rounding."""
+LOSS, FLOOR, MOST, CERTAIN, ALONG = "loss", "E", 60.0, 1e-9, 0.999
+"""The column of losses, the constant under every sum, the largest log of a constant, a slope that is rounding, and the
+correlation of logs from which two columns grow together."""
 
 Columns = Mapping[str, Array]
 
@@ -160,6 +161,10 @@ class FittedSum:
         runs, theta = len(x[LOSS]), self.best(x, list(self.starts(x)))
         if runs <= len(theta):
             raise UsageError(f"{runs} runs for {len(theta)} unknowns; give more runs")
+        for a, b in combinations([name for name in self.names if np.ptp(x[name])], 2):
+            if np.corrcoef(np.log(x[a]), np.log(x[b]))[0, 1] > ALONG:  # which power is whose is a choice then
+                told = f"{a} and {b} grow together in these runs, so that no fit tells their terms apart"
+                raise UsageError(f"{told}; vary them one by one")
         if alike := self._alike(self.logs(theta, x)[1].T):
             raise UsageError(f"the runs do not tell {', '.join(alike)} apart; vary {', '.join(self.names)} one by one")
         drawn = np.random.default_rng(seed).integers(runs, size=(resamples or RESAMPLES, runs))

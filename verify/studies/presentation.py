@@ -85,9 +85,11 @@ def study(r: Study) -> Document:
     if r.diverged:
         lines.append(f"diverged (log2 lr): {r.diverged}")
     if any(s.derived for s in r.series):
-        outcomes = {True: "drifts, so a drift would be seen", False: "does not drift, so this run CANNOT SEE a drift"}
+        blind = "so this run CANNOT SEE a drift"
+        outcomes = {Settled.DRIFTS: "drifts, so a drift would be seen", Settled.TRANSFERS: f"does not drift, {blind}"}
         controls = [s for s in r.series if not s.derived]
-        lines += [f"control: {s.name} {outcomes[s.drift.verdict is Settled.DRIFTS]}" for s in controls]
+        unknown = f"has no known drift, {blind}"
+        lines += [f"control: {s.name} {outcomes.get(s.drift.verdict, unknown)}" for s in controls]
     return Document((*blocks, Lines.of(*lines), Heading(r.verdict, 2)), r.as_json(), closing=r.verdict)
 
 

@@ -185,6 +185,16 @@ def _alike(value: Any, most: int, depth: int) -> Any:
     return [max(value, key=lambda x: (x == "full_attention", value.count(x)))] * depth
 
 
+def not_trained(record: Mapping[str, Any], sizes: Mapping[str, int]) -> Iterator[str]:
+    """What of a configuration is not in small models of it at these sizes, a line each."""
+    if first := [f"{key} = {shown(record[key])}" for key in DENSE if record.get(key)]:
+        yield f"layers without experts ({', '.join(first)}) are not in the models that are trained"
+    named = size_names(record["model_type"], record)
+    most, active = (next((record[x] for x in named.get(axis, ()) if x in record), 0) for axis in ("M", "K"))
+    if active < most and sizes.get("M", 0) == sizes.get("K", 0) > 0:
+        yield "every expert is active here (K = M), and the configuration selects; give --base and --target with K < M"
+
+
 def function_of(text: str) -> tuple[Callable[..., Any], Mapping[str, Any]]:
     """``build``, and the dict beside it.
 
