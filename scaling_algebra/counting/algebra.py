@@ -373,7 +373,7 @@ class Algebra(SignalSizes):
                     return kernel == self._kernels[k] and sum(2 * self._half[axis] for axis in coherent) == gain
 
                 def matching(left: Kernel, right: Kernel, slack: int = slack) -> Matching:
-                    return witness(left, right, contraction, self._halves, slack >> self._shift, wanted)
+                    return witness(left, right, contraction, self._halves, self.grains(slack), wanted)
 
                 return ka, kb, matching
         raise LookupError("no product of the factors has this kernel")

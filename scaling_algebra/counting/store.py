@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
+from math import gcd
 from typing import Generic, Self, TypeVar
 
 from scaling_algebra.spec.axes import Ray
@@ -160,7 +161,10 @@ class KernelStore(Packing):
         self._clear: dict[int, int] = {}
         """The kernel without a doubt of every one that may cancel."""
         self._order: list[tuple[int, tuple[Leaf, ...], tuple[int, ...], tuple[str, ...]]] = []
-        self._halves = {axis: packed + (1 << self._shift - 1) >> self._shift for axis, packed in self._half.items()}
+        halves = {axis: packed + (1 << self._shift - 1) >> self._shift for axis, packed in self._half.items()}
+        self._grain = gcd(*halves.values()) or 1
+        """What the halves are multiples of: the search counts in these, which are small numbers."""
+        self._halves = {axis: half // self._grain for axis, half in halves.items()}
         self._products: dict[tuple[int, int, int], _Searches] = {}
         self._contractions: dict[Contraction, int] = {}
         self._specs: dict[tuple[str, str, str], tuple[int, Contraction, int]] = {}
@@ -209,6 +213,10 @@ class KernelStore(Packing):
                 yield notes
         finally:
             self.spent = outer
+
+    def grains(self, packed: int) -> int:
+        """A packed size in units of the search, rounded down."""
+        return (packed >> self._shift) // self._grain
 
     def live(self, letters: str) -> str:
         if letters not in self._live:
@@ -284,7 +292,7 @@ class KernelStore(Packing):
             Exhausted: the search has more nodes than the limit.
         """
         searched = self._products.setdefault((ka, kb, spec), _Searches({}, {}))
-        scaled = slack >> self._shift
+        scaled = self.grains(slack)
         if searched.complete is not None and searched.complete <= scaled:
             scaled = searched.complete
         if scaled not in searched.results:
@@ -302,7 +310,7 @@ class KernelStore(Packing):
                 gain = sum(2 * self._half[axis] for axis in coherent)
                 if k not in best or best[k] < gain:
                     best[k] = gain
-            cut = None if product.cut is None else product.cut << self._shift
+            cut = None if product.cut is None else product.cut * self._grain << self._shift
             if cut is None and (searched.complete is None or scaled < searched.complete):
                 searched.complete = scaled
             searched.results[scaled] = tuple(best.items()), cut, product.nodes
