@@ -113,7 +113,7 @@ MUTANTS = [
         ("demands.py", "not undecided and (top is None or top < 0)", "not undecided and top is None"),
         ("demands.py", "if later is not None and later > 0:", "if later is not None and later > 9:"),
         ("demands.py", "if size is None or size == epsilon:", "if size is None or size <= epsilon:"),
-        ("newton.py", "len(unmet) < len(best.unmet):", "len(unmet) > len(best.unmet):"),
+        ("newton.py", "len(left) < len(best.unmet) + len(", "len(left) > len(best.unmet) + len("),
         ("newton.py", "unknown(wanted, look) or f", "f"),
         ("cones.py", "region = region.between(wall.facing(-size))", "region = region.between(wall.facing(size))"),
     ),

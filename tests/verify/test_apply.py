@@ -378,7 +378,7 @@ def test_what_two_configurations_have_alike_stays():
     assert more["model.layers.0.mlp.down_proj.weight"].settings["lr"].factor == 0.5
     assert set(more.multipliers.values()) <= {1.0}
     odd = plan(llama(64, 4, head_dim=24), llama(32, 2, head_dim=16), lr=1e-3, eps=1e-8, std=0.02)
-    assert "q_proj.weight" in str(odd) and "grow otherwise" in str(odd)
+    assert "q_proj.weight" in str(odd) and "grow by another factor" in str(odd)
 
 
 def test_a_frozen_readout_of_two_models_is_told():
