@@ -190,7 +190,7 @@ def dwindles(demand: Demand, look: Analysis) -> Failure | None:
         return None
     tensor, x = look.network.tensors[statement.tensor.name], statement.factors[0].name
     read = [look.upper(name) if name in look.table else None for name in (x, f"{x}.change")]
-    moved = [look(f"d{tensor.symbol}", t) for t in range(demand.horizon + 1)]
+    moved = [look.quick(f"d{tensor.symbol}", t) for t in range(demand.horizon + 1)]
     if statement.multipliers or None in read or not all(a.decided for a in moved):
         return None
     terms = look.network.size(tensor.fan_in).on(look.ray) + max(size for size in read if size is not None)
