@@ -100,6 +100,8 @@ MUTANTS = [
         ("steps.py", "whole = tr.algebra.uncentred(s)", "whole = s"),
         ("steps.py", 'if not any(f.kind.kind in ("norm", "softmax")', 'if not any(f.kind.kind in ("norm",)'),
         ("steps.py", "most = max(most, _skew(tr, few))", "pass"),
+        ("steps.py", "if len(s.terms) > 1 and not again else 1", "if len(s.terms) > 2 and not again else 1"),
+        ("steps.py", "if len(there) < 2 or most < 3 or again:", "if True:"),
         ("steps.py", 'if not share:\n        return [((), bent)]', 'if True:\n        return [((), bent)]'),
         ("run.py", "if passes(self.network, function):", "if False:"),
         ("norms.py", "if not outgrown or tr.decays:", "if True:"),

@@ -8,8 +8,8 @@ Read next: ``trajectory.py`` (takes the steps), ``scaling_algebra/spec/optimizer
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce
-from itertools import combinations
+from functools import partial, reduce
+from itertools import combinations, combinations_with_replacement
 from operator import xor
 from typing import Any
 
@@ -243,16 +243,50 @@ def entrywise(tr: TrainingRun, factors: Factors, names: Sequence[str], share: in
     return [((), tuple(x if x is y else tr.algebra.add([x, y]) for x, y in both))]
 
 
+def crossed(tr: TrainingRun, role: str, gradients: Sequence[Factors], share: int, again: bool) -> list[Step]:
+    """Products of several uses of a tensor that a step which is normalised entry by entry has beside those of each.
+
+    Law: F(u v + x y + ...) with F odd and generic has every product of an odd number of uses, entry by entry. Where
+    sizes are not known, or there are many kernels, a bound: it is no larger than the gradient.
+    """
+    letters = tr.algebra.live(tr.network.tensors[role].letters)
+    there, most = [x for x in gradients if not vanishes(x)], tr.odd_powers(letters)[-1]
+    if len(there) < 2 or most < 3 or again:
+        return []
+    sizes = [x.packed for x in (tr.entry(role, y) for y in there) if x.packed is not None]
+    if len(sizes) < len(there) or sum(len(s.terms) for x in there for s in x) > SKEWED:
+        return [((), tuple(Signal(s.letters, {}, tr.algebra.bound(s)) for s in x)) for x in there]
+    size = max(sizes, key=tr.algebra.value)
+    blocks: list[set[str]] = []  # of letters that some use has in one factor
+    for found in (set(s.letters) for x in there for s in x if s.letters):
+        joined = [x for x in blocks if x & found]
+        blocks = [*(x for x in blocks if not x & found), found.union(*joined)]
+    kept = ["".join(c for c in letters if c in x) for x in blocks]
+    parts = []
+    for factors in there:
+        groups = [[s for s in factors if x.issuperset(s.letters) and s.letters] for x in blocks]
+        parts.append([tr.algebra.product(tr.covered(group, x), x) for group, x in zip(groups, kept, strict=True)])
+    steps: list[Step] = []
+    for number in range(3, most + 1, 2):
+        less = [Scalar("1/a square", (1 - number) * size), Scalar("what the step divides by over epsilon", share)]
+        for chosen in combinations_with_replacement(parts, number):
+            if any(x is not chosen[0] for x in chosen):
+                products = []
+                for x, column in zip(kept, zip(*chosen, strict=True), strict=True):
+                    products.append(reduce(partial(tr.algebra.contract, out=x), column))
+                steps.append((tuple(less), tuple(products)))
+    return steps
+
+
 def odd(tr: TrainingRun, s: Signal, again: bool = False) -> Signal:
     """A factor of a generic odd function of a gradient, entry by entry; the factor itself where that makes it.
 
     Law: x + x^3 + ... with generic coefficients. What sums to zero does so no more. Powers above the first are seen by
-    products of as many signals; k k l, of a sum of two, by a multiple of l, which is in the first one. Of what is not
-    symmetric they have a mean, which every sum sees. What of them is not kept is no larger than the gradient, since
-    |F(x)| <= C |x|.
+    products of as many signals, which have two terms at least. Of what is not symmetric they have a mean, which every
+    sum sees. What of them is not kept is no larger than the gradient, since |F(x)| <= C |x|.
     """
     whole = tr.algebra.uncentred(s)
-    size, most = tr.algebra.rms(s), tr.odd_powers(s.letters)[-1] if len(s.terms) > 2 and not again else 1
+    size, most = tr.algebra.rms(s), tr.odd_powers(s.letters)[-1] if len(s.terms) > 1 and not again else 1
     few = whole if most > 1 else tr.algebra.largest(whole, SKEWED)
     if any(map(tr.grows, s.letters)) and tr.context.degrees != "lowest":
         most = max(most, _skew(tr, few))

@@ -23,7 +23,7 @@ from .alone import alone, by_loss
 from .norms import over
 from .rules import ENTRYWISE, rule
 from .run import Increment, Modes, TrainingRun
-from .steps import Step, apart, entrywise, signs, turned, vanishes
+from .steps import Step, apart, crossed, entrywise, signs, turned, vanishes
 
 
 class Trajectory(TrainingRun):
@@ -277,6 +277,9 @@ class Trajectory(TrainingRun):
                 names = (f"df/d{use.out}", *(x.name for x in use.factors))
                 products = entrywise(self, factors, names, *self._curved(role, step, scalars))
             increments += [Increment(step, (*multiples, *more), x[0], x[1:]) for more, x in products]
+        if rule.normalises == "entry" and len(uses) > 1:
+            products = crossed(self, role, gradients, *self._curved(role, step, scalars))
+            increments += [Increment(step, (*scalars, *more), x[0], x[1:]) for more, x in products]
         return increments
 
     def _curved(self, role: str, step: int, scalars: tuple[Scalar, ...]) -> tuple[int, bool]:
