@@ -241,6 +241,34 @@ def test_the_rates_of_an_optimizer_of_ones_own():
         assert wrong.exit_code == 1 and culprit(wrong).quantity == "2.weight.update"
 
 
+def with_muon(rate):
+    def build(sizes):
+        n = sizes["N"]
+        model = nn.Sequential(nn.Linear(5, n, bias=False), nn.Linear(n, n, bias=False), nn.Linear(n, 3, bias=False))
+        inner, hidden, outer = (layer.weight for layer in model)
+        nn.init.normal_(inner, 0, 0.5)
+        nn.init.normal_(outer, 0, 1 / n)
+        adamw = torch.optim.AdamW([{"params": [inner]}, {"params": [outer], "lr": 0.1 / n}], lr=0.01)
+        return model, [torch.optim.Muon([hidden], lr=rate(n)), adamw]
+
+    return build
+
+
+def test_the_rates_of_several_optimizers():
+    sizes = {"base": "N=8", "target": "N=128", "seeds": 4}
+    good, bad = check_model(with_muon(lambda n: 0.1), **sizes), check_model(with_muon(lambda n: 3.2 / n), **sizes)
+    assert (good.exit_code, good.environment["optimizer"]) == (0, "adamw,1.weight=muon")
+    assert bad.exit_code == 1 and culprit(bad).quantity == "1.weight.update"
+
+
+def test_the_numbers_of_a_plan_of_two_optimizers_are_trained():
+    build = with_muon(lambda n: 0.1)
+    report = check_model(lambda sizes: build(sizes)[0], "N=8", "N=128", seeds=4, optimizer="muon+adamw")
+    assert (report.exit_code, report.environment["optimizer"]) == (0, "muon+adamw")
+    with pytest.raises(UsageError, match="a vector is no matrix"):
+        check_model(language, "N=16", "N=64", seeds=4, optimizer="muon")
+
+
 @pytest.mark.parametrize(("direct", "verdict"), [((), Verdict.INCONCLUSIVE), (("h",), Verdict.REFUTED)])
 def test_a_small_leading_power_may_lie_under_a_larger_one_but_where_one_tensor_decides(direct, verdict):
     """0.05 + n^(-1/2) beside a prediction of 0 and a next power of -1/2."""
@@ -331,7 +359,7 @@ class Grown(nn.Module):
         (later, "build returns <coroutine"),
         (mute, r"build\(.*\) raises Mute$"),
         (lambda s: [s[f"x{k}"] for k in range(3000)], "more than 32 sizes, the last of them 'x32'"),
-        (lambda s: (nn.Linear(5, s["N"]), torch.optim.SGD([nn.Parameter(torch.ones(1))])), "build brings SGD"),
+        (trained(torch.optim.RMSprop, None), "build brings RMSprop; a check knows Adam, AdamW, Muon, SGD, or say"),
         (lambda s: Grown(s["N"], True), "the input grows"),
         (lambda s: Grown(s["N"], False), "the output grows"),
         (mixture(gate=torch.sigmoid), r"must multiply by 0.5 \(alpha of scalecalc list"),

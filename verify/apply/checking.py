@@ -31,6 +31,7 @@ from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.spec.networks.language import Network, Product
 from scaling_algebra.spec.networks.roles import readouts
 from scaling_algebra.spec.powers import Power
+from scaling_algebra.spec.trained import OptimizerInput
 from scaling_algebra.verify.hardware import spare_threads
 from scaling_algebra.verify.judging.fit import MIN_SEEDS, MIN_SIZES, Verdict, fit
 from scaling_algebra.verify.judging.measurement import Measurement, Series, fingerprint
@@ -39,6 +40,7 @@ from scaling_algebra.verify.judging.report import Report, ReportRow
 from scaling_algebra.verify.judging.verdicts import judge
 from scaling_algebra.verify.measuring.batches import descend
 from scaling_algebra.verify.measuring.predictions import ALL, briefly
+from scaling_algebra.verify.networks.steppers import Fold, assembled, group, parts_of
 from scaling_algebra.verify.tracing import Traced
 from scaling_algebra.verify.tracing.gradients import roles_of
 from scaling_algebra.verify.tracing.measuring import OUTPUT, UPDATE, Watch, of_role
@@ -48,7 +50,7 @@ from scaling_algebra.verify.tracing.shapes import along, read
 from scaling_algebra.waiting import each
 
 from .planning import folded, frozen, planned
-from .plans import Plan
+from .plans import Plan, trainer
 
 OFF = 0.1
 """How far a size that was rounded may lie from its place, in parts of the way between two sizes."""
@@ -67,7 +69,8 @@ FEW = (
 """What is read beside a check where M grows more than K."""
 TINY = 1e-30
 """Epsilon of a parameter without a gradient."""
-OPTIMIZERS = (torch.optim.Adam, torch.optim.AdamW)
+RULES = {"Adam": "adamw", "AdamW": "adamw", "Muon": "muon", "SGD": "sgd"}
+"""The rule of an optimizer that a model brings, by its class in torch.optim."""
 DIRECT = (".init", ".update")
 """Endings of what the initial values or the updates of one tensor make: its own numbers decide their power,
 where that is one at every step."""
@@ -85,6 +88,7 @@ def check_model(
     steps: int = 2,
     lr: float = 1e-2,
     parameterization: str = "mup",
+    optimizer: OptimizerInput | None = None,
     rules: Mapping[str, Mapping[str, Power]] | None = None,
     fold: bool = False,
 ) -> Report:
@@ -92,12 +96,13 @@ def check_model(
     Sizes that the plan leaves undecided come first: each is held against the bound that its demand sets.
 
     Args:
-        build: ``build(sizes)`` returns a module on the CPU; that and its optimizer, Adam or AdamW, whose own initial
-            values and rates are then checked; or that and its input, where it does not begin with ``nn.Embedding`` or
-            ``nn.Linear``.
+        build: ``build(sizes)`` returns a module on the CPU; that and its optimizer, or a list of several, whose own
+            initial values and rates are then checked; or that and its input, where it does not begin with
+            ``nn.Embedding`` or ``nn.Linear``.
         base: sizes as for ``recipe``; by default small ones of every axis that ``build`` asks for.
         target: the same, by default with four times the widths; ``points`` sizes are trained, evenly between both.
         seeds: replicas at every size. lr: of every parameter at the base, where ``build`` brings no optimizer.
+        optimizer: as for ``plan``; by default the rules of the classes that ``build`` brings, or AdamW.
         rules: powers to train with instead of the derived ones, by parameter (as the plan names it) and ``init_std`` or
             ``lr``; what is predicted stays, so that a rule that differs is refuted where it matters.
         fold: as for ``plan``: what the model lacks is in the numbers that train it.
@@ -117,14 +122,14 @@ def check_model(
     assert ray is not None
     reading = along(read(build, sizes[0]), [axis for axis in smallest if sizes[-1][axis] > smallest[axis]])
     model, inputs, own = built(build, sizes[0])
-    if own is not None and not isinstance(own, OPTIMIZERS):
-        raise UsageError(f"build brings {type(own).__name__}; a check knows Adam and AdamW")
     _check_trains(model, own, inputs)
+    optimizer = _rules(own, model, reading) if optimizer is None else optimizer
     if any(not of_role(model, role) for role in reading.network.tensors):
         raise UsageError("the output grows; return one of the same shape at every size, such as logits")
     where: Any = {"network": reading.network}
-    derive(None, "adamw", parameterization, ray=ray, **where)  # a recipe looks for another ray where there is no answer
-    first = recipe(sizes[0], sizes[-1], "adamw", parameterization, lr=lr, eps=TINY, **where)
+    found = derive(None, optimizer, parameterization, ray=ray, **where)  # a recipe looks for another ray otherwise
+    tiny = TINY if any(rule.epsilon for rule in found.optimizer.rules) else None
+    first = recipe(sizes[0], sizes[-1], optimizer, parameterization, lr=lr, eps=tiny, **where)
     zero = [
         role for role in first if all(not p.any() and (own is not None or p.dim() < 2) for p in of_role(model, role))
     ]
@@ -132,9 +137,9 @@ def check_model(
     zero = [role for role in zero if role not in reading.network.frozen]
     stds = _natural(model, first)
     given: Any = {"lr": lr, "std": stds, **where}
-    first = recipe(sizes[0], sizes[-1], "adamw", parameterization, eps=TINY, **given)
-    eps = _gradients(model, own, inputs, reading, first, zero, steps)
-    numbers = recipe(sizes[0], sizes[-1], "adamw", parameterization, eps=eps, **given)
+    first = recipe(sizes[0], sizes[-1], optimizer, parameterization, eps=tiny, **given)
+    eps = _gradients(model, own, inputs, reading, first, zero, steps) if tiny else None
+    numbers = recipe(sizes[0], sizes[-1], optimizer, parameterization, eps=eps, **given)
     largest = planned(called(build, dict(sizes[-1]))[0], reading, numbers, [model])
     numbers = replace(numbers, open=tuple(frozen(largest, model, sizes[0])))
     how: Kind = "plan" if own is None else "own"
@@ -144,7 +149,7 @@ def check_model(
     beside: Beside = {}
     names = _measure(m, build, reading, inputs, _changed(numbers, rules or {}), zero, how, lr, seeds, fold, beside)
     m.environment = {
-        "optimizer": "adamw",
+        "optimizer": numbers.derivations[0].optimizer.name,
         "device": "cpu",
         "torch": torch.__version__,
         "dtype": "float64",
@@ -307,7 +312,39 @@ def _set(p: Plan, zero: Sequence[str], seed: int) -> torch.optim.Optimizer:
     for role in zero:
         for tensor in of_role(p.model, role):
             tensor.zero_()
-    return torch.optim.AdamW(p.param_groups())
+    parts = [(e, trainer(p.recipe, e.role), p.groups[e.group].numbers) for e in p.entries if not e.frozen]
+    return assembled(
+        [
+            group(
+                rule,
+                e.tensor,
+                x["lr"],
+                x.get("eps", TINY),
+                0.0,
+                **({"fold": Fold.last(e.tensor)} if rule.folded else {}),
+            )
+            for e, rule, x in parts
+        ]
+    )
+
+
+def _rules(own: torch.optim.Optimizer | None, model: nn.Module, reading: Traced) -> OptimizerInput:
+    """The rules of the optimizers that a model brings, by parameter.
+
+    Raises:
+        UsageError: a class that has no rule.
+    """
+    found, names = dict[str, str](), {id(p): name for name, p in model.named_parameters()}
+    for part in parts_of(own) if own is not None else ():
+        rule = next((rule for name, rule in RULES.items() if isinstance(part, getattr(torch.optim, name))), None)
+        if rule is None:
+            known = ", ".join(RULES)
+            raise UsageError(f"build brings {type(part).__name__}; a check knows {known}, or say optimizer=RULE")
+        found |= {names[id(p)]: rule for g in part.param_groups for p in g["params"]}
+    if len({*found.values()}) < 2:
+        return next(iter(found.values()), "adamw")
+    roles = roles_of([*found], reading.network.tensors)
+    return {"": "adamw", **{role: rule for x, mine in roles.items() if (rule := found[x]) != "adamw" for role in mine}}
 
 
 def _epsilons(p: Plan) -> dict[str, float]:
@@ -325,7 +362,7 @@ def _gradients(
                 for role in roles_of([e.name], numbers)[e.name]:
                     size = float(e.tensor.grad.square().mean().sqrt())
                     sizes[role] = max(size, sizes.get(role, TINY))
-    return {role: sizes.get(role, TINY) for role in numbers}
+    return {role: sizes.get(role, TINY) for role, settings in numbers.tensors.items() if "eps" in settings}
 
 
 def _steps(
@@ -337,8 +374,9 @@ def _steps(
         epsilons: by parameter.
     """
     named = {id(p): epsilons.get(name, TINY) for name, p in model.named_parameters()}
-    alone = [(group, p) for group in optimizer.param_groups for p in group["params"]]
-    optimizer.param_groups[:] = [{**g, "params": [p], "weight_decay": 0.0, "eps": named[id(p)]} for g, p in alone]
+    for part in parts_of(optimizer):
+        alone = [(group, p) for group in part.param_groups for p in group["params"]]
+        part.param_groups[:] = [{**g, "params": [p], "weight_decay": 0.0, "eps": named[id(p)]} for g, p in alone]
     places, keywords = inputs
 
     def loss(step: int) -> Tensor:

@@ -65,6 +65,13 @@ class Fold:
         copies, rows, columns = (tuple(1 + stored.index(x) for x in side) for side in sides)
         return cls((0, *copies), rows, columns)
 
+    @classmethod
+    def last(cls, parameter: Tensor) -> Fold:
+        """Matrices in the last two dimensions, and stacks of them in those before."""
+        if (dims := parameter.dim()) < 2:
+            raise UsageError("a vector is no matrix, which this optimizer steps; give it another, as in muon+adamw")
+        return cls(tuple(range(dims - 2)), (dims - 2,), (dims - 1,))
+
     @property
     def order(self) -> tuple[int, ...]:
         return (*self.copies, *self.rows, *self.columns)
@@ -217,6 +224,11 @@ class Several(torch.optim.Optimizer):
         """One update; there is no closure."""
         for part in self.parts:
             part.step()
+
+
+def parts_of(optimizer: torch.optim.Optimizer) -> Sequence[torch.optim.Optimizer]:
+    """The optimizers that are stepped as one."""
+    return optimizer.parts if isinstance(optimizer, Several) else [optimizer]
 
 
 OWN = {cls.__name__: cls for cls in (Lion, SignSGD, Muon, Shampoo, AdamH, MuonH)}

@@ -21,6 +21,7 @@ from scaling_algebra.errors import UsageError, foreign, shown
 from scaling_algebra.spec.axes import AXES
 from scaling_algebra.spec.networks.files import from_toml
 from scaling_algebra.spec.networks.language import TRACED, Network
+from scaling_algebra.verify.networks.steppers import Several
 from scaling_algebra.waiting import each
 
 from . import layout, routing, rules  # noqa: F401 - fill the table
@@ -165,9 +166,9 @@ def called(build: Build, sizes: dict[str, int], seed: int | None = 0) -> tuple[n
 
 
 def built(build: Build, sizes: Mapping[str, int], seed: int = 0) -> tuple[nn.Module, Inputs, Any]:
-    """The module at these sizes, in float64, its input, and its optimizer if it brings one.
+    """The module at these sizes, in float64, its input, and its optimizer if it brings one, or several as one.
 
-    ``build`` returns a module; or that and its optimizer, or its input: a tensor, a tuple, or a dict of keywords.
+    ``build`` returns a module; or that and its optimizers, or its input: a tensor, a tuple, or a dict of keywords.
 
     Raises:
         Unreadable: no module, or an input that cannot be guessed.
@@ -179,8 +180,10 @@ def built(build: Build, sizes: Mapping[str, int], seed: int = 0) -> tuple[nn.Mod
         choose("batched_mm")
     if away := [n for n, p in model.named_parameters() if p.device.type != "cpu"]:
         raise Unreadable(f"{away[0]} is not on the CPU at {dict(sizes)}; build small models there")
-    optimizer = rest if isinstance(rest, torch.optim.Optimizer) else None
-    return (*_with_input(model.double(), rest), optimizer)
+    several = [*rest.values()] if isinstance(rest, dict) else [*rest] if isinstance(rest, list | tuple) else [rest]
+    brought = bool(several) and all(isinstance(x, torch.optim.Optimizer) for x in several)
+    optimizer = None if not brought else several[0] if len(several) == 1 else Several(several)
+    return (*_with_input(model.double(), None if brought else rest), optimizer)
 
 
 def _with_input(model: nn.Module, rest: Any) -> tuple[nn.Module, Inputs]:
