@@ -45,7 +45,7 @@ from scaling_algebra.verify.tracing import Traced
 from scaling_algebra.verify.tracing.gradients import roles_of
 from scaling_algebra.verify.tracing.measuring import OUTPUT, UPDATE, Watch, of_role
 from scaling_algebra.verify.tracing.models import Inputs, built, called, exactly, usual
-from scaling_algebra.verify.tracing.recording import losses_of, output_of
+from scaling_algebra.verify.tracing.recording import losses_of, output_of, running
 from scaling_algebra.verify.tracing.shapes import along, read
 from scaling_algebra.waiting import each
 
@@ -96,9 +96,9 @@ def check_model(
     Sizes that the plan leaves undecided come first: each is held against the bound that its demand sets.
 
     Args:
-        build: ``build(sizes)`` returns a module on the CPU; that and its optimizer, or a list of several, whose own
-            initial values and rates are then checked; or that and its input, where it does not begin with
-            ``nn.Embedding`` or ``nn.Linear``.
+        build: ``build(sizes)`` returns a module on the CPU; or that and its optimizer, or a list of several, whose own
+            initial values and rates are then checked; its input, where it does not begin with ``nn.Embedding`` or
+            ``nn.Linear``; or both.
         base: sizes as for ``recipe``; by default small ones of every axis that ``build`` asks for.
         target: the same, by default with four times the widths; ``points`` sizes are trained, evenly between both.
         seeds: replicas at every size. lr: of every parameter at the base, where ``build`` brings no optimizer.
@@ -229,7 +229,7 @@ def _check_trains(model: nn.Module, own: torch.optim.Optimizer | None, inputs: I
         raise UsageError("no parameter of the model trains: requires_grad is False for all; there is nothing to check")
     if own is not None and any(id(p) not in mine for group in own.param_groups for p in group["params"]):
         raise UsageError("the optimizer that build brings has parameters that are not of the model; give it those")
-    with exactly(), foreign("the model"):
+    with exactly(), running(inputs[0]):
         out = output_of(model(*inputs[0], **inputs[1]))
         if not out.isfinite().all():
             raise UsageError("the output of the model is not a number")

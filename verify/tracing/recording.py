@@ -333,6 +333,20 @@ def refs(tree: Any) -> Iterator[Ref]:
     return leaves(tree, Ref)
 
 
+class Guessed(tuple[Any, ...]):
+    """An input that ``build`` does not return."""
+
+
+def running(inputs: tuple[Any, ...]) -> AbstractContextManager[None]:
+    """Runs the forward pass of a model; the error says so where its input was guessed.
+
+    Raises:
+        UsageError: as ``foreign``.
+    """
+    said = f"; its input is guessed, of shape {tuple(inputs[0].shape)}: let build return (model, input)"
+    return foreign("the model", f"{said} or (model, optimizer, input)" if isinstance(inputs, Guessed) else "")
+
+
 def record(model: nn.Module, inputs: tuple[Any, ...], keywords: Mapping[str, Any], strict: bool = True) -> Recording:
     """One run of a module on its inputs, without gradients and not in training mode.
 
@@ -373,7 +387,7 @@ def record(model: nn.Module, inputs: tuple[Any, ...], keywords: Mapping[str, Any
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with foreign("the model"), torch.no_grad():
+        with running(inputs), torch.no_grad():
             with recorder:
                 made = model(*inputs, **keywords)
             out = output_of(made)
