@@ -49,7 +49,7 @@ from scaling_algebra.verify.tracing.recording import losses_of, output_of, runni
 from scaling_algebra.verify.tracing.shapes import along, read
 from scaling_algebra.waiting import each
 
-from .planning import folded, frozen, planned
+from .planning import folded, frozen, opened, planned
 from .plans import Plan, trainer
 
 OFF = 0.1
@@ -126,8 +126,10 @@ def check_model(
     optimizer = _rules(own, model, reading) if optimizer is None else optimizer
     if any(not of_role(model, role) for role in reading.network.tensors):
         raise UsageError("the output grows; return one of the same shape at every size, such as logits")
-    where: Any = {"network": reading.network}
-    found = derive(None, optimizer, parameterization, ray=ray, **where)  # a recipe looks for another ray otherwise
+    where: Any = {"network": reading.networks}
+    found = derive(
+        None, optimizer, parameterization, ray=ray, network=reading.network
+    )  # a recipe looks for another ray otherwise
     tiny = TINY if any(rule.epsilon for rule in found.optimizer.rules) else None
     first = recipe(sizes[0], sizes[-1], optimizer, parameterization, lr=lr, eps=tiny, **where)
     zero = [
@@ -139,7 +141,7 @@ def check_model(
     given: Any = {"lr": lr, "std": stds, **where}
     first = recipe(sizes[0], sizes[-1], optimizer, parameterization, eps=tiny, **given)
     eps = _gradients(model, own, inputs, reading, first, zero, steps) if tiny else None
-    numbers = recipe(sizes[0], sizes[-1], optimizer, parameterization, eps=eps, **given)
+    numbers = opened(recipe(sizes[0], sizes[-1], optimizer, parameterization, eps=eps, **given))
     largest = planned(called(build, dict(sizes[-1]))[0], reading, numbers, [model])
     numbers = replace(numbers, open=tuple(frozen(largest, model, sizes[0])))
     how: Kind = "plan" if own is None else "own"
@@ -164,9 +166,9 @@ def check_model(
         report = judge(m, theta, direct={name for name in names if name.endswith(DIRECT)})
         return _bounded(report, lambda row: not row.quantity.endswith(UPDATE))
     moved = {x: power.on(ray) for x, power in (folded(numbers, reading) if fold else {}).items()}
-    left = {_signal(x.quantity) for x in numbers.level.open} if numbers.level else set()
+    left = {_signal(x.quantity) for x in level.open} if (level := numbers.derivations[-1].level) else set()
     doubtful = {name for name, quantities in names.items() if left.intersection(map(_signal, quantities))}
-    predicted, bounds, powers = _predicted(numbers.derivations[0], zero, names, steps, moved, left)
+    predicted, bounds, powers = _predicted(numbers.derivations[-1], zero, names, steps, moved, left)
     direct = {x for x in names if x.endswith(DIRECT) and len({e for e in predicted[x] if isinstance(e, Fraction)}) < 2}
     asked = {x: [bounds[x] if e is ... else e for e in cells] for x, cells in predicted.items()}
     most = {(x, t) for x, cells in predicted.items() for t, e in enumerate(cells) if e is ...}

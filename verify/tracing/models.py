@@ -26,10 +26,10 @@ from scaling_algebra.waiting import each
 
 from . import layout, routing, rules  # noqa: F401 - fill the table
 from .folding import Folder, bare, settled, wiring
-from .gradients import FROZEN, frozen_roles, states
+from .gradients import FROZEN, TRAINING, frozen_roles, roles_of, states
 from .graph import IndexClass, Restart, TracedNode, Unreadable, View, refused, walk
 from .reading import Reader
-from .recording import Guessed, Recording, choosing, output_of, record
+from .recording import Guessed, Recording, choosing, record
 from .table import apply
 from .writing import Powers, Span, Writer
 
@@ -68,7 +68,7 @@ class Traced:
             ``TracedNode.call``; none of calls of which a module makes more with more experts or layers, because the
             last of few is in the middle of many.
         error: relative difference of the executed equations from the module. base: the first sizes. spans: where
-            parts of parameters lie.
+            parts of parameters lie. training: parameters that act in training mode alone. beside: those by shape.
     """
 
     text: str
@@ -80,10 +80,23 @@ class Traced:
     error: float
     base: Mapping[str, int]
     spans: Mapping[str, Span] = field(default_factory=dict)
+    training: Sequence[str] = ()
+    beside: Network | None = None
+
+    @property
+    def networks(self) -> tuple[Network, ...]:
+        """What has the model's parameters; the equations last."""
+        return (self.network,) if self.beside is None else (self.beside, self.network)
+
+    @property
+    def roles(self) -> list[str]:
+        """The names of all tensors."""
+        return [role for network in self.networks for role in network.tensors]
 
     def freezing(self, found: Mapping[str, str]) -> Traced:
         """The reading of a module of whose parameters some do not train, as ``gradients.states`` says."""
-        frozen, notes = frozen_roles(found, [*self.network.tensors])
+        frozen, notes = frozen_roles(found, self.roles)
+        frozen = [role for role in frozen if role in self.network.tensors]
         network = self.network.freezing(frozen)
         table = f"frozen = {json.dumps(frozen)}\n" if frozen else ""
         text = self.text.replace('equations = """', f'{table}equations = """', 1)
@@ -318,12 +331,14 @@ def _with_gradients(reading: Traced, build: Build, frozen: Sequence[str]) -> Tra
     model, (inputs, keywords), _ = built(build, reading.base)
     try:
         with foreign("the backward pass"), exactly():
-            found = states(model, lambda model: output_of(model(*inputs, **keywords)))
+            found = states(model, lambda model: model(*inputs, **keywords))
     except UsageError as error:
         if isinstance(error.__cause__, Exception):  # of torch: whether it can train is not known
             return replace(reading, notes=[*reading.notes, ("", f"gradients are not checked: {error}")])
         raise Unreadable(str(error)) from None
-    return reading.freezing(found | dict.fromkeys(frozen, FROZEN))
+    of = roles_of(found, reading.network.tensors)
+    training = [name for name, state in found.items() if state == TRAINING and not of[name]]
+    return replace(reading.freezing(found | dict.fromkeys(frozen, FROZEN)), training=training)
 
 
 def usual(build: Build) -> dict[str, int]:

@@ -347,16 +347,18 @@ def running(inputs: tuple[Any, ...]) -> AbstractContextManager[None]:
     return foreign("the model", f"{said} or (model, optimizer, input)" if isinstance(inputs, Guessed) else "")
 
 
-def record(model: nn.Module, inputs: tuple[Any, ...], keywords: Mapping[str, Any], strict: bool = True) -> Recording:
-    """One run of a module on its inputs, without gradients and not in training mode.
+def record(
+    model: nn.Module, inputs: tuple[Any, ...], keywords: Mapping[str, Any], strict: bool = True, training: bool = False
+) -> Recording:
+    """One run of a module on its inputs, without gradients.
 
     Args:
-        strict: refuse a branch on what is computed.
+        strict: refuse a branch on what is computed. training: in training mode.
 
     Raises:
         Unreadable: a branch on what is computed, or ``out=``.
     """
-    model.eval()
+    model.train(training)
     for module in model.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):  # as in training, and nothing is remembered
             module.train()
