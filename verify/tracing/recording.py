@@ -343,8 +343,9 @@ def running(inputs: tuple[Any, ...]) -> AbstractContextManager[None]:
     Raises:
         UsageError: as ``foreign``.
     """
-    said = f"; its input is guessed, of shape {tuple(inputs[0].shape)}: let build return (model, input)"
-    return foreign("the model", f"{said} or (model, optimizer, input)" if isinstance(inputs, Guessed) else "")
+    shape = tuple(inputs[0].shape) if isinstance(inputs, Guessed) else ()
+    said = f"; its input is guessed, of shape {shape}: let build return (model, input) or (model, optimizer, input)"
+    return foreign("the model", said if shape else "")
 
 
 def record(
