@@ -38,6 +38,7 @@ ENTRYWISE = {
     "logsigmoid", "atan",
 }  # fmt: skip
 """Functions of one tensor, entry by entry, beside ``NAMES``; told apart by their values."""
+COMPARISONS = {"gt", "lt", "ge", "le", "eq", "ne"}
 SAME = {
     "to", "float", "type_as", "contiguous", "clone", "detach", "dropout", "double", "half", "bfloat16", "type", "cpu",
     "alias", "requires_grad", "long", "int", "lift_fresh", "native_dropout", "get_data", "to_copy", "pos",
@@ -88,6 +89,10 @@ def apply(reader: Reader, args: list[Any], keywords: Any) -> Any:
         return reader.constants()  # made of the whole numbers of the input
     if name not in RULES:
         todo = "add one (docs/extending.md), or give the equations of this model with --network"
+        if name in COMPARISONS:
+            todo = (
+                "of a load of experts let forward return logits and loss, (logits, aux), without the loss in the logits"
+            )
         return _linear(reader, reader.fail(f"no rule for this call; {todo}"))
     try:
         return RULES[name](reader, *args, **keywords)
