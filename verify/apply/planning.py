@@ -269,7 +269,8 @@ def planned(
     lines += [*([SHAPED.format(", ".join(high))] if high else [])]
     zero = dict.fromkeys(e.group for e in entries if e.role and not e.frozen and _starts_at_zero(e, small))
     lines += [*([ZERO.format(", ".join(zero))] if zero else [])]
-    lines += [*([NORMS.format(listed(x))] if (x := [name for name, *_ in norms(model)]) else [])]
+    normed = [name for name, *_ in norms(model)]
+    lines += [*([NORMS.format(listed(normed))] if normed else [])]
     tuned = [s for s in settings.values() if "decay" in s and s["lr"].base is not None]
     lines += [UNDECAYED] if tuned and all(s["decay"].base is None for s in tuned) else []
     buffers = tuple(plain_name(name) for name, _ in model.named_buffers())
