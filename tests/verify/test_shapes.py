@@ -9,12 +9,14 @@ from torch import nn
 
 from scaling_algebra import derive, plan
 from scaling_algebra.errors import UsageError
+from scaling_algebra.solver.presentation import brief
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.apply import checking
 from scaling_algebra.verify.apply.checking import check_model
 from scaling_algebra.verify.judging.fit import Verdict
 from scaling_algebra.verify.tracing import Unreadable, traced
 from scaling_algebra.verify.tracing.shapes import by_shape, read
+from scaling_algebra.verify.tracing.sources import ModelOption
 
 from ..shared import scalecalc
 
@@ -56,6 +58,7 @@ def test_the_law_of_every_kind_of_parameter():
     reading = read(odd)
     assert "fft_fft: no rule for this call" in reading.network.unread
     d = derive(ray="N=1,N_e=1,M=0", optimizer="adamw", parameterization="mup", network=reading.network)
+    assert "the number of these maps" not in str(ModelOption(reading).beside(brief([d], ())))  # M is fixed
     assert powers(d, "emb.weight") == powers(d, "norm.weight") == powers(d, "places") == ("1", "1", "N^-1")
     assert powers(d, "conv.weight") == powers(d, "blocks.*.weight") == ("N^(-1/2)", "N^-1", "N^-1")
     assert powers(d, "head.weight") == ("N^-1", "N^-1", "1")

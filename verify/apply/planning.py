@@ -19,7 +19,8 @@ from scaling_algebra.recipes.files import sizes_of
 from scaling_algebra.recipes.recipe import Recipe, recipe
 from scaling_algebra.recipes.sizes import Sizes, read_sizes
 from scaling_algebra.solver.demands import Infeasible
-from scaling_algebra.spec.level import Open
+from scaling_algebra.solver.derivation import Derivation
+from scaling_algebra.spec.level import Level, Open
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.powers import Power
@@ -99,7 +100,7 @@ def _plan(model: Any, base: Any, target: Any, fold: bool, strict: bool, given: M
     if not callable(model) or isinstance(base, nn.Module) or target is None:
         raise UsageError(f"{GIVE}, and sizes are texts")
     reading = read(model, strict=strict)
-    numbers = _numbers(base, target, {**given, "strict": strict}, [reading.network])
+    numbers = _numbers(base, target, {**given, "strict": strict}, reading.networks)
     start, large = (called(model, dict(sizes))[0] for sizes in (reading.base, numbers.way.target))
     p = planned(large, reading, numbers, [start], fold)
     return _holding(p, tuple(frozen(p, start, reading.base)), strict)
@@ -128,7 +129,7 @@ def _configured(model: nn.Module, base: Any, target: Any, fold: bool, strict: bo
         builds.insert(0, small_of(record, "the configuration", deep=deep, dense=True, beside=beside))
         readings.insert(0, layered(read(builds[0], strict=strict)))
     state = {e.name: FROZEN if e.frozen else "" for e in parameters(model)}
-    found = [roles_of(state, x.network.tensors) for x in readings]
+    found = [roles_of(state, x.roles) for x in readings]
     elsewhere = [{n for other in found for n in state if other[n] and not mine[n]} for mine in found]
     readings = [
         x.freezing({n: why for n, why in state.items() if n not in there})
@@ -138,7 +139,7 @@ def _configured(model: nn.Module, base: Any, target: Any, fold: bool, strict: bo
     p = planned(
         model,
         joined(readings),
-        _numbers(base, target, {**given, "strict": strict}, [x.network for x in readings]),
+        _numbers(base, target, {**given, "strict": strict}, [n for x in readings for n in x.networks]),
         [called(build, dict(x.base))[0] for build, x in zip(builds, readings, strict=True)],
         fold,
         lambda: [(z, _config(called(build, dict(z))[0]).to_dict()) for z in sizes] + [(target, record)],
@@ -173,7 +174,7 @@ def _check_named(model: nn.Module, given: Mapping[str, Any]) -> None:
 def _unread(model: nn.Module, reading: Traced) -> list[str]:
     """Parameters that train and that a reading lacks."""
     train = [e.name for e in parameters(model) if not e.frozen]
-    return [name for name, roles in roles_of(train, reading.network.tensors).items() if not roles]
+    return [name for name, roles in roles_of(train, reading.roles).items() if not roles]
 
 
 def joined(readings: Sequence[Traced]) -> Traced:
@@ -203,11 +204,24 @@ def _numbers(base: Any, target: Any, given: Mapping[str, Any], networks: Sequenc
             raise error from None
     if multiplied := [r for r, s in numbers.tensors.items() if "multiplier" in s]:
         raise UsageError(f"a plan sets no multiplier, and {multiplied[0]} has one in this gauge; take the gauge table3")
+    numbers = opened(numbers)
     lacking = [r for r, s in numbers.tensors.items() if "eps" in s and s["lr"].base and s["eps"].base is None]
     if lacking:
         who = lacking[0] if len(lacking) < len(numbers.tensors) else "Adam"
         raise UsageError(f"the epsilon of {who} scales, too; give eps=1e-8, or what it is at the base")
     return numbers
+
+
+def opened(numbers: Recipe) -> Recipe:
+    """A recipe certified but for the tensors whose numbers are by shape, beside equations that are known."""
+    *others, last = numbers.derivations
+
+    def told(d: Derivation) -> Derivation:
+        why, demand = f"by shape: {d.network.unread}", "the numbers of a tensor hold"
+        sizes = tuple(Open(demand, role, 0, why, role) for role in d.network.tensors)
+        return replace(d, level=Level(sizes)) if d.network.unread else d
+
+    return numbers if last.network.unread else replace(numbers, derivations=(*map(told, others), last))
 
 
 def planned(

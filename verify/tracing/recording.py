@@ -333,16 +333,33 @@ def refs(tree: Any) -> Iterator[Ref]:
     return leaves(tree, Ref)
 
 
-def record(model: nn.Module, inputs: tuple[Any, ...], keywords: Mapping[str, Any], strict: bool = True) -> Recording:
-    """One run of a module on its inputs, without gradients and not in training mode.
+class Guessed(tuple[Any, ...]):
+    """An input that ``build`` does not return."""
+
+
+def running(inputs: tuple[Any, ...]) -> AbstractContextManager[None]:
+    """Runs the forward pass of a model; the error says so where its input was guessed.
+
+    Raises:
+        UsageError: as ``foreign``.
+    """
+    shape = tuple(inputs[0].shape) if isinstance(inputs, Guessed) else ()
+    said = f"; its input is guessed, of shape {shape}: let build return (model, input) or (model, optimizer, input)"
+    return foreign("the model", said if shape else "")
+
+
+def record(
+    model: nn.Module, inputs: tuple[Any, ...], keywords: Mapping[str, Any], strict: bool = True, training: bool = False
+) -> Recording:
+    """One run of a module on its inputs, without gradients.
 
     Args:
-        strict: refuse a branch on what is computed.
+        strict: refuse a branch on what is computed. training: in training mode.
 
     Raises:
         Unreadable: a branch on what is computed, or ``out=``.
     """
-    model.eval()
+    model.train(training)
     for module in model.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):  # as in training, and nothing is remembered
             module.train()
@@ -373,7 +390,7 @@ def record(model: nn.Module, inputs: tuple[Any, ...], keywords: Mapping[str, Any
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with foreign("the model"), torch.no_grad():
+        with running(inputs), torch.no_grad():
             with recorder:
                 made = model(*inputs, **keywords)
             out = output_of(made)
