@@ -6,7 +6,6 @@ Read next: ``verify/tracing`` (the reading), ``folding.py`` (factors that it lac
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from inspect import signature
@@ -15,7 +14,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from scaling_algebra.arguments import checked
-from scaling_algebra.errors import UsageError, check_names
+from scaling_algebra.errors import UsageError, check_names, unknown_name
 from scaling_algebra.recipes.files import sizes_of
 from scaling_algebra.recipes.recipe import Recipe, recipe
 from scaling_algebra.recipes.sizes import Sizes, read_sizes
@@ -25,6 +24,8 @@ from scaling_algebra.spec.level import Level, Open
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.powers import Power
+from scaling_algebra.spec.trained import glob, whole
+from scaling_algebra.spec.trained import read as rules_of
 from scaling_algebra.verify.tracing import Traced
 from scaling_algebra.verify.tracing.gradients import FROZEN, listed, roles_of
 from scaling_algebra.verify.tracing.measuring import of_role
@@ -118,6 +119,7 @@ def _configured(model: nn.Module, base: Any, target: Any, fold: bool, strict: bo
     config, small = _config(model), base if isinstance(base, nn.Module) else None
     if target is not None:
         raise UsageError("a model of transformers says its own sizes; leave out target")
+    _check_named(model, given)
     base = read_sizes(base, "base") if small is None else sizes_of(_config(small), "base model")
     target = sizes_of(config, "model")
     record, deep = config.to_dict(), base.get("L") != target["L"]
@@ -154,6 +156,20 @@ def _config(model: nn.Module) -> Any:
     if not hasattr(config, "to_dict") or not hasattr(config, "model_type"):
         raise UsageError(f"{type(model).__name__} has no configuration of transformers; {GIVE}")
     return config
+
+
+def _check_named(model: nn.Module, given: Mapping[str, Any]) -> None:
+    """Raises UsageError for names of parameters that the model does not have, before it is read; a name without dots is
+    of what is not known yet."""
+    names = [plain_name(name) for name, _ in model.named_parameters(remove_duplicate=False)]
+    asked = {what: given.get(what) for what in ("optimizer", "lr", "eps", "std", "decay")}
+    if isinstance(asked["optimizer"], str | Mapping):
+        asked["optimizer"] = dict(rules_of(asked["optimizer"])[2])
+    for what, values in asked.items():
+        dotted = [x for x in map(str, values if isinstance(values, Mapping) else ()) if "." in x and ":" not in x]
+        wrong = [x for x in dotted if not any(map(glob(whole(x)).fullmatch, names))]
+        if wrong:
+            raise unknown_name(f"parameter in {what}", wrong, map(general, names))
 
 
 def _unread(model: nn.Module, reading: Traced) -> list[str]:
@@ -257,7 +273,7 @@ def planned(
     for e in named:
         mine = roles[e.name]
         parts = {role: settings[role] for role in mine if any(settings[role] != settings[x] for x in mine)}
-        role, group = (mine[0], re.sub(r"(\[\d+\])+$", "", mine[0])) if mine else ("", "")
+        role, group = (mine[0], whole(mine[0])) if mine else ("", "")
         common = alike(parts) if parts else settings.get(role, {})
         fill, spans = filled.get(role), spans_of(e, parts, reading, going.target, records)
         entries.append(replace(e, role=role, settings=common, group=group, fill=fill, parts=parts, spans=spans))
