@@ -219,7 +219,7 @@ def brief(ds: Sequence[Derivation], more: Sequence[str], why: bool = False, expo
     below: list[Sequence[Piece] | Piece] = [] if isinstance(blocks[-1], Grid) and not why else [""]
     below += [*map(literal, [*_ties(ds), *more] if not why else more)]
     below += [f"assumes {listed(assumed)} (--why)"] if assumed and not why else []
-    return Document((*blocks, Lines.of(*below)), {})
+    return Document((*blocks, Lines.of(*below)), first.configuration.as_json())
 
 
 def _title(ds: Sequence[Derivation]) -> str:

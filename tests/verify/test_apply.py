@@ -22,7 +22,7 @@ from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.spec.level import Open
 from scaling_algebra.spec.networks.library import ARCHITECTURES
 from scaling_algebra.spec.optimizers import OPTIMIZERS
-from scaling_algebra.verify.apply import plan
+from scaling_algebra.verify.apply import plan, planning
 from scaling_algebra.verify.apply.folding import ends, scaled
 from scaling_algebra.verify.apply.parts import said as sizes_in_fields
 from scaling_algebra.verify.tracing.models import DEFAULTS as READ
@@ -311,7 +311,7 @@ def test_a_multiplier_ends_in_the_tensors_that_it_multiplies():
 
 
 @pytest.mark.parametrize("family", ["llama"])
-def test_a_model_of_transformers_says_how_it_is_built(family):
+def test_a_model_of_transformers_says_how_it_is_built(family, monkeypatch):
     """Mixtral: ``tests/measure/test_whole_blocks.py``."""
     transformers = pytest.importorskip("transformers")
 
@@ -321,7 +321,15 @@ def test_a_model_of_transformers_says_how_it_is_built(family):
         with torch.device("meta"):
             return transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(family, **given))
 
-    p = plan(built(64), built(32), **GIVEN)
+    p = plan(built(64), built(32), **{**GIVEN, "decay": {"": 0.1, "*norm.weight": 0}})
+    assert {g["name"] for g in p.param_groups() if not g["weight_decay"]} == {n for n in p.groups if "norm" in n}
+    assert "weight_decay 0" not in str(p) and "# weight decay is 0" not in p.export("olmo-core", dropping=["init"])
+    with (
+        monkeypatch.context() as m,
+        pytest.raises(UsageError, match=r"parameter in decay named 'model\.norm\.bias'; did"),
+    ):
+        m.setattr(planning, "read", None)
+        plan(built(64), built(32), **{**GIVEN, "decay": {"model.norm.bias": 0, "lm_head.weight": 1, "*norm.w*": 0}})
     group = p.groups["model.layers.*.self_attn.q_proj.weight"]
     assert len(group.entries) == 3 and group.numbers["lr"] == 1.5e-3 and not any("grows as" in x for x in p.warnings)
     assert p["model.norm.weight"].fill == 1 and set(p.multipliers.values()) <= {1.0}
@@ -437,7 +445,10 @@ def test_a_first_layer_without_experts_is_read_by_itself(monkeypatch):
             config = transformers.DeepseekV3Config(**heads, **ranks, **widths, **sizes)
             return transformers.AutoModelForCausalLM.from_config(config)
 
-    p = plan(model(128), model(64), lr=1e-3, eps=1e-8, std=0.02)
+    name = "model.layers.1.self_attn.kv_a_proj_with_mqa.weight"
+    decay = {name.replace("1", "*"): 0.2, "": 0.1}
+    p = plan(model(128), model(64), lr=1e-3, eps=1e-8, std=0.02, decay=decay)
+    assert (p[name].settings["decay"].base, p["lm_head.weight"].settings["decay"].base) == (0.2, 0.1)
     assert "certified but for" in str(p).splitlines()[0] and p.recipe.level.code == 3
     assert all(e.settings["lr"].target for e in p.entries) and len(p.recipe.derivations) == 2
     plain = {**model(32).config.to_dict(), "q_lora_rank": None}  # as smaller models of the family have it
@@ -445,7 +456,6 @@ def test_a_first_layer_without_experts_is_read_by_itself(monkeypatch):
     dense, routed = p["model.layers.0.mlp.up_proj.weight"], p["model.layers.1.mlp.experts.gate_up_proj"]
     assert dense.settings["lr"] == routed.settings["lr"] and "not in the output" not in str(p)
     assert "\nundecided demands are on " in str(p)
-    name = "model.layers.1.self_attn.kv_a_proj_with_mqa.weight"
     drawn = p.init_(model(128, "cpu")).get_parameter(name).detach()
     stds = [s["init_std"].target for s in p[name].parts.values()]
     assert [drawn[:64].std().item(), drawn[64:].std().item()] == [pytest.approx(x, rel=0.1) for x in stds]

@@ -218,7 +218,7 @@ def test_parts_are_those_of_the_product_that_a_parameter_is_in():
     assert now["up.propagating"] == pytest.approx(rms(torch.einsum("eki,bi->ekb", up, moved - h)))
 
 
-def own(rate):
+def own(rate, *beside):
     """A model with its own initial values and a rate of the hidden matrix."""
 
     def build(sizes):
@@ -229,15 +229,16 @@ def own(rate):
         nn.init.zeros_(model[4].weight)
         rates = {2: rate(n), 4: 0.1 / n}
         groups = [{"params": [*m.parameters()], "lr": rates.get(k, 0.01)} for k, m in enumerate(model) if k % 2 == 0]
-        return model, torch.optim.AdamW(groups)
+        return model, *beside, torch.optim.AdamW(groups)
 
     return build
 
 
 def test_the_rates_of_an_optimizer_of_ones_own():
     assert check_model(own(lambda n: 0.3 / n), seeds=4).exit_code == 0
+    tokens = torch.randn(4, 5, generator=torch.Generator().manual_seed(2))
     for rate in (lambda n: 0.01, lambda n: 9.6 / n**2):  # one at every size, and one that falls too fast
-        wrong = check_model(own(rate), seeds=4)
+        wrong = check_model(own(rate, tokens), seeds=4)
         assert wrong.exit_code == 1 and culprit(wrong).quantity == "2.weight.update"
 
 
@@ -361,6 +362,8 @@ class Grown(nn.Module):
         (lambda s: [s[f"x{k}"] for k in range(3000)], "more than 32 sizes, the last of them 'x32'"),
         (trained(torch.optim.RMSprop, None), "build brings RMSprop; a check knows Adam, AdamW, Muon, SGD, or say"),
         (lambda s: Grown(s["N"], True), "the input grows"),
+        (lambda s: plain(s).append(nn.Bilinear(3, 3, 3)), r"guessed, of shape \(1, 5\): let build return \("),
+        (lambda s: (plain(s), torch.ones(1, 5), torch.ones(1, 5)), "build returns two inputs"),
         (lambda s: Grown(s["N"], False), "the output grows"),
         (mixture(gate=torch.sigmoid), r"must multiply by 0.5 \(alpha of scalecalc list"),
         (language, "seeds is 3, which decides nothing; give 4 or more"),

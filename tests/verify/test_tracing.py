@@ -18,15 +18,18 @@ from scaling_algebra import Infeasible, derive
 from scaling_algebra.cli import main
 from scaling_algebra.documents import Document
 from scaling_algebra.errors import UsageError
+from scaling_algebra.solver.presentation import brief
 from scaling_algebra.spec.networks.files import from_toml
 from scaling_algebra.spec.networks.functions import FUNCTIONS
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.apply import plan
+from scaling_algebra.verify.apply.checking import check_model
 from scaling_algebra.verify.tracing import Traced, Unreadable, traced
 from scaling_algebra.verify.tracing.entries import classified
-from scaling_algebra.verify.tracing.gradients import ALONE, FROZEN, MIXED, UNREACHED, ZERO, frozen_roles
+from scaling_algebra.verify.tracing.gradients import FROZEN, MIXED, TRAINING, UNREACHED, ZERO, frozen_roles
 from scaling_algebra.verify.tracing.measuring import Watch
 from scaling_algebra.verify.tracing.models import TOLERANCE
+from scaling_algebra.verify.tracing.shapes import read
 from scaling_algebra.verify.tracing.sources import ModelOption
 from scaling_algebra.verify.tracing.table import RULES, plain
 
@@ -398,7 +401,7 @@ class Stop(torch.autograd.Function):
     [
         (lambda m, h: h + F.linear(h, m.w.weight.data), [f"w.weight: {UNREACHED}"]),
         (lambda m, h: Stop.apply(m.w(h)), [f"inp.weight, w.weight: {ZERO}"]),
-        (lambda m, h: m.w(h) if m.training else h, [f"w.weight: {ALONE}"]),
+        (lambda m, h: m.w(h) if m.training else h, [f"w.weight: {TRAINING}"]),
         (lambda m, h: m.w(h), []),
     ],
     ids=["data", "backward", "training", "control"],
@@ -442,6 +445,8 @@ def test_a_gain_that_is_a_number():
 REFUSED = {
     "cumsum: no rule": lambda m, h: m.w(h).cumsum(-1),
     "sort: no rule": lambda m, h: m.w(h).sort(-1).values,
+    "gt: no rule for this call; return a loss made": lambda m, h: m.w(h) + (h > 0).double().mean(),
+    "randn_like: noise in evaluation mode": lambda m, h: m.w(F.normalize(h) + torch.randn_like(h)),
     "a branch on what is computed": lambda m, h: m.w(h) if h.sum() > 0 else h,
     "a branch on what is computed ": lambda m, h: m.w(h) if bool((h > 0).any()) else h,
     "a difference of two signals of one law may": lambda m, h: m.w(h) - m.w(h),
@@ -582,6 +587,32 @@ def test_what_the_output_does_not_depend_on_has_no_numbers():
     build = of(lambda m, h: m.w(h), spare=lambda n: nn.Linear(n, n))
     with pytest.raises(UsageError, match=r"the output does not depend on spare.weight, spare.bias; freeze"):
         plan(build, "N=16", "N=64")
+
+
+def test_what_acts_in_training_mode_alone_has_the_numbers_of_its_shape():
+    """A noise whose size is learned; the tensor beside it is in the output, and certified."""
+
+    def noisy(m, h):
+        return m.w(h) + (torch.randn(1) * (h @ m.noise).mean() if m.training else 0)
+
+    build = of(noisy, noise=lambda n: nn.Parameter(torch.zeros(n, 3)))
+    reading = read(build)
+    assert reading.notes == [("noise", TRAINING)] and [*reading.beside.tensors] == ["noise"]
+    p = plan(build, "N=16", "N=64", lr=1e-2, eps=1e-8, std=0.1)
+    assert (str(p.level), p.level.concerned) == ("certified but for 1 size", "undecided demands are on noise")
+    assert (
+        p["noise"].settings["init_std"].factor
+        == p["noise"].settings["lr"].factor
+        == p["w.weight"].settings["lr"].factor
+    )
+    assert "noise" in p.groups and any(TRAINING in line for line in p.warnings)
+    d = derive(ray="N=1", optimizer="adam", parameterization="mup", network=reading.network)
+    told = str(ModelOption(reading).beside(brief([d], ())))
+    assert "certified" in told and "noise: not certified, by shape: init std N^-1, lr N^-1, eps 1" in told
+    report = check_model(build, "N=16", "N=64", seeds=4)
+    assert report.exit_code == 0 and report.environment["level"] == [str(p.level), p.level.concerned]
+    with pytest.raises(Infeasible, match="by shape"):
+        plan(build, "N=16", "N=64", strict=True)
 
 
 def test_the_table_of_families_is_what_was_read():

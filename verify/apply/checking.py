@@ -45,11 +45,11 @@ from scaling_algebra.verify.tracing import Traced
 from scaling_algebra.verify.tracing.gradients import roles_of
 from scaling_algebra.verify.tracing.measuring import OUTPUT, UPDATE, Watch, of_role
 from scaling_algebra.verify.tracing.models import Inputs, built, called, exactly, usual
-from scaling_algebra.verify.tracing.recording import losses_of, output_of
+from scaling_algebra.verify.tracing.recording import losses_of, output_of, running
 from scaling_algebra.verify.tracing.shapes import along, read
 from scaling_algebra.waiting import each
 
-from .planning import folded, frozen, planned
+from .planning import folded, frozen, opened, planned
 from .plans import Plan, trainer
 
 OFF = 0.1
@@ -96,9 +96,9 @@ def check_model(
     Sizes that the plan leaves undecided come first: each is held against the bound that its demand sets.
 
     Args:
-        build: ``build(sizes)`` returns a module on the CPU; that and its optimizer, or a list of several, whose own
-            initial values and rates are then checked; or that and its input, where it does not begin with
-            ``nn.Embedding`` or ``nn.Linear``.
+        build: ``build(sizes)`` returns a module on the CPU; or that and its optimizer, or a list of several, whose own
+            initial values and rates are then checked; its input, where it does not begin with ``nn.Embedding`` or
+            ``nn.Linear``; or both.
         base: sizes as for ``recipe``; by default small ones of every axis that ``build`` asks for.
         target: the same, by default with four times the widths; ``points`` sizes are trained, evenly between both.
         seeds: replicas at every size. lr: of every parameter at the base, where ``build`` brings no optimizer.
@@ -126,8 +126,10 @@ def check_model(
     optimizer = _rules(own, model, reading) if optimizer is None else optimizer
     if any(not of_role(model, role) for role in reading.network.tensors):
         raise UsageError("the output grows; return one of the same shape at every size, such as logits")
-    where: Any = {"network": reading.network}
-    found = derive(None, optimizer, parameterization, ray=ray, **where)  # a recipe looks for another ray otherwise
+    where: Any = {"network": reading.networks}
+    found = derive(
+        None, optimizer, parameterization, ray=ray, network=reading.network
+    )  # a recipe looks for another ray otherwise
     tiny = TINY if any(rule.epsilon for rule in found.optimizer.rules) else None
     first = recipe(sizes[0], sizes[-1], optimizer, parameterization, lr=lr, eps=tiny, **where)
     zero = [
@@ -139,7 +141,7 @@ def check_model(
     given: Any = {"lr": lr, "std": stds, **where}
     first = recipe(sizes[0], sizes[-1], optimizer, parameterization, eps=tiny, **given)
     eps = _gradients(model, own, inputs, reading, first, zero, steps) if tiny else None
-    numbers = recipe(sizes[0], sizes[-1], optimizer, parameterization, eps=eps, **given)
+    numbers = opened(recipe(sizes[0], sizes[-1], optimizer, parameterization, eps=eps, **given))
     largest = planned(called(build, dict(sizes[-1]))[0], reading, numbers, [model])
     numbers = replace(numbers, open=tuple(frozen(largest, model, sizes[0])))
     how: Kind = "plan" if own is None else "own"
@@ -164,9 +166,9 @@ def check_model(
         report = judge(m, theta, direct={name for name in names if name.endswith(DIRECT)})
         return _bounded(report, lambda row: not row.quantity.endswith(UPDATE))
     moved = {x: power.on(ray) for x, power in (folded(numbers, reading) if fold else {}).items()}
-    left = {_signal(x.quantity) for x in numbers.level.open} if numbers.level else set()
+    left = {_signal(x.quantity) for x in level.open} if (level := numbers.derivations[-1].level) else set()
     doubtful = {name for name, quantities in names.items() if left.intersection(map(_signal, quantities))}
-    predicted, bounds, powers = _predicted(numbers.derivations[0], zero, names, steps, moved, left)
+    predicted, bounds, powers = _predicted(numbers.derivations[-1], zero, names, steps, moved, left)
     direct = {x for x in names if x.endswith(DIRECT) and len({e for e in predicted[x] if isinstance(e, Fraction)}) < 2}
     asked = {x: [bounds[x] if e is ... else e for e in cells] for x, cells in predicted.items()}
     most = {(x, t) for x, cells in predicted.items() for t, e in enumerate(cells) if e is ...}
@@ -229,7 +231,7 @@ def _check_trains(model: nn.Module, own: torch.optim.Optimizer | None, inputs: I
         raise UsageError("no parameter of the model trains: requires_grad is False for all; there is nothing to check")
     if own is not None and any(id(p) not in mine for group in own.param_groups for p in group["params"]):
         raise UsageError("the optimizer that build brings has parameters that are not of the model; give it those")
-    with exactly(), foreign("the model"):
+    with exactly(), running(inputs[0]):
         out = output_of(model(*inputs[0], **inputs[1]))
         if not out.isfinite().all():
             raise UsageError("the output of the model is not a number")

@@ -143,8 +143,9 @@ def export(form: str, about: str, groups: Groups, multiplied: bool, dropping: Se
             f"trainer's code (plan.init_, plan.param_groups, plan.multipliers), then give dropping=({listed},)"
         )
     apart = [fused(group.entries[0]) for group in groups if group.entries[0].parts]
-    zero = any(x.get("weight_decay") == 0 for x in numbers) and not needed["wd"]
-    apart += ["weight decay is 0, since none was given: plan(..., decay=NUMBER)"] if zero else []
+    decays = [group.entries[0].settings["decay"].base for group in groups if "decay" in group.entries[0].settings]
+    if decays and all(x is None for x in decays):
+        apart.append("weight decay is 0, since none was given: plan(..., decay=NUMBER)")
     return "\n".join([*(f"# {x}" for x in (about, *apart)), *chosen.lines(groups)])
 
 

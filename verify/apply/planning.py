@@ -6,7 +6,6 @@ Read next: ``verify/tracing`` (the reading), ``folding.py`` (factors that it lac
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from inspect import signature
@@ -15,15 +14,18 @@ from typing import Any
 from torch import Tensor, nn
 
 from scaling_algebra.arguments import checked
-from scaling_algebra.errors import UsageError, check_names
+from scaling_algebra.errors import UsageError, check_names, unknown_name
 from scaling_algebra.recipes.files import sizes_of
 from scaling_algebra.recipes.recipe import Recipe, recipe
 from scaling_algebra.recipes.sizes import Sizes, read_sizes
 from scaling_algebra.solver.demands import Infeasible
-from scaling_algebra.spec.level import Open
+from scaling_algebra.solver.derivation import Derivation
+from scaling_algebra.spec.level import Level, Open
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.powers import Power
+from scaling_algebra.spec.trained import glob, whole
+from scaling_algebra.spec.trained import read as rules_of
 from scaling_algebra.verify.tracing import Traced
 from scaling_algebra.verify.tracing.gradients import FROZEN, listed, roles_of
 from scaling_algebra.verify.tracing.measuring import of_role
@@ -33,7 +35,7 @@ from scaling_algebra.verify.tracing.sources import general, layered, small_of
 from scaling_algebra.waiting import rarely_collected, watched
 
 from .folding import ends, scaled
-from .modules import Entry, aliases, parameters, plain_name
+from .modules import Entry, aliases, norms, parameters, plain_name
 from .parts import Records, alike, fused
 from .parts import spans as spans_of
 from .plans import Plan, trainer
@@ -51,6 +53,7 @@ UNDECAYED = (
     "no decay was given: every group has weight_decay 0, whatever the optimizer itself is given; give decay=NUMBER"
 )
 ZERO = "{}: starts at zero in the module, and init_ draws it; to keep the start set it to zero again after init_"
+NORMS = "{}: init_ sets these to the norms of the matrices that it draws, as torch does; their init std is not heeded"
 STACKS = (
     "{}: stacks of matrices; torch.optim.Muon takes single ones, and that of microsoft/dion or KellerJordan/Muon stacks"
 )
@@ -98,7 +101,7 @@ def _plan(model: Any, base: Any, target: Any, fold: bool, strict: bool, given: M
     if not callable(model) or isinstance(base, nn.Module) or target is None:
         raise UsageError(f"{GIVE}, and sizes are texts")
     reading = read(model, strict=strict)
-    numbers = _numbers(base, target, {**given, "strict": strict}, [reading.network])
+    numbers = _numbers(base, target, {**given, "strict": strict}, reading.networks)
     start, large = (called(model, dict(sizes))[0] for sizes in (reading.base, numbers.way.target))
     p = planned(large, reading, numbers, [start], fold)
     return _holding(p, tuple(frozen(p, start, reading.base)), strict)
@@ -116,6 +119,7 @@ def _configured(model: nn.Module, base: Any, target: Any, fold: bool, strict: bo
     config, small = _config(model), base if isinstance(base, nn.Module) else None
     if target is not None:
         raise UsageError("a model of transformers says its own sizes; leave out target")
+    _check_named(model, given)
     base = read_sizes(base, "base") if small is None else sizes_of(_config(small), "base model")
     target = sizes_of(config, "model")
     record, deep = config.to_dict(), base.get("L") != target["L"]
@@ -126,7 +130,7 @@ def _configured(model: nn.Module, base: Any, target: Any, fold: bool, strict: bo
         builds.insert(0, small_of(record, "the configuration", deep=deep, dense=True, beside=beside))
         readings.insert(0, layered(read(builds[0], strict=strict)))
     state = {e.name: FROZEN if e.frozen else "" for e in parameters(model)}
-    found = [roles_of(state, x.network.tensors) for x in readings]
+    found = [roles_of(state, x.roles) for x in readings]
     elsewhere = [{n for other in found for n in state if other[n] and not mine[n]} for mine in found]
     readings = [
         x.freezing({n: why for n, why in state.items() if n not in there})
@@ -136,7 +140,7 @@ def _configured(model: nn.Module, base: Any, target: Any, fold: bool, strict: bo
     p = planned(
         model,
         joined(readings),
-        _numbers(base, target, {**given, "strict": strict}, [x.network for x in readings]),
+        _numbers(base, target, {**given, "strict": strict}, [n for x in readings for n in x.networks]),
         [called(build, dict(x.base))[0] for build, x in zip(builds, readings, strict=True)],
         fold,
         lambda: [(z, _config(called(build, dict(z))[0]).to_dict()) for z in sizes] + [(target, record)],
@@ -154,10 +158,24 @@ def _config(model: nn.Module) -> Any:
     return config
 
 
+def _check_named(model: nn.Module, given: Mapping[str, Any]) -> None:
+    """Raises UsageError for names of parameters that the model does not have, before it is read; a name without dots is
+    of what is not known yet."""
+    names = [plain_name(name) for name, _ in model.named_parameters(remove_duplicate=False)]
+    asked = {what: given.get(what) for what in ("optimizer", "lr", "eps", "std", "decay")}
+    if isinstance(asked["optimizer"], str | Mapping):
+        asked["optimizer"] = dict(rules_of(asked["optimizer"])[2])
+    for what, values in asked.items():
+        dotted = [x for x in map(str, values if isinstance(values, Mapping) else ()) if "." in x and ":" not in x]
+        wrong = [x for x in dotted if not any(map(glob(whole(x)).fullmatch, names))]
+        if wrong:
+            raise unknown_name(f"parameter in {what}", wrong, map(general, names))
+
+
 def _unread(model: nn.Module, reading: Traced) -> list[str]:
     """Parameters that train and that a reading lacks."""
     train = [e.name for e in parameters(model) if not e.frozen]
-    return [name for name, roles in roles_of(train, reading.network.tensors).items() if not roles]
+    return [name for name, roles in roles_of(train, reading.roles).items() if not roles]
 
 
 def joined(readings: Sequence[Traced]) -> Traced:
@@ -187,11 +205,24 @@ def _numbers(base: Any, target: Any, given: Mapping[str, Any], networks: Sequenc
             raise error from None
     if multiplied := [r for r, s in numbers.tensors.items() if "multiplier" in s]:
         raise UsageError(f"a plan sets no multiplier, and {multiplied[0]} has one in this gauge; take the gauge table3")
+    numbers = opened(numbers)
     lacking = [r for r, s in numbers.tensors.items() if "eps" in s and s["lr"].base and s["eps"].base is None]
     if lacking:
         who = lacking[0] if len(lacking) < len(numbers.tensors) else "Adam"
         raise UsageError(f"the epsilon of {who} scales, too; give eps=1e-8, or what it is at the base")
     return numbers
+
+
+def opened(numbers: Recipe) -> Recipe:
+    """A recipe certified but for the tensors whose numbers are by shape, beside equations that are known."""
+    *others, last = numbers.derivations
+
+    def told(d: Derivation) -> Derivation:
+        why, demand = f"by shape: {d.network.unread}", "the numbers of a tensor hold"
+        sizes = tuple(Open(demand, role, 0, why, role) for role in d.network.tensors)
+        return replace(d, level=Level(sizes)) if d.network.unread else d
+
+    return numbers if last.network.unread else replace(numbers, derivations=(*map(told, others), last))
 
 
 def planned(
@@ -242,7 +273,7 @@ def planned(
     for e in named:
         mine = roles[e.name]
         parts = {role: settings[role] for role in mine if any(settings[role] != settings[x] for x in mine)}
-        role, group = (mine[0], re.sub(r"(\[\d+\])+$", "", mine[0])) if mine else ("", "")
+        role, group = (mine[0], whole(mine[0])) if mine else ("", "")
         common = alike(parts) if parts else settings.get(role, {})
         fill, spans = filled.get(role), spans_of(e, parts, reading, going.target, records)
         entries.append(replace(e, role=role, settings=common, group=group, fill=fill, parts=parts, spans=spans))
@@ -254,6 +285,8 @@ def planned(
     lines += [*([SHAPED.format(", ".join(high))] if high else [])]
     zero = dict.fromkeys(e.group for e in entries if e.role and not e.frozen and _starts_at_zero(e, small))
     lines += [*([ZERO.format(", ".join(zero))] if zero else [])]
+    normed = [name for name, *_ in norms(model)]
+    lines += [*([NORMS.format(listed(normed))] if normed else [])]
     tuned = [s for s in settings.values() if "decay" in s and s["lr"].base is not None]
     lines += [UNDECAYED] if tuned and all(s["decay"].base is None for s in tuned) else []
     buffers = tuple(plain_name(name) for name, _ in model.named_buffers())

@@ -26,10 +26,10 @@ from scaling_algebra.waiting import each
 
 from . import layout, routing, rules  # noqa: F401 - fill the table
 from .folding import Folder, bare, settled, wiring
-from .gradients import FROZEN, frozen_roles, states
+from .gradients import FROZEN, TRAINING, frozen_roles, roles_of, states
 from .graph import IndexClass, Restart, TracedNode, Unreadable, View, refused, walk
 from .reading import Reader
-from .recording import Recording, choosing, output_of, record
+from .recording import Guessed, Recording, choosing, record
 from .table import apply
 from .writing import Powers, Span, Writer
 
@@ -68,7 +68,7 @@ class Traced:
             ``TracedNode.call``; none of calls of which a module makes more with more experts or layers, because the
             last of few is in the middle of many.
         error: relative difference of the executed equations from the module. base: the first sizes. spans: where
-            parts of parameters lie.
+            parts of parameters lie. training: parameters that act in training mode alone. beside: those by shape.
     """
 
     text: str
@@ -80,10 +80,23 @@ class Traced:
     error: float
     base: Mapping[str, int]
     spans: Mapping[str, Span] = field(default_factory=dict)
+    training: Sequence[str] = ()
+    beside: Network | None = None
+
+    @property
+    def networks(self) -> tuple[Network, ...]:
+        """What has the model's parameters; the equations last."""
+        return (self.network,) if self.beside is None else (self.beside, self.network)
+
+    @property
+    def roles(self) -> list[str]:
+        """The names of all tensors."""
+        return [role for network in self.networks for role in network.tensors]
 
     def freezing(self, found: Mapping[str, str]) -> Traced:
         """The reading of a module of whose parameters some do not train, as ``gradients.states`` says."""
-        frozen, notes = frozen_roles(found, [*self.network.tensors])
+        frozen, notes = frozen_roles(found, self.roles)
+        frozen = [role for role in frozen if role in self.network.tensors]
         network = self.network.freezing(frozen)
         table = f"frozen = {json.dumps(frozen)}\n" if frozen else ""
         text = self.text.replace('equations = """', f'{table}equations = """', 1)
@@ -146,8 +159,8 @@ def exactly() -> Iterator[None]:
         torch.set_default_dtype(kept)
 
 
-def called(build: Build, sizes: dict[str, int], seed: int | None = 0) -> tuple[nn.Module, Any]:
-    """What ``build`` returns: the module, and its optimizer, its input or nothing.
+def called(build: Build, sizes: dict[str, int], seed: int | None = 0) -> tuple[nn.Module, list[Any]]:
+    """What ``build`` returns: the module, and beside it its optimizer, its input, both or nothing.
 
     Raises:
         Unreadable: it raises an error, or returns no module.
@@ -158,20 +171,20 @@ def called(build: Build, sizes: dict[str, int], seed: int | None = 0) -> tuple[n
         made = build(sizes if isinstance(sizes, Asked) else SizesGiven(sizes))
     if isinstance(made, Coroutine):
         made.close()
-    model, rest = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+    model, *rest = made if isinstance(made, tuple) and len(made) in (2, 3) else (made,)
     model = getattr(model, "_orig_mod", model)  # of torch.compile
     if not isinstance(model, nn.Module):
-        raise Unreadable(f"build returns {shown(made)}; return a torch.nn.Module, or it and its optimizer or its input")
+        raise Unreadable(f"build returns {shown(made)}; return a torch.nn.Module, or (model, optimizer, input)")
     return model, rest
 
 
 def built(build: Build, sizes: Mapping[str, int], seed: int = 0) -> tuple[nn.Module, Inputs, Any]:
     """The module at these sizes, in float64, its input, and its optimizer if it brings one, or several as one.
 
-    ``build`` returns a module; or that and its optimizers, or its input: a tensor, a tuple, or a dict of keywords.
+    ``build`` returns a module; or that and its optimizers, its input (a tensor, a tuple, a dict of keywords), or both.
 
     Raises:
-        Unreadable: no module, or an input that cannot be guessed.
+        Unreadable: no module, two inputs, or none that can be guessed.
     """
     model, rest = called(build, dict(sizes), seed)
     while isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):  # of torch.compile
@@ -180,24 +193,37 @@ def built(build: Build, sizes: Mapping[str, int], seed: int = 0) -> tuple[nn.Mod
         choose("batched_mm")
     if away := [n for n, p in model.named_parameters() if p.device.type != "cpu"]:
         raise Unreadable(f"{away[0]} is not on the CPU at {dict(sizes)}; build small models there")
-    several = [*rest.values()] if isinstance(rest, dict) else [*rest] if isinstance(rest, list | tuple) else [rest]
-    brought = bool(several) and all(isinstance(x, torch.optim.Optimizer) for x in several)
-    optimizer = None if not brought else several[0] if len(several) == 1 else Several(several)
-    return (*_with_input(model.double(), None if brought else rest), optimizer)
+    optimizers: list[torch.optim.Optimizer] = []
+    inputs = []
+    for x in rest:
+        several = [*x.values()] if isinstance(x, dict) else [*x] if isinstance(x, list | tuple) else [x]
+        if several and all(isinstance(y, torch.optim.Optimizer) for y in several):
+            optimizers += several
+        elif isinstance(x, dict | Tensor | tuple):
+            inputs.append(x)
+    if len(inputs) > 1:
+        raise Unreadable("build returns two inputs; return one, a tuple where forward takes several tensors")
+    optimizer = Several(optimizers) if len(optimizers) > 1 else optimizers[0] if optimizers else None
+    model = model.double()
+    return model, _input(inputs[0]) if inputs else (_guessed(model), {}), optimizer
 
 
-def _with_input(model: nn.Module, rest: Any) -> tuple[nn.Module, Inputs]:
-    if isinstance(rest, dict):
-        return model, ((), {k: _exact(v) for k, v in rest.items()})
-    if isinstance(rest, Tensor | tuple):
-        return model, (tuple(map(_exact, rest if isinstance(rest, tuple) else (rest,))), {})
+def _input(given: Any) -> Inputs:
+    """An input in float64: what ``forward`` takes by place, and by keyword."""
+    if isinstance(given, dict):
+        return (), {k: _exact(v) for k, v in given.items()}
+    return tuple(map(_exact, given if isinstance(given, tuple) else (given,))), {}
+
+
+def _guessed(model: nn.Module) -> Guessed:
+    """An input for the first layer that says what it takes."""
     generator = torch.Generator().manual_seed(1)
     for module in model.modules():
         if isinstance(module, nn.Embedding):
             ids = torch.randint(0, min(module.num_embeddings, 64), (1, TOKENS), generator=generator)
-            return model, ((ids,), {})
+            return Guessed((ids,))
         if isinstance(module, nn.Linear):
-            return model, ((torch.randn(1, module.in_features, generator=generator, dtype=torch.float64),), {})
+            return Guessed((torch.randn(1, module.in_features, generator=generator, dtype=torch.float64),))
     raise Unreadable("the input of the model cannot be guessed; return (model, input) from build")
 
 
@@ -305,12 +331,14 @@ def _with_gradients(reading: Traced, build: Build, frozen: Sequence[str]) -> Tra
     model, (inputs, keywords), _ = built(build, reading.base)
     try:
         with foreign("the backward pass"), exactly():
-            found = states(model, lambda model: output_of(model(*inputs, **keywords)))
+            found = states(model, lambda model: model(*inputs, **keywords))
     except UsageError as error:
         if isinstance(error.__cause__, Exception):  # of torch: whether it can train is not known
             return replace(reading, notes=[*reading.notes, ("", f"gradients are not checked: {error}")])
         raise Unreadable(str(error)) from None
-    return reading.freezing(found | dict.fromkeys(frozen, FROZEN))
+    of = roles_of(found, reading.network.tensors)
+    training = [name for name, state in found.items() if state == TRAINING and not of[name]]
+    return replace(reading.freezing(found | dict.fromkeys(frozen, FROZEN)), training=training)
 
 
 def usual(build: Build) -> dict[str, int]:
