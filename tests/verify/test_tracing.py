@@ -33,6 +33,8 @@ from scaling_algebra.verify.tracing.shapes import read
 from scaling_algebra.verify.tracing.sources import ModelOption
 from scaling_algebra.verify.tracing.table import RULES, plain
 
+from .. import shared
+
 
 def powers(model: Traced, ray: str, **where: str) -> dict[str, tuple[str, str]]:
     d = derive(ray=ray, optimizer="adam", parameterization="mup", network=model.network, **where)
@@ -496,6 +498,17 @@ def test_functions_are_told_apart_by_their_values():
     assert classified(lambda x: x * torch.sigmoid(1.702 * x)) == "silu"
     assert classified(lambda x: F.leaky_relu(x)) == "relu" and classified(torch.erf) == "tanh"
     assert [classified(f) for f in (torch.cos, F.softplus, F.mish, torch.square)] == [""] * 4
+
+
+def test_a_limit_of_another_function_is_no_limit_of_the_module(tmp_path):
+    """Softsign has the powers of tanh, and other values."""
+    layers = "nn.Linear(6, s['N'], bias=False), {}, nn.Linear(s['N'], 1, bias=False)"
+    defs = [f"def {x.lower()}(s): return nn.Sequential({layers.format(f'nn.{x}()')})" for x in ("Softsign", "Tanh")]
+    (tmp_path / "m.py").write_text("\n".join(["from torch import nn", *defs]))
+    asked = "study", "limit", "--ray", "N=1", "--optimizer", "sgd", "--parameterization", "mup", "--steps", 1, "--model"
+    wrong, right = (shared.scalecalc(*asked, f"{tmp_path / 'm.py'}:{name}") for name in ("softsign", "tanh"))
+    assert wrong.exit_code == 2 and "is read as tanh: its powers are the same, its values are not" in wrong.stderr
+    assert right.exit_code == 0 and "0.0856" in right.stdout  # 0.1 E[f^2 + f'^2] is 0.0859
 
 
 def test_a_wrong_table_of_a_function_reads_no_module(monkeypatch):

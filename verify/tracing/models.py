@@ -30,7 +30,7 @@ from .gradients import FROZEN, TRAINING, frozen_roles, roles_of, states
 from .graph import IndexClass, Restart, TracedNode, Unreadable, View, refused, walk
 from .reading import Reader
 from .recording import Guessed, Recording, choosing, record
-from .table import apply
+from .table import STANDS, apply
 from .writing import Powers, Span, Writer
 
 DEFAULTS = {"N": 32, "N_e": 24, "M": 4, "K": 4, "L": 2}
@@ -311,6 +311,7 @@ def traced(build: Build, base: Mapping[str, int] | None = None, name: str = TRAC
         raise Unreadable(f"{where}: no network says what this computes ({why})") from None
     if lost := [x for x in start if x in AXES and x != "K" and x not in network.axes.values()]:
         raise Unreadable(f"model: build takes {', '.join(lost)}, and nothing that the output depends on grows with it")
+    network = replace(network, stands=next((note for _, note in notes if STANDS in note), ""))
     notes = [*writer.notes, *notes, *((buffer, LOAD) for buffer in choosing(first))]
     reading = Traced(text, network, writer.factors, writer.gauge, notes, calls, error, start, writer.spans)
     return _with_gradients(reading, build, writer.frozen)

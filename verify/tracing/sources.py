@@ -338,7 +338,8 @@ def read(text: str, arguments: Sequence[str], beside: Path | None = None) -> Mod
 def layered(reading: Traced) -> Traced:
     """A reading of one layer as that of every layer: its number becomes ``*``."""
     text, gauge = general(reading.text), {general(role): x for role, x in reading.gauge.items()}
-    network = replace(from_toml(text, reading.network.name), unread=reading.network.unread)
+    network = from_toml(text, reading.network.name)
+    network = replace(network, unread=reading.network.unread, stands=reading.network.stands)
     spans = {general(role): x for role, x in reading.spans.items()}
     return replace(reading, text=text, gauge=gauge, network=network, spans=spans)
 
