@@ -49,7 +49,8 @@ from scaling_algebra.verify.tracing.recording import losses_of, output_of, runni
 from scaling_algebra.verify.tracing.shapes import along, read
 from scaling_algebra.waiting import each
 
-from .planning import folded, frozen, opened, planned
+from .folding import folded
+from .planning import frozen, opened, planned
 from .plans import Plan, trainer
 
 OFF = 0.1
