@@ -195,8 +195,9 @@ class Plan(Rendered):
 
 def _differs(x: torch.Tensor, start: torch.Tensor | None) -> bool:
     """Is a buffer other than at the start, beyond rounding?"""
-    same = start is None or x.shape != start.shape
-    return not same and not torch.allclose(x.double().cpu(), start.double().cpu(), rtol=1e-2, atol=1e-6)
+    if start is None or x.shape != start.shape:
+        return False
+    return not torch.allclose(x.double().cpu(), start.double().cpu(), rtol=1e-2, atol=1e-6)
 
 
 def trainer(numbers: Recipe, role: str) -> Optimizer:
