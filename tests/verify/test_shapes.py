@@ -6,6 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 from torch import nn
+from torch.nn.utils.parametrizations import weight_norm
 
 from scaling_algebra import derive, plan
 from scaling_algebra.errors import UsageError
@@ -15,6 +16,8 @@ from scaling_algebra.verify.apply import checking
 from scaling_algebra.verify.apply.checking import check_model
 from scaling_algebra.verify.judging.fit import Verdict
 from scaling_algebra.verify.tracing import Unreadable, traced
+from scaling_algebra.verify.tracing.measuring import Watch
+from scaling_algebra.verify.tracing.models import built
 from scaling_algebra.verify.tracing.shapes import by_shape, read
 from scaling_algebra.verify.tracing.sources import ModelOption
 
@@ -136,6 +139,23 @@ def test_a_plan_by_shape_says_so_and_trains():
     torch.optim.AdamW(p.param_groups(p.init_()))
     more = plan(odd, "N=16,N_e=8,M=4", "N=64,N_e=32,M=8", lr=1e-3, eps=1e-8, std=0.1)
     assert ["the number of these maps grows" in str(x) for x in (p, more)] == [False, True]
+
+
+def test_a_weight_norm_is_that_of_the_matrix_that_is_drawn():
+    def build(sizes):
+        n = sizes["N"]
+        return nn.Sequential(weight_norm(nn.Linear(5, n)), nn.Tanh(), weight_norm(nn.Linear(n, 3))), torch.ones(2, 5)
+
+    p = plan(build, "N=16", "N=64", lr=1e-3, eps=1e-8, std=0.1)
+    model = p.init_()
+    for layer in (model[0], model[2]):
+        norm, drawn = layer.parametrizations.weight.original0, layer.parametrizations.weight.original1
+        assert torch.allclose(layer.weight, drawn) and torch.allclose(norm, drawn.norm(dim=1, keepdim=True))
+    assert any("original0: init_ sets these to the norms" in x for x in p.warnings)
+    model, inputs, _ = built(build, {"N": 16})
+    assert [x for x in Watch(model, inputs, read(build)).names if "output" in x] == [
+        "0: output", "1: output", "2: output", "output"
+    ]  # fmt: skip
 
 
 def small(sizes):

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrizations import _WeightNorm
+from torch.nn.utils.parametrize import ParametrizationList
 
 from scaling_algebra.errors import unknown_name
 from scaling_algebra.recipes.settings import Setting
@@ -90,6 +92,14 @@ def beginnings(model: nn.Module) -> dict[str, Tensor]:
 def parameters(model: nn.Module) -> Iterator[Entry]:
     """Every parameter."""
     return (Entry(plain_name(name), p) for name, p in model.named_parameters())
+
+
+def norms(model: nn.Module) -> Iterator[tuple[str, Any, Any]]:
+    """Of every weight norm of torch its name, the tensor of norms, and the norms of the matrix beside it."""
+    for name, module in modules(model).items():
+        normed = isinstance(module, ParametrizationList) and isinstance(module[-1], _WeightNorm)
+        if normed and module.original0.requires_grad:
+            yield f"{name}.original0", module.original0, module[-1].right_inverse(module.original1)[0]
 
 
 def aliases(model: nn.Module) -> dict[str, str]:

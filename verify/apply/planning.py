@@ -33,7 +33,7 @@ from scaling_algebra.verify.tracing.sources import general, layered, small_of
 from scaling_algebra.waiting import rarely_collected, watched
 
 from .folding import ends, scaled
-from .modules import Entry, aliases, beginnings, check_named, parameters, plain_name
+from .modules import Entry, aliases, beginnings, check_named, norms, parameters, plain_name
 from .parts import Records, alike, apart, fused
 from .parts import spans as spans_of
 from .plans import Plan, trainer
@@ -51,6 +51,7 @@ UNDECAYED = (
     "no decay was given: every group has weight_decay 0, whatever the optimizer itself is given; give decay=NUMBER"
 )
 ZERO = "{}: starts at zero in the module, and init_ draws it; to keep the start set it to zero again after init_"
+NORMS = "{}: init_ sets these to the norms of the matrices that it draws, as torch does; their init std is not heeded"
 STACKS = (
     "{}: stacks of matrices; torch.optim.Muon takes single ones, and that of microsoft/dion or KellerJordan/Muon stacks"
 )
@@ -274,6 +275,8 @@ def planned(
     lines += [*([SHAPED.format(", ".join(high))] if high else [])]
     zero = dict.fromkeys(e.group for e in entries if e.role and not e.frozen and _starts_at_zero(e, small))
     lines += [*([ZERO.format(", ".join(zero))] if zero else [])]
+    normed = [name for name, *_ in norms(model)]
+    lines += [*([NORMS.format(listed(normed))] if normed else [])]
     tuned = [s for s in settings.values() if "decay" in s and s["lr"].base is not None]
     lines += [UNDECAYED] if tuned and all(s["decay"].base is None for s in tuned) else []
     buffers = tuple(plain_name(name) for name, _ in model.named_buffers())

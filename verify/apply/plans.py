@@ -19,7 +19,7 @@ from scaling_algebra.spec.level import Level
 from scaling_algebra.spec.optimizers import Optimizer
 
 from .exports import ParameterGroup, export, flat
-from .modules import Entry, beginnings, tensors
+from .modules import Entry, beginnings, norms, tensors
 
 FEW = 4
 """Buffers that a message names."""
@@ -81,8 +81,8 @@ class Plan(Rendered):
 
     def init_(self, model: nn.Module | None = None, generator: torch.Generator | None = None) -> nn.Module:
         """Draws every trained parameter anew: normal with the std of its group at the target, parts with a std of
-        their own by that. Vectors that start alike (gains, biases) keep that start; buffers stay, and a warning names
-        those that ``to_empty`` left without their values.
+        their own by that. Vectors that start alike (gains, biases) keep that start, and a weight norm is that of the
+        matrix that is drawn; buffers stay, and a warning names those that ``to_empty`` left without their values.
 
         Args:
             model: the one of the plan, or one with the same names (sharded, compiled, or a copy).
@@ -117,6 +117,8 @@ class Plan(Rendered):
                         p.copy_(torch.empty_like(p[0]).normal_(0.0, std, **drawn).expand_as(p))
                     else:
                         raise UsageError(f"{entry.name} is to start alike for all experts, but is no stack of them")
+            for _, norm, drawn_norm in norms(model):
+                norm.copy_(drawn_norm)
         return model
 
     def param_groups(self, model: nn.Module | None = None, optimizer: str | None = None) -> list[dict[str, Any]]:

@@ -30,7 +30,9 @@ ASKS = {"__bool__", "item", "tolist", "__float__", "__int__", "__index__"}
 """Calls that make numbers of python of a tensor."""
 MAKERS = ("zeros", "ones", "empty", "full", "rand", "arange")
 """Beginnings of names whose result depends on no argument's values."""
-
+NOISE = ("rand", "normal_", "uniform_", "bernoulli", "dropout", "exponential_", "multinomial", "gumbel")
+"""Beginnings of names of calls that draw."""
+ORDER = "model: topk: the order of what is chosen changes the output"
 
 Leaf = TypeVar("Leaf")
 
@@ -391,12 +393,14 @@ def record(
     torch.backends.mha.set_fastpath_enabled(False)
     try:
         with running(inputs), torch.no_grad():
+            state = torch.get_rng_state()
             with recorder:
                 made = model(*inputs, **keywords)
             out = output_of(made)
-            again = output_of(model(*inputs, **keywords)) if strict and recorder.chosen else out
+            drawn = not torch.equal(state, torch.get_rng_state())
+            again = output_of(model(*inputs, **keywords)) if strict and (drawn or recorder.chosen) else out
             if float((out - again).abs().max()) > 1e-5 * float(out.abs().max()):
-                raise Unreadable("model: topk: the order of what is chosen changes the output")
+                raise _noise(recorder.run) if drawn else Unreadable(ORDER)
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
         for hook in hooks:
@@ -409,6 +413,12 @@ def record(
         beside = _behind(run, beside) - _behind(run, {run.output.number})
         run.calls = [c for c in run.calls if not {x.number for x in refs(c.result)} & beside]
     return recorder.run
+
+
+def _noise(run: Recording) -> Unreadable:
+    call = next((c for c in run.calls if c.name.startswith(NOISE)), None)
+    where = f"{call.module or 'model'}: {call.name}" if call else "model"
+    return refused(where, "noise in evaluation mode changes the output; add it only where self.training, to be read")
 
 
 def _behind(run: Recording, numbers: set[int], without: str = "") -> set[int]:

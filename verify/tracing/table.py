@@ -38,6 +38,8 @@ ENTRYWISE = {
     "logsigmoid", "atan",
 }  # fmt: skip
 """Functions of one tensor, entry by entry, beside ``NAMES``; told apart by their values."""
+COMPARISONS = {"gt", "lt", "ge", "le", "eq", "ne"}
+"""Functions without a gradient."""
 SAME = {
     "to", "float", "type_as", "contiguous", "clone", "detach", "dropout", "double", "half", "bfloat16", "type", "cpu",
     "alias", "requires_grad", "long", "int", "lift_fresh", "native_dropout", "get_data", "to_copy", "pos",
@@ -88,6 +90,8 @@ def apply(reader: Reader, args: list[Any], keywords: Any) -> Any:
         return reader.constants()  # made of the whole numbers of the input
     if name not in RULES:
         todo = "add one (docs/extending.md), or give the equations of this model with --network"
+        if name in COMPARISONS:
+            todo = "return a loss made of it (a load of experts) beside the output, (logits, aux): it is left out"
         return _linear(reader, reader.fail(f"no rule for this call; {todo}"))
     try:
         return RULES[name](reader, *args, **keywords)
