@@ -141,7 +141,8 @@ class Recipe(Rendered):
         for optimizer, held in self.horizons.items():
             factors = dict(self.run[optimizer])
             inside = ", ".join(f"{name} {factors.pop(name):.6g}" for name in ("lr", "eps", "wd") if name in factors)
-            yield f"batch and tokens ({held.about}) multiply, within the numbers: {inside}"
+            about = f"{held.about}: assumed, no part of what is certified"
+            yield f"batch and tokens ({about}) multiply, within the numbers: {inside}"
             found = {name.replace("one_minus_", "1-"): x for name, x in factors.items() if x != 1}
             left = [f"{name} times {x:.6g}" for name, x in found.items()]
             most = max((x for name, x in found.items() if name.startswith("1-")), default=1.0)

@@ -49,8 +49,8 @@ from scaling_algebra.verify.tracing.recording import losses_of, output_of, runni
 from scaling_algebra.verify.tracing.shapes import along, read
 from scaling_algebra.waiting import each
 
-from .folding import whole
-from .planning import folded, frozen, opened, planned
+from .folding import foldable, folded
+from .planning import frozen, opened, planned
 from .plans import Plan, trainer
 
 OFF = 0.1
@@ -275,7 +275,7 @@ def _measure(
         there = numbers.at(size)
         p = planned(model, reading, there, [model])
         if left := {name: x for name, x in p.multipliers.items() if x != 1}:
-            alone = [name for name in left if not whole(reading.network, name)]
+            alone = [name for name in left if not foldable(reading.network, name)]
             if alone or not fold or how == "own":
                 todo = (
                     ""

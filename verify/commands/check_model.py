@@ -64,6 +64,7 @@ def command(model: str, every: bool, form: str | None, output: Path | None, **si
     if (first := culprit(report)) is not None:
         said = f"the first that does not scale: {first.quantity} at step {first.step}"
         blocks.insert(2 + bool(level), Lines.of(literal(said)))
+        document = replace(document, closing=f"{document.closing}; {said}")
     if read:
         blocks += [Heading("read off the module", 2), Lines.of(*read, listed=True)]
     emit(replace(document, blocks=tuple(blocks)), form, output)
