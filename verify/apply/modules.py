@@ -120,4 +120,4 @@ def check_named(model: nn.Module, given: Mapping[str, Any]) -> None:
         dotted = [x for x in map(str, values if isinstance(values, Mapping) else ()) if "." in x and ":" not in x]
         wrong = [x for x in dotted if not any(map(glob(whole(x)).fullmatch, names))]
         if wrong:
-            raise unknown_name(f"parameter in {what}", wrong, map(general, names))
+            raise unknown_name(f"parameter in {what}", wrong, dict.fromkeys(map(general, names)))

@@ -13,7 +13,7 @@ from typing import Any
 from scaling_algebra.recipes.settings import Setting
 from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.powers import Power
-from scaling_algebra.spec.trained import read, whole
+from scaling_algebra.spec.trained import whole
 from scaling_algebra.verify.tracing import Traced
 
 from .modules import Entry
@@ -103,9 +103,9 @@ def apart(rules: Mapping[str, Optimizer], group: str, given: str) -> str:
     if len(names) < 2:
         return f"make {' and '.join(rules)} parameters of their own, as torch has one number for each"
     one = next((name for name, rule in names.items() if rule.normalises != "matrix"), [*names][-1])
-    rest, matrices, named = read(given)
-    first = f"{matrices.name}+{rest.name}" if matrices else rest.name
-    asked = {"": first, **{name: x.name for name, x in named if whole(name) != group}, group: one}
+    first, *named = given.split(",")
+    others = {name: rule for name, _, rule in (x.partition("=") for x in named) if whole(name) != group}
+    asked = {"": first, **others, group: one}
     return f"give the whole tensor to one optimizer: plan(..., optimizer={asked})"
 
 
