@@ -389,7 +389,8 @@ def _powers(
         for network in (*block, *networks):
             rules = trained(optimizer, network, networks)
             point = Configuration.of(None, rules, parameterization, ray=_own(ray, network), network=network, **rest)
-            if point.parameterization.structural and not any(e.tensors for e in experts(network)):
+            shapes = bool(network.unread) and network is not networks[-1]  # beside equations
+            if point.parameterization.structural and (shapes or not any(e.tensors for e in experts(network))):
                 point = point.but(parameterization="mup")  # they differ where experts are summed, and nowhere else
             derivations.append(derive(point).in_gauge(gauge))
         return tuple(derivations[len(block) :])
