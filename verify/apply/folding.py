@@ -55,6 +55,14 @@ def ends(network: Network, multiplier: str) -> Ends:
     return found
 
 
+def foldable(network: Network, multiplier: str) -> bool:
+    """Is a multiplier folded into parameters, and not into a part of one, which has one rate?"""
+    try:
+        return not any("[" in role for role in ends(network, multiplier).roles)
+    except UsageError:
+        return False
+
+
 def _made(network: Network, s: Product) -> Ends | None:
     """Of a product the tensor, or one of its factors."""
     if s.tensor is not None and len(network.uses(s.tensor.name)) == 1 and s.tensor.name not in network.frozen:

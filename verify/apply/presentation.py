@@ -15,6 +15,7 @@ from scaling_algebra.solver.presentation import left_open
 from scaling_algebra.spec.level import recorded
 from scaling_algebra.spec.optimizers import SHAPES
 
+from .folding import foldable
 from .plans import Plan
 
 _WHAT = ("init_std", "lr", "eps", "decay")
@@ -49,7 +50,12 @@ def plan(p: Plan) -> Document:
             factor = f", which multiplies a rate by {SHAPES[rule.shape].about}"
         if factor or len(p.optimizers) > 1:
             lines.append(literal(f"{name} trains {_listed(groups)}{factor}"))
-    lines += [f"multiply {name} by {x:.6g} in the model, or fold=True" for name, x in p.multipliers.items() if x != 1]
+    folds = {name: foldable(d.network, name) for d in p.recipe.derivations for name in d.scaling.multipliers}
+    lines += [
+        f"multiply {name} by {x:.6g} in the model{', or fold=True' if folds[name] else ''}"
+        for name, x in p.multipliers.items()
+        if x != 1
+    ]
     if lines:
         blocks.append(Lines.of(*lines, listed=True))
     if p.warnings:
