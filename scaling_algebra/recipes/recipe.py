@@ -141,7 +141,8 @@ class Recipe(Rendered):
         for optimizer, held in self.horizons.items():
             factors = dict(self.run[optimizer])
             inside = ", ".join(f"{name} {factors.pop(name):.6g}" for name in ("lr", "eps", "wd") if name in factors)
-            yield f"batch and tokens ({held.about}) multiply, within the numbers: {inside}"
+            about = f"{held.about}: assumed, no part of what is certified"
+            yield f"batch and tokens ({about}) multiply, within the numbers: {inside}"
             found = {name.replace("one_minus_", "1-"): x for name, x in factors.items() if x != 1}
             left = [f"{name} times {x:.6g}" for name, x in found.items()]
             most = max((x for name, x in found.items() if name.startswith("1-")), default=1.0)
@@ -388,7 +389,8 @@ def _powers(
         for network in (*block, *networks):
             rules = trained(optimizer, network, networks)
             point = Configuration.of(None, rules, parameterization, ray=_own(ray, network), network=network, **rest)
-            if point.parameterization.structural and not any(e.tensors for e in experts(network)):
+            shapes = bool(network.unread) and network is not networks[-1]  # beside equations
+            if point.parameterization.structural and (shapes or not any(e.tensors for e in experts(network))):
                 point = point.but(parameterization="mup")  # they differ where experts are summed, and nowhere else
             derivations.append(derive(point).in_gauge(gauge))
         return tuple(derivations[len(block) :])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from fnmatch import translate
 
 from scaling_algebra.errors import UsageError, shown, unknown_name
 
@@ -92,7 +93,7 @@ def glob(name: str) -> re.Pattern[str]:
     """A name with ``*`` for any text and ``?`` for any letter; brackets stand for themselves, as they name parts. What
     a plan prints shortened (``...self_attn.q.weight``) begins with any text."""
     name = f"*{name[3:]}" if name.startswith("...") else name
-    return re.compile(re.escape(name).replace(r"\*", ".*").replace(r"\?", "."))
+    return re.compile(translate(name.replace("[", "[[]")))
 
 
 def _with_buffers(rules: Trained, network: Network) -> Trained:

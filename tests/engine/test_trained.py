@@ -13,7 +13,7 @@ from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.spec.networks.files import from_toml
 from scaling_algebra.spec.networks.library import ARCHITECTURES
 from scaling_algebra.spec.optimizers import OPTIMIZERS, optimizer
-from scaling_algebra.spec.trained import hidden, trained
+from scaling_algebra.spec.trained import glob, hidden, trained
 
 from .test_axes import HEADS
 
@@ -50,6 +50,7 @@ def test_a_tensor_in_parts_goes_by_its_own_name():
         assert [found.of(f"l.*.q[{k}]").name for k in (0, 1)] == rules
     with pytest.raises(UsageError, match=r"no tensor of m named 'l\.\*\.p'; did you mean 'l\.\*\.q\[1\]'"):
         trained({"": "adamw", "l.*.p": "muon"}, mine)
+    assert not glob("*a" * 60 + "b").fullmatch("a" * 200)  # at once
     names = [f"{x}_very_long_name_of_a_tensor_that_fills_a_line_by_itself" for x in "abcdefghijkl"]
     told = str(unknown_name("tensor", "z", names))
     assert re.search(r"known: (?:\w+_itself, )+\d more$", told) and "..." not in told

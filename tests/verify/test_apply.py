@@ -2,9 +2,11 @@
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
+import warnings
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -229,6 +231,57 @@ def test_two_optimizers_have_groups_each():
     assert "muon:match_rms_adamw trains 1.weight, which multiplies a rate by" in str(p)
     with pytest.raises(UsageError, match="2 optimizers train this model"):
         p.param_groups()
+
+
+class Joint(nn.Module):
+    """One matrix with two parts, the second of a fixed number of rows; a buffer that no checkpoint has."""
+
+    def __init__(self, sizes):
+        super().__init__()
+        n = self.n = sizes["N"]
+        self.tokens, self.joint = nn.Embedding(11, n), nn.Linear(n, n + 3, bias=False)
+        self.head, self.side = nn.Linear(n, 11, bias=False), nn.Linear(3, 11, bias=False)
+        self.register_buffer("turns", torch.arange(3.0) + 1, persistent=False)
+
+    def forward(self, x):
+        y, z = self.joint(self.tokens(x)).split([self.n, 3], -1)
+        return self.head(y.relu()) + self.side(z)
+
+
+def test_parts_that_two_optimizers_train_name_their_own_and_are_to_have_one():
+    given = {"lr": {"muon": 1e-2, "adamw": 1e-3}, "std": 0.02, "batch": (64, 128)}
+    rules = {"": "muon+adamw", "tokens.weight": "adamw"}
+    p = plan(Joint, "N=16", "N=64", optimizer=rules, eps=1e-8, **given)
+    rows = [(r["part"], r["optimizer"], r["lr"], r["weight_decay"]) for r in p.as_rows() if r["name"] == "joint.weight"]
+    assert [(part, rule) for part, rule, *_ in rows] == [("0:64", "muon"), ("64:67", "adamw")]
+    assert {x[-1] for x in rows} == {0.0} and rows[0][2] != rows[1][2]
+    assert "adamw trains tokens.weight, joint.weight, head.weight, side.weight" in str(p)
+    assert "schedule held: assumed, no part of what is certified)" in str(p)
+    parts = next(x for x in p.document().record["parameters"] if x["name"] == "joint.weight")["parts"]
+    assert [x["optimizer"] for x in parts.values()] == ["muon", "adamw"]
+    mended = f"plan(..., optimizer={ {**rules, 'joint.weight': 'adamw'} })"
+    for one in ("muon", "adamw"):
+        with pytest.raises(UsageError, match=re.escape(f"give the whole tensor to one optimizer: {mended}")):
+            p.param_groups(optimizer=one)
+    eps = {"": 1e-8, "joint.weight[0]": 1e-9}
+    q = plan(Joint, "N=16", "N=64", optimizer=rules | {"joint.weight": "adamw"}, eps=eps, lr=1e-3, std=0.02)
+    (group,) = (g for g in q.param_groups() if g["name"] == "joint.weight")
+    assert group["eps"] == min(s["eps"].target for s in q["joint.weight"].parts.values())
+    assert {r["eps"] for r in q.as_rows() if r["name"] == "joint.weight"} == {group["eps"]}
+    assert str(q).count(f"  {group['eps']:.4g}") == 2
+
+
+def test_buffers_without_their_values_are_told():
+    p = plan(Joint, "N=16", "N=64", lr=1e-3, eps=1e-8, std=0.02)
+    with pytest.raises(UsageError, match="not by to_empty, which leaves no values in its buffers: turns"):
+        p.init_(Joint({"N": 64}).to("meta"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        p.init_(Joint({"N": 64}).bfloat16())
+    empty = Joint({"N": 64})
+    empty.turns.zero_()
+    with pytest.warns(UserWarning, match="turns: init_ sets no buffers, and these differ"):
+        p.init_(empty)
 
 
 def test_stacks_of_experts_are_told_where_muon_trains_them():

@@ -119,6 +119,18 @@ class OneHead(nn.Module):
         return self.head(F.scaled_dot_product_attention(self.q(h), self.k(h), self.v(h), scale=self.scale))
 
 
+class FusedHead(OneHead):
+    """The same with one matrix for queries, keys and values."""
+
+    def __init__(self, n):
+        super().__init__(n, n**-0.5)
+        del self.q, self.k, self.v
+        self.qkv = nn.Linear(n, 3 * n, bias=False)
+
+    def forward(self, ids):
+        return self.head(F.scaled_dot_product_attention(*self.qkv(self.tok(ids)).chunk(3, -1), scale=self.scale))
+
+
 def test_what_a_plan_leaves_open_is_asked_first(monkeypatch):
     """With little work for certificates; what is decided follows."""
 
@@ -149,6 +161,16 @@ def test_a_factor_in_the_model_and_one_that_is_folded():
         if a.predicted is not None:
             less = Fraction(1, 2) if a.quantity.startswith("q.") else 0
             assert b.predicted == a.predicted - less and b.fit.slope == pytest.approx(a.fit.slope - less, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("fused", "fold", "said"),
+    [(False, False, ", or fold=True$"), (True, False, "as fold=True ends in"), (True, True, "as fold=True ends in")],
+)
+def test_a_factor_is_folded_into_whole_parameters_alone(fused, fold, said):
+    build = (lambda z: FusedHead(z["N"])) if fused else (lambda z: OneHead(z["N"], (32 * z["N"]) ** -0.5))
+    with pytest.raises(UsageError, match=rf"model must .*, as N\^\(-1/2\); do it in its forward pass.*{said}"):
+        check_model(build, "N=16", "N=64", seeds=4, fold=fold)
 
 
 @pytest.mark.parametrize(

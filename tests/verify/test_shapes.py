@@ -192,4 +192,5 @@ def test_a_check_by_shape_agrees_and_finds_a_planted_rate(monkeypatch, tmp_path)
     told = scalecalc("check-model", "m.py:build").output.splitlines()
     assert told[1] == "exponents: by shape"
     kept = scalecalc("check-model", "m.py:build", "-o", "x.csv")
-    assert kept.exit_code == 1 and kept.output == f"{bad.closing}; rows in x.csv\n"
+    first = next(x for x in told if x.startswith("the first that does not scale: "))
+    assert kept.exit_code == 1 and kept.output == f"{bad.closing}; {first}; rows in x.csv\n"

@@ -18,9 +18,11 @@ from scaling_algebra import Infeasible, derive
 from scaling_algebra.cli import main
 from scaling_algebra.documents import Document
 from scaling_algebra.errors import UsageError
+from scaling_algebra.recipes.recipe import recipe
 from scaling_algebra.solver.presentation import brief
 from scaling_algebra.spec.networks.files import from_toml
 from scaling_algebra.spec.networks.functions import FUNCTIONS
+from scaling_algebra.spec.networks.library import ARCHITECTURES
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.apply import plan
 from scaling_algebra.verify.apply.checking import check_model
@@ -29,7 +31,7 @@ from scaling_algebra.verify.tracing.entries import classified
 from scaling_algebra.verify.tracing.gradients import FROZEN, MIXED, TRAINING, UNREACHED, ZERO, frozen_roles
 from scaling_algebra.verify.tracing.measuring import Watch
 from scaling_algebra.verify.tracing.models import TOLERANCE
-from scaling_algebra.verify.tracing.shapes import read
+from scaling_algebra.verify.tracing.shapes import by_shape, read
 from scaling_algebra.verify.tracing.sources import ModelOption
 from scaling_algebra.verify.tracing.table import RULES, plain
 
@@ -626,6 +628,14 @@ def test_what_acts_in_training_mode_alone_has_the_numbers_of_its_shape():
     assert report.exit_code == 0 and report.environment["level"] == [str(p.level), p.level.concerned]
     with pytest.raises(Infeasible, match="by shape"):
         plan(build, "N=16", "N=64", strict=True)
+
+
+def test_what_is_by_shape_beside_experts_that_are_tied_has_the_numbers_of_mup():
+    gate, experts = by_shape(lambda z: nn.Linear(z["N"], z["M"], bias=False), None, "why").network, ARCHITECTURES["moe"]
+    sizes = "N=16,N_e=16,M=4,K=4", "N=64,N_e=64,M=16,K=16"
+    assert recipe(*sizes, parameterization="mssp", network=(gate, experts))["weight"]["lr"].factor == 1 / 4
+    with pytest.raises(UsageError, match="by shape, nothing is known of MSSP"):
+        recipe(*sizes, parameterization="mssp", network=(experts, gate))
 
 
 def test_the_table_of_families_is_what_was_read():

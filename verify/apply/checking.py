@@ -49,7 +49,8 @@ from scaling_algebra.verify.tracing.recording import losses_of, output_of, runni
 from scaling_algebra.verify.tracing.shapes import along, read
 from scaling_algebra.waiting import each
 
-from .planning import folded, frozen, opened, planned
+from .folding import foldable, folded
+from .planning import frozen, opened, planned
 from .plans import Plan, trainer
 
 OFF = 0.1
@@ -271,18 +272,24 @@ def _measure(
         model, mine, optimizer = built(build, size, seed)
         if [x.shape for x in _flat(mine)] != [x.shape for x in _flat(inputs)]:
             raise UsageError(f"the input grows at {dict(size)}; return one of the same shape at every size")
-        p = planned(model, reading, numbers.at(size), [model], fold and how != "own")
+        there = numbers.at(size)
+        p = planned(model, reading, there, [model])
+        if left := {name: x for name, x in p.multipliers.items() if x != 1}:
+            alone = [name for name in left if not foldable(reading.network, name)]
+            if alone or not fold or how == "own":
+                todo = (
+                    ""
+                    if how == "own"
+                    else ", or fold=True"
+                    if not alone
+                    else ", as fold=True ends in no whole parameter"
+                )
+                raise _lacking(reading, there, size, next(iter(alone or left)), left, todo)
+            p = planned(model, reading, there, [model], fold=True)
         if how == "one":
             optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
         elif how == "plan":
             optimizer = _set(p, zero, seed)
-        left = {name: x for name, x in p.multipliers.items() if x != 1}
-        if left:
-            name, factor = next(iter(left.items()))
-            at = reading.factors[name][0] or "model"
-            where = ",".join(f"{axis}={n}" for axis, n in size.items())
-            said = f"at {where} {at} must multiply by {factor:g} ({name} of scalecalc list --model)"
-            raise UsageError(f"{said}; do it in its forward pass{'' if fold or how == 'own' else ', or fold=True'}")
         watch = Watch(model, inputs, reading)
         names.update(watch.names)
         for t, _ in enumerate(_steps(model, optimizer, inputs, m.steps, _epsilons(p))):
@@ -303,6 +310,18 @@ def _measure(
                 put(m.standard, i, size, seed, "one")
             put(m.control, i, m.dims[0], 10_000, how)  # one draw at every size: whatever differs is no noise
     return names
+
+
+def _lacking(
+    reading: Traced, numbers: Recipe, size: Sizes, name: str, left: Mapping[str, float], todo: str
+) -> UsageError:
+    """The error of a multiplier that is left to the model. todo: its end."""
+    at, own = reading.factors[name]
+    where = ",".join(f"{axis}={n}" for axis, n in size.items())
+    said = f"at {where} {at or 'model'} must multiply by {left[name]:g} ({name} of scalecalc list --model)"
+    rule = numbers.multipliers[name].rule
+    more = "" if rule is None else f", as {rule / Power.of(own)}"
+    return UsageError(f"{said}{more}; do it in its forward pass{todo}")
 
 
 def _set(p: Plan, zero: Sequence[str], seed: int) -> torch.optim.Optimizer:

@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from scaling_algebra.arguments import checked
-from scaling_algebra.errors import UsageError, check_names, unknown_name
+from scaling_algebra.errors import UsageError, check_names
 from scaling_algebra.recipes.files import sizes_of
 from scaling_algebra.recipes.recipe import Recipe, recipe
 from scaling_algebra.recipes.sizes import Sizes, read_sizes
@@ -22,10 +22,8 @@ from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.solver.derivation import Derivation
 from scaling_algebra.spec.level import Level, Open
 from scaling_algebra.spec.networks.language import Network
-from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.powers import Power
-from scaling_algebra.spec.trained import glob, whole
-from scaling_algebra.spec.trained import read as rules_of
+from scaling_algebra.spec.trained import whole
 from scaling_algebra.verify.tracing import Traced
 from scaling_algebra.verify.tracing.gradients import FROZEN, listed, roles_of
 from scaling_algebra.verify.tracing.measuring import of_role
@@ -35,8 +33,8 @@ from scaling_algebra.verify.tracing.sources import general, layered, small_of
 from scaling_algebra.waiting import rarely_collected, watched
 
 from .folding import ends, scaled
-from .modules import Entry, aliases, norms, parameters, plain_name
-from .parts import Records, alike, fused
+from .modules import Entry, aliases, beginnings, check_named, norms, parameters, plain_name
+from .parts import Records, alike, apart, fused
 from .parts import spans as spans_of
 from .plans import Plan, trainer
 
@@ -104,14 +102,15 @@ def _plan(model: Any, base: Any, target: Any, fold: bool, strict: bool, given: M
     numbers = _numbers(base, target, {**given, "strict": strict}, reading.networks)
     start, large = (called(model, dict(sizes))[0] for sizes in (reading.base, numbers.way.target))
     p = planned(large, reading, numbers, [start], fold)
-    return _holding(p, tuple(frozen(p, start, reading.base)), strict)
+    return _holding(p, start, reading.base, strict)
 
 
-def _holding(p: Plan, held: tuple[Open, ...], strict: bool) -> Plan:
-    """A plan with what its frozen tensors leave open."""
+def _holding(p: Plan, small: nn.Module, base: Mapping[str, int], strict: bool) -> Plan:
+    """A plan with what its frozen tensors leave open, and with how buffers start where its model is on meta."""
+    held = tuple(frozen(p, small, base))
     if held and strict:
         raise Infeasible(f"{p.about}: {held[0]}", undecided=True)
-    return replace(p, recipe=replace(p.recipe, open=held))
+    return replace(p, recipe=replace(p.recipe, open=held), starts={**beginnings(small), **p.starts})
 
 
 def _configured(model: nn.Module, base: Any, target: Any, fold: bool, strict: bool, given: Mapping[str, Any]) -> Plan:
@@ -119,7 +118,7 @@ def _configured(model: nn.Module, base: Any, target: Any, fold: bool, strict: bo
     config, small = _config(model), base if isinstance(base, nn.Module) else None
     if target is not None:
         raise UsageError("a model of transformers says its own sizes; leave out target")
-    _check_named(model, given)
+    check_named(model, given)
     base = read_sizes(base, "base") if small is None else sizes_of(_config(small), "base model")
     target = sizes_of(config, "model")
     record, deep = config.to_dict(), base.get("L") != target["L"]
@@ -148,7 +147,7 @@ def _configured(model: nn.Module, base: Any, target: Any, fold: bool, strict: bo
     if small is None:
         return p
     p = replace(p, warnings=(*p.warnings, *_otherwise(p, small)))
-    return _holding(p, tuple(frozen(p, small, base)), strict)
+    return _holding(p, small, base, strict)
 
 
 def _config(model: nn.Module) -> Any:
@@ -156,20 +155,6 @@ def _config(model: nn.Module) -> Any:
     if not hasattr(config, "to_dict") or not hasattr(config, "model_type"):
         raise UsageError(f"{type(model).__name__} has no configuration of transformers; {GIVE}")
     return config
-
-
-def _check_named(model: nn.Module, given: Mapping[str, Any]) -> None:
-    """Raises UsageError for names of parameters that the model does not have, before it is read; a name without dots is
-    of what is not known yet."""
-    names = [plain_name(name) for name, _ in model.named_parameters(remove_duplicate=False)]
-    asked = {what: given.get(what) for what in ("optimizer", "lr", "eps", "std", "decay")}
-    if isinstance(asked["optimizer"], str | Mapping):
-        asked["optimizer"] = dict(rules_of(asked["optimizer"])[2])
-    for what, values in asked.items():
-        dotted = [x for x in map(str, values if isinstance(values, Mapping) else ()) if "." in x and ":" not in x]
-        wrong = [x for x in dotted if not any(map(glob(whole(x)).fullmatch, names))]
-        if wrong:
-            raise unknown_name(f"parameter in {what}", wrong, map(general, names))
 
 
 def _unread(model: nn.Module, reading: Traced) -> list[str]:
@@ -270,18 +255,23 @@ def planned(
     ):
         if names:
             raise UsageError(f"{why} {listed(names)}; freeze, or leave out of the model")
+    given = max((d.optimizer.name for d in numbers.derivations), key=len)
     for e in named:
         mine = roles[e.name]
-        parts = {role: settings[role] for role in mine if any(settings[role] != settings[x] for x in mine)}
+        rules = {role: trainer(numbers, role) for role in mine}
+        kinds = [(settings[role], rules[role]) for role in mine]
+        parts = {role: settings[role] for role in mine} if any(x != kinds[0] for x in kinds) else {}
         role, group = (mine[0], whole(mine[0])) if mine else ("", "")
         common = alike(parts) if parts else settings.get(role, {})
         fill, spans = filled.get(role), spans_of(e, parts, reading, going.target, records)
-        entries.append(replace(e, role=role, settings=common, group=group, fill=fill, parts=parts, spans=spans))
-    stacks = dict.fromkeys(e.group for e in entries if e.role and _stacked(e, trainer(numbers, e.role)))
+        do = apart(rules, group, given) if parts else ""
+        e = replace(e, role=role, settings=common, group=group, fill=fill, rules=rules, parts=parts, spans=spans)
+        entries.append(replace(e, apart=do))
+    stacks = dict.fromkeys(e.group for e in entries if e.role and _stacked(e))
     lines += [*([NEGLIGIBLE] if numbers.derivations[0].optimizer.regime == "negligible" else [])]
     lines += [fused(e) for e in {e.group: e for e in entries if e.parts}.values()]
     lines += [*([STACKS.format(", ".join(stacks))] if stacks else [])]
-    high = dict.fromkeys(e.group for e in entries if e.role and _unshaped(e, trainer(numbers, e.role)))
+    high = dict.fromkeys(e.group for e in entries if e.role and _unshaped(e))
     lines += [*([SHAPED.format(", ".join(high))] if high else [])]
     zero = dict.fromkeys(e.group for e in entries if e.role and not e.frozen and _starts_at_zero(e, small))
     lines += [*([ZERO.format(", ".join(zero))] if zero else [])]
@@ -290,11 +280,12 @@ def planned(
     tuned = [s for s in settings.values() if "decay" in s and s["lr"].base is not None]
     lines += [UNDECAYED] if tuned and all(s["decay"].base is None for s in tuned) else []
     buffers = tuple(plain_name(name) for name, _ in model.named_buffers())
-    return Plan(model, numbers, tuple(entries), aliases(model), buffers, left, tuple(lines))
+    return Plan(model, numbers, tuple(entries), aliases(model), buffers, left, tuple(lines), beginnings(model))
 
 
-def _unshaped(e: Entry, rule: Optimizer) -> bool:
+def _unshaped(e: Entry) -> bool:
     """Would ``torch.optim.Muon`` scale a step by its shape, of which the rule does not say how?"""
+    rule = e.rules[e.role]
     muon = rule.torch == "Muon" and rule.shape == "none" and not e.frozen
     return muon and len(e.shape) == 2 and e.shape[0] > e.shape[1]
 
@@ -305,18 +296,8 @@ def _starts_at_zero(e: Entry, small: Sequence[nn.Module]) -> bool:
     return e.fill is None and bool(found) and not any(x.any() for x in found)
 
 
-def _stacked(e: Entry, rule: Optimizer) -> bool:
-    return rule.normalises == "matrix" and e.tensor.dim() > 2 and not e.frozen
-
-
-def folded(numbers: Recipe, reading: Traced) -> dict[str, Power]:
-    """The powers that signals have besides, where all that the module lacks is folded."""
-    powers: dict[str, Power] = {}
-    for name, s in numbers.multipliers.items():
-        more = (s.rule or Power()) / Power.of(reading.factors.get(name, ("", {}))[1])
-        if more != Power():
-            powers |= {x: powers.get(x, Power()) * more for x in ends(reading.network, name).signals}
-    return powers
+def _stacked(e: Entry) -> bool:
+    return e.rules[e.role].normalises == "matrix" and e.tensor.dim() > 2 and not e.frozen
 
 
 def _fill(models: Sequence[nn.Module], role: str) -> float | None:
