@@ -334,6 +334,13 @@ def test_a_bound_on_a_change_counts_every_factor_that_it_meets(given, top):
     assert failure is None if top is None else f"y_1.effective + y_1.cross ~ n^({top}) at most" in str(failure)
 
 
+def test_a_mean_is_taken_off_along_an_axis_that_does_not_grow():
+    """It ended in an internal error."""
+    layer = from_toml(BESIDE.replace("rmsnorm", "layernorm").replace('"C"', '"N_e"'))
+    d = derive(ray="N=0,N_e=1", optimizer="sgd", network=layer)
+    assert {x: (str(d[x].init_std), str(d[x].lr)) for x in "ST"} == {"S": ("1", "N_e"), "T": ("N_e^-1", "N_e^-1")}
+
+
 def test_a_number_of_the_layer_wise_law_is_explained_by_the_quantity_that_it_makes():
     found = explain("E.lr", ray="N=1", optimizer="adam", network=from_toml(BESIDE), epsilon="negligible")
     assert found.because.startswith("layer-wise law:") and found.because.endswith(

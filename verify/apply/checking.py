@@ -142,6 +142,11 @@ def check_model(
     given: Any = {"lr": lr, "std": stds, **where}
     first = recipe(sizes[0], sizes[-1], optimizer, parameterization, eps=tiny, **given)
     eps = _gradients(model, own, inputs, reading, first, zero, steps) if tiny else None
+    still = [role for role, size in (eps or {}).items() if size == TINY]
+    if still and sizes[0].get("K") == 1 < sizes[-1]["K"]:
+        raise UsageError(
+            f"{still[0]} has no gradient where K is 1: the gate of one expert is 1 there; give K=2 at the base"
+        )
     numbers = opened(recipe(sizes[0], sizes[-1], optimizer, parameterization, eps=eps, **given))
     largest = planned(called(build, dict(sizes[-1]))[0], reading, numbers, [model])
     numbers = replace(numbers, open=tuple(frozen(largest, model, sizes[0])))
