@@ -326,10 +326,10 @@ class Solver:
             law = self.layer_by_layer(structure).items()
             powers = {name: x for name, x in law if name[:2] != "d." or name in wanted}
             scaling = self.scaling(look, powers, structure)
-        closer, undecided = look.closely(CLOSELY), {x.demand for x in left}
+        undecided = {x.demand for x in left}
         with self._within(PIECE):
             for d in (d for d in demands if d.label in undecided and not strict):
-                if failure := dwindles(d, closer):  # that other powers do as little is not shown
+                if failure := dwindles(d, look):  # that other powers do as little is not shown
                     raise Infeasible(str(failure), undecided=True, demand=d)
         return Solution(scaling, structure, {}, assumes=look.assumed, level=Level(left))
 

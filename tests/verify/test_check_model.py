@@ -4,9 +4,11 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from fractions import Fraction
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -19,7 +21,7 @@ from scaling_algebra.solver import newton
 from scaling_algebra.solver.derivation import searched
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.powers import Power
-from scaling_algebra.verify.apply.checking import between, check_model, culprit
+from scaling_algebra.verify.apply.checking import _coming, _of_choices, _settled, between, check_model, culprit
 from scaling_algebra.verify.apply.loading import load
 from scaling_algebra.verify.judging.fit import Verdict
 from scaling_algebra.verify.judging.measurement import Measurement
@@ -80,6 +82,64 @@ class Few(nn.Module):
         gates = torch.zeros(*h.shape[:2], self.gate.out_features).scatter(-1, chosen, top.softmax(-1))
         active = F.relu(torch.einsum("eki,bti->btek", self.up, h))
         return self.head(torch.einsum("bte,enk,btek->btn", gates, self.down, active))
+
+
+def test_replicas_that_are_alike_are_no_replicas():
+    def build(sizes):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(5, sizes["N"]), nn.Linear(sizes["N"], 3, bias=False))
+        return model, torch.optim.AdamW(model.parameters())
+
+    with pytest.raises(UsageError, match="build draws the same values whatever the seed: it calls torch"):
+        check_model(build, "N=16", "N=64", seeds=4)
+
+
+def refuted_with(slopes, predicted=0, quantity="w.update", step=1):
+    """A refuted row whose root-mean-squares go by these slopes from size to size."""
+    sizes = [2.0**k for k in range(len(slopes) + 1)]
+    noise = 1 + 0.01 * torch.randn(8, generator=torch.Generator().manual_seed(3)).numpy()
+    values = [2.0 ** sum(slopes[:k]) * noise for k in range(len(sizes))]
+    m = Measurement(
+        Ray({"N": Fraction(1)}),
+        step,
+        sizes=sizes,
+        values={(quantity, step): values},
+        dims=[{"N": int(n)} for n in sizes],
+    )
+    report = judge(m, {quantity: [..., *[Fraction(predicted)] * step]})
+    return replace(report, rows=tuple(replace(row, verdict=Verdict.REFUTED, note="") for row in report.rows))
+
+
+@pytest.mark.parametrize(
+    ("slopes", "verdict"),
+    [
+        ((-0.5, -0.15), Verdict.INCONCLUSIVE),  # comes to 0
+        ((-0.35, -0.35), Verdict.INCONCLUSIVE),  # nearer to 0 than to -1/2
+        ((-0.5, -0.5), Verdict.REFUTED),
+        ((-1.0, -0.55), Verdict.REFUTED),
+        ((-0.15, -0.5), Verdict.INCONCLUSIVE),
+        ((0.6, 0.9), Verdict.REFUTED),
+    ],
+)
+def test_constants_of_few_sizes_refute_nothing_and_a_half_power_does(slopes, verdict):
+    assert _coming(refuted_with(slopes), Fraction(1, 2)).rows[0].verdict is verdict
+
+
+def test_a_token_that_chooses_other_experts_refutes_no_power():
+    report = refuted_with((1.0, 1.0), quantity="w.propagating", step=2)
+    assert [_of_choices(report, steps).rows[-1].verdict for steps in ({2}, {1})] == [
+        Verdict.INCONCLUSIVE,
+        Verdict.REFUTED,
+    ]
+    m = Measurement(
+        Ray({"N": Fraction(1)}),
+        2,
+        sizes=[1.0, 2.0],
+        values={("w", 2): [np.arange(5.0)] * 2, ("w", 1): [np.arange(5.0)] * 2},
+    )
+    assert _settled(m, {1: [[False] * 5] * 2, 2: [[True, *[False] * 4]] * 2}) == set()
+    assert [len(v) for v in m.values["w", 2]] == [4, 4] and [len(v) for v in m.values["w", 1]] == [5, 5]
+    assert _settled(m, {2: [[True] * 3 + [False] * 2] * 2}) == {2}
 
 
 def few(sizes):
@@ -213,7 +273,7 @@ class Branches(nn.Module):
     [
         ({}, None),
         ({"init_std": {"N": "-1/2", "L": 1}}, "branches.*.1.weight.init"),
-        ({"lr": {"N": -1, "L": 1}}, "branches.*.0.weight.propagating"),
+        ({"lr": {"N": -1, "L": 1}}, "branches.*.1.weight.update"),
     ],
 )
 def test_depth_may_grow(rules, found):

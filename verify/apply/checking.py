@@ -37,7 +37,7 @@ from scaling_algebra.verify.judging.fit import MIN_SEEDS, MIN_SIZES, Verdict, fi
 from scaling_algebra.verify.judging.measurement import Measurement, Series, fingerprint
 from scaling_algebra.verify.judging.mixtures import Powers
 from scaling_algebra.verify.judging.report import Report, ReportRow
-from scaling_algebra.verify.judging.verdicts import judge
+from scaling_algebra.verify.judging.verdicts import judge, spacing_of
 from scaling_algebra.verify.measuring.batches import descend
 from scaling_algebra.verify.measuring.predictions import ALL, briefly
 from scaling_algebra.verify.networks.steppers import Fold, assembled, group, parts_of
@@ -55,6 +55,8 @@ from .plans import Plan, trainer
 
 OFF = 0.1
 """How far a size that was rounded may lie from its place, in parts of the way between two sizes."""
+NEAR, NEARER = 0.25, 0.6
+"""Distance of a slope from its prediction, and the share of the last one, where constants still count."""
 DRIFTS = 0.25
 """Power of n by which gradients of two losses may come apart under one weight."""
 Cell = Fraction | None | EllipsisType
@@ -68,6 +70,9 @@ FEW = (
     "refutes nothing; let K grow as M for a verdict"
 )
 """What is read beside a check where M grows more than K."""
+CHOSEN = (
+    "tokens choose other experts in these few steps, a jump that no exponent counts; more experts, or a smaller rate"
+)
 TINY = 1e-30
 """Epsilon of a parameter without a gradient."""
 RULES = {"Adam": "adamw", "AdamW": "adamw", "Muon": "muon", "SGD": "sgd"}
@@ -124,6 +129,9 @@ def check_model(
     reading = along(read(build, sizes[0]), [axis for axis in smallest if sizes[-1][axis] > smallest[axis]])
     model, inputs, own = built(build, sizes[0])
     _check_trains(model, own, inputs)
+    again = built(build, sizes[0], seed=1)[0] if own is not None else model
+    if own is not None and all(map(torch.equal, model.parameters(), again.parameters())):
+        raise UsageError("build draws the same values whatever the seed: it calls torch.manual_seed; leave that out")
     optimizer = _rules(own, model, reading) if optimizer is None else optimizer
     if any(not of_role(model, role) for role in reading.network.tensors):
         raise UsageError("the output grows; return one of the same shape at every size, such as logits")
@@ -155,7 +163,10 @@ def check_model(
     grows = max(sizes[0], key=lambda axis: sizes[-1][axis] / sizes[0][axis])
     m.sizes, m.dims = [s[grows] / sizes[0][grows] for s in sizes], [dict(s) for s in sizes]
     beside: Beside = {}
-    names = _measure(m, build, reading, inputs, _changed(numbers, rules or {}), zero, how, lr, seeds, fold, beside)
+    switched: dict[int, list[list[bool]]] = {}
+    trained = _changed(numbers, rules or {})
+    names = _measure(m, build, reading, inputs, trained, zero, how, lr, seeds, fold, beside, switched)
+    unsettled = _settled(m, switched)
     m.environment = {
         "optimizer": numbers.derivations[0].optimizer.name,
         "device": "cpu",
@@ -170,7 +181,8 @@ def check_model(
         moving = [name for name in names if any(x.any() for t in range(1, steps + 1) for x in m.values[name, t])]
         theta: dict[str, Sequence[Cell]] = {name: [..., *[Fraction(0)] * steps] for name in moving}
         report = judge(m, theta, direct={name for name in names if name.endswith(DIRECT)})
-        return _bounded(report, lambda row: not row.quantity.endswith(UPDATE))
+        report = _of_choices(_bounded(report, lambda row: not row.quantity.endswith(UPDATE)), unsettled)
+        return _coming(report, spacing_of(m))
     moved = {x: power.on(ray) for x, power in (folded(numbers, reading) if fold else {}).items()}
     left = {_signal(x.quantity) for x in level.open} if (level := numbers.derivations[-1].level) else set()
     doubtful = {name for name, quantities in names.items() if left.intersection(map(_signal, quantities))}
@@ -183,6 +195,7 @@ def check_model(
     behind = {name for name, x in names.items() if after.intersection(x)}
     report = _bounded(judge(m, asked, powers=powers, direct=direct), lambda row: (row.quantity, row.step) in most)
     report = _of_few(report, behind, float(ray["M"] - ray["K"])) if after else report
+    report = _coming(_of_choices(report, unsettled), spacing_of(m))
     rows = (r for r in report.rows if (r.quantity, r.step) not in most or r.verdict is not Verdict.INCONCLUSIVE)
     return replace(report, rows=tuple(sorted(rows, key=lambda r: r.quantity not in doubtful)))
 
@@ -230,6 +243,54 @@ def _of_few(report: Report, behind: Collection[str], share: float) -> Report:
     return replace(report, rows=tuple(map(row, report.rows)))
 
 
+def _settled(m: Measurement, switched: Mapping[int, Sequence[Sequence[bool]]]) -> set[int]:
+    """Leaves out replicas in which a token has chosen other experts by then; the steps at which too few are left."""
+    few = set()
+    for step, by_size in switched.items():
+        kept = [~np.array(x) for x in by_size]
+        if min(x.sum() for x in kept) < MIN_SEEDS:
+            few.add(step)
+        elif not all(x.all() for x in kept):
+            for key in (key for key in m.values if key[1] == step):
+                m.values[key] = [v[x] for v, x in zip(m.values[key], kept, strict=True)]
+    return few
+
+
+def _coming(report: Report, spacing: Fraction) -> Report:
+    """Rows are not refuted whose slopes between sizes come nearer to the prediction, by ``NEARER`` from one pair to the
+    next, and end near it; nor those that lie nearer to it than to any other power: constants of few sizes still count.
+
+    Args:
+        spacing: of powers on this ray.
+    """
+
+    def row(r: ReportRow) -> ReportRow:
+        if r.verdict is not Verdict.REFUTED or r.predicted is None or r.fit.zero or len(report.sizes) < MIN_SIZES:
+            return r
+        predicted, values = float(r.predicted), report.means[r.quantity, r.step][0]
+        pairs = zip(pairwise(values), pairwise(report.sizes), strict=True)
+        off = [abs((b - a) / math.log2(m / n) - predicted) for (a, b), (n, m) in pairs]
+        if off[-1] < NEAR and all(b < NEARER * a for a, b in pairwise(off)):
+            return replace(r, verdict=Verdict.INCONCLUSIVE, note=f"bends towards n^({r.predicted}); take larger sizes")
+        if max(abs(x - predicted) for x in (r.fit.low, r.fit.high)) < (1 - OFF) * spacing:
+            return replace(r, verdict=Verdict.INCONCLUSIVE, note="no other power is as near; take larger sizes")
+        return r
+
+    return replace(report, rows=tuple(map(row, report.rows)))
+
+
+def _of_choices(report: Report, steps: Collection[int]) -> Report:
+    """Rows at steps by which tokens have chosen other experts are not refuted, but for what a tensor's own numbers
+    decide: such a jump is of no power of the sizes."""
+
+    def row(r: ReportRow) -> ReportRow:
+        if r.verdict is Verdict.REFUTED and r.step in steps and not r.quantity.endswith(DIRECT):
+            return replace(r, verdict=Verdict.INCONCLUSIVE, note=CHOSEN)
+        return r
+
+    return replace(report, rows=tuple(map(row, report.rows)))
+
+
 def _check_trains(model: nn.Module, own: torch.optim.Optimizer | None, inputs: Inputs) -> None:
     """Raises UsageError: nothing trains, another model's parameters would, or the output has no gradient."""
     mine = {id(p) for p in model.parameters()}
@@ -262,11 +323,13 @@ def _measure(
     seeds: int,
     fold: bool,
     beside: Beside,
+    switched: dict[int, list[list[bool]]],
 ) -> Mapping[str, Sequence[str]]:
     """Trains the model at the dimensions of a measurement and puts in what it did; quantities by name.
 
     Args:
-        beside: gets gradients of losses beside the output.
+        beside: gets gradients of losses beside the output. switched: gets, by step, size and seed, whether a token
+            has chosen other experts by then.
 
     Raises:
         UsageError: an input that grows, or a multiplier that is left to the model.
@@ -282,13 +345,8 @@ def _measure(
         if left := {name: x for name, x in p.multipliers.items() if x != 1}:
             alone = [name for name in left if not foldable(reading.network, name)]
             if alone or not fold or how == "own":
-                todo = (
-                    ""
-                    if how == "own"
-                    else ", or fold=True"
-                    if not alone
-                    else ", as fold=True ends in no whole parameter"
-                )
+                todo = ", as fold=True ends in no whole parameter" if alone else ", or fold=True"
+                todo = "" if how == "own" else todo
                 raise _lacking(reading, there, size, next(iter(alone or left)), left, todo)
             p = planned(model, reading, there, [model], fold=True)
         if how == "one":
@@ -301,6 +359,8 @@ def _measure(
             for key, x in watch().items():
                 values = series.setdefault((key, t), [np.zeros(0) for _ in m.dims])
                 values[i] = np.append(values[i], x)
+            if series is m.values:
+                switched.setdefault(t, [[] for _ in m.dims])[i].append(watch.switched)
         if series is m.values:
             for (loss, name), x in losses_beside(model, mine).items():
                 beside.setdefault(loss, {}).setdefault(name, [np.zeros(0) for _ in m.dims])

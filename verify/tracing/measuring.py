@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import zip_longest
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -40,10 +41,13 @@ class Watch:
 
     Args:
         inputs: of the module. traced: its reading, perhaps at other sizes.
+
+    Attributes:
+        switched: has a token chosen other experts since then?
     """
 
     def __init__(self, model: nn.Module, inputs: Inputs, traced: Traced) -> None:
-        self.model, self.inputs, self.traced = model, inputs, traced
+        self.model, self.inputs, self.traced, self.switched = model, inputs, traced, False
         self.first = self._record()
         self.weights, self.chosen, self.products = self._sorted()
         self.roles = roles_of(self.products, traced.network.tensors)
@@ -159,6 +163,9 @@ class Watch:
                 at = a or first.calls[-1]
                 todo = "run every expert on every token, or check with K = M"
                 raise UsageError(f"{at.module or 'model'}: {at.name}: calls change while the model trains; {todo}")
+        self.switched = self.switched or any(
+            _chosen(first, c) != _chosen(now, c) for c in first.calls if c.name == "topk"
+        )
         sizes: dict[str, list[float]] = {}
         for name, calls in self.products.items():
             for key, (call, number) in zip(self._keys(name, len(calls)), calls, strict=False):
@@ -212,6 +219,12 @@ def _again(call: TorchCall, value: Callable[[int], Tensor]) -> Tensor:
         out = call.function(*arguments, **keywords)
     made: Tensor = out[0] if isinstance(out, list | tuple) else out
     return made
+
+
+def _chosen(run: Recording, call: TorchCall) -> list[Any]:
+    """The sets of places that a top-K chooses."""
+    places: list[Any] = run.tensors[[*refs(call.result)][-1].number].sort(-1).values.tolist()
+    return places
 
 
 def _shapes(run: Recording, call: TorchCall) -> Iterator[tuple[int, ...]]:
