@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch import nn
 
 from scaling_algebra.errors import UsageError
+from scaling_algebra.recipes.sizes import read_sizes
 from scaling_algebra.solver import newton
 from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.spec.level import Open
@@ -285,8 +286,11 @@ def test_buffers_without_their_values_are_told():
 
 
 def test_stacks_of_experts_are_told_where_muon_trains_them():
-    (told,) = [x for x in plan(Small, BASE, TARGET, optimizer="muon+adamw").warnings if "torch.optim.Muon" in x]
+    p = plan(Small, BASE, TARGET, optimizer="muon+adamw", lr=1e-3, eps=1e-8, std=0.02)
+    (told,) = [x for x in p.warnings if "torch.optim.Muon" in x]
     assert told.startswith("block.up, block.down: stacks of matrices")
+    with pytest.raises(UsageError, match=r"is \[.*\] here, and \[.*\] as planned; make a plan of this model"):
+        p.param_groups(Small(read_sizes(BASE, "base")), optimizer="muon")
     assert not any("Muon" in x for x in made()[1].warnings)
 
 

@@ -23,6 +23,8 @@ from .parts import fused
 
 WHAT = ("lr", "eps", "wd", "init", "multiplier")
 """What a plan says; every format carries some of it."""
+STACKS = "stacks of matrices; torch.optim.Muon takes single ones, that of microsoft/dion or KellerJordan/Muon stacks"
+"""What is said of a group that Muon trains."""
 ADJUSTED = ("original", "match_rms_adamw")
 """Factors of a matrix's shape that ``torch.optim.Muon`` has."""
 
@@ -153,6 +155,7 @@ def export(form: str, about: str, groups: Groups, multiplied: bool, dropping: Se
     decays = [group.entries[0].settings["decay"].base for group in groups if "decay" in group.entries[0].settings]
     if decays and all(x is None for x in decays):
         apart.append("weight decay is 0, since none was given: plan(..., decay=NUMBER)")
+    apart += [f"{g.name}: {STACKS}" for g in groups if g.optimizer.torch == "Muon" and g.entries[0].tensor.dim() > 2]
     return "\n".join([*(f"# {x}" for x in (about, *apart)), *chosen.lines(groups)])
 
 

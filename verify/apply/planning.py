@@ -32,6 +32,7 @@ from scaling_algebra.verify.tracing.shapes import along, read
 from scaling_algebra.verify.tracing.sources import general, layered, small_of
 from scaling_algebra.waiting import rarely_collected, watched
 
+from .exports import STACKS
 from .folding import ends, scaled
 from .modules import Entry, aliases, beginnings, check_named, norms, parameters, plain_name
 from .parts import Records, alike, apart, fused
@@ -52,9 +53,6 @@ UNDECAYED = (
 )
 ZERO = "{}: starts at zero in the module, and init_ draws it; to keep the start set it to zero again after init_"
 NORMS = "{}: init_ sets these to the norms of the matrices that it draws, as torch does; their init std is not heeded"
-STACKS = (
-    "{}: stacks of matrices; torch.optim.Muon takes single ones, and that of microsoft/dion or KellerJordan/Muon stacks"
-)
 SHAPED = (
     "{}: more rows than columns; torch.optim.Muon multiplies its rate by sqrt(out/in) unless adjust_lr_fn says"
     " otherwise, which these numbers do not know: plan with muon:original for it, or let your Muon multiply by 1"
@@ -270,7 +268,7 @@ def planned(
     stacks = dict.fromkeys(e.group for e in entries if e.role and _stacked(e))
     lines += [*([NEGLIGIBLE] if numbers.derivations[0].optimizer.regime == "negligible" else [])]
     lines += [fused(e) for e in {e.group: e for e in entries if e.parts}.values()]
-    lines += [*([STACKS.format(", ".join(stacks))] if stacks else [])]
+    lines += [*([f"{', '.join(stacks)}: {STACKS}"] if stacks else [])]
     high = dict.fromkeys(e.group for e in entries if e.role and _unshaped(e))
     lines += [*([SHAPED.format(", ".join(high))] if high else [])]
     zero = dict.fromkeys(e.group for e in entries if e.role and not e.frozen and _starts_at_zero(e, small))

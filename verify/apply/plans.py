@@ -156,9 +156,8 @@ class Plan(Rendered):
             UsageError: the format cannot carry something that is not to be dropped.
         """
         multiplied = any(x != 1 for x in self.multipliers.values())
-        return export(
-            form, "\n# ".join([self.about, *self.recipe.by_run]), list(self.groups.values()), multiplied, dropping
-        )
+        about = "\n# ".join([self.about, f"names are those of {type(self.model).__name__}", *self.recipe.by_run])
+        return export(form, about, list(self.groups.values()), multiplied, dropping)
 
     def as_rows(self) -> list[dict[str, Any]]:
         """The rows of a frame: one for each parameter, for each part where initial values or rates differ; with how
@@ -192,7 +191,12 @@ class Plan(Rendered):
             if not entry.frozen:
                 if entry.name not in by_name:
                     raise UsageError(f"the model has no parameter {entry.name}; make a plan of this model")
-                yield entry, by_name[entry.name]
+                mine, planned = list((found := by_name[entry.name]).shape), list(entry.shape)
+                if mine != planned and found.numel():  # what is sharded may have no entries here
+                    raise UsageError(
+                        f"{entry.name} is {mine} here, and {planned} as planned; make a plan of this model"
+                    )
+                yield entry, found
 
 
 def _differs(x: torch.Tensor, start: torch.Tensor | None) -> bool:
