@@ -113,8 +113,10 @@ def unknown_name(kind: str, name: str | Sequence[str], choices: Iterable[str]) -
     near = [difflib.get_close_matches(ROMAN.get(x, x).lower(), lowered, n=1, cutoff=0.4) for x in wrong]
     meant = dict.fromkeys(lowered[found] for (found,) in filter(None, near))
     hint = f"; did you mean {', '.join(map(repr, meant))}?" if meant else "."
-    listed = ", ".join(names) if len(names) <= 40 else "see scalecalc list"
-    return UsageError(f"no {kind} named {', '.join(map(repr, wrong))}{more}{hint} known: {listed or 'none'}")
+    told = f"no {kind} named {', '.join(map(repr, wrong))}{more}{hint} known: "
+    fits = [len(", ".join(names[: k + 1])) + len(told) <= MESSAGE - 20 for k in range(len(names))]
+    some = [*names[: sum(fits)], *([f"{fits.count(False)} more"] if not all(fits) else [])]
+    return UsageError(told + (("none" if not names else ", ".join(some)) if len(names) <= 40 else "see scalecalc list"))
 
 
 def check_names(kind: str, names: Iterable[str], choices: Collection[str]) -> None:

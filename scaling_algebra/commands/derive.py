@@ -18,7 +18,7 @@ from scaling_algebra.documents.blocks import Heading, literal
 from scaling_algebra.errors import Inconclusive, UsageError
 from scaling_algebra.solver.demands import Infeasible, NotFound, provable
 from scaling_algebra.solver.derivation import Derivation, derive
-from scaling_algebra.solver.presentation import alike, brief, table
+from scaling_algebra.solver.presentation import alike, brief, leveled, table
 from scaling_algebra.spec.assumptions import listed
 from scaling_algebra.spec.configuration import EACH, Configuration
 from scaling_algebra.spec.gauges import OWN
@@ -50,6 +50,7 @@ MSSP = "MSSP of these experts was not asked for: --parameterization mssp"
 PROOF = "proof that nothing else meets the demands: --prove"
 OPEN = "more work: --effort; none of these numbers: --strict"
 WAYS = f"functions that stand in the way: --without {EACH}; "
+TAILS = "bounded_softmax in the equations assumes that logits stay bounded"
 MORE = (
     "reasons: --why; exponents b, c, d: --exponents; every signal: scalecalc signals",
     "numbers of a model: scalecalc recipe --base SIZES --target SIZES --lr NUMBER",
@@ -161,6 +162,8 @@ def command(
     if alone:
         several = [*filter(None, groups)][1:]
         heads = [(Heading(literal(group[0].about)),) if several else () for group in groups]
+        for d in (d for d in ds if d.level is not None and d.level.code):
+            click.echo(f"scalecalc: {leveled(d.about, d.level)}", err=True)
         answer = [Document((*head, table(x, exponents)), {}) for head, x in zip(heads, groups, strict=True) if x]
     elif form == TERMINAL:
         c = configurations[0]
@@ -168,7 +171,12 @@ def command(
         asks = not parameterization and len(both) == 1 and experts(c.network)
         more = (MSSP, *more) if asks else more
         more = (*more, *_mapped([d.configuration for d in ds])) if where["ray"] else more
-        more = (_ways(c) + OPEN, *more) if any(d.level is not None and d.level.open for d in ds) else more
+        left = [x for d in ds if d.level is not None for x in d.level.open]
+        more = (
+            (_ways(c) + OPEN, *([TAILS] if any("bounded_softmax" in x.why for x in left) else []), *more)
+            if left
+            else more
+        )
         answer = [brief(group, more, why, exponents) for group in groups if group]
     return answer, 1 if 1 in codes else max(codes)
 
@@ -232,7 +240,7 @@ def _with_either_epsilon(configuration: Configuration) -> Derivation:
         return derive(configuration)
     except NotFound as error:
         chosen = click.get_current_context().params["epsilon"] is not None
-        if chosen or configuration.optimizer.regime != "derived" or error.undecided or error.everywhere:
+        if chosen or configuration.optimizer.regime != "derived" or error.everywhere:
             raise
         try:
             d = derive(configuration.but(epsilon="negligible"))

@@ -43,7 +43,7 @@ def algebra_for(
         UsageError: K < M where the routing is part of the dynamics.
     """
     if not (routed or sparse(network, ray)):
-        kept = "".join(x for x, axis in network.letters.items() if axis in growing)
+        kept = "".join(x for x, axis in network.letters.items() if axis in growing | centred(network))
         return Algebra(ray, network.letters, unknowns(network), gap, tracked(network) + kept, centred(network))
     if mask := next((s for s in network.functions if s.masks), None):
         raise UsageError(f"{network.name}: {mask.out} selects by scores of its own; give a ray with K = M")
@@ -54,7 +54,7 @@ def algebra_for(
         )
     seen, among = active(network)
     letters = {**network.letters, **seen.letters}
-    kept = "".join(x for x, axis in letters.items() if axis in growing)
+    kept = "".join(x for x, axis in letters.items() if axis in growing | centred(network))
     return Algebra(ray, letters, unknowns(network), gap, tracked(network) + "".join(among) + kept, centred(network))
 
 

@@ -16,12 +16,13 @@ from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.signals import Scalar, Signal
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.answers import UnknownSize
-from scaling_algebra.dynamics.quantities import Quantity, inner_product, quantity
+from scaling_algebra.dynamics.quantities import Quantity, inner_product, quantities, quantity
 from scaling_algebra.dynamics.trajectory import Trajectory
 from scaling_algebra.errors import UsageError, unknown_name
 from scaling_algebra.solver.demands import HORIZON, Fixing
 from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION, Configuration, Where
+from scaling_algebra.spec.desiderata import Structure
 from scaling_algebra.spec.given import SETTINGS
 from scaling_algebra.spec.networks.roles import readouts
 from scaling_algebra.spec.powers import Form, Power, symbol
@@ -63,22 +64,22 @@ def explain(
     """
     if not isinstance(what, str):
         raise UsageError(f"explain {what!r}: give a quantity or a parameter, such as 'h3.A2.2@1' or 'router.lr'")
-    d = derive(regime, optimizer, parameterization, **where)
-    if what == "alignment":
-        return alignments(d)
+    asked, aggregation = Configuration.of(regime, optimizer, parameterization, **where), "aggregation"
     role, _, setting = what.rpartition(".") if "." in what else (what, "", "")
     if setting in SETTINGS:  # a tensor goes by its role or its symbol
-        role = {tensor.symbol: name for name, tensor in d.network.tensors.items()}.get(role, role)
-    if what in ("aggregation", "aggregation.alpha", "alpha"):
-        return _setting(d, "aggregation", "alpha")
-    if role in d.network.tensors:
-        if not setting:
-            raise UsageError(f"{role} is a tensor; give " + ", ".join(f"{role}.{s}" for s in SETTINGS))
-        if setting not in SETTINGS:
-            raise unknown_name("setting", setting, SETTINGS)
-        return _setting(d, role, setting)
-    if setting in SETTINGS and what not in d.analysis().table:
-        raise unknown_name("tensor", role, d.network.tensors)
+        role = {tensor.symbol: name for name, tensor in asked.network.tensors.items()}.get(role, role)
+    known = role in asked.network.tensors
+    if known and not setting:
+        raise UsageError(f"{role} is a tensor; give " + ", ".join(f"{role}.{s}" for s in SETTINGS))
+    if known and setting not in SETTINGS:
+        raise unknown_name("setting", setting, SETTINGS)
+    if setting in SETTINGS and not known and what not in quantities(asked.network):
+        raise unknown_name("tensor", role, asked.network.tensors)
+    d = derive(asked)
+    if what == "alignment":
+        return alignments(d)
+    if known or what in (aggregation, f"{aggregation}.alpha", "alpha"):
+        return _setting(d, role, setting) if known else _setting(d, aggregation, "alpha")
     name, at, text = what.rpartition("@") if not what.endswith(">") else (what, "", "")
     try:
         step = limits.update(text) if at else 0
@@ -163,6 +164,8 @@ def _setting(d: Derivation, role: str, setting: str) -> SettingExplanation:
     fixing, c = d.fixed_by.get(unknown), d.configuration
     started = setting == "init" and role in readouts(d.network)
     chosen = started and not c.given and c.readout_init != c.parameterization.starts(d.network)
+    if fixing is None and value is not None and not chosen:
+        return _by_law(d, unknown, SettingExplanation(d, name, value, because, structure=bears))
     if fixing is None or chosen:
         return SettingExplanation(d, name, value, because, structure=bears)
     try:
@@ -170,6 +173,19 @@ def _setting(d: Derivation, role: str, setting: str) -> SettingExplanation:
     except UnknownSize as error:
         raise UnknownSize(f"{name} = {value or 0} is by {because}; but {error}") from None
     return SettingExplanation(d, name, value, because, _equation(fixing), behind, bears)
+
+
+def _by_law(d: Derivation, unknown: str, found: SettingExplanation) -> SettingExplanation:
+    """A parameter of the layer-wise law, with the demand on it, and the first quantity of that which little work shows
+    to be Theta(1)."""
+    demands = d.configuration.parameterization.demanded(d.network, d.chosen or Structure())
+    for demand in (x for x in demands if x.fixes == unknown and x.kind == "theta"):
+        look = d.analysis()
+        for t, x in ((t, x) for t in range(1, demand.horizon + 1) for x in demand.quantities):
+            if (answer := look.quick(x, t)).decided and answer.exponent == 0:
+                because = f"{found.because}; it meets {demand.label}"
+                return replace(found, because=because, behind=explain_quantity(d, look, x, t))
+    return found
 
 
 def _equation(fixing: Fixing) -> str:

@@ -54,7 +54,8 @@ def without(network: Network, names: Sequence[str]) -> Network:
         if name not in removable:
             raise UsageError(f"no function {name!r} to leave out; functions of {network.name}: {', '.join(removable)}")
     statements = tuple(Sum(s.out, s.inputs) if s.out in names else s for s in network.statements)
-    return replace(network, name=f"{network.name} without {', '.join(names)}", statements=statements)
+    name, title = (f"{x} without {', '.join(names)}" if x else "" for x in (network.name, network.title))
+    return replace(network, name=name, title=title, statements=statements)
 
 
 def obstacles(configuration: Configuration) -> Obstacles:

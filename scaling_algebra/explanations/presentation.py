@@ -173,8 +173,10 @@ def _setting(s: SettingExplanation) -> list[Block]:
     nothing = "no such setting" if s.name.endswith(".eps") else "0"
     lines: list[Piece | tuple[Piece, ...]] = [literal(s.derivation.about)]
     lines.append(("value: ", nothing if s.value is None else s.value))
+    if s.behind is not None:
+        lines.append(typeset(f"{'fixed' if s.equation else 'is'} by {s.because}"))
     if s.equation:
-        lines += [typeset(f"fixed by {s.because}"), ("equation: ", formula(s.equation))]
+        lines.append(("equation: ", formula(s.equation)))
     lines += [typeset(f"structure {line}") for line in s.structure]
     blocks: list[Block] = [Heading(literal(s.about)), Lines.of(typeset(s.reason)), Lines.of(*lines)]
     return blocks + ([] if s.behind is None else [Heading("the quantity behind it", 2), *_explanation(s.behind, 2)])

@@ -25,7 +25,7 @@ from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.records import plain
 from scaling_algebra.spec.scaling import Scaling, TensorScaling
-from scaling_algebra.spec.trained import OptimizerInput, trained
+from scaling_algebra.spec.trained import OptimizerInput, meant, trained
 
 from .next_terms import NextTerms, next_terms
 from .settings import Breaks, Setting
@@ -141,7 +141,8 @@ class Recipe(Rendered):
         for optimizer, held in self.horizons.items():
             factors = dict(self.run[optimizer])
             inside = ", ".join(f"{name} {factors.pop(name):.6g}" for name in ("lr", "eps", "wd") if name in factors)
-            yield f"batch and tokens ({held.about}) multiply, within the numbers: {inside}"
+            about = f"{held.about}: assumed, no part of what is certified"
+            yield f"batch and tokens ({about}) multiply, within the numbers: {inside}"
             found = {name.replace("one_minus_", "1-"): x for name, x in factors.items() if x != 1}
             left = [f"{name} times {x:.6g}" for name, x in found.items()]
             most = max((x for name, x in found.items() if name.startswith("1-")), default=1.0)
@@ -224,8 +225,9 @@ def recipe(
 
     Args:
         base, target: sizes, e.g. ``"N=1024,N_e=512,M=64,K=8"`` or a dict; L is the depth. Without M a dense model.
-        lr, eps, std, decay: tuned at the base: a number for every tensor, or a dict by role or by the name of an
-            optimizer of several, with ``""`` for the rest. What is left out is printed as rule and factor.
+        lr, eps, std, decay: tuned at the base: a number for every tensor, or a dict by name: a role, a parameter that
+            is in parts, a glob (``"*norm.weight"``), an optimizer, ``""`` for the rest; the more specific name wins.
+            Decay may be 0. What is left out is printed as rule and factor.
         batch, tokens: (base, target), in one unit, where they change: factors on rates, epsilons and decays by the
             invariants that ``horizon`` holds.
         hold: names of those, for each optimizer that has them; ``horizon`` says which by default.
@@ -252,12 +254,13 @@ def recipe(
         raise UsageError(f"a recipe takes its ray from base and target; leave out {min(given)}")
     going = way(read_sizes(base, "base"), read_sizes(target, "target"))
     networks = _networks(going, where)
-    before, after, derivations, instead, missing = _powers(going, networks, optimizer, parameterization, gauge, where)
-    rules = {role: d.optimizer.of(role) for d in derivations for role in d.network.tensors}
+    rules = {role: trained(optimizer, x, networks).of(role) for x in networks for role in x.tensors}
     tuned = {"multiplier": None, "init_std": std, "lr": lr, "eps": eps, "decay": decay}
-    alike = {role for d in derivations for role in _alike(d.network)} if starts is None else starts
+    alike = {role for x in networks for role in _alike(x)} if starts is None else starts
     check_names("tensor in starts", map(str, alike), rules)
     values = {what: _tuned(what, given, rules, alike if what == "init_std" else ()) for what, given in tuned.items()}
+    before, after, derivations, instead, missing = _powers(going, networks, optimizer, parameterization, gauge, where)
+    rules = {role: d.optimizer.of(role) for d in derivations for role in d.network.tensors}
     names = ", ".join(dict.fromkeys(rule.name for rule in rules.values()))
     if eps is not None and not any(rule.epsilon for rule in rules.values()):
         raise UsageError(f"{names} has no epsilon that is tuned; leave out eps")
@@ -321,31 +324,33 @@ def _alike(network: Network) -> list[str]:
 def _tuned(
     what: str, given: float | Tuned | None, rules: Mapping[str, Optimizer], alike: Collection[str]
 ) -> dict[str, float]:
-    """Values by role; the name of an optimizer stands for what it trains, the empty name for every other role; none for
-    those that start ``alike``.
+    """Values by role: the name of an optimizer stands for what it trains, the empty name for all, others as ``meant``
+    has them; none for those that start ``alike``, unless each is named.
 
     Raises:
-        UsageError: a role that the model lacks, or no positive finite number.
+        UsageError: a name that stands for nothing, or no positive finite number (a decay may be 0).
     """
     if given is None:
         return {}
-    values, label = dict(given) if isinstance(given, Mapping) else {"": given}, "std" if what == "init_std" else what
-    every = {role: [role] for role in rules}
+    asked = {str(name): x for name, x in given.items()} if isinstance(given, Mapping) else {"": given}
+    label, least = (
+        ("std" if what == "init_std" else what),
+        "positive number or 0" if what == "decay" else "positive number",
+    )
+    sets: dict[str, list[str]] = {"": [*rules]}
     for role, rule in rules.items():
         for name in {rule.name, rule.name.partition(":")[0]}:
-            every.setdefault(name, []).append(role)
-    check_names(f"tensor in {label}", map(str, filter(None, values)), every)
-    for name in [name for name in values if name and name not in rules]:
-        value = values.pop(name)
-        values = {role: value for role in every[name] if role not in alike} | values
-    for role, value in values.items():
-        if role in alike and role in GAINS:
-            raise UsageError(f"{role} starts at the same value at every size; leave out its {label}")
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < limits.SIZE:
-            what = f"{label} of {role}" if role else label
-            raise UsageError(f"{what} is {shown(value)}; give a positive number up to 1e9")
-    rest = {role: values[""] for role in rules if role not in alike} if "" in values else {}
-    return rest | values
+            sets.setdefault(name, []).append(role)
+    values: dict[str, float] = {}
+    for name, roles in meant(f"tensor in {label}", asked, rules, sets):
+        value = asked[name]
+        if name in alike and name in GAINS:
+            raise UsageError(f"{name} starts at the same value at every size; leave out its {label}")
+        number = not isinstance(value, bool) and isinstance(value, int | float)
+        if not number or not (0 < value < limits.SIZE or (what == "decay" and value == 0)):
+            raise UsageError(f"{label}{name and f' of {name}'} is {shown(value)}; give a {least} up to 1e9")
+        values |= {role: value for role in roles if role == name or role not in alike}
+    return values
 
 
 def _networks(going: Way, where: Where) -> list[Network]:
@@ -384,7 +389,8 @@ def _powers(
         for network in (*block, *networks):
             rules = trained(optimizer, network, networks)
             point = Configuration.of(None, rules, parameterization, ray=_own(ray, network), network=network, **rest)
-            if point.parameterization.structural and not any(e.tensors for e in experts(network)):
+            shapes = bool(network.unread) and network is not networks[-1]  # beside equations
+            if point.parameterization.structural and (shapes or not any(e.tensors for e in experts(network))):
                 point = point.but(parameterization="mup")  # they differ where experts are summed, and nowhere else
             derivations.append(derive(point).in_gauge(gauge))
         return tuple(derivations[len(block) :])

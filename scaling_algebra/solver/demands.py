@@ -186,15 +186,22 @@ def dwindles(demand: Demand, look: Analysis) -> Failure | None:
     acts = {f"{statement.out}.{part}" for part in ("effective", "cross")} if statement is not None else set()
     if demand.kind != "theta" or not acts.issuperset(demand.quantities) or sparse(look.network, look.ray):
         return None
-    if not isinstance(statement, Product) or statement.tensor is None or len(statement.factors) > 1:
+    if not isinstance(statement, Product) or statement.tensor is None or statement.multipliers:
         return None
-    tensor, x = look.network.tensors[statement.tensor.name], statement.factors[0].name
-    read = [look.upper(name) if name in look.table else None for name in (x, f"{x}.change")]
-    moved = [look.quick(f"d{tensor.symbol}", t) for t in range(demand.horizon + 1)]
-    if statement.multipliers or None in read or not all(a.decided for a in moved):
-        return None
-    terms = look.network.size(tensor.fan_in).on(look.ray) + max(size for size in read if size is not None)
-    top = max((a.size + terms for a in moved if a.size is not None), default=None)
+    network, tensor = look.network, look.network.tensors[statement.tensor.name]
+    terms = network.size(network.summed(statement)).on(look.ray)
+    for x in statement.factors:
+        read = [look.upper(name) if name in look.table else None for name in (x.name, f"{x.name}.change")]
+        if None in read:
+            return None
+        terms += max(size for size in read if size is not None)
+    moved = []
+    for answer in (look.quick(f"d{tensor.symbol}", t) for t in range(1, demand.horizon + 1)):
+        size = answer.size if answer.decided else look.upper(f"d{tensor.symbol}")
+        if size is None and not answer.decided:
+            return None
+        moved += [] if size is None else [size + terms]
+    top = max(moved, default=None)
     if top is None or top >= 0:
         return None
     return Failure(f"{demand.label}, but {' + '.join(demand.quantities)} ~ n^({top}) at most")

@@ -441,11 +441,16 @@ def _given_reasons(asked: Configuration, solution: Solution) -> dict[tuple[str, 
     """For everything that is given, whether the demand that would fix it holds."""
     rule, reasons = asked.parameterization, {}
     fixing = {d.fixes: d for d in rule.demanded(asked.network, solution.structure) if d.fixes}
-    failed = dict(solution.unmet)
+    failed, left = dict(solution.unmet), {x.demand for x in solution.level.open}
     for name, _ in asked.given.items:
         role, _, setting = name.rpartition(".")
         demand = fixing.get(unknown(name))
-        verdict = "" if demand is None else failed.get(demand, f"{demand.name} holds ({demand.because})")
+        holds = (
+            ""
+            if demand is None
+            else f"{demand.name} {'undecided' if demand.label in left else 'holds'} ({demand.because})"
+        )
+        verdict = "" if demand is None else failed.get(demand, holds)
         reasons[(role, setting) if role else ("aggregation", unknown(name))] = (
             f"given; {verdict}" if verdict else "given"
         )

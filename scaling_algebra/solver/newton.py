@@ -419,6 +419,8 @@ class Solver:
         if work is None and demands:  # work that is not shared goes further
             alone = Analysis(self.ray, look.point, self.optimizer, self.network)
             failures |= {d: violation(d, alone) or unfaithful(d, alone) for d in demands}
+        with self._within(PIECE):
+            failures |= {d: dwindles(d, look) or x for d, x in failures.items() if x and x.undecided}
         found = causes_first(failures, self.network)
         unmet = tuple((d, x.reason) for d, x in found if not x.undecided)
         return unmet, tuple(x.open for _, x in found if x.open)

@@ -146,19 +146,22 @@ def _unmet(d: Derivation, whole: bool) -> list[Block]:
 
 
 def _instead(d: Derivation) -> list[str]:
-    """What is given beside what is derived where nothing is, in a line, where they differ."""
+    """What is given, and what follows from it, beside what is derived where nothing is given, where they differ."""
     try:
         free = derive(d.configuration.but(given=None)).scaling
     except Infeasible:
         return []
-    parts = []
-    for name, power in d.configuration.given.items:
-        role, _, setting = name.rpartition(".")
-        s = free.tensors.get(role)
-        derived = s and {"init": s.init_std, "lr": s.lr, "eps": s.eps}[setting]
-        if power and derived and power.on(d.ray) != derived.on(d.ray):
-            parts.append(f"{name} = {power} ({derived})")
-    return [f"given, and derived where nothing is given: {', '.join(parts)}"] if parts else []
+    given, other = dict(d.configuration.given.items), dict[str, str]()
+    for role, s in d.scaling.tensors.items():
+        for setting in ("init", "lr", "eps"):
+            powers = [{"init": x.init_std, "lr": x.lr, "eps": x.eps}[setting] for x in (s, free.tensors[role])]
+            if all(powers) and len({x.on(d.ray) for x in powers if x}) > 1:
+                other[f"{role}.{setting}"] = f"{role}.{setting} = {powers[0]} ({powers[1]})"
+    kinds = [x for name, x in other.items() if name in given], [x for name, x in other.items() if name not in given]
+    said = "given, and derived where nothing is given", "what follows"
+    more = f" and {len(kinds[1]) - SHOWN} more" if len(kinds[1]) > SHOWN else ""
+    shown = ", ".join(kinds[0]), ", ".join(kinds[1][:SHOWN]) + more
+    return [f"{what}: {x}" for what, x in zip(said, shown, strict=True) if x]
 
 
 def _reasons(ds: Sequence[Derivation]) -> Grid:
@@ -216,7 +219,7 @@ def brief(ds: Sequence[Derivation], more: Sequence[str], why: bool = False, expo
     below: list[Sequence[Piece] | Piece] = [] if isinstance(blocks[-1], Grid) and not why else [""]
     below += [*map(literal, [*_ties(ds), *more] if not why else more)]
     below += [f"assumes {listed(assumed)} (--why)"] if assumed and not why else []
-    return Document((*blocks, Lines.of(*below)), {})
+    return Document((*blocks, Lines.of(*below)), first.configuration.as_json())
 
 
 def _title(ds: Sequence[Derivation]) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from fnmatch import translate
 
 from scaling_algebra.errors import UsageError, shown, unknown_name
 
@@ -36,20 +38,62 @@ def trained(given: OptimizerInput, network: Network, model: Sequence[Network] = 
     text = ",".join([f"{matrices.name}+{rest.name}" if matrices else rest.name, *(f"{k}={x.name}" for k, x in named)])
     roles = dict.fromkeys(role for x in (network, *model) for role in x.tensors)
     symbols = {tensor.symbol: role for x in (network, *model) for role, tensor in x.tensors.items()}
-    rules: dict[str, Optimizer] = {}
+    asked: dict[str, Optimizer] = {}
     for name, rule in named:
         role = name if name in roles else symbols.get(name, name)
-        if role in rules:
+        if role in asked:
             raise UsageError(f"the optimizer of {role} is given twice, in {shown(given)}; give it once")
-        if role not in roles and role != HIDDEN:
-            raise unknown_name(f"tensor of {network.name}", name, (*roles, *symbols, HIDDEN))
-        rules[role] = rule
-    if HIDDEN in rules and HIDDEN not in roles:
-        matrices = rules[HIDDEN]
+        asked[role] = rule
+    found = meant(f"tensor of {network.name}", asked, roles, {name: (name,) for name in (HIDDEN, *symbols)})
+    rules = {role: asked[name] for name, those in found for role in those}
+    if HIDDEN not in roles:
+        matrices = rules.pop(HIDDEN, matrices)
     _check_blocks((network, *model), rest, matrices, rules)
     rules = (dict.fromkeys(hidden(network), matrices) if matrices else {}) | rules
     pairs = tuple((role, rules[role]) for role in network.tensors if rules.get(role, rest) != rest)
     return _with_buffers(Optimizers(text, rest, pairs) if pairs else rest, network)
+
+
+def meant(
+    kind: str, names: Iterable[str], roles: Collection[str], sets: Mapping[str, Collection[str]]
+) -> list[tuple[str, tuple[str, ...]]]:
+    """What every name stands for, the least specific first: a set, what matches a glob (``*``, ``?``), all parts of a
+    parameter, one tensor.
+
+    Examples:
+        >>> meant("tensor", ["qkv", "*norm", "", "*"], ["qkv[0]", "qkv[1]", "norm"], {"": ["norm"]})
+        [('', ('norm',)), ('*', ('qkv[0]', 'qkv[1]', 'norm')), ('*norm', ('norm',)), ('qkv', ('qkv[0]', 'qkv[1]'))]
+
+    Raises:
+        UsageError: a name that stands for nothing.
+    """
+
+    def meaning(name: str) -> tuple[int, int, tuple[str, ...]]:
+        pattern, literal = glob(name), len(re.sub(r"[*?]", "", name))
+        if name in roles:
+            return 3, 0, (name,)
+        if name in sets:
+            return 0, literal, tuple(sets[name])
+        parts = tuple(x for x in roles if whole(x) == name)
+        matched = tuple(x for x in roles if pattern.fullmatch(x) or pattern.fullmatch(whole(x)))
+        return (2, 0, parts) if parts else (1, literal, matched)
+
+    found = {name: meaning(name) for name in names}
+    if wrong := [name for name, (*_, those) in found.items() if not those and name not in sets]:
+        raise unknown_name(kind, wrong, (*roles, *filter(None, sets)))
+    return [(name, found[name][-1]) for name in sorted(found, key=lambda name: found[name][:2])]
+
+
+def whole(role: str) -> str:
+    """The parameter that a role is a part of, or is: ``qkv`` of ``qkv[0]``."""
+    return re.sub(r"(\[\d+\])+$", "", role)
+
+
+def glob(name: str) -> re.Pattern[str]:
+    """A name with ``*`` for any text and ``?`` for any letter; brackets stand for themselves, as they name parts. What
+    a plan prints shortened (``...self_attn.q.weight``) begins with any text."""
+    name = f"*{name[3:]}" if name.startswith("...") else name
+    return re.compile(translate(name.replace("[", "[[]")))
 
 
 def _with_buffers(rules: Trained, network: Network) -> Trained:

@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 import torch
 
-from scaling_algebra import NotFound, derive, network
+from scaling_algebra import NotFound, derive, explain, network
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.errors import UsageError
 from scaling_algebra.explanations.explanations import explain_quantity
 from scaling_algebra.proofs.prover import Uniqueness, settled
-from scaling_algebra.solver.demands import provable
+from scaling_algebra.solver.demands import dwindles, provable
 from scaling_algebra.spec.configuration import Configuration
+from scaling_algebra.spec.desiderata import Structure
 from scaling_algebra.spec.entries import registry
 from scaling_algebra.spec.networks.files import from_toml
 from scaling_algebra.spec.networks.functions import FUNCTIONS, FunctionKind
@@ -290,6 +291,74 @@ def test_a_change_that_can_do_too_little_refutes():
     with pytest.raises(NotFound, match=r"effective update dG z = Theta\(1\), but .* ~ n\^\(-1\) at most"):
         derive(ray="N=1,N_e=0", **asked)
     assert derive(ray="N=1,N_e=1", **asked).level.certified  # control: as many neurons as the width
+
+
+GATED = from_toml(
+    """
+name = "gated-expert"
+axes = { a = "N", b = "N", i = "M", k = "N_e", x = "D" }
+equations = '''
+h[a]   = E[a,x] data[x]
+z[a]   = rmsnorm(h[a])
+g[i]   = R[i,a] z[a]
+p[i]   = bounded_softmax(g[i])
+s[i,k] = silu(G[i,k,a] z[a])
+y[b]   = p[i] W[i,b,k] s[i,k]
+o[b]   = h[b] + y[b]
+f      = U[b] o[b]
+'''
+"""
+)
+
+
+BESIDE = """
+name = "n"
+title = "n"
+axes = { a = "N", b = "N", s = "C", x = "D" }
+equations = '''
+h[a] = E[a,x] data[x]
+z[a] = rmsnorm(h[a])
+q[s] = S[s,a] z[a]
+o[b] = h[b] + T[b,s] q[s]
+f    = U[b] o[b]
+'''
+"""
+"""A path of fixed width beside the way through."""
+
+
+@pytest.mark.parametrize(("given", "top"), [({"W.lr": "N_e^-2"}, "-1"), ({}, None)])
+def test_a_bound_on_a_change_counts_every_factor_that_it_meets(given, top):
+    d = derive("III", "adam", "mup", network=GATED, given=given)
+    (demand,) = (x for x in d.configuration.parameterization.demanded(GATED, Structure()) if x.fixes == "c.W")
+    failure = dwindles(demand, d.analysis())
+    assert failure is None if top is None else f"y_1.effective + y_1.cross ~ n^({top}) at most" in str(failure)
+
+
+def test_a_mean_is_taken_off_along_an_axis_that_does_not_grow():
+    """It ended in an internal error."""
+    layer = from_toml(BESIDE.replace("rmsnorm", "layernorm").replace('"C"', '"N_e"'))
+    d = derive(ray="N=0,N_e=1", optimizer="sgd", network=layer)
+    assert {x: (str(d[x].init_std), str(d[x].lr)) for x in "ST"} == {"S": ("1", "N_e"), "T": ("N_e^-1", "N_e^-1")}
+
+
+def test_a_number_of_the_layer_wise_law_is_explained_by_the_quantity_that_it_makes():
+    found = explain("E.lr", ray="N=1", optimizer="adam", network=from_toml(BESIDE), epsilon="negligible")
+    assert found.because.startswith("layer-wise law:") and found.because.endswith(
+        "; it meets mu-2: effective update dE data = Theta(1)"
+    )
+    assert (found.behind.quantity, found.behind.exponent) == ("h.effective", 0)
+    assert found.reason.endswith("Theta(1) needs E.lr = 1.")
+
+
+def test_where_a_change_can_do_too_little_a_negligible_epsilon_is_tried(tmp_path):
+    """And a heading names the functions that are left out."""
+    (tmp_path / "n.toml").write_text(BESIDE)
+    asked = ["derive", "--network", tmp_path / "n.toml", "--ray", "N=1", "--optimizer", "adam"]
+    said = scalecalc(*asked)
+    assert said.exit_code == 3 and "n^(-1/2) at most; found with --epsilon negligible" in said.stderr
+    assert "epsilon negligible, certified but for 6 sizes: n\n" in said.stdout
+    assert "6 sizes" in scalecalc(*asked, "--table-only").stderr
+    assert "n without z\n" in scalecalc(*asked, "--without", "z").stdout
 
 
 def test_a_reason_takes_little_work():

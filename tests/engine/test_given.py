@@ -88,7 +88,7 @@ def test_rates_that_are_given_are_named_first():
     d = derive("I", "adam", "mup", architecture="mlp", given=[f"{x}.lr=1" for x in ("input", "hidden", "readout")])
     said = str(d).partition("does not hold with what is given")[2].split()
     assert " ".join(said).startswith(
-        "given, and derived where nothing is given: hidden.lr = 1 (N^-1), readout.lr = 1 (N^-1) mu-1"
+        "given, and derived where nothing is given: hidden.lr = 1 (N^-1), readout.lr = 1 (N^-1) what follows:"
     )
 
 
@@ -100,6 +100,7 @@ def test_standard_readout_under_mup():
     assert (str(d.level), d.level.code) == ("3 demands fail", 1)
     assert d.as_json()["unmet"] == list(d.unmet) and "does not hold with what is given" in str(d)
     assert "given, and derived where nothing is given: readout.init = N^(-1/2) (N^-1)" in str(d)
+    assert "what follows: input.lr = N^(1/2) (N), router.lr = M N^(-3/2) (M N^-1)" in str(d)
     assert list(d.reasons)[:2] == [("input", "init"), ("input", "lr")]
     assert explain("readout.init", d.configuration).because == d.reasons["readout", "init"]
     assert signals(d.configuration, steps=1, quantities="h3").derivation.scaling == d.scaling

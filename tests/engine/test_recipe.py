@@ -65,6 +65,22 @@ def test_values_by_role():
     assert "router" not in r.tensors  # no experts, no router
 
 
+def test_the_more_specific_name_wins():
+    decay = {"hidden": 0.3, "": 0.1, "*gain": 0, "hid*": 0.5, "*": 0.2, "final_*": 0.4}
+    r = recipe("N=256", "N=1024", "adamw", lr=1e-3, eps=1e-8, decay=decay)
+    found = {role: r[role]["decay"].base for role in ("embedding", "gain", "hidden", "hidden_out", "final_gain")}
+    assert found == {"embedding": 0.2, "gain": 0, "hidden": 0.3, "hidden_out": 0.5, "final_gain": 0.4}
+    assert r["gain"]["decay"].target == 0
+    for wrong, said in (
+        ({"*gian": 0}, r"named '\*gian'; did you mean 'gain'"),
+        ({"gain": -1}, "number or 0 up to 1e9"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            recipe("N=256", "N=1024", "adamw", decay=wrong)
+    with pytest.raises(UsageError, match="lr of gain is 0; give a positive number up to 1e9"):
+        recipe("N=256", "N=1024", "adamw", lr={"gain": 0})
+
+
 def test_one_std_for_all_is_not_that_of_gains_and_biases():
     """Whatever their names are. One that is named has its own."""
     text = "h[a] = E[a,x] data[x]\nu[b] = W[b,a] h[a] + c[b] C\nv[b] = m[b] u[b]\nf = U[b] v[b]"

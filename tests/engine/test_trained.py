@@ -6,12 +6,14 @@ from itertools import combinations_with_replacement
 import pytest
 
 from scaling_algebra import Infeasible, Optimizer, UsageError, derive, formula, network, prove, recipe
+from scaling_algebra.errors import unknown_name
 from scaling_algebra.solver.demands import provable
 from scaling_algebra.spec.axes import REGIMES
 from scaling_algebra.spec.configuration import Configuration
+from scaling_algebra.spec.networks.files import from_toml
 from scaling_algebra.spec.networks.library import ARCHITECTURES
 from scaling_algebra.spec.optimizers import OPTIMIZERS, optimizer
-from scaling_algebra.spec.trained import hidden, trained
+from scaling_algebra.spec.trained import glob, hidden, trained
 
 from .test_axes import HEADS
 
@@ -19,7 +21,14 @@ MOE = ARCHITECTURES["moe"]
 
 
 @pytest.mark.parametrize(
-    "same", ["adamw,expert_in=muon,W3=muon", " adamw , hidden = muon ", {"": "adamw", "hidden": "muon"}, "muon + adamw"]
+    "same",
+    [
+        "adamw,expert_in=muon,W3=muon",
+        " adamw , hidden = muon ",
+        {"": "adamw", "hidden": "muon"},
+        "muon + adamw",
+        "sgd,*=adamw,expert_*=muon",
+    ],
 )
 def test_one_meaning_however_it_is_written(same):
     found, usual = trained(same, MOE), trained("muon+adamw", MOE)
@@ -27,6 +36,24 @@ def test_one_meaning_however_it_is_written(same):
     assert [usual.of(role).name for role in MOE.tensors] == ["adamw", "adamw", "muon", "muon", "adamw"]
     again = Configuration.of("III", same, epsilon="negligible")
     assert Configuration.from_json(again.as_json()) == again and again.optimizer.of("router").negligible
+
+
+def test_a_tensor_in_parts_goes_by_its_own_name():
+    text = "h[a] = E[a,x] data[x]\nq[b] = Q0[b,a] h[a]\nk[b] = Q1[b,a] h[a]\ny[b] = q[b] + k[b]\nf = U[b] y[b]"
+    axes = 'axes = { a = "N", b = "N", x = "D" }\nroles = { Q0 = "l.*.q[0]", Q1 = "l.*.q[1]" }'
+    mine = from_toml(f"{axes}\nequations = '''{text}'''", "m.toml", "m")
+    for asked, rules in (
+        ({"": "adamw", "hidden": "muon", "l.*.q": "sgd"}, ["sgd", "sgd"]),
+        ({"": "adamw", "l.*.q[1]": "muon", "...q": "sgd", "Q0": "lion"}, ["lion", "muon"]),
+    ):
+        found = trained(asked, mine)
+        assert [found.of(f"l.*.q[{k}]").name for k in (0, 1)] == rules
+    with pytest.raises(UsageError, match=r"no tensor of m named 'l\.\*\.p'; did you mean 'l\.\*\.q\[1\]'"):
+        trained({"": "adamw", "l.*.p": "muon"}, mine)
+    assert not glob("*a" * 60 + "b").fullmatch("a" * 200)  # at once
+    names = [f"{x}_very_long_name_of_a_tensor_that_fills_a_line_by_itself" for x in "abcdefghijkl"]
+    told = str(unknown_name("tensor", "z", names))
+    assert re.search(r"known: (?:\w+_itself, )+\d more$", told) and "..." not in told
 
 
 def test_an_optimizer_of_a_file_is_that_of_its_attributes(tmp_path):

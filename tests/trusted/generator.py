@@ -54,6 +54,7 @@ VALUES: dict[str, Kind] = {
 """Bad values by what the help calls a value."""
 OWN: dict[tuple[str, str], Kind] = {
     ("recipe", "hold"): Maker.rule,
+    ("recipe", "decay"): Maker.decay,
     ("law", "minimise"): Maker.names,
     ("law", "grows"): Maker.names,
     ("law", "fixed"): Maker.names,

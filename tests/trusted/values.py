@@ -91,6 +91,10 @@ class Maker:
         wrong = [x for x in DIGITS if x not in ("1", "1e3")]
         return self.one(*wrong, "0", "-1", "", "router=", "nope=1", "=", "1,2", "9" * 5000)
 
+    def decay(self) -> str:
+        """Of a weight decay, which may be 0."""
+        return self.one("-1", "", "router=", "nope=1", "*nope=1", "=", "1,2", "x", "nan", "9" * 5000)
+
     def setting(self) -> str:
         return self.draw.choice(["batch", "batch=²", "batch=0", "batch=-1", "batch=x", "nope=1", "batch=" + "9" * 30])
 

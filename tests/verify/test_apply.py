@@ -2,9 +2,11 @@
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
+import warnings
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +24,7 @@ from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.spec.level import Open
 from scaling_algebra.spec.networks.library import ARCHITECTURES
 from scaling_algebra.spec.optimizers import OPTIMIZERS
-from scaling_algebra.verify.apply import plan
+from scaling_algebra.verify.apply import plan, planning
 from scaling_algebra.verify.apply.folding import ends, scaled
 from scaling_algebra.verify.apply.parts import said as sizes_in_fields
 from scaling_algebra.verify.tracing.models import DEFAULTS as READ
@@ -231,6 +233,57 @@ def test_two_optimizers_have_groups_each():
         p.param_groups()
 
 
+class Joint(nn.Module):
+    """One matrix with two parts, the second of a fixed number of rows; a buffer that no checkpoint has."""
+
+    def __init__(self, sizes):
+        super().__init__()
+        n = self.n = sizes["N"]
+        self.tokens, self.joint = nn.Embedding(11, n), nn.Linear(n, n + 3, bias=False)
+        self.head, self.side = nn.Linear(n, 11, bias=False), nn.Linear(3, 11, bias=False)
+        self.register_buffer("turns", torch.arange(3.0) + 1, persistent=False)
+
+    def forward(self, x):
+        y, z = self.joint(self.tokens(x)).split([self.n, 3], -1)
+        return self.head(y.relu()) + self.side(z)
+
+
+def test_parts_that_two_optimizers_train_name_their_own_and_are_to_have_one():
+    given = {"lr": {"muon": 1e-2, "adamw": 1e-3}, "std": 0.02, "batch": (64, 128)}
+    rules = {"": "muon+adamw", "tokens.weight": "adamw"}
+    p = plan(Joint, "N=16", "N=64", optimizer=rules, eps=1e-8, **given)
+    rows = [(r["part"], r["optimizer"], r["lr"], r["weight_decay"]) for r in p.as_rows() if r["name"] == "joint.weight"]
+    assert [(part, rule) for part, rule, *_ in rows] == [("0:64", "muon"), ("64:67", "adamw")]
+    assert {x[-1] for x in rows} == {0.0} and rows[0][2] != rows[1][2]
+    assert "adamw trains tokens.weight, joint.weight, head.weight, side.weight" in str(p)
+    assert "schedule held: assumed, no part of what is certified)" in str(p)
+    parts = next(x for x in p.document().record["parameters"] if x["name"] == "joint.weight")["parts"]
+    assert [x["optimizer"] for x in parts.values()] == ["muon", "adamw"]
+    mended = f"plan(..., optimizer={ {**rules, 'joint.weight': 'adamw'} })"
+    for one in ("muon", "adamw"):
+        with pytest.raises(UsageError, match=re.escape(f"give the whole tensor to one optimizer: {mended}")):
+            p.param_groups(optimizer=one)
+    eps = {"": 1e-8, "joint.weight[0]": 1e-9}
+    q = plan(Joint, "N=16", "N=64", optimizer=rules | {"joint.weight": "adamw"}, eps=eps, lr=1e-3, std=0.02)
+    (group,) = (g for g in q.param_groups() if g["name"] == "joint.weight")
+    assert group["eps"] == min(s["eps"].target for s in q["joint.weight"].parts.values())
+    assert {r["eps"] for r in q.as_rows() if r["name"] == "joint.weight"} == {group["eps"]}
+    assert str(q).count(f"  {group['eps']:.4g}") == 2
+
+
+def test_buffers_without_their_values_are_told():
+    p = plan(Joint, "N=16", "N=64", lr=1e-3, eps=1e-8, std=0.02)
+    with pytest.raises(UsageError, match="not by to_empty, which leaves no values in its buffers: turns"):
+        p.init_(Joint({"N": 64}).to("meta"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        p.init_(Joint({"N": 64}).bfloat16())
+    empty = Joint({"N": 64})
+    empty.turns.zero_()
+    with pytest.warns(UserWarning, match="turns: init_ sets no buffers, and these differ"):
+        p.init_(empty)
+
+
 def test_stacks_of_experts_are_told_where_muon_trains_them():
     (told,) = [x for x in plan(Small, BASE, TARGET, optimizer="muon+adamw").warnings if "torch.optim.Muon" in x]
     assert told.startswith("block.up, block.down: stacks of matrices")
@@ -311,7 +364,7 @@ def test_a_multiplier_ends_in_the_tensors_that_it_multiplies():
 
 
 @pytest.mark.parametrize("family", ["llama"])
-def test_a_model_of_transformers_says_how_it_is_built(family):
+def test_a_model_of_transformers_says_how_it_is_built(family, monkeypatch):
     """Mixtral: ``tests/measure/test_whole_blocks.py``."""
     transformers = pytest.importorskip("transformers")
 
@@ -321,7 +374,15 @@ def test_a_model_of_transformers_says_how_it_is_built(family):
         with torch.device("meta"):
             return transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(family, **given))
 
-    p = plan(built(64), built(32), **GIVEN)
+    p = plan(built(64), built(32), **{**GIVEN, "decay": {"": 0.1, "*norm.weight": 0}})
+    assert {g["name"] for g in p.param_groups() if not g["weight_decay"]} == {n for n in p.groups if "norm" in n}
+    assert "weight_decay 0" not in str(p) and "# weight decay is 0" not in p.export("olmo-core", dropping=["init"])
+    with (
+        monkeypatch.context() as m,
+        pytest.raises(UsageError, match=r"parameter in decay named 'model\.norm\.bias'; did"),
+    ):
+        m.setattr(planning, "read", None)
+        plan(built(64), built(32), **{**GIVEN, "decay": {"model.norm.bias": 0, "lm_head.weight": 1, "*norm.w*": 0}})
     group = p.groups["model.layers.*.self_attn.q_proj.weight"]
     assert len(group.entries) == 3 and group.numbers["lr"] == 1.5e-3 and not any("grows as" in x for x in p.warnings)
     assert p["model.norm.weight"].fill == 1 and set(p.multipliers.values()) <= {1.0}
@@ -437,7 +498,10 @@ def test_a_first_layer_without_experts_is_read_by_itself(monkeypatch):
             config = transformers.DeepseekV3Config(**heads, **ranks, **widths, **sizes)
             return transformers.AutoModelForCausalLM.from_config(config)
 
-    p = plan(model(128), model(64), lr=1e-3, eps=1e-8, std=0.02)
+    name = "model.layers.1.self_attn.kv_a_proj_with_mqa.weight"
+    decay = {name.replace("1", "*"): 0.2, "": 0.1}
+    p = plan(model(128), model(64), lr=1e-3, eps=1e-8, std=0.02, decay=decay)
+    assert (p[name].settings["decay"].base, p["lm_head.weight"].settings["decay"].base) == (0.2, 0.1)
     assert "certified but for" in str(p).splitlines()[0] and p.recipe.level.code == 3
     assert all(e.settings["lr"].target for e in p.entries) and len(p.recipe.derivations) == 2
     plain = {**model(32).config.to_dict(), "q_lora_rank": None}  # as smaller models of the family have it
@@ -445,7 +509,6 @@ def test_a_first_layer_without_experts_is_read_by_itself(monkeypatch):
     dense, routed = p["model.layers.0.mlp.up_proj.weight"], p["model.layers.1.mlp.experts.gate_up_proj"]
     assert dense.settings["lr"] == routed.settings["lr"] and "not in the output" not in str(p)
     assert "\nundecided demands are on " in str(p)
-    name = "model.layers.1.self_attn.kv_a_proj_with_mqa.weight"
     drawn = p.init_(model(128, "cpu")).get_parameter(name).detach()
     stds = [s["init_std"].target for s in p[name].parts.values()]
     assert [drawn[:64].std().item(), drawn[64:].std().item()] == [pytest.approx(x, rel=0.1) for x in stds]

@@ -82,11 +82,14 @@ class Few(nn.Module):
         return self.head(torch.einsum("bte,enk,btek->btn", gates, self.down, active))
 
 
+def few(sizes):
+    return Few(sizes["N"], sizes["N_e"], sizes["M"], sizes["K"])
+
+
 @pytest.mark.parametrize("rules", [{}, {"up": {"lr": Power()}}])
 def test_few_tokens_of_an_expert_refute_nothing_but_a_planted_rate(rules):
     """A step here has five tokens, whose noise leads where M grows beside K."""
-    build, ends = lambda z: Few(z["N"], z["N_e"], z["M"], z["K"]), ("N=16,N_e=16,M=4,K=2", "N=64,N_e=64,M=16,K=2")
-    report = check_model(build, *ends, seeds=4, rules=rules)
+    report = check_model(few, "N=16,N_e=16,M=4,K=2", "N=64,N_e=64,M=16,K=2", seeds=4, rules=rules)
     assert any(line.startswith("M grows more than K") for line in report.environment["read"])
     assert ("up.update" in refuted(report), report.exit_code) == ((True, 1) if rules else (False, 3))
     assert rules or not refuted(report)
@@ -119,6 +122,18 @@ class OneHead(nn.Module):
         return self.head(F.scaled_dot_product_attention(self.q(h), self.k(h), self.v(h), scale=self.scale))
 
 
+class FusedHead(OneHead):
+    """The same with one matrix for queries, keys and values."""
+
+    def __init__(self, n):
+        super().__init__(n, n**-0.5)
+        del self.q, self.k, self.v
+        self.qkv = nn.Linear(n, 3 * n, bias=False)
+
+    def forward(self, ids):
+        return self.head(F.scaled_dot_product_attention(*self.qkv(self.tok(ids)).chunk(3, -1), scale=self.scale))
+
+
 def test_what_a_plan_leaves_open_is_asked_first(monkeypatch):
     """With little work for certificates; what is decided follows."""
 
@@ -149,6 +164,16 @@ def test_a_factor_in_the_model_and_one_that_is_folded():
         if a.predicted is not None:
             less = Fraction(1, 2) if a.quantity.startswith("q.") else 0
             assert b.predicted == a.predicted - less and b.fit.slope == pytest.approx(a.fit.slope - less, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("fused", "fold", "said"),
+    [(False, False, ", or fold=True$"), (True, False, "as fold=True ends in"), (True, True, "as fold=True ends in")],
+)
+def test_a_factor_is_folded_into_whole_parameters_alone(fused, fold, said):
+    build = (lambda z: FusedHead(z["N"])) if fused else (lambda z: OneHead(z["N"], (32 * z["N"]) ** -0.5))
+    with pytest.raises(UsageError, match=rf"model must .*, as N\^\(-1/2\); do it in its forward pass.*{said}"):
+        check_model(build, "N=16", "N=64", seeds=4, fold=fold)
 
 
 @pytest.mark.parametrize(
@@ -366,11 +391,13 @@ class Grown(nn.Module):
         (lambda s: (plain(s), torch.ones(1, 5), torch.ones(1, 5)), "build returns two inputs"),
         (lambda s: Grown(s["N"], False), "the output grows"),
         (mixture(gate=torch.sigmoid), r"must multiply by 0.5 \(alpha of scalecalc list"),
+        (few, "gate.weight has no gradient where K is 1: the gate of one expert is 1 there; give K=2 at the base"),
         (language, "seeds is 3, which decides nothing; give 4 or more"),
     ],
 )
 def test_what_cannot_be_checked_is_one_line_before_training(build, said):
     sizes = ("N=32,N_e=32,M=4", "N=128,N_e=128,M=16") if "alpha" in said else ()
+    sizes = ("N=16,N_e=16,M=2,K=1", "N=64,N_e=64,M=8,K=4") if "K=2" in said else sizes
     with pytest.raises(UsageError, match=said) as error:
         check_model(build, *sizes, seeds=3 if "seeds" in said else 6)
     assert "\n" not in str(error.value)

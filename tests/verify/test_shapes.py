@@ -6,15 +6,20 @@ import pytest
 
 torch = pytest.importorskip("torch")
 from torch import nn
+from torch.nn.utils.parametrizations import weight_norm
 
 from scaling_algebra import derive, plan
 from scaling_algebra.errors import UsageError
+from scaling_algebra.solver.presentation import brief
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.apply import checking
 from scaling_algebra.verify.apply.checking import check_model
 from scaling_algebra.verify.judging.fit import Verdict
 from scaling_algebra.verify.tracing import Unreadable, traced
+from scaling_algebra.verify.tracing.measuring import Watch
+from scaling_algebra.verify.tracing.models import built
 from scaling_algebra.verify.tracing.shapes import by_shape, read
+from scaling_algebra.verify.tracing.sources import ModelOption
 
 from ..shared import scalecalc
 
@@ -56,6 +61,7 @@ def test_the_law_of_every_kind_of_parameter():
     reading = read(odd)
     assert "fft_fft: no rule for this call" in reading.network.unread
     d = derive(ray="N=1,N_e=1,M=0", optimizer="adamw", parameterization="mup", network=reading.network)
+    assert "the number of these maps" not in str(ModelOption(reading).beside(brief([d], ())))  # M is fixed
     assert powers(d, "emb.weight") == powers(d, "norm.weight") == powers(d, "places") == ("1", "1", "N^-1")
     assert powers(d, "conv.weight") == powers(d, "blocks.*.weight") == ("N^(-1/2)", "N^-1", "N^-1")
     assert powers(d, "head.weight") == ("N^-1", "N^-1", "1")
@@ -135,6 +141,23 @@ def test_a_plan_by_shape_says_so_and_trains():
     assert ["the number of these maps grows" in str(x) for x in (p, more)] == [False, True]
 
 
+def test_a_weight_norm_is_that_of_the_matrix_that_is_drawn():
+    def build(sizes):
+        n = sizes["N"]
+        return nn.Sequential(weight_norm(nn.Linear(5, n)), nn.Tanh(), weight_norm(nn.Linear(n, 3))), torch.ones(2, 5)
+
+    p = plan(build, "N=16", "N=64", lr=1e-3, eps=1e-8, std=0.1)
+    model = p.init_()
+    for layer in (model[0], model[2]):
+        norm, drawn = layer.parametrizations.weight.original0, layer.parametrizations.weight.original1
+        assert torch.allclose(layer.weight, drawn) and torch.allclose(norm, drawn.norm(dim=1, keepdim=True))
+    assert any("original0: init_ sets these to the norms" in x for x in p.warnings)
+    model, inputs, _ = built(build, {"N": 16})
+    assert [x for x in Watch(model, inputs, read(build)).names if "output" in x] == [
+        "0: output", "1: output", "2: output", "output"
+    ]  # fmt: skip
+
+
 def small(sizes):
     n = sizes["N"]
 
@@ -169,4 +192,5 @@ def test_a_check_by_shape_agrees_and_finds_a_planted_rate(monkeypatch, tmp_path)
     told = scalecalc("check-model", "m.py:build").output.splitlines()
     assert told[1] == "exponents: by shape"
     kept = scalecalc("check-model", "m.py:build", "-o", "x.csv")
-    assert kept.exit_code == 1 and kept.output == f"{bad.closing}; rows in x.csv\n"
+    first = next(x for x in told if x.startswith("the first that does not scale: "))
+    assert kept.exit_code == 1 and kept.output == f"{bad.closing}; {first}; rows in x.csv\n"

@@ -18,17 +18,24 @@ from scaling_algebra import Infeasible, derive
 from scaling_algebra.cli import main
 from scaling_algebra.documents import Document
 from scaling_algebra.errors import UsageError
+from scaling_algebra.recipes.recipe import recipe
+from scaling_algebra.solver.presentation import brief
 from scaling_algebra.spec.networks.files import from_toml
 from scaling_algebra.spec.networks.functions import FUNCTIONS
+from scaling_algebra.spec.networks.library import ARCHITECTURES
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.apply import plan
+from scaling_algebra.verify.apply.checking import check_model
 from scaling_algebra.verify.tracing import Traced, Unreadable, traced
 from scaling_algebra.verify.tracing.entries import classified
-from scaling_algebra.verify.tracing.gradients import ALONE, FROZEN, MIXED, UNREACHED, ZERO, frozen_roles
+from scaling_algebra.verify.tracing.gradients import FROZEN, MIXED, TRAINING, UNREACHED, ZERO, frozen_roles
 from scaling_algebra.verify.tracing.measuring import Watch
 from scaling_algebra.verify.tracing.models import TOLERANCE
+from scaling_algebra.verify.tracing.shapes import by_shape, read
 from scaling_algebra.verify.tracing.sources import ModelOption
 from scaling_algebra.verify.tracing.table import RULES, plain
+
+from .. import shared
 
 
 def powers(model: Traced, ray: str, **where: str) -> dict[str, tuple[str, str]]:
@@ -398,7 +405,7 @@ class Stop(torch.autograd.Function):
     [
         (lambda m, h: h + F.linear(h, m.w.weight.data), [f"w.weight: {UNREACHED}"]),
         (lambda m, h: Stop.apply(m.w(h)), [f"inp.weight, w.weight: {ZERO}"]),
-        (lambda m, h: m.w(h) if m.training else h, [f"w.weight: {ALONE}"]),
+        (lambda m, h: m.w(h) if m.training else h, [f"w.weight: {TRAINING}"]),
         (lambda m, h: m.w(h), []),
     ],
     ids=["data", "backward", "training", "control"],
@@ -442,6 +449,8 @@ def test_a_gain_that_is_a_number():
 REFUSED = {
     "cumsum: no rule": lambda m, h: m.w(h).cumsum(-1),
     "sort: no rule": lambda m, h: m.w(h).sort(-1).values,
+    "gt: no rule for this call; return a loss made": lambda m, h: m.w(h) + (h > 0).double().mean(),
+    "randn_like: noise in evaluation mode": lambda m, h: m.w(F.normalize(h) + torch.randn_like(h)),
     "a branch on what is computed": lambda m, h: m.w(h) if h.sum() > 0 else h,
     "a branch on what is computed ": lambda m, h: m.w(h) if bool((h > 0).any()) else h,
     "a difference of two signals of one law may": lambda m, h: m.w(h) - m.w(h),
@@ -491,6 +500,17 @@ def test_functions_are_told_apart_by_their_values():
     assert classified(lambda x: x * torch.sigmoid(1.702 * x)) == "silu"
     assert classified(lambda x: F.leaky_relu(x)) == "relu" and classified(torch.erf) == "tanh"
     assert [classified(f) for f in (torch.cos, F.softplus, F.mish, torch.square)] == [""] * 4
+
+
+def test_a_limit_of_another_function_is_no_limit_of_the_module(tmp_path):
+    """Softsign has the powers of tanh, and other values."""
+    layers = "nn.Linear(6, s['N'], bias=False), {}, nn.Linear(s['N'], 1, bias=False)"
+    defs = [f"def {x.lower()}(s): return nn.Sequential({layers.format(f'nn.{x}()')})" for x in ("Softsign", "Tanh")]
+    (tmp_path / "m.py").write_text("\n".join(["from torch import nn", *defs]))
+    asked = "study", "limit", "--ray", "N=1", "--optimizer", "sgd", "--parameterization", "mup", "--steps", 1, "--model"
+    wrong, right = (shared.scalecalc(*asked, f"{tmp_path / 'm.py'}:{name}") for name in ("softsign", "tanh"))
+    assert wrong.exit_code == 2 and "is read as tanh: its powers are the same, its values are not" in wrong.stderr
+    assert right.exit_code == 0 and "0.0856" in right.stdout  # 0.1 E[f^2 + f'^2] is 0.0859
 
 
 def test_a_wrong_table_of_a_function_reads_no_module(monkeypatch):
@@ -582,6 +602,40 @@ def test_what_the_output_does_not_depend_on_has_no_numbers():
     build = of(lambda m, h: m.w(h), spare=lambda n: nn.Linear(n, n))
     with pytest.raises(UsageError, match=r"the output does not depend on spare.weight, spare.bias; freeze"):
         plan(build, "N=16", "N=64")
+
+
+def test_what_acts_in_training_mode_alone_has_the_numbers_of_its_shape():
+    """A noise whose size is learned; the tensor beside it is in the output, and certified."""
+
+    def noisy(m, h):
+        return m.w(h) + (torch.randn(1) * (h @ m.noise).mean() if m.training else 0)
+
+    build = of(noisy, noise=lambda n: nn.Parameter(torch.zeros(n, 3)))
+    reading = read(build)
+    assert reading.notes == [("noise", TRAINING)] and [*reading.beside.tensors] == ["noise"]
+    p = plan(build, "N=16", "N=64", lr=1e-2, eps=1e-8, std=0.1)
+    assert (str(p.level), p.level.concerned) == ("certified but for 1 size", "undecided demands are on noise")
+    assert (
+        p["noise"].settings["init_std"].factor
+        == p["noise"].settings["lr"].factor
+        == p["w.weight"].settings["lr"].factor
+    )
+    assert "noise" in p.groups and any(TRAINING in line for line in p.warnings)
+    d = derive(ray="N=1", optimizer="adam", parameterization="mup", network=reading.network)
+    told = str(ModelOption(reading).beside(brief([d], ())))
+    assert "certified" in told and "noise: not certified, by shape: init std N^-1, lr N^-1, eps 1" in told
+    report = check_model(build, "N=16", "N=64", seeds=4)
+    assert report.exit_code == 0 and report.environment["level"] == [str(p.level), p.level.concerned]
+    with pytest.raises(Infeasible, match="by shape"):
+        plan(build, "N=16", "N=64", strict=True)
+
+
+def test_what_is_by_shape_beside_experts_that_are_tied_has_the_numbers_of_mup():
+    gate, experts = by_shape(lambda z: nn.Linear(z["N"], z["M"], bias=False), None, "why").network, ARCHITECTURES["moe"]
+    sizes = "N=16,N_e=16,M=4,K=4", "N=64,N_e=64,M=16,K=16"
+    assert recipe(*sizes, parameterization="mssp", network=(gate, experts))["weight"]["lr"].factor == 1 / 4
+    with pytest.raises(UsageError, match="by shape, nothing is known of MSSP"):
+        recipe(*sizes, parameterization="mssp", network=(experts, gate))
 
 
 def test_the_table_of_families_is_what_was_read():

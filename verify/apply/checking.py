@@ -49,7 +49,8 @@ from scaling_algebra.verify.tracing.recording import losses_of, output_of, runni
 from scaling_algebra.verify.tracing.shapes import along, read
 from scaling_algebra.waiting import each
 
-from .planning import folded, frozen, planned
+from .folding import foldable, folded
+from .planning import frozen, opened, planned
 from .plans import Plan, trainer
 
 OFF = 0.1
@@ -126,8 +127,10 @@ def check_model(
     optimizer = _rules(own, model, reading) if optimizer is None else optimizer
     if any(not of_role(model, role) for role in reading.network.tensors):
         raise UsageError("the output grows; return one of the same shape at every size, such as logits")
-    where: Any = {"network": reading.network}
-    found = derive(None, optimizer, parameterization, ray=ray, **where)  # a recipe looks for another ray otherwise
+    where: Any = {"network": reading.networks}
+    found = derive(
+        None, optimizer, parameterization, ray=ray, network=reading.network
+    )  # a recipe looks for another ray otherwise
     tiny = TINY if any(rule.epsilon for rule in found.optimizer.rules) else None
     first = recipe(sizes[0], sizes[-1], optimizer, parameterization, lr=lr, eps=tiny, **where)
     zero = [
@@ -139,7 +142,12 @@ def check_model(
     given: Any = {"lr": lr, "std": stds, **where}
     first = recipe(sizes[0], sizes[-1], optimizer, parameterization, eps=tiny, **given)
     eps = _gradients(model, own, inputs, reading, first, zero, steps) if tiny else None
-    numbers = recipe(sizes[0], sizes[-1], optimizer, parameterization, eps=eps, **given)
+    still = [role for role, size in (eps or {}).items() if size == TINY]
+    if still and sizes[0].get("K") == 1 < sizes[-1]["K"]:
+        raise UsageError(
+            f"{still[0]} has no gradient where K is 1: the gate of one expert is 1 there; give K=2 at the base"
+        )
+    numbers = opened(recipe(sizes[0], sizes[-1], optimizer, parameterization, eps=eps, **given))
     largest = planned(called(build, dict(sizes[-1]))[0], reading, numbers, [model])
     numbers = replace(numbers, open=tuple(frozen(largest, model, sizes[0])))
     how: Kind = "plan" if own is None else "own"
@@ -164,9 +172,9 @@ def check_model(
         report = judge(m, theta, direct={name for name in names if name.endswith(DIRECT)})
         return _bounded(report, lambda row: not row.quantity.endswith(UPDATE))
     moved = {x: power.on(ray) for x, power in (folded(numbers, reading) if fold else {}).items()}
-    left = {_signal(x.quantity) for x in numbers.level.open} if numbers.level else set()
+    left = {_signal(x.quantity) for x in level.open} if (level := numbers.derivations[-1].level) else set()
     doubtful = {name for name, quantities in names.items() if left.intersection(map(_signal, quantities))}
-    predicted, bounds, powers = _predicted(numbers.derivations[0], zero, names, steps, moved, left)
+    predicted, bounds, powers = _predicted(numbers.derivations[-1], zero, names, steps, moved, left)
     direct = {x for x in names if x.endswith(DIRECT) and len({e for e in predicted[x] if isinstance(e, Fraction)}) < 2}
     asked = {x: [bounds[x] if e is ... else e for e in cells] for x, cells in predicted.items()}
     most = {(x, t) for x, cells in predicted.items() for t, e in enumerate(cells) if e is ...}
@@ -269,18 +277,24 @@ def _measure(
         model, mine, optimizer = built(build, size, seed)
         if [x.shape for x in _flat(mine)] != [x.shape for x in _flat(inputs)]:
             raise UsageError(f"the input grows at {dict(size)}; return one of the same shape at every size")
-        p = planned(model, reading, numbers.at(size), [model], fold and how != "own")
+        there = numbers.at(size)
+        p = planned(model, reading, there, [model])
+        if left := {name: x for name, x in p.multipliers.items() if x != 1}:
+            alone = [name for name in left if not foldable(reading.network, name)]
+            if alone or not fold or how == "own":
+                todo = (
+                    ""
+                    if how == "own"
+                    else ", or fold=True"
+                    if not alone
+                    else ", as fold=True ends in no whole parameter"
+                )
+                raise _lacking(reading, there, size, next(iter(alone or left)), left, todo)
+            p = planned(model, reading, there, [model], fold=True)
         if how == "one":
             optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
         elif how == "plan":
             optimizer = _set(p, zero, seed)
-        left = {name: x for name, x in p.multipliers.items() if x != 1}
-        if left:
-            name, factor = next(iter(left.items()))
-            at = reading.factors[name][0] or "model"
-            where = ",".join(f"{axis}={n}" for axis, n in size.items())
-            said = f"at {where} {at} must multiply by {factor:g} ({name} of scalecalc list --model)"
-            raise UsageError(f"{said}; do it in its forward pass{'' if fold or how == 'own' else ', or fold=True'}")
         watch = Watch(model, inputs, reading)
         names.update(watch.names)
         for t, _ in enumerate(_steps(model, optimizer, inputs, m.steps, _epsilons(p))):
@@ -301,6 +315,18 @@ def _measure(
                 put(m.standard, i, size, seed, "one")
             put(m.control, i, m.dims[0], 10_000, how)  # one draw at every size: whatever differs is no noise
     return names
+
+
+def _lacking(
+    reading: Traced, numbers: Recipe, size: Sizes, name: str, left: Mapping[str, float], todo: str
+) -> UsageError:
+    """The error of a multiplier that is left to the model. todo: its end."""
+    at, own = reading.factors[name]
+    where = ",".join(f"{axis}={n}" for axis, n in size.items())
+    said = f"at {where} {at or 'model'} must multiply by {left[name]:g} ({name} of scalecalc list --model)"
+    rule = numbers.multipliers[name].rule
+    more = "" if rule is None else f", as {rule / Power.of(own)}"
+    return UsageError(f"{said}{more}; do it in its forward pass{todo}")
 
 
 def _set(p: Plan, zero: Sequence[str], seed: int) -> torch.optim.Optimizer:

@@ -18,7 +18,7 @@ from scaling_algebra.errors import UsageError, named, unknown_name
 from scaling_algebra.recipes.settings import Setting
 from scaling_algebra.spec.optimizers import Optimizer
 
-from .modules import Entry, apart
+from .modules import Entry
 from .parts import fused
 
 WHAT = ("lr", "eps", "wd", "init", "multiplier")
@@ -45,13 +45,18 @@ class ParameterGroup:
     tied: bool
 
     @property
+    def rules(self) -> dict[str, Optimizer]:
+        """The optimizers of the parts by name, or that of the group."""
+        return {rule.name: rule for rule in self.entries[0].rules.values()}
+
+    @property
     def names(self) -> list[str]:
         return [e.name for e in self.entries]
 
     def value(self, what: str) -> float:
         """The number to set: ``lr``, ``eps``, ``decay`` or ``init_std``."""
         if what not in self.entries[0].settings:
-            raise UsageError(f"{self.name}: its parts differ in {what}; {apart(self.entries[0])}")
+            raise UsageError(f"{self.name}: its parts differ in {what}; {self.entries[0].apart}")
         return self._number(what, self.entries[0].settings[what])
 
     def _number(self, what: str, setting: Setting) -> float:
@@ -82,6 +87,8 @@ class ParameterGroup:
     def numbers(self) -> dict[str, float]:
         """``lr``, ``eps`` and ``weight_decay``, as torch's optimizers name them; no decay where none was tuned."""
         settings = self.entries[0].settings
+        if len(self.rules) > 1:
+            raise UsageError(f"{self.name}: {' and '.join(self.rules)} train its parts; {self.entries[0].apart}")
         has = set(settings).union(*self.entries[0].parts.values())
         values: dict[str, float] = {what: self.value(what) for what in ("lr", "eps") if what in has}
         if "decay" in has:
@@ -128,7 +135,7 @@ def export(form: str, about: str, groups: Groups, multiplied: bool, dropping: Se
     for what in dropping:
         if what not in WHAT:
             raise unknown_name("number to drop", str(what), WHAT)
-    optimizers = list(dict.fromkeys(group.optimizer.name for group in groups))
+    optimizers = list(dict.fromkeys(name for group in groups for name in group.rules))
     if len(optimizers) > 1 and not chosen.mixed:
         listed = " and ".join(optimizers)
         raise UsageError(f"{form} takes one optimizer, and {listed} train this model; take torchtitan, or param_groups")
@@ -143,8 +150,9 @@ def export(form: str, about: str, groups: Groups, multiplied: bool, dropping: Se
             f"trainer's code (plan.init_, plan.param_groups, plan.multipliers), then give dropping=({listed},)"
         )
     apart = [fused(group.entries[0]) for group in groups if group.entries[0].parts]
-    zero = any(x.get("weight_decay") == 0 for x in numbers) and not needed["wd"]
-    apart += ["weight decay is 0, since none was given: plan(..., decay=NUMBER)"] if zero else []
+    decays = [group.entries[0].settings["decay"].base for group in groups if "decay" in group.entries[0].settings]
+    if decays and all(x is None for x in decays):
+        apart.append("weight decay is 0, since none was given: plan(..., decay=NUMBER)")
     return "\n".join([*(f"# {x}" for x in (about, *apart)), *chosen.lines(groups)])
 
 
@@ -198,7 +206,7 @@ def flat(e: Entry, group: ParameterGroup | None) -> Iterator[dict[str, Any]]:
     if group is None:
         yield {**whole, "init": "kept"}
         return
-    apart = "lr" not in e.settings or ("init_std" not in e.settings and e.fill is None)
+    apart = "lr" not in e.settings or len(group.rules) > 1 or ("init_std" not in e.settings and e.fill is None)
     parts = e.parts if e.parts and apart else {"": {}}
     for part, own in parts.items():
         at, settings = e.spans.get(part), {**own, **e.settings}
@@ -206,10 +214,12 @@ def flat(e: Entry, group: ParameterGroup | None) -> Iterator[dict[str, Any]]:
         zero = e.fill is None and settings["init_std"].rule is None
         fill = 0.0 if zero else e.fill
         init = "fill" if fill is not None else "normal, one draw for all experts" if group.tied else "normal"
-        row = {**whole, "part": place, "optimizer": group.optimizer.name, "init": init, "fill": fill}
+        row = {**whole, "part": place, "optimizer": e.rules[part or e.role].name, "init": init, "fill": fill}
         named = {"std": "init_std", "lr": "lr", "eps": "eps", "weight_decay": "decay"}
         found = {name: settings.get(what) for name, what in named.items() if name != "std" or fill is None}
         row |= {name: None if s is None else s.target for name, s in found.items()}
+        if row["weight_decay"] is None and row["lr"] is not None and "decay" in settings:
+            row["weight_decay"] = 0.0  # as its group has it
         yield row | {f"{name}_factor": None if s is None else s.factor for name, s in found.items()}
 
 

@@ -10,11 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from scaling_algebra.errors import UsageError
+from scaling_algebra.recipes.recipe import Recipe
 from scaling_algebra.recipes.settings import Setting
 from scaling_algebra.spec.gauges import moved
 from scaling_algebra.spec.networks.language import Network, Product, Sum
 from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.powers import Power
+from scaling_algebra.verify.tracing import Traced
 
 Settings = Mapping[str, Setting]
 
@@ -53,6 +55,14 @@ def ends(network: Network, multiplier: str) -> Ends:
     return found
 
 
+def foldable(network: Network, multiplier: str) -> bool:
+    """Is a multiplier folded into parameters, and not into a part of one, which has one rate?"""
+    try:
+        return not any("[" in role for role in ends(network, multiplier).roles)
+    except UsageError:
+        return False
+
+
 def _made(network: Network, s: Product) -> Ends | None:
     """Of a product the tensor, or one of its factors."""
     if s.tensor is not None and len(network.uses(s.tensor.name)) == 1 and s.tensor.name not in network.frozen:
@@ -72,3 +82,13 @@ def _signal(network: Network, signal: str) -> Ends | None:
     if len(known) < len(parts):
         return None
     return Ends(tuple(r for x in known for r in x.roles), (*(y for x in known for y in x.signals), signal))
+
+
+def folded(numbers: Recipe, reading: Traced) -> dict[str, Power]:
+    """The powers that signals have besides, where all that the module lacks is folded."""
+    powers: dict[str, Power] = {}
+    for name, s in numbers.multipliers.items():
+        more = (s.rule or Power()) / Power.of(reading.factors.get(name, ("", {}))[1])
+        if more != Power():
+            powers |= {x: powers.get(x, Power()) * more for x in ends(reading.network, name).signals}
+    return powers

@@ -11,10 +11,12 @@ from itertools import combinations_with_replacement, pairwise, product
 from typing import Any
 
 from scaling_algebra.recipes.settings import Setting
+from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.powers import Power
+from scaling_algebra.spec.trained import whole
 from scaling_algebra.verify.tracing import Traced
 
-from .modules import Entry, apart
+from .modules import Entry
 
 Settings = Mapping[str, Setting]
 Records = Sequence[tuple[Mapping[str, int], Mapping[str, Any]]]
@@ -79,7 +81,9 @@ def alike(parts: Mapping[str, Settings]) -> dict[str, Setting]:
     part's update is as large."""
     common = {what: s for what, s in next(iter(parts.values())).items() if what not in differ(parts)}
     if all("eps" in s for s in parts.values()):
-        common["eps"] = min((s["eps"] for s in parts.values()), key=lambda s: s.factor)
+        common["eps"] = min(
+            (s["eps"] for s in parts.values()), key=lambda s: s.factor if s.target is None else s.target
+        )
     return common
 
 
@@ -89,12 +93,29 @@ def differ(parts: Mapping[str, Settings]) -> list[str]:
     return [what for what, s in first.items() if any(s != other.get(what) for other in more)]
 
 
+def apart(rules: Mapping[str, Optimizer], group: str, given: str) -> str:
+    """What to do about a parameter whose parts have different optimizers, or numbers.
+
+    Args:
+        rules: the optimizers of the parts. given: those of the model, as ``trained`` reads them.
+    """
+    names = {rule.name: rule for rule in rules.values()}
+    if len(names) < 2:
+        return f"make {' and '.join(rules)} parameters of their own, as torch has one number for each"
+    one = next((name for name, rule in names.items() if rule.normalises != "matrix"), [*names][-1])
+    first, *named = given.split(",")
+    others = {name: rule for name, _, rule in (x.partition("=") for x in named) if whole(name) != group}
+    asked = {"": first, **others, group: one}
+    return f"give the whole tensor to one optimizer: plan(..., optimizer={asked})"
+
+
 def fused(e: Entry) -> str:
     """The line that says what is done, or to do, about a parameter whose parts have different numbers."""
-    found = differ(e.parts)
+    several = len({rule.name for rule in e.rules.values()}) > 1
+    found = [*(["optimizer"] if several else []), *differ(e.parts)]
     drawn = "init_std" in found and bool(e.spans)
     done = [*(["init_ draws each by its own std"] if drawn else [])]
-    done += ["the least eps is that of the group"] if "eps" in found else []
+    done += ["the least eps is that of the group"] if "eps" in found and not several else []
     left = [x for x in found if not (x == "eps" or (x == "init_std" and drawn))]
-    done += [f"for {' and '.join(left)} {apart(e)}"] if left else []
+    done += [f"for {' and '.join(left)} {e.apart}"] if left else []
     return f"{e.group}: its parts differ in {', '.join(found)}; {'; '.join(done)}"

@@ -6,7 +6,6 @@ Read next: ``verify/tracing`` (the reading), ``folding.py`` (factors that it lac
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from inspect import signature
@@ -20,10 +19,11 @@ from scaling_algebra.recipes.files import sizes_of
 from scaling_algebra.recipes.recipe import Recipe, recipe
 from scaling_algebra.recipes.sizes import Sizes, read_sizes
 from scaling_algebra.solver.demands import Infeasible
-from scaling_algebra.spec.level import Open
+from scaling_algebra.solver.derivation import Derivation
+from scaling_algebra.spec.level import Level, Open
 from scaling_algebra.spec.networks.language import Network
-from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.powers import Power
+from scaling_algebra.spec.trained import whole
 from scaling_algebra.verify.tracing import Traced
 from scaling_algebra.verify.tracing.gradients import FROZEN, listed, roles_of
 from scaling_algebra.verify.tracing.measuring import of_role
@@ -33,8 +33,8 @@ from scaling_algebra.verify.tracing.sources import general, layered, small_of
 from scaling_algebra.waiting import rarely_collected, watched
 
 from .folding import ends, scaled
-from .modules import Entry, aliases, parameters, plain_name
-from .parts import Records, alike, fused
+from .modules import Entry, aliases, beginnings, check_named, norms, parameters, plain_name
+from .parts import Records, alike, apart, fused
 from .parts import spans as spans_of
 from .plans import Plan, trainer
 
@@ -51,6 +51,7 @@ UNDECAYED = (
     "no decay was given: every group has weight_decay 0, whatever the optimizer itself is given; give decay=NUMBER"
 )
 ZERO = "{}: starts at zero in the module, and init_ draws it; to keep the start set it to zero again after init_"
+NORMS = "{}: init_ sets these to the norms of the matrices that it draws, as torch does; their init std is not heeded"
 STACKS = (
     "{}: stacks of matrices; torch.optim.Muon takes single ones, and that of microsoft/dion or KellerJordan/Muon stacks"
 )
@@ -98,17 +99,18 @@ def _plan(model: Any, base: Any, target: Any, fold: bool, strict: bool, given: M
     if not callable(model) or isinstance(base, nn.Module) or target is None:
         raise UsageError(f"{GIVE}, and sizes are texts")
     reading = read(model, strict=strict)
-    numbers = _numbers(base, target, {**given, "strict": strict}, [reading.network])
+    numbers = _numbers(base, target, {**given, "strict": strict}, reading.networks)
     start, large = (called(model, dict(sizes))[0] for sizes in (reading.base, numbers.way.target))
     p = planned(large, reading, numbers, [start], fold)
-    return _holding(p, tuple(frozen(p, start, reading.base)), strict)
+    return _holding(p, start, reading.base, strict)
 
 
-def _holding(p: Plan, held: tuple[Open, ...], strict: bool) -> Plan:
-    """A plan with what its frozen tensors leave open."""
+def _holding(p: Plan, small: nn.Module, base: Mapping[str, int], strict: bool) -> Plan:
+    """A plan with what its frozen tensors leave open, and with how buffers start where its model is on meta."""
+    held = tuple(frozen(p, small, base))
     if held and strict:
         raise Infeasible(f"{p.about}: {held[0]}", undecided=True)
-    return replace(p, recipe=replace(p.recipe, open=held))
+    return replace(p, recipe=replace(p.recipe, open=held), starts={**beginnings(small), **p.starts})
 
 
 def _configured(model: nn.Module, base: Any, target: Any, fold: bool, strict: bool, given: Mapping[str, Any]) -> Plan:
@@ -116,6 +118,7 @@ def _configured(model: nn.Module, base: Any, target: Any, fold: bool, strict: bo
     config, small = _config(model), base if isinstance(base, nn.Module) else None
     if target is not None:
         raise UsageError("a model of transformers says its own sizes; leave out target")
+    check_named(model, given)
     base = read_sizes(base, "base") if small is None else sizes_of(_config(small), "base model")
     target = sizes_of(config, "model")
     record, deep = config.to_dict(), base.get("L") != target["L"]
@@ -126,7 +129,7 @@ def _configured(model: nn.Module, base: Any, target: Any, fold: bool, strict: bo
         builds.insert(0, small_of(record, "the configuration", deep=deep, dense=True, beside=beside))
         readings.insert(0, layered(read(builds[0], strict=strict)))
     state = {e.name: FROZEN if e.frozen else "" for e in parameters(model)}
-    found = [roles_of(state, x.network.tensors) for x in readings]
+    found = [roles_of(state, x.roles) for x in readings]
     elsewhere = [{n for other in found for n in state if other[n] and not mine[n]} for mine in found]
     readings = [
         x.freezing({n: why for n, why in state.items() if n not in there})
@@ -136,7 +139,7 @@ def _configured(model: nn.Module, base: Any, target: Any, fold: bool, strict: bo
     p = planned(
         model,
         joined(readings),
-        _numbers(base, target, {**given, "strict": strict}, [x.network for x in readings]),
+        _numbers(base, target, {**given, "strict": strict}, [n for x in readings for n in x.networks]),
         [called(build, dict(x.base))[0] for build, x in zip(builds, readings, strict=True)],
         fold,
         lambda: [(z, _config(called(build, dict(z))[0]).to_dict()) for z in sizes] + [(target, record)],
@@ -144,7 +147,7 @@ def _configured(model: nn.Module, base: Any, target: Any, fold: bool, strict: bo
     if small is None:
         return p
     p = replace(p, warnings=(*p.warnings, *_otherwise(p, small)))
-    return _holding(p, tuple(frozen(p, small, base)), strict)
+    return _holding(p, small, base, strict)
 
 
 def _config(model: nn.Module) -> Any:
@@ -157,7 +160,7 @@ def _config(model: nn.Module) -> Any:
 def _unread(model: nn.Module, reading: Traced) -> list[str]:
     """Parameters that train and that a reading lacks."""
     train = [e.name for e in parameters(model) if not e.frozen]
-    return [name for name, roles in roles_of(train, reading.network.tensors).items() if not roles]
+    return [name for name, roles in roles_of(train, reading.roles).items() if not roles]
 
 
 def joined(readings: Sequence[Traced]) -> Traced:
@@ -187,11 +190,24 @@ def _numbers(base: Any, target: Any, given: Mapping[str, Any], networks: Sequenc
             raise error from None
     if multiplied := [r for r, s in numbers.tensors.items() if "multiplier" in s]:
         raise UsageError(f"a plan sets no multiplier, and {multiplied[0]} has one in this gauge; take the gauge table3")
+    numbers = opened(numbers)
     lacking = [r for r, s in numbers.tensors.items() if "eps" in s and s["lr"].base and s["eps"].base is None]
     if lacking:
         who = lacking[0] if len(lacking) < len(numbers.tensors) else "Adam"
         raise UsageError(f"the epsilon of {who} scales, too; give eps=1e-8, or what it is at the base")
     return numbers
+
+
+def opened(numbers: Recipe) -> Recipe:
+    """A recipe certified but for the tensors whose numbers are by shape, beside equations that are known."""
+    *others, last = numbers.derivations
+
+    def told(d: Derivation) -> Derivation:
+        why, demand = f"by shape: {d.network.unread}", "the numbers of a tensor hold"
+        sizes = tuple(Open(demand, role, 0, why, role) for role in d.network.tensors)
+        return replace(d, level=Level(sizes)) if d.network.unread else d
+
+    return numbers if last.network.unread else replace(numbers, derivations=(*map(told, others), last))
 
 
 def planned(
@@ -239,29 +255,37 @@ def planned(
     ):
         if names:
             raise UsageError(f"{why} {listed(names)}; freeze, or leave out of the model")
+    given = max((d.optimizer.name for d in numbers.derivations), key=len)
     for e in named:
         mine = roles[e.name]
-        parts = {role: settings[role] for role in mine if any(settings[role] != settings[x] for x in mine)}
-        role, group = (mine[0], re.sub(r"(\[\d+\])+$", "", mine[0])) if mine else ("", "")
+        rules = {role: trainer(numbers, role) for role in mine}
+        kinds = [(settings[role], rules[role]) for role in mine]
+        parts = {role: settings[role] for role in mine} if any(x != kinds[0] for x in kinds) else {}
+        role, group = (mine[0], whole(mine[0])) if mine else ("", "")
         common = alike(parts) if parts else settings.get(role, {})
         fill, spans = filled.get(role), spans_of(e, parts, reading, going.target, records)
-        entries.append(replace(e, role=role, settings=common, group=group, fill=fill, parts=parts, spans=spans))
-    stacks = dict.fromkeys(e.group for e in entries if e.role and _stacked(e, trainer(numbers, e.role)))
+        do = apart(rules, group, given) if parts else ""
+        e = replace(e, role=role, settings=common, group=group, fill=fill, rules=rules, parts=parts, spans=spans)
+        entries.append(replace(e, apart=do))
+    stacks = dict.fromkeys(e.group for e in entries if e.role and _stacked(e))
     lines += [*([NEGLIGIBLE] if numbers.derivations[0].optimizer.regime == "negligible" else [])]
     lines += [fused(e) for e in {e.group: e for e in entries if e.parts}.values()]
     lines += [*([STACKS.format(", ".join(stacks))] if stacks else [])]
-    high = dict.fromkeys(e.group for e in entries if e.role and _unshaped(e, trainer(numbers, e.role)))
+    high = dict.fromkeys(e.group for e in entries if e.role and _unshaped(e))
     lines += [*([SHAPED.format(", ".join(high))] if high else [])]
     zero = dict.fromkeys(e.group for e in entries if e.role and not e.frozen and _starts_at_zero(e, small))
     lines += [*([ZERO.format(", ".join(zero))] if zero else [])]
+    normed = [name for name, *_ in norms(model)]
+    lines += [*([NORMS.format(listed(normed))] if normed else [])]
     tuned = [s for s in settings.values() if "decay" in s and s["lr"].base is not None]
     lines += [UNDECAYED] if tuned and all(s["decay"].base is None for s in tuned) else []
     buffers = tuple(plain_name(name) for name, _ in model.named_buffers())
-    return Plan(model, numbers, tuple(entries), aliases(model), buffers, left, tuple(lines))
+    return Plan(model, numbers, tuple(entries), aliases(model), buffers, left, tuple(lines), beginnings(model))
 
 
-def _unshaped(e: Entry, rule: Optimizer) -> bool:
+def _unshaped(e: Entry) -> bool:
     """Would ``torch.optim.Muon`` scale a step by its shape, of which the rule does not say how?"""
+    rule = e.rules[e.role]
     muon = rule.torch == "Muon" and rule.shape == "none" and not e.frozen
     return muon and len(e.shape) == 2 and e.shape[0] > e.shape[1]
 
@@ -272,18 +296,8 @@ def _starts_at_zero(e: Entry, small: Sequence[nn.Module]) -> bool:
     return e.fill is None and bool(found) and not any(x.any() for x in found)
 
 
-def _stacked(e: Entry, rule: Optimizer) -> bool:
-    return rule.normalises == "matrix" and e.tensor.dim() > 2 and not e.frozen
-
-
-def folded(numbers: Recipe, reading: Traced) -> dict[str, Power]:
-    """The powers that signals have besides, where all that the module lacks is folded."""
-    powers: dict[str, Power] = {}
-    for name, s in numbers.multipliers.items():
-        more = (s.rule or Power()) / Power.of(reading.factors.get(name, ("", {}))[1])
-        if more != Power():
-            powers |= {x: powers.get(x, Power()) * more for x in ends(reading.network, name).signals}
-    return powers
+def _stacked(e: Entry) -> bool:
+    return e.rules[e.role].normalises == "matrix" and e.tensor.dim() > 2 and not e.frozen
 
 
 def _fill(models: Sequence[nn.Module], role: str) -> float | None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
+from warnings import warn
 
 import torch
 from torch import nn
@@ -18,7 +19,10 @@ from scaling_algebra.spec.level import Level
 from scaling_algebra.spec.optimizers import Optimizer
 
 from .exports import ParameterGroup, export, flat
-from .modules import Entry, tensors
+from .modules import Entry, beginnings, norms, tensors
+
+FEW = 4
+"""Buffers that a message names."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -30,6 +34,7 @@ class Plan(Rendered):
         entries: the parameters, tied ones once. aliases: names of tied ones by the name that stays.
         buffers: names; never the optimizer's. multipliers: what is left for the model's code to multiply, by name.
         warnings: what the reading holds or leaves out, a line each.
+        starts: how buffers that no checkpoint has begin, in the model that is planned or in the small one.
     """
 
     model: nn.Module
@@ -39,6 +44,7 @@ class Plan(Rendered):
     buffers: tuple[str, ...]
     multipliers: Mapping[str, float]
     warnings: tuple[str, ...]
+    starts: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Entry:
         """The parameter of this name.
@@ -62,19 +68,21 @@ class Plan(Rendered):
 
     def _group(self, name: str, entries: list[Entry]) -> ParameterGroup:
         role, others = entries[0].role, [e.name for e in self.entries if e.frozen or e.group != name]
-        return ParameterGroup(name, trainer(self.recipe, role), entries, others, role in self.recipe.tied)
+        return ParameterGroup(name, entries[0].rules[role], entries, others, role in self.recipe.tied)
 
     @property
     def optimizers(self) -> dict[str, list[str]]:
         """Groups by the name of what trains them."""
         groups: dict[str, list[str]] = {}
         for name, group in self.groups.items():
-            groups.setdefault(group.optimizer.name, []).append(name)
+            for rule in group.rules:
+                groups.setdefault(rule, []).append(name)
         return groups
 
     def init_(self, model: nn.Module | None = None, generator: torch.Generator | None = None) -> nn.Module:
         """Draws every trained parameter anew: normal with the std of its group at the target, parts with a std of
-        their own by that. Vectors that start alike (gains, biases) keep that start.
+        their own by that. Vectors that start alike (gains, biases) keep that start, and a weight norm is that of the
+        matrix that is drawn; buffers stay, and a warning names those that ``to_empty`` left without their values.
 
         Args:
             model: the one of the plan, or one with the same names (sharded, compiled, or a copy).
@@ -86,8 +94,16 @@ class Plan(Rendered):
         stds = {name: group.stds for name, group in self.groups.items()}
         drawn: Any = {} if generator is None else {"generator": generator}  # sharded tensors take none
         if away := [entry.name for entry, p in self._parameters(model) if p.is_meta]:
-            raise UsageError(
-                f"{away[0]} is on meta, where nothing is drawn; give init_ the model after to_empty(device=...)"
+            do = "give init_ the model after to_empty(device=...)"
+            if self.buffers:
+                do = "build the model on its device, not by to_empty, which leaves no values in its buffers: "
+                do += ", ".join(self.buffers[:FEW]) + (", ..." if self.buffers[FEW:] else "")
+            raise UsageError(f"{away[0]} is on meta, where nothing is drawn; {do}")
+        if lost := [name for name, x in beginnings(model).items() if _differs(x, self.starts.get(name))]:
+            warn(
+                f"{', '.join(lost[:FEW])}: init_ sets no buffers, and these differ from those of the planned or tuned "
+                "model; to_empty leaves no values in them: build the model on its device",
+                stacklevel=2,
             )
         with torch.no_grad():
             for entry, whole in self._parameters(model):
@@ -101,6 +117,8 @@ class Plan(Rendered):
                         p.copy_(torch.empty_like(p[0]).normal_(0.0, std, **drawn).expand_as(p))
                     else:
                         raise UsageError(f"{entry.name} is to start alike for all experts, but is no stack of them")
+            for _, norm, drawn_norm in norms(model):
+                norm.copy_(drawn_norm)
         return model
 
     def param_groups(self, model: nn.Module | None = None, optimizer: str | None = None) -> list[dict[str, Any]]:
@@ -124,7 +142,7 @@ class Plan(Rendered):
         return [
             {"name": name, "params": [by_name[x] for x in group.names], "param_names": group.names, **group.keywords}
             for name, group in self.groups.items()
-            if group.optimizer.name in names
+            if not {*names}.isdisjoint(group.rules)
         ]
 
     def export(self, form: str, dropping: Sequence[str] = ()) -> str:
@@ -175,6 +193,13 @@ class Plan(Rendered):
                 if entry.name not in by_name:
                     raise UsageError(f"the model has no parameter {entry.name}; make a plan of this model")
                 yield entry, by_name[entry.name]
+
+
+def _differs(x: torch.Tensor, start: torch.Tensor | None) -> bool:
+    """Is a buffer other than at the start, beyond rounding?"""
+    if start is None or x.shape != start.shape:
+        return False
+    return not torch.allclose(x.double().cpu(), start.double().cpu(), rtol=1e-2, atol=1e-6)
 
 
 def trainer(numbers: Recipe, role: str) -> Optimizer:

@@ -15,6 +15,7 @@ from scaling_algebra.solver.presentation import left_open
 from scaling_algebra.spec.level import recorded
 from scaling_algebra.spec.optimizers import SHAPES
 
+from .folding import foldable
 from .plans import Plan
 
 _WHAT = ("init_std", "lr", "eps", "decay")
@@ -28,7 +29,8 @@ def plan(p: Plan) -> Document:
     rows: list[tuple[Piece | None, ...]] = []
     for name, group in p.groups.items():
         first = group.entries[0]
-        for row, settings in first.parts.items() or [(name, first.settings)]:
+        for row, own in first.parts.items() or [(name, {})]:
+            settings = {**own, **first.settings}  # the least epsilon is that of the group
             values = [_value(settings.get(what), what) for what in _WHAT]
             values[0] = f"{first.fill:.4g} (all)" if first.fill is not None else values[0]
             rows.append((literal(_short(row)), str(len(group.entries)), *values))
@@ -43,12 +45,17 @@ def plan(p: Plan) -> Document:
     if p.buffers:
         lines.append(literal(f"buffers, never the optimizer's: {_listed(p.buffers)}"))
     for name, groups in p.optimizers.items():
-        rule, factor = p.groups[groups[0]].optimizer, ""
+        rule, factor = p.groups[groups[0]].rules[name], ""
         if rule.normalises == "matrix":
             factor = f", which multiplies a rate by {SHAPES[rule.shape].about}"
         if factor or len(p.optimizers) > 1:
             lines.append(literal(f"{name} trains {_listed(groups)}{factor}"))
-    lines += [f"multiply {name} by {x:.6g} in the model, or fold=True" for name, x in p.multipliers.items() if x != 1]
+    folds = {name: foldable(d.network, name) for d in p.recipe.derivations for name in d.scaling.multipliers}
+    lines += [
+        f"multiply {name} by {x:.6g} in the model{', or fold=True' if folds[name] else ''}"
+        for name, x in p.multipliers.items()
+        if x != 1
+    ]
     if lines:
         blocks.append(Lines.of(*lines, listed=True))
     if p.warnings:
@@ -64,13 +71,13 @@ def as_json(p: Plan) -> dict[str, Any]:
             {
                 "name": e.name,
                 "group": e.group or None,
-                "optimizer": p.groups[e.group].optimizer.name if e.group in p.groups else None,
+                "optimizer": ", ".join(p.groups[e.group].rules) if e.group in p.groups else None,
                 "shape": list(e.shape),
                 "frozen": e.frozen,
                 "fill": e.fill,
                 **_numbers(e.settings),
                 **(
-                    {"parts": {x: {k: s.as_json() for k, s in v.items()} for x, v in e.parts.items()}}
+                    {"parts": {x: {"optimizer": e.rules[x].name, **_numbers(v)} for x, v in e.parts.items()}}
                     if e.parts
                     else {}
                 ),

@@ -27,7 +27,7 @@ from scaling_algebra.recipes.files import read_config
 @click.argument("model", metavar="FILE.py:NAME")
 @click.option("--base", metavar="SIZES", help="Of the smallest model, such as N=32,N_e=32,M=4,K=2.")
 @click.option("--target", metavar="SIZES", help="Of the largest; by default four times as wide.")
-@click.option("--optimizer", metavar="RULE", help="As for derive; by default what the model brings, or AdamW.")
+@click.option("--optimizer", metavar="NAME", help="As for derive; by default what the model brings, or AdamW.")
 @click.option("--points", type=Count(3, 20), metavar="N", help="Sizes between them, both included.  [default: 3]")
 @click.option("--seeds", type=Count(4, 1000), metavar="N", help="Replicas at every size.  [default: 6]")
 @click.option("--steps", type=Count(2, 100), metavar="T", help="Steps; two are judged.  [default: 2]")
@@ -64,6 +64,7 @@ def command(model: str, every: bool, form: str | None, output: Path | None, **si
     if (first := culprit(report)) is not None:
         said = f"the first that does not scale: {first.quantity} at step {first.step}"
         blocks.insert(2 + bool(level), Lines.of(literal(said)))
+        document = replace(document, closing=f"{document.closing}; {said}")
     if read:
         blocks += [Heading("read off the module", 2), Lines.of(*read, listed=True)]
     emit(replace(document, blocks=tuple(blocks)), form, output)

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import click
 
 from scaling_algebra import limits
 from scaling_algebra.commands.options import Answer, Count, Name, configured, examples, printed
+from scaling_algebra.documents.blocks import Lines
+from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.configuration import Configuration
+from scaling_algebra.spec.networks.language import TRACED
 
 from .shared import DEVICE, defaulted, integers, positive, progress, resumable
 
 SAMPLES = 64
 """Most inputs."""
 LOSSES = ("squared", "output")
+READ = "of the equations as read (scalecalc list --model), where constant factors and standard deviations are one"
+"""What is said of a module."""
 
 
 @click.command(
@@ -58,6 +65,8 @@ def command(
     """
     rate = positive("learning rate", lr)
     values = None if sizes is None else integers("sizes", sizes)
+    if why := asked.network.stands:
+        raise UsageError(f"{why}, and a limit is of values; give the equations with --network")
 
     import numpy  # noqa: F401  torch warns where it is missing
 
@@ -79,4 +88,6 @@ def command(
         check(Setup(derivation, steps, tuple(planned)), free=hardware.free)
         with resumable(None), progress() as watch, spare_threads():
             found = compared(t, planned, seeds, hardware.device, lambda what: watch(None, 0, what))
-    return document(t, found), exit_code(t, found)
+    limit = document(t, found)
+    said = [Lines.of("", READ)] if asked.network.name == TRACED else []
+    return replace(limit, blocks=(*limit.blocks, *said)), exit_code(t, found)

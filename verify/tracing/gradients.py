@@ -8,16 +8,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import nn
 
 from scaling_algebra.errors import UsageError
+from scaling_algebra.spec.trained import whole
+
+from .recording import leaves, output_of
 
 FROZEN = "frozen: no rate"
 UNREACHED = "no gradient of the output gets there: taken as frozen"
 ZERO = "the gradient is exactly zero at this input, whatever the weights; derived as if trained"
-ALONE = "not in the output that is read (the first tensor, in evaluation mode): no numbers"
+ALONE = "no gradient of what the module returns gets there: no numbers"
+TRAINING = "it acts in training mode alone, or in a loss beside the output, which is not read"
+"""What is said of a parameter that trains, and that the output in evaluation mode does not depend on."""
 MIXED = "frozen in some layers or experts alone; derived as if all trained"
 NAMED = 6
 """Parameters that a line names."""
@@ -30,18 +36,18 @@ def roles_of(names: Iterable[str], roles: Iterable[str]) -> dict[str, tuple[str,
         >>> roles_of(["experts.3.up", "qkv", "spare"], ["experts.*.up", "qkv[0]", "qkv[1]"])
         {'experts.3.up': ('experts.*.up',), 'qkv': ('qkv[0]', 'qkv[1]'), 'spare': ()}
     """
-    patterns = {role: re.escape(re.sub(r"(\[\d+\])+$", "", role)).replace(r"\*", r"\d+") for role in roles}
+    patterns = {role: re.escape(whole(role)).replace(r"\*", r"\d+") for role in roles}
     return {name: tuple(r for r, pattern in patterns.items() if re.fullmatch(pattern, name)) for name in names}
 
 
-def states(model: nn.Module, output: Callable[[nn.Module], torch.Tensor]) -> dict[str, str]:
+def states(model: nn.Module, run: Callable[[nn.Module], Any]) -> dict[str, str]:
     """Of every parameter why it does not train, or "".
 
     Law: the gradient of a random sum of the output, at weights that were moved at random, so that no initial value
     makes it zero.
 
     Args:
-        output: of the module, with gradients.
+        run: what the module returns, with gradients.
 
     Raises:
         UsageError: no parameter trains.
@@ -55,16 +61,28 @@ def states(model: nn.Module, output: Callable[[nn.Module], torch.Tensor]) -> dic
             size = float(p.square().mean().sqrt()) or 0.1
             p.add_(torch.randn(p.shape, generator=draw, dtype=p.dtype), alpha=size)
     with torch.enable_grad():
-        out = output(model.eval())
+        out = output_of(run(model.eval()))
         weights = torch.randn(out.shape, generator=draw, dtype=out.dtype)
         if not learn or not out.requires_grad:
             why = "every parameter is frozen" if not learn else "no gradient of the output reaches a parameter"
             raise UsageError(f"model: {why}, so that nothing trains")
         grads = torch.autograd.grad((out * weights).sum(), [named[x] for x in learn], allow_unused=True)
-    return found | {
-        name: UNREACHED if grad is None else "" if bool(grad.any()) else ZERO
-        for name, grad in zip(learn, grads, strict=True)
-    }
+        found |= {
+            name: UNREACHED if grad is None else "" if bool(grad.any()) else ZERO
+            for name, grad in zip(learn, grads, strict=True)
+        }
+        return found | dict.fromkeys(_besides(model, [x for x in learn if found[x] == UNREACHED], run), TRAINING)
+
+
+def _besides(model: nn.Module, names: Sequence[str], run: Callable[[nn.Module], Any]) -> list[str]:
+    """Those of some parameters that a gradient of anything that the module returns in training mode reaches."""
+    named = dict(model.named_parameters())
+    try:
+        outs = [x.sum() for x in leaves(run(model.train()), torch.Tensor) if x.requires_grad] if names else []
+        grads = torch.autograd.grad(outs, [named[x] for x in names], allow_unused=True) if outs else []
+    except Exception:  # a module that does not run so trains otherwise, and nothing is known of it
+        return []
+    return [x for x, grad in zip(names, grads, strict=False) if grad is not None]
 
 
 def frozen_roles(found: Mapping[str, str], roles: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:
@@ -78,9 +96,9 @@ def frozen_roles(found: Mapping[str, str], roles: Sequence[str]) -> tuple[list[s
     said: dict[str, dict[str, None]] = {}
     for name, state in found.items():
         for role in of[name]:
-            by_role.setdefault(role, set()).add(state)
+            by_role.setdefault(role, set()).add(UNREACHED if state == TRAINING else state)
         if not of[name] and state != FROZEN:
-            said.setdefault(ALONE, {})[name] = None
+            said.setdefault(TRAINING if state == TRAINING else ALONE, {})[name] = None
     for role, all_of in by_role.items():
         note = all_of.copy().pop() if len(all_of) == 1 or all_of <= still else MIXED if all_of & still else ""
         if note:

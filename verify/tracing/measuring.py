@@ -133,8 +133,9 @@ class Watch:
 
     @cached_property
     def _modules(self) -> Mapping[str, Ref]:
-        """What every module returns, where its equations are not known."""
-        return {name: x for name, x in self.first.outputs.items() if name} if self.traced.network.unread else {}
+        """What every module returns, where its equations are not known; not what it makes of weights alone."""
+        found = self.first.outputs if self.traced.network.unread else {}
+        return {name: x for name, x in found.items() if name and x.number not in self.weights}
 
     def _keys(self, name: str, uses: int) -> list[str]:
         """The key of every product of a parameter that is judged; none of those that are."""

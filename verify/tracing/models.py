@@ -26,11 +26,11 @@ from scaling_algebra.waiting import each
 
 from . import layout, routing, rules  # noqa: F401 - fill the table
 from .folding import Folder, bare, settled, wiring
-from .gradients import FROZEN, frozen_roles, states
+from .gradients import FROZEN, TRAINING, frozen_roles, roles_of, states
 from .graph import IndexClass, Restart, TracedNode, Unreadable, View, refused, walk
 from .reading import Reader
-from .recording import Guessed, Recording, choosing, output_of, record
-from .table import apply
+from .recording import Guessed, Recording, choosing, record
+from .table import STANDS, apply
 from .writing import Powers, Span, Writer
 
 DEFAULTS = {"N": 32, "N_e": 24, "M": 4, "K": 4, "L": 2}
@@ -68,7 +68,7 @@ class Traced:
             ``TracedNode.call``; none of calls of which a module makes more with more experts or layers, because the
             last of few is in the middle of many.
         error: relative difference of the executed equations from the module. base: the first sizes. spans: where
-            parts of parameters lie.
+            parts of parameters lie. training: parameters that act in training mode alone. beside: those by shape.
     """
 
     text: str
@@ -80,10 +80,23 @@ class Traced:
     error: float
     base: Mapping[str, int]
     spans: Mapping[str, Span] = field(default_factory=dict)
+    training: Sequence[str] = ()
+    beside: Network | None = None
+
+    @property
+    def networks(self) -> tuple[Network, ...]:
+        """What has the model's parameters; the equations last."""
+        return (self.network,) if self.beside is None else (self.beside, self.network)
+
+    @property
+    def roles(self) -> list[str]:
+        """The names of all tensors."""
+        return [role for network in self.networks for role in network.tensors]
 
     def freezing(self, found: Mapping[str, str]) -> Traced:
         """The reading of a module of whose parameters some do not train, as ``gradients.states`` says."""
-        frozen, notes = frozen_roles(found, [*self.network.tensors])
+        frozen, notes = frozen_roles(found, self.roles)
+        frozen = [role for role in frozen if role in self.network.tensors]
         network = self.network.freezing(frozen)
         table = f"frozen = {json.dumps(frozen)}\n" if frozen else ""
         text = self.text.replace('equations = """', f'{table}equations = """', 1)
@@ -298,6 +311,7 @@ def traced(build: Build, base: Mapping[str, int] | None = None, name: str = TRAC
         raise Unreadable(f"{where}: no network says what this computes ({why})") from None
     if lost := [x for x in start if x in AXES and x != "K" and x not in network.axes.values()]:
         raise Unreadable(f"model: build takes {', '.join(lost)}, and nothing that the output depends on grows with it")
+    network = replace(network, stands=next((note for _, note in notes if STANDS in note), ""))
     notes = [*writer.notes, *notes, *((buffer, LOAD) for buffer in choosing(first))]
     reading = Traced(text, network, writer.factors, writer.gauge, notes, calls, error, start, writer.spans)
     return _with_gradients(reading, build, writer.frozen)
@@ -318,12 +332,14 @@ def _with_gradients(reading: Traced, build: Build, frozen: Sequence[str]) -> Tra
     model, (inputs, keywords), _ = built(build, reading.base)
     try:
         with foreign("the backward pass"), exactly():
-            found = states(model, lambda model: output_of(model(*inputs, **keywords)))
+            found = states(model, lambda model: model(*inputs, **keywords))
     except UsageError as error:
         if isinstance(error.__cause__, Exception):  # of torch: whether it can train is not known
             return replace(reading, notes=[*reading.notes, ("", f"gradients are not checked: {error}")])
         raise Unreadable(str(error)) from None
-    return reading.freezing(found | dict.fromkeys(frozen, FROZEN))
+    of = roles_of(found, reading.network.tensors)
+    training = [name for name, state in found.items() if state == TRAINING and not of[name]]
+    return replace(reading.freezing(found | dict.fromkeys(frozen, FROZEN)), training=training)
 
 
 def usual(build: Build) -> dict[str, int]:

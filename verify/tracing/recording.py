@@ -30,7 +30,9 @@ ASKS = {"__bool__", "item", "tolist", "__float__", "__int__", "__index__"}
 """Calls that make numbers of python of a tensor."""
 MAKERS = ("zeros", "ones", "empty", "full", "rand", "arange")
 """Beginnings of names whose result depends on no argument's values."""
-
+NOISE = ("rand", "normal_", "uniform_", "bernoulli", "dropout", "exponential_", "multinomial", "gumbel")
+"""Beginnings of names of calls that draw."""
+ORDER = "model: topk: the order of what is chosen changes the output"
 
 Leaf = TypeVar("Leaf")
 
@@ -343,20 +345,23 @@ def running(inputs: tuple[Any, ...]) -> AbstractContextManager[None]:
     Raises:
         UsageError: as ``foreign``.
     """
-    said = f"; its input is guessed, of shape {tuple(inputs[0].shape)}: let build return (model, input)"
-    return foreign("the model", f"{said} or (model, optimizer, input)" if isinstance(inputs, Guessed) else "")
+    shape = tuple(inputs[0].shape) if isinstance(inputs, Guessed) else ()
+    said = f"; its input is guessed, of shape {shape}: let build return (model, input) or (model, optimizer, input)"
+    return foreign("the model", said if shape else "")
 
 
-def record(model: nn.Module, inputs: tuple[Any, ...], keywords: Mapping[str, Any], strict: bool = True) -> Recording:
-    """One run of a module on its inputs, without gradients and not in training mode.
+def record(
+    model: nn.Module, inputs: tuple[Any, ...], keywords: Mapping[str, Any], strict: bool = True, training: bool = False
+) -> Recording:
+    """One run of a module on its inputs, without gradients.
 
     Args:
-        strict: refuse a branch on what is computed.
+        strict: refuse a branch on what is computed. training: in training mode.
 
     Raises:
         Unreadable: a branch on what is computed, or ``out=``.
     """
-    model.eval()
+    model.train(training)
     for module in model.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):  # as in training, and nothing is remembered
             module.train()
@@ -388,12 +393,14 @@ def record(model: nn.Module, inputs: tuple[Any, ...], keywords: Mapping[str, Any
     torch.backends.mha.set_fastpath_enabled(False)
     try:
         with running(inputs), torch.no_grad():
+            state = torch.get_rng_state()
             with recorder:
                 made = model(*inputs, **keywords)
             out = output_of(made)
-            again = output_of(model(*inputs, **keywords)) if strict and recorder.chosen else out
+            drawn = not torch.equal(state, torch.get_rng_state())
+            again = output_of(model(*inputs, **keywords)) if strict and (drawn or recorder.chosen) else out
             if float((out - again).abs().max()) > 1e-5 * float(out.abs().max()):
-                raise Unreadable("model: topk: the order of what is chosen changes the output")
+                raise _noise(recorder.run) if drawn else Unreadable(ORDER)
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
         for hook in hooks:
@@ -406,6 +413,12 @@ def record(model: nn.Module, inputs: tuple[Any, ...], keywords: Mapping[str, Any
         beside = _behind(run, beside) - _behind(run, {run.output.number})
         run.calls = [c for c in run.calls if not {x.number for x in refs(c.result)} & beside]
     return recorder.run
+
+
+def _noise(run: Recording) -> Unreadable:
+    call = next((c for c in run.calls if c.name.startswith(NOISE)), None)
+    where = f"{call.module or 'model'}: {call.name}" if call else "model"
+    return refused(where, "noise in evaluation mode changes the output; add it only where self.training, to be read")
 
 
 def _behind(run: Recording, numbers: set[int], without: str = "") -> set[int]:

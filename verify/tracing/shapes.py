@@ -21,7 +21,7 @@ from scaling_algebra.spec.networks.files import as_toml
 from scaling_algebra.spec.networks.grammar import network
 from scaling_algebra.spec.networks.language import TRACED, Network
 
-from .gradients import FROZEN
+from .gradients import FROZEN, TRAINING
 from .graph import NUMBER, Scaled, Sizes, Unreadable
 from .models import COUNTS, Asked, Build, Traced, built, called, doubled, exactly, traced
 from .recording import Recording, Ref, leaves, record
@@ -259,7 +259,8 @@ def _named(name: str, letters: Sequence[str]) -> str:
 
 
 def read(build: Build, base: Mapping[str, int] | None = None, strict: bool = False) -> Traced:
-    """The equations of a module (``traced``); or, where they cannot be read, its shapes.
+    """The equations of a module (``traced``), and the shapes of what acts in training mode alone; or, where they cannot
+    be read, its shapes.
 
     Args:
         strict: equations, or nothing.
@@ -268,11 +269,16 @@ def read(build: Build, base: Mapping[str, int] | None = None, strict: bool = Fal
         Unreadable: strict, and not read; or no answer by shape either.
     """
     try:
-        return traced(build, base)
+        reading = traced(build, base)
     except UsageError as error:  # also of a module that raises one at these sizes, or in float64
         if strict:
             raise
         why = error
+    else:
+        if not reading.training:
+            return reading
+        shapes = by_shape(build, reading.base, TRAINING, only=reading.training)
+        return replace(reading, beside=shapes.network, notes=[*reading.notes, *shapes.notes])
     shapes = by_shape(build, base, str(why))
     return replace(shapes, notes=[*shapes.notes, ("", SCALED)]) if isinstance(why, Scaled) else shapes
 
@@ -283,8 +289,14 @@ def along(reading: Traced, growing: Collection[str]) -> Traced:
     return replace(reading, notes=notes)
 
 
-def by_shape(build: Build, base: Mapping[str, int] | None, why: str, name: str = TRACED) -> Traced:
-    """The shapes of a module's parameters as a network; ``why`` says what stands in the way of equations."""
+def by_shape(
+    build: Build, base: Mapping[str, int] | None, why: str, name: str = TRACED, only: Collection[str] = ()
+) -> Traced:
+    """The shapes of a module's parameters as a network; ``why`` says what stands in the way of equations.
+
+    Args:
+        only: these parameters; all where there are none.
+    """
     asked = Asked(base or {})
     called(build, asked)
     start = {axis: max(n, 2) if axis in COUNTS else n for axis, n in asked.items()}
@@ -294,7 +306,7 @@ def by_shape(build: Build, base: Mapping[str, int] | None, why: str, name: str =
     try:
         model, (inputs, keywords), _ = built(build, start)
         with exactly():
-            run = record(model, inputs, keywords, strict=False)
+            run = record(model, inputs, keywords, strict=False, training=True)
     except Exception:  # whatever hinders the run hinders the equations, and is said there; shapes need none
         pass
     numbers = [Counter(NUMBER.sub("*", x) for x, _ in m.named_parameters()) for m in models]
@@ -302,7 +314,7 @@ def by_shape(build: Build, base: Mapping[str, int] | None, why: str, name: str =
     for pattern in numbers[0]:
         powers = powers_of([n[pattern] or 1 for n in numbers], builds) or {}
         counted |= {pattern: "M"} if "M" in powers else {}
-    shapes = Shapes([*shaped(models, run)], builds, counted)
+    shapes = Shapes([p for p in shaped(models, run) if not only or p.name in only], builds, counted)
     network = shapes.network(name, why)
-    found = {x: "" if p.requires_grad else FROZEN for x, p in models[0].named_parameters()}
+    found = {x: "" if p.requires_grad else FROZEN for x, p in models[0].named_parameters() if not only or x in only}
     return Traced(as_toml(network), network, {}, {}, shapes.notes, {}, math.nan, start).freezing(found)

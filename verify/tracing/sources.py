@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from inspect import isfunction
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,8 @@ from scaling_algebra.errors import UsageError, missing, shown
 from scaling_algebra.files import HUGGING_FACE, python_module
 from scaling_algebra.recipes.files import read_config, size_names
 from scaling_algebra.recipes.sizes import read_sizes
-from scaling_algebra.spec.axes import AXES
+from scaling_algebra.solver.derivation import derive
+from scaling_algebra.spec.axes import AXES, Ray
 from scaling_algebra.spec.gauges import moved
 from scaling_algebra.spec.networks.files import from_toml
 from scaling_algebra.spec.networks.language import Network
@@ -267,11 +269,21 @@ class ModelOption:
     def _noted(self, d: Document) -> Document:
         rates = d.record.get("ray")
         model = self.model if rates is None else along(self.model, [axis for axis, x in rates.items() if x != "0"])
-        lines = [*model.lines, *_split(d.record.get("tensors", {}))]
+        lines = [*model.lines, *_split(d.record.get("tensors", {})), *self._besides(d.record)]
         blocks: list[Block] = (
             [Heading("read off the module", 2), Lines.of(*map(literal, lines), listed=True)] if lines else []
         )
         return Document((*d.blocks, *blocks), {**d.record, **self._record(d.record), "left_out": model.lines})
+
+    def _besides(self, record: Mapping[str, Any]) -> Iterator[str]:
+        """The powers of tensors that act in training mode alone, beside those that are derived."""
+        if self.model.beside is not None and record.get("ray"):
+            rule = trained(record["optimizer"], self.model.beside, self.model.networks)
+            ray = Ray({axis: Fraction(x) for axis, x in record["ray"].items()})
+            for role, t in derive(None, rule, "mup", ray=ray, network=self.model.beside).tensors.items():
+                named = {"init std": t.init_std, "lr": t.lr, "eps": t.eps}
+                powers = ", ".join(f"{what} {x}" for what, x in named.items() if x is not None)
+                yield f"{role}: not certified, by shape: {powers}"
 
     def _record(self, record: Mapping[str, Any]) -> dict[str, Any]:
         """The numbers by parameter, as powers of the axes; the module's own factors beside a tensor taken out."""
@@ -326,7 +338,8 @@ def read(text: str, arguments: Sequence[str], beside: Path | None = None) -> Mod
 def layered(reading: Traced) -> Traced:
     """A reading of one layer as that of every layer: its number becomes ``*``."""
     text, gauge = general(reading.text), {general(role): x for role, x in reading.gauge.items()}
-    network = replace(from_toml(text, reading.network.name), unread=reading.network.unread)
+    network = from_toml(text, reading.network.name)
+    network = replace(network, unread=reading.network.unread, stands=reading.network.stands)
     spans = {general(role): x for role, x in reading.spans.items()}
     return replace(reading, text=text, gauge=gauge, network=network, spans=spans)
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.networks.functions import FUNCTIONS
+from scaling_algebra.verify.networks.reading import entrywise
 
 from .entries import NAMES, classified, generic
 from .fixed import linear
@@ -38,6 +39,12 @@ ENTRYWISE = {
     "logsigmoid", "atan",
 }  # fmt: skip
 """Functions of one tensor, entry by entry, beside ``NAMES``; told apart by their values."""
+STANDS = ": its powers are the same, its values are not"
+"""How a note ends on a function that is read as another."""
+ALIKE = 1e-3
+"""Difference of values up to which a function is the one that it is read as (approximations of GELU)."""
+COMPARISONS = {"gt", "lt", "ge", "le", "eq", "ne"}
+"""Functions without a gradient."""
 SAME = {
     "to", "float", "type_as", "contiguous", "clone", "detach", "dropout", "double", "half", "bfloat16", "type", "cpu",
     "alias", "requires_grad", "long", "int", "lift_fresh", "native_dropout", "get_data", "to_copy", "pos",
@@ -88,6 +95,8 @@ def apply(reader: Reader, args: list[Any], keywords: Any) -> Any:
         return reader.constants()  # made of the whole numbers of the input
     if name not in RULES:
         todo = "add one (docs/extending.md), or give the equations of this model with --network"
+        if name in COMPARISONS:
+            todo = "return a loss made of it (a load of experts) beside the output, (logits, aux): it is left out"
         return _linear(reader, reader.fail(f"no rule for this call; {todo}"))
     try:
         return RULES[name](reader, *args, **keywords)
@@ -118,7 +127,7 @@ def _entrywise(reader: Reader, name: str, x: View, *rest: Any, **words: Any) -> 
         return made
 
     if known := classified(exact, name):
-        return reader.function(known, x, exact)
+        return _standing(reader.function(known, x, exact), name, known, _values(known, exact))
     if name == "relu6":
         made = reader.function("relu", x, exact)
         made.node.note = "relu6 is read as relu: its argument stays below 6"
@@ -126,14 +135,28 @@ def _entrywise(reader: Reader, name: str, x: View, *rest: Any, **words: Any) -> 
     middle = float(exact(torch.zeros((), dtype=torch.float64)))
     if known := classified(lambda v: exact(v) - middle):
         made = reader.function(known, x, lambda v: exact(v) - middle)
+        made = _standing(made, name, known, _values(known, exact, middle))
     elif generic(exact):
         linear = reader.function("silu", x, lambda v: exact(v) - middle - torch.tanh(v))
-        made = reader.add([linear, reader.function("tanh", x, torch.tanh)])
+        made = reader.add([_standing(linear, name, "silu and tanh", False), reader.function("tanh", x, torch.tanh)])
     elif name in FUNCTIONS:
         raise reader.fail(f"its values are not of the class that functions.toml gives {name}")
     else:
         return reader.function(name, x, exact)
     return made if middle == 0 else reader.shifted(made, reader.numbers([middle] * reader.builds))
+
+
+def _values(known: str, exact: Callable[[Tensor], Tensor], middle: float = 0.0) -> bool:
+    """Are the values those of the function that is read, up to a constant that is added?"""
+    at = torch.linspace(-3, 3, 61, dtype=torch.float64)
+    return bool(torch.allclose(exact(at) - middle, entrywise(FUNCTIONS[known])(at), atol=ALIKE))
+
+
+def _standing(made: View, name: str, known: str, alike: bool) -> View:
+    """A function that is read as another, with a note where their values differ."""
+    if not alike:
+        made.node.note = f"{name} is read as {known}{STANDS}"
+    return made
 
 
 def _whole(x: View) -> bool:
