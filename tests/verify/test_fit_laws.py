@@ -9,7 +9,6 @@ pytest.importorskip("scipy")
 
 from scaling_algebra import cli
 from scaling_algebra.errors import UsageError
-from scaling_algebra.errors import UsageError
 from scaling_algebra.laws.law import law, read_law
 from scaling_algebra.verify.judging.laws import FittedSum, fit_rates
 
@@ -55,36 +54,6 @@ def rates(power=-0.5, noise=0.0, shift=0.0, seed=1):
         "lr": 0.1 * 2.0**step * size**power,
         "loss": 2 + 0.1 * (step - 0.3) ** 2 + noise * rng.standard_normal(len(size)),
     }
-
-
-def bent(power=-0.75, noise=0.003, seed=0, steep=1.5, seeds=2):
-    """Losses on one grid of rates in factors of two, which rise faster above the best rate than below; its log2 is
-    0.56 more than ``place`` where steep = 1.5."""
-    rng = np.random.default_rng(seed)
-    place, table = -8 + rng.uniform(0, 1), {"size": [], "lr": [], "loss": []}
-    for size in (256.0, 512.0, 1024.0, 2048.0):
-        for log2 in np.repeat(np.arange(-16.0, -2.0), seeds):
-            x = log2 - place - power * np.log2(size / 256)
-            loss = 3 + 0.1 * 2 ** (-0.7 * x) + 0.02 * 2 ** (steep * x) + noise * rng.standard_normal()
-            for name, value in zip(table, (size, 2**log2, loss), strict=True):
-                table[name] += [value] * bool(x < 2.5)
-    return {name: np.array(values) for name, values in table.items()}
-
-
-@pytest.mark.parametrize(("claim", "refuted"), [("-3/4", False), ("-1/2", True), ("-1", True)])
-def test_where_the_optimum_falls_between_rates_refutes_no_true_power(tmp_path, claim, refuted):
-    codes = [
-        exit_code("law", "--fit-rate", written(tmp_path / "x.csv", bent(seed=seed)), "--claim", f"power={claim}")
-        for seed in range(4)
-    ]
-    assert all((code == 1) is refuted for code in codes), codes
-
-
-def test_one_run_of_three_rates_shows_no_noise():
-    table = rates()
-    near = np.isin(np.round(np.log2(table["lr"] / 0.1 * table["size"] ** 0.5)), (-1, 0, 1))
-    with pytest.raises(UsageError, match="one run of three rates shows no noise"):
-        fit_rates({name: values[near] for name, values in table.items()})
 
 
 def bent(power=-0.75, noise=0.003, seed=0, steep=1.5, seeds=2):
