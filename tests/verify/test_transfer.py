@@ -374,6 +374,8 @@ def test_a_blind_experiment_does_not_pass(mlp):
 def test_rows_are_runs_and_verdicts_those_of_the_losses(mlp):
     found = swept(mlp, "mup", "sp")
     record = study(found).record
+    closing = study(found).closing  # is printed beside a file of rows
+    assert "log2 lr" in closing and "drift" in closing and closing.endswith(f"\n\n{found.verdict}")
     made = rows(record)
     assert len(made) == 2 * 3 * 3 * 4
     kept, by_rate = record["parameterizations"]["mup"]["widths"][1], {}
