@@ -70,6 +70,7 @@ def test_the_interval_of_a_best_rate_holds_it_with_few_seeds(seeds):
     """95 % in 60 curves, give or take; percentiles over two seeds hold half of them."""
     found = [curve(k, noise=0.3, seeds=seeds).optimum for k in range(1, 61)]
     assert sum(one.low <= -5.5 <= one.high for one in found) >= 52
+    assert all(GRID[0] <= one.low and one.high <= GRID[-1] for one in found)
 
 
 STILL = [curve(w, noise=0.1) for w in WIDTHS[1:]]

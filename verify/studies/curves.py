@@ -117,8 +117,9 @@ class LossCurve:
 
     @cached_property
     def optimum(self) -> Estimate:
-        """log2 of the best rate."""
-        return optimum([self], np.ones(1))
+        """log2 of the best rate; its interval ends where the grid does."""
+        found = optimum([self], np.ones(1))
+        return found._replace(low=max(found.low, self.log2_lr[0]), high=min(found.high, self.log2_lr[-1]))
 
     @property
     def edge(self) -> int:
