@@ -8,6 +8,7 @@ import pytest
 pytest.importorskip("scipy")
 
 from scaling_algebra import cli
+from scaling_algebra.errors import UsageError
 from scaling_algebra.laws.law import law, read_law
 from scaling_algebra.verify.judging.laws import FittedSum, fit_rates
 
@@ -55,6 +56,36 @@ def rates(power=-0.5, noise=0.0, shift=0.0, seed=1):
     }
 
 
+def bent(power=-0.75, noise=0.003, seed=0, steep=1.5, seeds=2):
+    """Losses on one grid of rates in factors of two, which rise faster above the best rate than below; its log2 is
+    0.56 more than ``place`` where steep = 1.5."""
+    rng = np.random.default_rng(seed)
+    place, table = -8 + rng.uniform(0, 1), {"size": [], "lr": [], "loss": []}
+    for size in (256.0, 512.0, 1024.0, 2048.0):
+        for log2 in np.repeat(np.arange(-16.0, -2.0), seeds):
+            x = log2 - place - power * np.log2(size / 256)
+            loss = 3 + 0.1 * 2 ** (-0.7 * x) + 0.02 * 2 ** (steep * x) + noise * rng.standard_normal()
+            for name, value in zip(table, (size, 2**log2, loss), strict=True):
+                table[name] += [value] * bool(x < 2.5)
+    return {name: np.array(values) for name, values in table.items()}
+
+
+@pytest.mark.parametrize(("claim", "refuted"), [("-3/4", False), ("-1/2", True), ("-1", True)])
+def test_where_the_optimum_falls_between_rates_refutes_no_true_power(tmp_path, claim, refuted):
+    codes = [
+        exit_code("law", "--fit-rate", written(tmp_path / "x.csv", bent(seed=seed)), "--claim", f"power={claim}")
+        for seed in range(4)
+    ]
+    assert all((code == 1) is refuted for code in codes), codes
+
+
+def test_one_run_of_three_rates_shows_no_noise():
+    table = rates()
+    near = np.isin(np.round(np.log2(table["lr"] / 0.1 * table["size"] ** 0.5)), (-1, 0, 1))
+    with pytest.raises(UsageError, match="one run of three rates shows no noise"):
+        fit_rates({name: values[near] for name, values in table.items()})
+
+
 def test_without_noise_the_law_itself_is_found():
     fitted = chinchilla().fit(runs(0, noise=0.0), resamples=3)
     for name, value in {"alpha": 0.34, "beta": 0.28, "E": 1.7, "N in F": OPTIMUM}.items():
@@ -80,6 +111,14 @@ def test_fitted_numbers_are_a_table(tmp_path, capsys):
     first, *rest = capsys.readouterr().out.splitlines()
     numbers = {name: float(value) for name, value, *_ in (line.split(",") for line in rest)}
     assert first == "name,value,low,high" and numbers["alpha"] == pytest.approx(0.5, abs=1e-4)
+    judged = ("--format", "csv", "--claim", "alpha=1/2", "--claim", "E=3")
+    assert exit_code("law", "a*N**-alpha", "--fit", str(path), *judged) == 1
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert first == "name,value,low,high,claimed,verdict" and [line.rpartition(",")[2] for line in rest if line] == [
+        "AGREES",
+        "REFUTED",
+        "",
+    ]
 
 
 def test_the_power_of_the_best_rate(tmp_path, capsys):
@@ -96,7 +135,10 @@ def test_the_power_of_the_best_rate(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("N,loss\n1,2\n", "has no column 'D'"),
+        ("N,loss\n1,2\n", "has no column 'D'; it has N, loss"),
+        ("params,tokens\n1,2\n", "has no column 'D', 'N', 'loss'; it has params, tokens; give"),
+        ("N;D;loss\n1;2;3\n", "its columns are separated by semicolons (N;D;loss), give commas"),
+        ("N, D, loss\n1, 2, nan\n1, 2,\n", "every run diverged"),
         ("N,D,loss\n1,2,x\n", "line 2: loss is 'x'; give a positive number"),
         ("N,D,loss\n1,-2,3\n", "line 2: D is '-2'"),
         ("N,D,loss\n", "has no rows"),
@@ -138,6 +180,40 @@ def test_runs_that_are_left_out_are_counted(tmp_path, capsys):
     """Seven rates at each of four sizes, of which the best and two on each side are used."""
     assert exit_code("law", "--fit-rate", written(tmp_path / "rates.csv", rates(noise=1e-3))) == 0
     assert "20 runs; residuals" in (said := capsys.readouterr().out) and "8 left out, more than 2 rates from" in said
+
+
+def test_diverged_runs_are_left_out_and_counted(tmp_path, capsys):
+    table = rates(noise=1e-3)
+    table["loss"][[6, 13]] = np.inf, np.nan
+    assert exit_code("law", "--fit-rate", written(tmp_path / "x.csv", table)) == 0
+    assert "20 runs; residuals" in (said := capsys.readouterr().out) and "; 2 that diverged left out" in said
+    table["loss"][:7] = np.nan
+    assert exit_code("law", "--fit-rate", written(tmp_path / "x.csv", table)) == 2
+    assert "size 64: every run diverged" in capsys.readouterr().err
+
+
+def test_columns_of_other_names(tmp_path, capsys):
+    table = rates(noise=1e-3)
+    other = dict(zip(("d_model", "peak_lr", "val"), table.values(), strict=True))
+    path = written(tmp_path / "x.csv", other)
+    assert exit_code("law", "--fit-rate", path, "--columns", "size=d_model,lr=peak_lr,loss=val") == 0
+    assert exit_code("law", "--fit-rate", path, "--columns", "size=width") == 2
+    assert "--columns: " in (said := capsys.readouterr().err) and "has no column 'width'; it has d_model" in said
+
+
+@pytest.mark.parametrize(("column", "said"), [("experts", ""), ("expt", "has no column 'experts'; it has")])
+def test_what_is_fixed_in_a_law_is_a_column_or_missing(tmp_path, capsys, monkeypatch, column, said):
+    monkeypatch.setattr("scaling_algebra.verify.judging.laws.RESAMPLES", 3)
+    monkeypatch.setattr("scaling_algebra.verify.judging.laws.STARTS", (0.2,))
+    (tmp_path / "law.toml").write_text(
+        'sum = "A*N**-a*experts**-g + B*D**-b"\nminimise = ["N", "D"]\ngrows = ["C"]\n'
+        'fixed = ["experts", "A", "B"]\nconstraints = ["C = 6*N*D"]\n'
+    )
+    x, experts = runs(0, count=40), 2.0 ** np.arange(40.0) % 63
+    x["loss"] = 1.7 + 400 * x["N"] ** -0.34 * experts**-0.1 + 410 * x["D"] ** -0.28
+    path = written(tmp_path / "x.csv", {**x, column: experts})
+    assert exit_code("law", str(tmp_path / "law.toml"), "--fit", path) == (2 if said else 0)
+    assert said in capsys.readouterr().err
 
 
 def test_a_law_with_a_typo_is_no_sum(tmp_path, capsys):

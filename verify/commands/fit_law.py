@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -17,7 +19,8 @@ from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.documents.blocks import Grid, Heading, Lines, literal
 from scaling_algebra.errors import UsageError, shown
 from scaling_algebra.laws.expressions import expression
-from scaling_algebra.laws.law import Law, answer, read_law
+from scaling_algebra.laws.law import answer, read_law
+from scaling_algebra.laws.monomials import Posynomial
 from scaling_algebra.limits import rational
 from scaling_algebra.verify.judging.laws import HUBER, LEVEL, LOSS, Columns, Fitted, FittedSum
 from scaling_algebra.verify.judging.regions import Verdict
@@ -57,57 +60,121 @@ class FittedAnswer(Rendered):
         spread = f"{len(f.residuals)} runs; residuals {np.sqrt(np.mean(f.residuals**2)):.2g} on average; {self.how}"
         head = ("number", "fitted", f"{LEVEL:.0%} interval", "claimed", "verdict")
         blocks = (Heading(literal(self.title), 2), Grid.of(head, rows), Lines.of(literal(spread)))
-        numbers = {name: {"value": x, "low": f.low[name], "high": f.high[name]} for name, x in f.value.items()}
+        numbers = {q: {"value": x, "low": f.low[q], "high": f.high[q], **self._judged(q)} for q, x in f.value.items()}
         return Document(blocks, {"fitted": numbers, "verdicts": {k: str(v) for k, v in self.verdicts.items()}})
+
+    def _judged(self, name: str) -> dict[str, float | str | None]:
+        """The claim and verdict of a row; no columns where nothing is claimed."""
+        return {"claimed": self.claims.get(name), "verdict": self.verdicts.get(name)} if self.claims else {}
 
 
 NAME = re.compile(r"[A-Za-z][\w-]*")
 """A law's name; a sum has a sign or a power."""
 
 
-def table(path: Path, wanted: tuple[str, ...], by: str = "") -> dict[str, Columns]:
-    """The columns of a CSV file that are wanted, positive numbers all: by what the column ``by`` says, if there is one.
+@dataclass(frozen=True)
+class Table:
+    """A CSV file.
 
-    Raises:
-        UsageError: a file, column or entry that cannot be used.
+    Attributes:
+        path: of it. columns: names, as ``--columns`` renames them. rows: texts by name, with their line.
     """
-    instead = f"give a CSV file with columns {', '.join(wanted)}"
-    reader = csv.DictReader(io.StringIO(files.read_text(path, instead, MOST), newline=""))
-    try:
-        rows = list(reader)
-    except csv.Error as error:
-        raise UsageError(f"{path} is no CSV ({error}); {instead}") from None
-    if gone := [name for name in wanted if name not in (reader.fieldnames or ())]:
-        raise UsageError(f"{path} has no column {gone[0]!r}; {instead}")
-    found: dict[str, dict[str, list[float]]] = {}
-    for k, row in enumerate(rows, 2):
-        group = found.setdefault(row.get(by) or "", {name: [] for name in wanted})
-        for name in wanted:
-            try:
-                number = float(row[name])
-            except (TypeError, ValueError):
-                number = np.nan
-            if not 0 < number < np.inf:
-                raise UsageError(f"{path}, line {k}: {name} is {shown(row[name])}; give a positive number")
-            group[name].append(number)
-    if not rows:
-        raise UsageError(f"{path} has no rows; {instead}")
-    return {key: {name: np.array(values) for name, values in group.items()} for key, group in found.items()}
+
+    path: Path
+    columns: tuple[str, ...]
+    rows: Sequence[tuple[int, Mapping[str, str]]]
+
+    @classmethod
+    def read(cls, path: Path, names: Mapping[str, str]) -> Table:
+        """A file; names: columns of the file by what they are called instead."""
+        instead = "give a CSV file with a line of names"
+        reader = csv.reader(io.StringIO(files.read_text(path, instead, MOST), newline=""), skipinitialspace=True)
+        try:
+            lines = [(reader.line_num, [x.strip() for x in row]) for row in reader if any(map(str.strip, row))]
+        except csv.Error as error:
+            raise UsageError(f"{path} is no CSV ({error}); {instead}") from None
+        header = lines[0][1] if lines else []
+        if gone := [old for old in names.values() if old not in header]:
+            raise UsageError(f"--columns: {_without(path, gone, header)}")
+        new = {old: name for name, old in names.items()}
+        columns = [new.get(old, "" if old in names else old) for old in header]
+        rows = [(k, dict(zip(columns, row + [""] * len(columns), strict=False))) for k, row in lines[1:]]
+        return cls(path, tuple(columns), rows)
+
+    def numbers(self, wanted: Sequence[str], by: str = "") -> dict[str, Columns]:
+        """Positive numbers of columns: by what the column ``by`` says, if there is one. A loss that diverged (nan, inf
+        or blank) is nan.
+
+        Raises:
+            UsageError: columns or entries that cannot be used.
+        """
+        instead = f"give a CSV file with columns {', '.join(wanted)}, or name them: --columns {wanted[0]}=..."
+        if gone := [name for name in wanted if name not in self.columns]:
+            raise UsageError(f"{_without(self.path, gone, self.columns)}; {instead}")
+        found: dict[str, dict[str, list[float]]] = {}
+        for k, row in self.rows:
+            group = found.setdefault(row.get(by, ""), {name: [] for name in wanted})
+            for name in wanted:
+                try:
+                    number = float(row[name] or ("nan" if name == LOSS else ""))
+                except ValueError:
+                    number = -1.0
+                if name == LOSS and not np.isfinite(number) and number != -np.inf:
+                    number = np.nan
+                elif not 0 < number < np.inf:
+                    raise UsageError(f"{self.path}, line {k}: {name} is {shown(row[name])}; give a positive number")
+                group[name].append(number)
+        if not self.rows:
+            raise UsageError(f"{self.path} has no rows; {instead}")
+        return {key: {name: np.array(values) for name, values in group.items()} for key, group in found.items()}
 
 
-def model(what: str, columns: list[str]) -> tuple[Law | None, FittedSum]:
-    """The sum of a law, or a sum that is written out, over the columns of a table, and its optimum if it has one."""
+def _without(path: Path, gone: Sequence[str], columns: Sequence[str]) -> str:
+    """The columns that a file lacks, and those that it has."""
+    there = f"it has {', '.join(columns)}" if columns else "it is empty"
+    if len(columns) == 1 and ";" in columns[0]:
+        there = f"its columns are separated by semicolons ({columns[0]}), give commas"
+    return f"{path} has no column {', '.join(map(repr, gone))}; {there}"
+
+
+def renamed(text: str | None) -> dict[str, str]:
+    """The value of ``--columns``: columns of the file by name."""
+    return pairs("--columns", text.split(",") if text else (), "N=params,loss=final_loss")
+
+
+def diverged(groups: Iterable[Columns]) -> str:
+    """How many runs ended in no number, as the end of a line; empty where none did."""
+    count = sum(int(np.isnan(x[LOSS]).sum()) for x in groups)
+    return f"; {count} that diverged left out" if count else ""
+
+
+def model(what: str, columns: Sequence[str]) -> FittedSum:
+    """The sum of a law, or a sum that is written out, over the columns of a table, and its optimum if it has one.
+
+    A name that is a column is data, even where the law fixes it. So is one whose power is fitted, in a term that has
+    another constant: beside that one it would change nothing.
+    """
     found = read_law(what) if NAME.fullmatch(what) or what.endswith(".toml") else None
     if found is None:
         written = expression(what)
-        return None, FittedSum(written, tuple(sorted(written.quantities & set(columns))), {})
+        return FittedSum(written, _data(written, columns), {})
     axes = [(name, axis) for name, axis in found.axes.items() if axis.minimise] or list(found.axes.items())
     if not axes:
         raise UsageError(f"{what} has no sum; give a law with one, or a sum such as 'a*N**-alpha + b*D**-beta'")
     name, axis = axes[0]
     cells = answer(found, name).axes[name].cells
     derived = {f"{q} in {g}": m[g] for g in axis.grows for q, m in cells[0].optimum.items()} if len(cells) == 1 else {}
-    return found, FittedSum(axis.sum, tuple(sorted(axis.sum.quantities - set(axis.fixed))), derived)
+    return FittedSum(axis.sum, _data(axis.sum, [*columns, *axis.sum.quantities - set(axis.fixed)]), derived)
+
+
+def _data(of: Posynomial, known: Sequence[str]) -> tuple[str, ...]:
+    """The names of a sum that are data: those that are known to be, and what only data can be."""
+    found = of.quantities & set(known)
+    for term in of.terms:
+        constants = {q: e for q, e in term.powers if q not in found}
+        if len(constants) > 1:
+            found |= {q for q, e in constants.items() if e.free_symbols}
+    return tuple(sorted(found))
 
 
 def claimed(texts: tuple[str, ...]) -> dict[str, float]:
@@ -149,6 +216,9 @@ def plotted(fitted: Fitted, losses: np.ndarray, path: Path | None) -> None:
     files.write(path, svg(figure))
 
 
+COLUMNS = click.option(
+    "--columns", metavar="NAME=COLUMN,...", help="Columns that have other names, such as N=params,loss=final_loss."
+)
 CLAIM = click.option("--claim", "claims", multiple=True, metavar="NAME=VALUE", help="A number to judge (repeatable).")
 APART = click.option(
     "--apart",
@@ -169,11 +239,14 @@ APART = click.option(
 )
 @click.argument("what", metavar="SUM|NAME|FILE.toml")
 @click.argument("runs", type=click.Path(path_type=Path), metavar="RUNS.csv")
+@COLUMNS
 @CLAIM
 @APART
 @click.option("--residuals", type=click.Path(path_type=Path), metavar="FILE.svg", help="Also a picture of residuals.")
 @printed()
-def command(what: str, runs: Path, claims: tuple[str, ...], apart: str, residuals: Path | None) -> tuple[Answer, int]:
+def command(
+    what: str, runs: Path, columns: str | None, claims: tuple[str, ...], apart: str, residuals: Path | None
+) -> tuple[Answer, int]:
     """Fit a law to a table of runs: its parameters, and the powers of its optimum, with 90 % intervals.
 
     RUNS.csv has a column for every quantity of the sum, and loss; a column C = 6 N D may stand for D. To the sum a
@@ -181,14 +254,17 @@ def command(what: str, runs: Path, claims: tuple[str, ...], apart: str, residual
     claim is refuted; 3 one is inconclusive.
     """
     numbers, far = claimed(claims), distance(apart)
-    header = files.read_text(runs, "give a CSV file", MOST).partition("\n")[0].strip().split(",")
-    _, of = model(what, header)
-    compute = "D" in of.names and "D" not in header and "C" in header
-    x = dict(table(runs, tuple("C" if name == "D" and compute else name for name in (*of.names, LOSS)))[""])
+    data = Table.read(runs, renamed(columns))
+    of = model(what, data.columns)
+    compute = "D" in of.names and "D" not in data.columns and "C" in data.columns
+    every = dict(data.numbers(tuple("C" if name == "D" and compute else name for name in (*of.names, LOSS)))[""])
     if compute:
-        x["D"] = x["C"] / (6 * x["N"])
+        every["D"] = every["C"] / (6 * every["N"])
+    x = {name: values[np.isfinite(every[LOSS])] for name, values in every.items()}
+    if not len(x[LOSS]):
+        raise UsageError(f"{runs}: every run diverged; give runs whose loss is a number")
     fitted = of.fit(x)
     plotted(fitted, x[LOSS], residuals)
-    how = f"Huber threshold {HUBER:g} in the log of the loss"
+    how = f"Huber threshold {HUBER:g} in the log of the loss{diverged([every])}"
     a = FittedAnswer(f"E + {of.sum}", fitted, numbers, far, how)
     return a.document(), a.code

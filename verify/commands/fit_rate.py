@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
+import numpy as np
 
 from scaling_algebra.commands.options import Answer, examples, printed
-from scaling_algebra.verify.judging.laws import BESIDE, fit_rates, together
+from scaling_algebra.verify.judging.laws import fit_rates, together
+from scaling_algebra.verify.judging.optima import BESIDE
 
-from .fit_law import APART, CLAIM, FittedAnswer, claimed, distance, table
+from .fit_law import APART, CLAIM, COLUMNS, FittedAnswer, Table, claimed, distance, diverged, renamed
 
 
 @click.command(
@@ -20,22 +22,25 @@ from .fit_law import APART, CLAIM, FittedAnswer, claimed, distance, table
     ),
 )
 @click.argument("runs", type=click.Path(path_type=Path), metavar="RUNS.csv")
+@COLUMNS
 @CLAIM
 @APART
 @printed()
-def command(runs: Path, claims: tuple[str, ...], apart: str) -> tuple[Answer, int]:
-    """Fit the best rate of every size by a parabola in log lr, and its power in the size, with 90 % intervals.
+def command(runs: Path, columns: str | None, claims: tuple[str, ...], apart: str) -> tuple[Answer, int]:
+    """Fit the best rate of every size, and its power in the size, with 90 % intervals.
 
     RUNS.csv has columns size, lr, loss, as study transfer -o RUNS.csv writes them; runs of several names (column name)
-    are fitted one by one. The best rate of every size lies between others; of these, two on each side are used. The
-    power is held against 0 where lr is the base rate of a plan; where one lr is that of every tensor, against the
-    lowest power in the column lr of derive. Exit codes: 0 fitted, no claim refuted; 1 a claim is refuted; 3 one is
-    inconclusive.
+    are fitted one by one. The best rate of every size lies between others: the parabola in log lr through it and its
+    neighbours is fitted, and compared with the cubic through two on each side. Runs whose loss is nan, inf or blank
+    are left out. The power is held against 0 where lr is the base rate of a plan; where one lr is that of every tensor,
+    against the lowest power in the column lr of derive. Exit codes: 0 fitted, no claim refuted; 1 a claim is refuted; 3
+    one is inconclusive.
     """
     numbers, far = claimed(claims), distance(apart)
-    groups = table(runs, ("size", "lr", "loss"), "name")
+    groups = Table.read(runs, renamed(columns)).numbers(("size", "lr", "loss"), "name")
     fitted = together({name: fit_rates(x, where=name) for name, x in groups.items()})
-    left = sum(len(x["loss"]) for x in groups.values()) - len(fitted.residuals)
+    left = sum(int(np.isfinite(x["loss"]).sum()) for x in groups.values()) - len(fitted.residuals)
     how = f"{left} left out, more than {BESIDE} rates from the best one of their size" if left else "none left out"
+    how += diverged(groups.values())
     a = FittedAnswer("best rate", fitted, numbers, far, how)
     return a.document(), a.code

@@ -14,20 +14,18 @@ from typing import Any
 
 import numpy as np
 import sympy
-from scipy import stats
 from scipy.optimize import least_squares
 from scipy.special import logsumexp
 
 from scaling_algebra.errors import UsageError
 from scaling_algebra.laws.monomials import Expr, Posynomial, parameter
 
+from .optima import BESIDE, best_rates, form
 from .regions import Acceptance, Verdict
 from .resampling import Array
 
 HUBER, LEVEL, RESAMPLES, STARTS = 1e-3, 0.9, 200, (0.2, 0.5, 1.0)
 """Width of the Huber loss in logs; level of the intervals; fits to runs drawn again; powers that fits start from."""
-BESIDE = 2
-"""Rates on each side of the best one that its parabola is fitted to."""
 LOSS, FLOOR, MOST, CERTAIN, ALONG = "loss", "E", 60.0, 1e-9, 0.999
 """The column of losses, the constant under every sum, the largest log of a constant, a slope that is rounding, and the
 correlation of logs from which two columns grow together."""
@@ -181,38 +179,36 @@ def together(fits: Mapping[str, Fitted]) -> Fitted:
     return Fitted(every("value"), every("low"), every("high"), np.concatenate([f.residuals for f in fits.values()]))
 
 
-def fit_rates(x: Columns, resamples: int = 0, seed: int = 0, where: str = "") -> Fitted:
+def fit_rates(x: Columns, resamples: int = 0, where: str = "") -> Fitted:
     """The best rate of every size, ``lr at SIZE``, and its power in the size; columns size, lr, loss.
+
+    Runs whose loss is no finite number diverged, and are left out.
 
     Args:
         where: whose runs they are, for messages.
 
     Raises:
-        UsageError: a size whose best rate is the smallest or largest tried, or fewer than three sizes.
+        UsageError: a size whose best rate is the smallest or largest tried, or whose runs all diverged; fewer than
+            three sizes.
     """
     sizes = np.unique(x["size"])
     if len(sizes) < 3:
         raise UsageError(f"{len(sizes)} sizes show no power; give runs at three or more")
-    rng, curves = np.random.default_rng(seed), [_parabola(x, float(n), where) for n in sizes]
-    errors = [y - fitted for _, y, fitted, _ in curves]
-    pool = np.concatenate([e / (1 - leverage) ** 0.5 for e, (*_, leverage) in zip(errors, curves, strict=True)])
-    few = max(1, len(pool) - 3 * len(sizes))  # the pool's spread is itself estimated: Student's quantile over Gauss's
-    pool = (pool - pool.mean()) * stats.t.ppf((1 + LEVEL) / 2, few) / stats.norm.ppf((1 + LEVEL) / 2)
-    count, best = resamples or RESAMPLES, []
-    for u, y, fitted, _ in curves:  # first the parabola itself, then with errors drawn again, from those of all sizes
-        drawn = np.vstack([y, fitted + rng.choice(pool, (count, len(u)))])
-        a, b, _c = np.polyfit(u, drawn.T, 2)
-        lowest = np.where(a > 0, -b / (2 * np.where(a > 0, a, 1.0)), rng.choice(u, len(a)))
-        best.append(np.clip(lowest, u.min(), u.max()))
-    power = np.polyfit(np.log(sizes), np.array(best), 1)[0]
+    tried = [_beside_the_best(x, float(n), where) for n in sizes]
+    at, noise, left, wide = best_rates([_by_rate(u, y) for u, y in tried], LEVEL, resamples or RESAMPLES)
+    best = np.hstack([at[:, None], at[:, None] + wide * noise + left])
+    power = np.polyfit(np.log(sizes), best, 1)[0]
     names = ["power", *(f"lr at {n:g}" for n in sizes)]
     value, *again = (dict(zip(names, map(float, row), strict=True)) for row in zip(power, *np.exp(best), strict=True))
-    return _with_intervals(value, again, np.concatenate(errors))
+    return _with_intervals(value, again, np.concatenate([y - form(u, y)(u) for u, y in tried]))
 
 
-def _parabola(x: Columns, n: float, where: str) -> tuple[Array, Array, Array, Array]:
-    """Logs of the rates beside the best one of a size, losses, the fitted parabola, and each loss's share of it."""
-    mine, size = x["size"] == n, f"{where} size {n:g}".lstrip()
+def _beside_the_best(x: Columns, n: float, where: str) -> tuple[Array, Array]:
+    """Logs of the rates beside the best one of a size, and their losses."""
+    size, ended = f"{where} size {n:g}".lstrip(), np.isfinite(x[LOSS])
+    mine = (x["size"] == n) & ended
+    if not mine.any():
+        raise UsageError(f"{size}: every run diverged; give smaller rates")
     u, y = np.log(x["lr"][mine]), x[LOSS][mine]
     rates = np.unique(u)
     at = int(np.argmin([y[u == r].mean() for r in rates]))
@@ -220,13 +216,16 @@ def _parabola(x: Columns, n: float, where: str) -> tuple[Array, Array, Array, Ar
         end = "smallest" if at == 0 else "largest"
         raise UsageError(f"{size}: the best rate, {np.exp(rates[at]):g}, is the {end} that was tried; try more")
     near = (u >= rates[max(0, at - BESIDE)]) & (u <= rates[min(len(rates) - 1, at + BESIDE)])
-    u, y = u[near], y[near]
-    curve = np.polyfit(u, y, 2)
-    if curve[0] <= 0 or not u.min() < -curve[1] / (2 * curve[0]) < u.max():
-        raise UsageError(f"{size}: no minimum of the loss between the rates that were tried; try more")
-    powers = np.vander(u - u.mean(), 3)
-    leverage = np.clip(np.sum(powers * np.linalg.pinv(powers).T, axis=1), 0, 0.99)
-    return u, y, np.polyval(curve, u), leverage
+    return u[near], y[near]
+
+
+def _by_rate(u: Array, y: Array) -> tuple[Array, Array]:
+    """Rates in increasing order, and the losses of each in the order of the table, (R, runs)."""
+    rates, counts = np.unique(u, return_counts=True)
+    losses = np.full((len(rates), counts.max()), np.nan)
+    for row, rate in zip(losses, rates, strict=True):
+        row[: np.sum(u == rate)] = y[u == rate]
+    return rates, losses
 
 
 def _with_intervals(value: dict[str, float], again: Sequence[Mapping[str, float]], residuals: Array) -> Fitted:

@@ -1,8 +1,8 @@
 """Verdicts on sweeps of learning rates: pure functions on losses.
 
-The optimum of a curve is the vertex of the parabola through its best point and the two beside it, in log2 of the
-learning rate. Losses are compared as factors, in log2, each at its own best learning rate, seed by seed, because equal
-seeds see equal batches. Errors are bootstrapped over seeds. Two things prove nothing and make a verdict INCONCLUSIVE:
+The optimum of a curve is that of ``judging.optima``, in log2 of the learning rate. Losses are compared as factors, in
+log2, each at its own best learning rate, seed by seed, because equal seeds see equal batches; their errors are
+bootstrapped over seeds. Two things prove nothing and make a verdict INCONCLUSIVE:
 an optimum on the edge of its grid, and a comparison whose negative control (a parameterization that is defined, not
 derived) does not drift.
 """
@@ -17,8 +17,9 @@ from functools import cached_property
 import numpy as np
 
 from scaling_algebra.verify.judging.fit import MIN_SEEDS, MIN_SIZES, Array
+from scaling_algebra.verify.judging.optima import best_rates, vertex
 from scaling_algebra.verify.judging.regions import Acceptance, Named, Settled, outcome
-from scaling_algebra.verify.judging.resampling import Estimate, resampled, slope_weights
+from scaling_algebra.verify.judging.resampling import LEVEL, RESAMPLES, Estimate, resampled, slope_weights
 from scaling_algebra.verify.networks.scales import Dims
 
 UNKNOWN = Estimate(*(math.nan,) * 4)
@@ -116,34 +117,38 @@ class LossCurve:
 
     @cached_property
     def optimum(self) -> Estimate:
-        """log2 of the best rate."""
-        return resampled([self.losses], lambda means: vertex(self.log2_lr, means[0]))
+        """log2 of the best rate; its interval ends where the grid does."""
+        found = optimum([self], np.ones(1))
+        return found._replace(low=max(found.low, self.log2_lr[0]), high=min(found.high, self.log2_lr[-1]))
 
     @property
     def edge(self) -> int:
         """-1 or 1 where the smallest mean loss lies at the lower or upper end of the grid, 0 inside."""
         return {0: -1, len(self.log2_lr) - 1: 1}.get(self.best, 0)
 
-    @property
+    @cached_property
     def unknown(self) -> int:
-        """-1 or 1 where that, or an end of the interval, lies there, so that the optimum is not known."""
-        ends = (self.optimum.high >= self.log2_lr[-1], self.optimum.low <= self.log2_lr[0])
+        """-1 or 1 where that, or an end of what seeds leave open, lies there, so that the optimum is not known."""
+        _, _, low, high = optimum([self], np.ones(1), exact=False)
+        ends = (high >= self.log2_lr[-1], low <= self.log2_lr[0])
         return self.edge or {(True, False): 1, (False, True): -1}.get(ends, 0)
 
 
-def vertex(log2_lr: Sequence[float], losses: Array) -> Array:
-    """Minimum of the parabola through the best point and its neighbours, (R, ...) -> (...); R evenly spaced rates.
+def optimum(curves: Sequence[LossCurve], weights: Array, exact: bool = True) -> Estimate:
+    """The weighted sum of log2 of the best rates, with noise over seeds, and what the form of curves leaves open.
 
-    With y-, y0, y+ around the best x0: x0 + spacing (y- - y+) / (2 (y- - 2 y0 + y+)). On the edge, the best point.
+    Args:
+        exact: the interval counts the form, too, and that noise is estimated from few seeds.
     """
-    x = np.asarray(log2_lr, dtype=np.float64)
-    best = losses.argmin(axis=0)
-    inner = np.clip(best, 1, len(x) - 2)
-    below, at, above = (np.take_along_axis(losses, (inner + k)[None], axis=0)[0] for k in (-1, 0, 1))
-    bend = below - 2 * at + above
-    shift = (x[1] - x[0]) * (below - above) / (2 * np.where(bend > 0, bend, np.inf))
-    minimum: Array = x[best] + np.where(best == inner, shift, 0.0)
-    return minimum
+    rates = [(np.array(c.log2_lr), c.losses) for c in curves]
+    if min(c.seeds for c in curves) == 1:
+        return Estimate(float(weights @ [vertex(x, y.mean(axis=1)) for x, y in rates]), *(math.nan,) * 3)
+    best = best_rates(rates, LEVEL, RESAMPLES)
+    value, noise, left = (weights @ part for part in best[:3])
+    low, high = np.percentile(
+        value + (best.wide * noise + left if exact else noise), [50 * (1 - LEVEL), 50 * (1 + LEVEL)]
+    )
+    return Estimate(float(value), float(np.std(noise + left)), float(low), float(high))
 
 
 def drift(curves: Sequence[LossCurve]) -> Change:
@@ -156,16 +161,10 @@ def drift(curves: Sequence[LossCurve]) -> Change:
     used = [c.width for c in inside]
     if len(inside) < 2:
         return DRIFT.judged(UNKNOWN, used, "fewer than two widths have their optimum inside the grid")
-    weights = slope_weights(used)
-
-    def slope(means: Sequence[Array]) -> Array:
-        rates = [vertex(c.log2_lr, losses) for c, losses in zip(inside, means, strict=True)]
-        return np.asarray(np.tensordot(weights, np.stack(rates), 1))
-
     unknown = few(curves, len(inside))
     if outside := ", ".join(str(c.width) for c in curves if c.unknown):
         unknown = f"the optimum may lie on the edge of the grid at width {outside}"
-    return DRIFT.judged(resampled([c.losses for c in inside], slope), used, unknown)
+    return DRIFT.judged(optimum(inside, slope_weights(used)), used, unknown)
 
 
 def improvement(curves: Sequence[LossCurve]) -> Change:

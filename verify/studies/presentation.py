@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import isfinite
 
-from scaling_algebra.documents import document_of
+from scaling_algebra.documents import document_of, render
 from scaling_algebra.documents.blocks import Block, Document, Grid, Heading, Lines, Piece
 from scaling_algebra.documents.notation import formula, plain, typeset
 from scaling_algebra.verify.judging.fit import Verdict
@@ -90,7 +90,9 @@ def study(r: Study) -> Document:
         controls = [s for s in r.series if not s.derived]
         unknown = f"has no known drift, {blind}"
         lines += [f"control: {s.name} {outcomes.get(s.drift.verdict, unknown)}" for s in controls]
-    return Document((*blocks, Lines.of(*lines), Heading(r.verdict, 2)), r.as_json(), closing=r.verdict)
+    blocks.append(Lines.of(*lines))
+    closing = f"{render(Document(tuple(blocks), {}))}\n\n{r.verdict}"
+    return Document((*blocks, Heading(r.verdict, 2)), r.as_json(), closing=closing)
 
 
 def _optimum(c: LossCurve, at: float) -> tuple[Piece, ...]:
