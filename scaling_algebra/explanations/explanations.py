@@ -78,8 +78,14 @@ def explain(
     d = derive(asked)
     if what == "alignment":
         return alignments(d)
-    if known or what in (aggregation, f"{aggregation}.alpha", "alpha"):
-        return _setting(d, role, setting) if known else _setting(d, aggregation, "alpha")
+    multipliers = (*asked.network.free_multipliers, *asked.network.gauges)
+    if what in (aggregation, f"{aggregation}.alpha") and multipliers:
+        summed = {m for s in asked.network.aggregations for m in s.multipliers}
+        what, *more = [m for m in multipliers if m in summed] or multipliers
+        if more:
+            raise UsageError(f"explain {aggregation}: there are several; give {', '.join([what, *more])}")
+    if known or what in multipliers:
+        return _setting(d, role, setting) if known else _setting(d, aggregation, what)
     name, at, text = what.rpartition("@") if not what.endswith(">") else (what, "", "")
     try:
         step = limits.update(text) if at else 0
@@ -152,9 +158,9 @@ def _constants(d: Derivation, algebra: Algebra, scalars: Iterable[Scalar]) -> tu
 def _setting(d: Derivation, role: str, setting: str) -> SettingExplanation:
     """The condition that fixes a parameter."""
     name, because = f"{role}.{setting}", d.reasons.get((role, setting), "")
-    value: Power | None = 1 / d.scaling.alpha
-    unknown = "alpha"
-    if setting != "alpha":
+    unknown = setting
+    value: Power | None = 1 / d.scaling.multipliers.get(setting, Power())
+    if setting in SETTINGS:
         s, unknown = d.scaling.tensors[role], f"{SETTINGS[setting]}.{role}"
         value = {"init": s.init_std, "lr": s.lr, "eps": s.eps}[setting]
     if setting == "eps" and value is None:

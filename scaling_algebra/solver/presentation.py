@@ -122,7 +122,8 @@ def _multipliers(ds: Sequence[Derivation], reasons: bool = False) -> list[Block]
     summed = {m for s in first.network.aggregations for m in s.multipliers}
     network = first.network
     for name, power in first.scaling.multipliers.items() if network.free_multipliers or network.gauges else ():
-        line: list[Piece] = [f"{'aggregation multiplier' if name in summed else f'multiplier {name}'}: ", 1 / power]
+        own = f" {name}" if name not in summed or len(summed) > 1 else ""
+        line: list[Piece] = [f"{'aggregation ' if name in summed else ''}multiplier{own}: ", 1 / power]
         for other in others:
             if (another := other.scaling.multipliers[name]) != power:
                 line += [f"   ({other.configuration.parameterization.title}: ", 1 / another, ")"]
@@ -157,6 +158,9 @@ def _instead(d: Derivation) -> list[str]:
             powers = [{"init": x.init_std, "lr": x.lr, "eps": x.eps}[setting] for x in (s, free.tensors[role])]
             if all(powers) and len({x.on(d.ray) for x in powers if x}) > 1:
                 other[f"{role}.{setting}"] = f"{role}.{setting} = {powers[0]} ({powers[1]})"
+    for name, power in d.scaling.multipliers.items():
+        if (was := free.multipliers.get(name, power)).on(d.ray) != power.on(d.ray):
+            other[name] = f"{name} = {1 / power} ({1 / was})"
     kinds = [x for name, x in other.items() if name in given], [x for name, x in other.items() if name not in given]
     said = "given, and derived where nothing is given", "what follows"
     more = f" and {len(kinds[1]) - SHOWN} more" if len(kinds[1]) > SHOWN else ""

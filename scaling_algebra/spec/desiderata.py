@@ -166,8 +166,11 @@ def _of_tensor(network: Network, structure: Structure, role: str) -> list[Demand
 
 
 def _of_multiplier(network: Network, multiplier: str) -> Demand:
-    """The demand that fixes a multiplier: on what the products with it learn."""
+    """The demand that fixes a multiplier: on what the products with it learn, or what they are where nothing trains."""
     scaled = [s for s in network.statements if isinstance(s, Product) and multiplier in s.multipliers]
+    if not any(network.learns(s.out) for s in scaled):
+        still = tuple(s.out for s in scaled)
+        return Demand("mu-2", "theta", still, multiplier, f"{still[0]} = Theta(1), of signals that do not train")
     names = tuple(f"{s.out}.{part}" for s in scaled for part in _learned(network, s))
     if not any(_written(network, s) for s in scaled):
         why = f"the change of {scaled[0].out} is Theta(1)"

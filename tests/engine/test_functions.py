@@ -341,6 +341,26 @@ def test_a_mean_is_taken_off_along_an_axis_that_does_not_grow():
     assert {x: (str(d[x].init_std), str(d[x].lr)) for x in "ST"} == {"S": ("1", "N_e"), "T": ("N_e^-1", "N_e^-1")}
 
 
+def test_a_multiplier_of_what_does_not_train_keeps_that_theta_1():
+    """Adapters on values alone: it was proved that nothing exists, since frozen scores do not change."""
+    text = "h[a] = E[a,x] data[x]; q[s,b] = Q[s,b,a] h[a]; k[t,b] = K[t,b,a] h[a]; p[s,t] = scale q[s,b] k[t,b]; "
+    text += "v[t,c] = V[t,c,a] h[a]; y[s,c] = p[s,t] v[t,c]; f = U[s,c] y[s,c]"
+    axes = {"s": "S", "t": "S", "a": "N", "b": "N", "c": "N", "x": "D"}
+    d = derive(ray="N=1", optimizer="adam", network=network("own", text.replace("; ", "\n"), axes).freezing([*"EQKU"]))
+    assert str(1 / d.scaling.multipliers["scale"]) == "N^(-1/2)" and str(d["V"].lr) == "N^-1" and d.level.certified
+
+
+def test_multipliers_go_by_their_names():
+    text = "h[a] = E[a,x] data[x]; g[i] = R[i,a] h[a]; p[i] = gate(g[i]); l[i,k] = S[i,k,a] h[a]; "
+    text += "y[a] = agg p[i] T[i,a,k] l[i,k]; f = U[a] y[a]"
+    axes = {"a": "N", "i": "M", "k": "N_e", "x": "D"}
+    one = network("one", text.replace("; ", "\n"), axes)
+    found = [explain(x, "III", "sgd", "mup", network=one) for x in ("agg", "aggregation")]
+    assert [(x.name, str(x.value)) for x in found] == [("aggregation.agg", "M^-1")] * 2
+    given = derive("III", "sgd", "mup", network=one, given={"T.lr": "N^(3/2) M N_e^-1"})
+    assert "what follows: agg = " in str(given)
+
+
 def test_a_number_of_the_layer_wise_law_is_explained_by_the_quantity_that_it_makes():
     found = explain("E.lr", ray="N=1", optimizer="adam", network=from_toml(BESIDE), epsilon="negligible")
     assert found.because.startswith("layer-wise law:") and found.because.endswith(

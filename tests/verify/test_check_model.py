@@ -94,6 +94,20 @@ def test_replicas_that_are_alike_are_no_replicas():
         check_model(build, "N=16", "N=64", seeds=4)
 
 
+def test_a_bias_may_start_at_zero_whether_or_not_it_trains():
+    def build(sizes):
+        n = sizes["N"]
+        model = nn.Sequential(nn.Linear(5, n), nn.ReLU(), nn.Linear(n, n, bias=False), nn.Linear(n, 3, bias=False))
+        nn.init.normal_(model[0].requires_grad_(False).weight)
+        nn.init.zeros_(model[0].bias)
+        nn.init.normal_(model[3].weight, std=1 / n)
+        return model, torch.optim.AdamW([{"params": [*model[2:].parameters()], "lr": 0.3 / n}])
+
+    report = check_model(build, "N=16", "N=64", seeds=4)
+    (bias,) = (row for row in report.rows if row.quantity == "0.bias.init")
+    assert not refuted(report) and bias.note == "at most n^(0), and below it"
+
+
 def refuted_with(slopes, predicted=0, quantity="w.update", step=1):
     """A refuted row whose root-mean-squares go by these slopes from size to size."""
     sizes = [2.0**k for k in range(len(slopes) + 1)]

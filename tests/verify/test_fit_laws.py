@@ -10,6 +10,7 @@ pytest.importorskip("scipy")
 from scaling_algebra import cli
 from scaling_algebra.errors import UsageError
 from scaling_algebra.laws.law import law, read_law
+from scaling_algebra.verify.commands.fit_law import model
 from scaling_algebra.verify.judging.laws import FittedSum, fit_rates
 
 OPTIMUM = 0.28 / 0.62
@@ -129,7 +130,7 @@ def test_the_power_of_the_best_rate(tmp_path, capsys):
         assert exit_code("law", "--fit-rate", table, "--claim", claim, "--apart", "1/2") == code
     capsys.readouterr()
     assert exit_code("law", "--fit-rate", written(tmp_path / "edge.csv", rates(shift=4))) == 2
-    assert "size 64: the best rate, 0.025, is the smallest that was tried" in capsys.readouterr().err
+    assert "size 64: the best rate, 0.025, is the smallest that was tried and did" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -214,6 +215,21 @@ def test_what_is_fixed_in_a_law_is_a_column_or_missing(tmp_path, capsys, monkeyp
     path = written(tmp_path / "x.csv", {**x, column: experts})
     assert exit_code("law", str(tmp_path / "law.toml"), "--fit", path) == (2 if said else 0)
     assert said in capsys.readouterr().err
+
+
+def test_the_optimum_is_that_of_the_fitted_powers(tmp_path):
+    """Not that of the powers at which a file prints its law."""
+    law = "sum = 'a*N**-alpha + b*D**-gamma'\nfixed = ['a', 'b']\nminimise = ['N', 'D']\ngrows = ['C']\n"
+    (tmp_path / "law.toml").write_text(f"{law}constraints = ['C = 6*N*D']\nat = {{ alpha = 0.5, gamma = 0.1 }}\n")
+    found = model(str(tmp_path / "law.toml"), ("N", "D", "loss")).fit(runs(1), resamples=3)
+    alpha, gamma = found.value["alpha"], found.value["gamma"]
+    assert found.value["N in C"] == pytest.approx(gamma / (alpha + gamma)) and abs(alpha - 0.34) < 0.05
+
+
+def test_a_term_without_a_constant_is_told(tmp_path, capsys):
+    table = written(tmp_path / "runs.csv", {k: x for k, x in runs(1, count=8).items() if k != "D"})
+    assert exit_code("law", "N**-alpha", "--fit", table) == 0
+    assert "no constant is fitted before N^(-alpha) (a*N**-alpha has one)" in capsys.readouterr().out
 
 
 def test_a_law_with_a_typo_is_no_sum(tmp_path, capsys):

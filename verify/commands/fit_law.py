@@ -6,7 +6,7 @@ import csv
 import io
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
@@ -162,6 +162,8 @@ def model(what: str, columns: Sequence[str]) -> FittedSum:
     if not axes:
         raise UsageError(f"{what} has no sum; give a law with one, or a sum such as 'a*N**-alpha + b*D**-beta'")
     name, axis = axes[0]
+    free = {str(x) for term in axis.sum.terms for _, e in term.powers for x in e.free_symbols}
+    found = replace(found, at={key: value for key, value in found.at.items() if key not in free})  # these are fitted
     cells = answer(found, name).axes[name].cells
     derived = {f"{q} in {g}": m[g] for g in axis.grows for q, m in cells[0].optimum.items()} if len(cells) == 1 else {}
     return FittedSum(axis.sum, _data(axis.sum, [*columns, *axis.sum.quantities - set(axis.fixed)]), derived)
@@ -265,6 +267,8 @@ def command(
         raise UsageError(f"{runs}: every run diverged; give runs whose loss is a number")
     fitted = of.fit(x)
     plotted(fitted, x[LOSS], residuals)
-    how = f"Huber threshold {HUBER:g} in the log of the loss{diverged([every])}"
+    bare = [str(term) for term in of.sum.terms if {q for q, _ in term.powers} <= {*of.names}]
+    alone = f"; no constant is fitted before {', '.join(bare)} (a*N**-alpha has one)" if bare else ""
+    how = f"Huber threshold {HUBER:g} in the log of the loss{diverged([every])}{alone}"
     a = FittedAnswer(f"E + {of.sum}", fitted, numbers, far, how)
     return a.document(), a.code

@@ -214,7 +214,8 @@ def _beside_the_best(x: Columns, n: float, where: str) -> tuple[Array, Array]:
     at = int(np.argmin([y[u == r].mean() for r in rates]))
     if not 0 < at < len(rates) - 1:
         end = "smallest" if at == 0 else "largest"
-        raise UsageError(f"{size}: the best rate, {np.exp(rates[at]):g}, is the {end} that was tried; try more")
+        best = f"{size}: the best rate, {np.exp(rates[at]):g}"
+        raise UsageError(f"{best}, is the {end} that was tried and did not diverge; try more, or nearer")
     near = (u >= rates[max(0, at - BESIDE)]) & (u <= rates[min(len(rates) - 1, at + BESIDE)])
     return u[near], y[near]
 
