@@ -21,7 +21,7 @@ from scaling_algebra.solver import newton
 from scaling_algebra.solver.derivation import searched
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.powers import Power
-from scaling_algebra.verify.apply.checking import _coming, _of_choices, _settled, between, check_model, culprit
+from scaling_algebra.verify.apply.checking import between, check_model, coming, culprit, of_choices, settled
 from scaling_algebra.verify.apply.loading import load
 from scaling_algebra.verify.judging.fit import Verdict
 from scaling_algebra.verify.judging.measurement import Measurement
@@ -136,12 +136,12 @@ def refuted_with(slopes, predicted=0, quantity="w.update", step=1):
     ],
 )
 def test_constants_of_few_sizes_refute_nothing_and_a_half_power_does(slopes, verdict):
-    assert _coming(refuted_with(slopes), Fraction(1, 2)).rows[0].verdict is verdict
+    assert coming(refuted_with(slopes), Fraction(1, 2)).rows[0].verdict is verdict
 
 
 def test_a_token_that_chooses_other_experts_refutes_no_power():
     report = refuted_with((1.0, 1.0), quantity="w.propagating", step=2)
-    assert [_of_choices(report, steps).rows[-1].verdict for steps in ({2}, {1})] == [
+    assert [of_choices(report, steps).rows[-1].verdict for steps in ({2}, {1})] == [
         Verdict.INCONCLUSIVE,
         Verdict.REFUTED,
     ]
@@ -151,9 +151,9 @@ def test_a_token_that_chooses_other_experts_refutes_no_power():
         sizes=[1.0, 2.0],
         values={("w", 2): [np.arange(5.0)] * 2, ("w", 1): [np.arange(5.0)] * 2},
     )
-    assert _settled(m, {1: [[False] * 5] * 2, 2: [[True, *[False] * 4]] * 2}) == set()
+    assert settled(m, {1: [[False] * 5] * 2, 2: [[True, *[False] * 4]] * 2}) == set()
     assert [len(v) for v in m.values["w", 2]] == [4, 4] and [len(v) for v in m.values["w", 1]] == [5, 5]
-    assert _settled(m, {2: [[True] * 3 + [False] * 2] * 2}) == {2}
+    assert settled(m, {2: [[True] * 3 + [False] * 2] * 2}) == {2}
 
 
 def few(sizes):

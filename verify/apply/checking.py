@@ -166,7 +166,7 @@ def check_model(
     switched: dict[int, list[list[bool]]] = {}
     trained = _changed(numbers, rules or {})
     names = _measure(m, build, reading, inputs, trained, zero, how, lr, seeds, fold, beside, switched)
-    unsettled = _settled(m, switched)
+    unsettled = settled(m, switched)
     m.environment = {
         "optimizer": numbers.derivations[0].optimizer.name,
         "device": "cpu",
@@ -181,8 +181,8 @@ def check_model(
         moving = [name for name in names if any(x.any() for t in range(1, steps + 1) for x in m.values[name, t])]
         theta: dict[str, Sequence[Cell]] = {name: [..., *[Fraction(0)] * steps] for name in moving}
         report = judge(m, theta, direct={name for name in names if name.endswith(DIRECT)})
-        report = _of_choices(_bounded(report, lambda row: not row.quantity.endswith(UPDATE)), unsettled)
-        return _coming(report, spacing_of(m))
+        report = of_choices(_bounded(report, lambda row: not row.quantity.endswith(UPDATE)), unsettled)
+        return coming(report, spacing_of(m))
     moved = {x: power.on(ray) for x, power in (folded(numbers, reading) if fold else {}).items()}
     left = {_signal(x.quantity) for x in level.open} if (level := numbers.derivations[-1].level) else set()
     doubtful = {name for name, quantities in names.items() if left.intersection(map(_signal, quantities))}
@@ -195,7 +195,7 @@ def check_model(
     behind = {name for name, x in names.items() if after.intersection(x)}
     report = _bounded(judge(m, asked, powers=powers, direct=direct), lambda row: (row.quantity, row.step) in most)
     report = _of_few(report, behind, float(ray["M"] - ray["K"])) if after else report
-    report = _coming(_of_choices(report, unsettled), spacing_of(m))
+    report = coming(of_choices(report, unsettled), spacing_of(m))
     vectors = {f"{role}.init" for role in reading.network.tensors if all(x.dim() < 2 for x in of_role(model, role))}
     report = _bounded(report, lambda row: row.quantity in vectors)  # a bias may start smaller, or at zero
     rows = (r for r in report.rows if (r.quantity, r.step) not in most or r.verdict is not Verdict.INCONCLUSIVE)
@@ -245,7 +245,7 @@ def _of_few(report: Report, behind: Collection[str], share: float) -> Report:
     return replace(report, rows=tuple(map(row, report.rows)))
 
 
-def _settled(m: Measurement, switched: Mapping[int, Sequence[Sequence[bool]]]) -> set[int]:
+def settled(m: Measurement, switched: Mapping[int, Sequence[Sequence[bool]]]) -> set[int]:
     """Leaves out replicas in which a token has chosen other experts by then; the steps at which too few are left."""
     few = set()
     for step, by_size in switched.items():
@@ -258,7 +258,7 @@ def _settled(m: Measurement, switched: Mapping[int, Sequence[Sequence[bool]]]) -
     return few
 
 
-def _coming(report: Report, spacing: Fraction) -> Report:
+def coming(report: Report, spacing: Fraction) -> Report:
     """Rows are not refuted whose slopes between sizes come nearer to the prediction, by ``NEARER`` from one pair to the
     next, and end near it; nor those that lie nearer to it than to any other power: constants of few sizes still count.
 
@@ -281,7 +281,7 @@ def _coming(report: Report, spacing: Fraction) -> Report:
     return replace(report, rows=tuple(map(row, report.rows)))
 
 
-def _of_choices(report: Report, steps: Collection[int]) -> Report:
+def of_choices(report: Report, steps: Collection[int]) -> Report:
     """Rows at steps by which tokens have chosen other experts are not refuted, but for what a tensor's own numbers
     decide: such a jump is of no power of the sizes."""
 
