@@ -79,7 +79,10 @@ def explain(
     if what == "alignment":
         return alignments(d)
     multipliers = (*asked.network.free_multipliers, *asked.network.gauges)
-    if what in (aggregation, f"{aggregation}.alpha") and multipliers:
+    if what in (aggregation, f"{aggregation}.alpha"):
+        if not multipliers:
+            first = next(iter(asked.network.tensors))
+            raise UsageError(f"{asked.network.name} has no multiplier to explain; give a tensor's, as in {first}.lr")
         summed = {m for s in asked.network.aggregations for m in s.multipliers}
         what, *more = [m for m in multipliers if m in summed] or multipliers
         if more:

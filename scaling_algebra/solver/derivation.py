@@ -445,15 +445,11 @@ def _given_reasons(asked: Configuration, solution: Solution) -> dict[tuple[str, 
     for name, _ in asked.given.items:
         role, _, setting = name.rpartition(".")
         demand = fixing.get(unknown(name))
-        holds = (
-            ""
-            if demand is None
-            else f"{demand.name} {'undecided' if demand.label in left else 'holds'} ({demand.because})"
-        )
-        verdict = "" if demand is None else failed.get(demand, holds)
-        reasons[(role, setting) if role else ("aggregation", unknown(name))] = (
-            f"given; {verdict}" if verdict else "given"
-        )
+        said = "given"
+        if demand is not None:
+            holds = f"{demand.name} {'undecided' if demand.label in left else 'holds'} ({demand.because})"
+            said += f"; {failed.get(demand, holds)}"
+        reasons[(role, setting) if role else ("aggregation", unknown(name))] = said
     return reasons
 
 

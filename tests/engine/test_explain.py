@@ -262,5 +262,7 @@ def test_the_reason_names_what_is_coherent_and_what_is_not():
 
 def test_a_tensor_goes_by_its_symbol():
     assert str(explain("W3.lr", "I", "sgd")) == str(explain("expert_out.lr", "I", "sgd"))
+    with pytest.raises(UsageError, match=r"mlp has no multiplier to explain; give a tensor's, as in input\.lr"):
+        explain("aggregation", "I", "sgd", network="mlp")
     with pytest.raises(UsageError, match="no tensor named 'W9'"):
         explain("W9.lr", "I", "sgd")

@@ -106,6 +106,12 @@ def test_standard_readout_under_mup():
     assert signals(d.configuration, steps=1, quantities="h3").derivation.scaling == d.scaling
 
 
+def test_of_several_structures_the_one_with_the_fewest_failures_is_taken():
+    """A readout whose rate is too large fails three demands of its own in the structure of MSSP, and many elsewhere."""
+    free, d = (derive("II", "sgd", "mssp", given=given) for given in ({}, {"readout.lr": "1"}))
+    assert d.structure[0] == free.structure[0] == "chosen: h3i free before aggregation" and len(d.unmet) == 3
+
+
 def test_the_rest_is_as_derived_where_it_is_not_found_anew():
     """A rate at which a gate saturates: the search found no parameterization at all."""
     d = derive("II", "adam", "mup", given={"router.lr": "N^-1/2"})

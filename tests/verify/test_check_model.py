@@ -128,15 +128,15 @@ def refuted_with(slopes, predicted=0, quantity="w.update", step=1):
     ("slopes", "verdict"),
     [
         ((-0.5, -0.15), Verdict.INCONCLUSIVE),  # comes to 0
-        ((-0.35, -0.35), Verdict.INCONCLUSIVE),  # nearer to 0 than to -1/2
+        ((-0.35, -0.35), Verdict.REFUTED),  # nearer to 0 than to -1/2, and stays there
         ((-0.5, -0.5), Verdict.REFUTED),
         ((-1.0, -0.55), Verdict.REFUTED),
-        ((-0.15, -0.5), Verdict.INCONCLUSIVE),
+        ((-0.15, -0.5), Verdict.REFUTED),
         ((0.6, 0.9), Verdict.REFUTED),
     ],
 )
-def test_constants_of_few_sizes_refute_nothing_and_a_half_power_does(slopes, verdict):
-    assert coming(refuted_with(slopes), Fraction(1, 2)).rows[0].verdict is verdict
+def test_what_comes_to_its_prediction_is_not_refuted_and_what_stays_beside_it_is(slopes, verdict):
+    assert coming(refuted_with(slopes)).rows[0].verdict is verdict
 
 
 def test_a_token_that_chooses_other_experts_refutes_no_power():

@@ -516,6 +516,7 @@ def test_a_limit_of_another_function_is_no_limit_of_the_module(tmp_path):
 def test_a_wrong_table_of_a_function_reads_no_module(monkeypatch):
     """A function goes by the class that its values have, whatever the tables declare of its name."""
     soft = traced(of(lambda m, h: F.softplus(m.w(F.relu6(h)))))
+    assert "below 6" in soft.network.stands  # no limit is computed of it, which is of values
     assert "silu(" in soft.text and "tanh(" not in soft.text and any("below 6" in str(x) for x in soft.notes)
     with pytest.raises(Unreadable, match="cos is no function of the equations"):
         traced(of(lambda m, h: torch.cos(m.w(h))))

@@ -30,6 +30,7 @@ from scaling_algebra.recipes.sizes import Sizes, read_sizes, way
 from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.spec.networks.language import Network, Product
 from scaling_algebra.spec.networks.roles import readouts
+from scaling_algebra.spec.networks.sums import experts
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.trained import OptimizerInput
 from scaling_algebra.verify.hardware import spare_threads
@@ -37,7 +38,7 @@ from scaling_algebra.verify.judging.fit import MIN_SEEDS, MIN_SIZES, Verdict, fi
 from scaling_algebra.verify.judging.measurement import Measurement, Series, fingerprint
 from scaling_algebra.verify.judging.mixtures import Powers
 from scaling_algebra.verify.judging.report import Report, ReportRow
-from scaling_algebra.verify.judging.verdicts import judge, spacing_of
+from scaling_algebra.verify.judging.verdicts import judge
 from scaling_algebra.verify.measuring.batches import descend
 from scaling_algebra.verify.measuring.predictions import ALL, briefly
 from scaling_algebra.verify.networks.steppers import Fold, assembled, group, parts_of
@@ -150,7 +151,8 @@ def check_model(
     given: Any = {"lr": lr, "std": stds, **where}
     first = recipe(sizes[0], sizes[-1], optimizer, parameterization, eps=tiny, **given)
     eps = _gradients(model, own, inputs, reading, first, zero, steps) if tiny else None
-    still = [role for role, size in (eps or {}).items() if size == TINY]
+    routers = {role for e in experts(reading.network) for role in e.routers}
+    still = [role for role, size in (eps or {}).items() if size == TINY and role in routers]
     if still and sizes[0].get("K") == 1 < sizes[-1]["K"]:
         raise UsageError(
             f"{still[0]} has no gradient where K is 1: the gate of one expert is 1 there; give K=2 at the base"
@@ -182,12 +184,12 @@ def check_model(
         theta: dict[str, Sequence[Cell]] = {name: [..., *[Fraction(0)] * steps] for name in moving}
         report = judge(m, theta, direct={name for name in names if name.endswith(DIRECT)})
         report = of_choices(_bounded(report, lambda row: not row.quantity.endswith(UPDATE)), unsettled)
-        return coming(report, spacing_of(m))
+        return coming(report)
     moved = {x: power.on(ray) for x, power in (folded(numbers, reading) if fold else {}).items()}
     left = {_signal(x.quantity) for x in level.open} if (level := numbers.derivations[-1].level) else set()
     doubtful = {name for name, quantities in names.items() if left.intersection(map(_signal, quantities))}
     predicted, bounds, powers = _predicted(numbers.derivations[-1], zero, names, steps, moved, left)
-    direct = {x for x in names if x.endswith(DIRECT) and len({e for e in predicted[x] if isinstance(e, Fraction)}) < 2}
+    direct = {x for x in names if x.endswith(DIRECT) and _single(predicted[x])}
     asked = {x: [bounds[x] if e is ... else e for e in cells] for x, cells in predicted.items()}
     most = {(x, t) for x, cells in predicted.items() for t, e in enumerate(cells) if e is ...}
     after = _after_experts(reading.network) if sparse(reading.network, ray) else set()
@@ -195,11 +197,16 @@ def check_model(
     behind = {name for name, x in names.items() if after.intersection(x)}
     report = _bounded(judge(m, asked, powers=powers, direct=direct), lambda row: (row.quantity, row.step) in most)
     report = _of_few(report, behind, float(ray["M"] - ray["K"])) if after else report
-    report = coming(of_choices(report, unsettled), spacing_of(m))
+    report = coming(of_choices(report, unsettled))
     vectors = {f"{role}.init" for role in reading.network.tensors if all(x.dim() < 2 for x in of_role(model, role))}
     report = _bounded(report, lambda row: row.quantity in vectors)  # a bias may start smaller, or at zero
     rows = (r for r in report.rows if (r.quantity, r.step) not in most or r.verdict is not Verdict.INCONCLUSIVE)
     return replace(report, rows=tuple(sorted(rows, key=lambda r: r.quantity not in doubtful)))
+
+
+def _single(cells: Sequence[Cell]) -> bool:
+    """Is the power of every step decided, and one, where there is any?"""
+    return ... not in cells and len({e for e in cells if e is not None}) < 2
 
 
 def _bounded(report: Report, most: Callable[[ReportRow], bool]) -> Report:
@@ -258,13 +265,9 @@ def settled(m: Measurement, switched: Mapping[int, Sequence[Sequence[bool]]]) ->
     return few
 
 
-def coming(report: Report, spacing: Fraction) -> Report:
+def coming(report: Report) -> Report:
     """Rows are not refuted whose slopes between sizes come nearer to the prediction, by ``NEARER`` from one pair to the
-    next, and end near it; nor those that lie nearer to it than to any other power: constants of few sizes still count.
-
-    Args:
-        spacing: of powers on this ray.
-    """
+    next, and end near it: constants of few sizes still count."""
 
     def row(r: ReportRow) -> ReportRow:
         if r.verdict is not Verdict.REFUTED or r.predicted is None or r.fit.zero or len(report.sizes) < MIN_SIZES:
@@ -274,8 +277,6 @@ def coming(report: Report, spacing: Fraction) -> Report:
         off = [abs((b - a) / math.log2(m / n) - predicted) for (a, b), (n, m) in pairs]
         if off[-1] < NEAR and all(b < NEARER * a for a, b in pairwise(off)):
             return replace(r, verdict=Verdict.INCONCLUSIVE, note=f"bends towards n^({r.predicted}); take larger sizes")
-        if max(abs(x - predicted) for x in (r.fit.low, r.fit.high)) < (1 - OFF) * spacing:
-            return replace(r, verdict=Verdict.INCONCLUSIVE, note="no other power is as near; take larger sizes")
         return r
 
     return replace(report, rows=tuple(map(row, report.rows)))

@@ -155,7 +155,7 @@ def export(form: str, about: str, groups: Groups, multiplied: bool, dropping: Se
     decays = [group.entries[0].settings["decay"].base for group in groups if "decay" in group.entries[0].settings]
     if decays and all(x is None for x in decays):
         apart.append("weight decay is 0, since none was given: plan(..., decay=NUMBER)")
-    apart += [f"{g.name}: {STACKS}" for g in groups if g.optimizer.torch == "Muon" and g.entries[0].tensor.dim() > 2]
+    apart += [f"{g.name}: {STACKS}" for g in groups if g.optimizer.torch == "Muon" and g.entries[0].stacked]
     return "\n".join([*(f"# {x}" for x in (about, *apart)), *chosen.lines(groups)])
 
 

@@ -62,6 +62,11 @@ class Entry:
         """Does the parameter take no gradient? Then no optimizer gets it."""
         return not self.tensor.requires_grad
 
+    @property
+    def stacked(self) -> bool:
+        """Does an optimizer of matrices get a stack of them?"""
+        return self.rules[self.role].normalises == "matrix" and self.tensor.dim() > 2 and not self.frozen
+
 
 def plain_name(name: str) -> str:
     """A parameter's name without the prefixes of DDP, torch.compile and checkpointing."""

@@ -265,7 +265,7 @@ def planned(
         do = apart(rules, group, given) if parts else ""
         e = replace(e, role=role, settings=common, group=group, fill=fill, rules=rules, parts=parts, spans=spans)
         entries.append(replace(e, apart=do))
-    stacks = dict.fromkeys(e.group for e in entries if e.role and _stacked(e))
+    stacks = dict.fromkeys(e.group for e in entries if e.role and e.stacked)
     lines += [*([NEGLIGIBLE] if numbers.derivations[0].optimizer.regime == "negligible" else [])]
     lines += [fused(e) for e in {e.group: e for e in entries if e.parts}.values()]
     lines += [*([f"{', '.join(stacks)}: {STACKS}"] if stacks else [])]
@@ -292,10 +292,6 @@ def _starts_at_zero(e: Entry, small: Sequence[nn.Module]) -> bool:
     """Does a parameter that is drawn start at zero in the module?"""
     found = [x for model in small for x in of_role(model, e.role)]
     return e.fill is None and bool(found) and not any(x.any() for x in found)
-
-
-def _stacked(e: Entry) -> bool:
-    return e.rules[e.role].normalises == "matrix" and e.tensor.dim() > 2 and not e.frozen
 
 
 def _fill(models: Sequence[nn.Module], role: str) -> float | None:

@@ -30,7 +30,7 @@ from .gradients import FROZEN, TRAINING, frozen_roles, roles_of, states
 from .graph import IndexClass, Restart, TracedNode, Unreadable, View, refused, walk
 from .reading import Reader
 from .recording import Guessed, Recording, choosing, record
-from .table import STANDS, apply
+from .table import apply
 from .writing import Powers, Span, Writer
 
 DEFAULTS = {"N": 32, "N_e": 24, "M": 4, "K": 4, "L": 2}
@@ -52,6 +52,8 @@ _SPLITS = 200
 TOLERANCE = 1e-5
 """Relative difference of the outputs, in float64 (a module may compute in float32 inside)."""
 
+OTHERWISE = " read as ", " left out", " held at "
+"""What notes say of values that are not those of the module."""
 Inputs = tuple[tuple[Any, ...], dict[str, Any]]
 Build = Callable[[dict[str, int]], Any]
 
@@ -311,8 +313,8 @@ def traced(build: Build, base: Mapping[str, int] | None = None, name: str = TRAC
         raise Unreadable(f"{where}: no network says what this computes ({why})") from None
     if lost := [x for x in start if x in AXES and x != "K" and x not in network.axes.values()]:
         raise Unreadable(f"model: build takes {', '.join(lost)}, and nothing that the output depends on grows with it")
-    network = replace(network, stands=next((note for _, note in notes if STANDS in note), ""))
     notes = [*writer.notes, *notes, *((buffer, LOAD) for buffer in choosing(first))]
+    network = replace(network, stands=next((note for _, note in notes if any(x in note for x in OTHERWISE)), ""))
     reading = Traced(text, network, writer.factors, writer.gauge, notes, calls, error, start, writer.spans)
     return _with_gradients(reading, build, writer.frozen)
 

@@ -147,7 +147,7 @@ class Network:
         constants: signals that nothing computes, besides the data.
         losses: numbers beside the output that are added to the loss, each with a weight of its own.
         unread: of a module whose equations are not known, what stands in the way: tensors alone are what it says.
-        stands: of a module, which of its functions are read as others of the same powers, whose values differ.
+        stands: of a module, which of its values are read otherwise: as another function, left out, or held.
     """
 
     name: str
