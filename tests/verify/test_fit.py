@@ -273,6 +273,20 @@ def test_only_what_no_mixture_of_the_predicted_powers_gives_is_refuted(size, own
     assert judge(rows, {"h1": -3}, [Claim.parse("h1@0=0")], powers=known).claims[0].verdict is claimed
 
 
+@pytest.mark.parametrize(("power", "verdict"), [(0, Verdict.INCONCLUSIVE), (-1, Verdict.REFUTED)])
+def test_what_one_seed_makes_refutes_nothing_and_what_all_have_does(power, verdict):
+    """As swiglu in II by descent from n = 24, where a few of 256 seeds diverge."""
+    rng, sizes = np.random.default_rng(4), {24: 2.6, 48: 1.8, 96: 1.0}
+    draws = {n: float(n) ** power * np.exp(spread * rng.standard_normal(256)) for n, spread in sizes.items()}
+    rows = [
+        {"quantity": "h3", "step": 2, "n": n, "seed": k, "value": float(x)}
+        for n in sizes
+        for k, x in enumerate(draws[n])
+    ]
+    (row,) = judge(rows, {"h3": [..., ..., Fraction(0)]}).rows
+    assert row.verdict is verdict and row.fit.high < -1 and ("one seed makes" in row.note) == (power == 0)
+
+
 @pytest.mark.parametrize(("rest", "verdict"), [((), Verdict.REFUTED), (((-HALF, False),), Verdict.INCONCLUSIVE)])
 def test_a_slope_a_whole_power_from_all_that_the_engine_has_is_refuted(rest, verdict):
     """As of descent in the name of an optimizer that divides by the size of an entry: n^-1 where n^0 is predicted."""

@@ -74,9 +74,13 @@ def number(x: float) -> float | None:
     return round(x, 6) if np.isfinite(x) else None
 
 
-@np.errstate(over="ignore", invalid="ignore")
-def fit(n: Sequence[float], values: Sequence[Array], level: float = LEVEL) -> Fit:
-    """The exponent of n in ``values`` (one array of per-seed root-mean-squares for every n), with an interval."""
+@np.errstate(over="ignore", invalid="ignore", divide="ignore")
+def fit(n: Sequence[float], values: Sequence[Array], level: float = LEVEL, typical: bool = False) -> Fit:
+    """The exponent of n in ``values`` (one array of per-seed root-mean-squares for every n), with an interval.
+
+    Args:
+        typical: of the geometric mean over seeds, which no single seed makes.
+    """
     seeds = min((len(v) for v in values), default=0)
     nan = float("nan")
     if values and all(len(v) and not np.any(v) for v in values):
@@ -84,10 +88,14 @@ def fit(n: Sequence[float], values: Sequence[Array], level: float = LEVEL) -> Fi
     square = [np.asarray(v, dtype=np.float64) ** 2 for v in values]
     if len(n) < 2 or seeds == 0 or not all(np.isfinite(s).all() and s.mean() > 0 for s in square):
         return Fit(*(nan,) * 6, False, len(n), seeds)
+    if typical:
+        values = [np.broadcast_to(np.exp(np.log(s).mean() / 2), 1) for s in square]
     y, errors = map(np.array, means(values))
     upper, weights = len(n) // 2 if len(n) > MIN_SIZES else 0, slope_weights(n)
     slope, bent = float(weights @ y), float(slope_weights(n[upper:]) @ y[upper:])
-    _, se, low, high = resampled(square, lambda drawn: weights @ (0.5 * np.log2(np.stack(drawn))), level)
+    samples = [np.log2(s) for s in square] if typical else square
+    made = np.stack if typical else lambda drawn: np.log2(np.stack(drawn))
+    _, se, low, high = resampled(samples, lambda drawn: weights @ (0.5 * made(drawn)), level)
     ends = min(bent, low), max(bent, high), 2 * bent - slope, _reach(n, y, errors, bent)
     return Fit(slope, se, *ends, False, len(n), seeds, not low <= bent <= high)
 

@@ -18,7 +18,7 @@ from scaling_algebra.spec.networks.library import moving
 
 from .arguments import beyond
 from .claims import Claim
-from .fit import DRIFT, Fit, Verdict, fit, judge_exponent, means
+from .fit import DRIFT, MIN_SEEDS, Fit, Verdict, fit, judge_exponent, means
 from .gates import RunGate, below_floor, floor, gates, planted, standard_refuted
 from .logged import Logged, Predicted, exponents, logged
 from .measurement import Measurement, Prediction
@@ -26,6 +26,9 @@ from .mixtures import DEEP, SEEN, TRACE, Powers, powers_below, share
 from .report import INTERRUPTED, REQUIRED, Report, ReportRow
 
 HELD = "a norm cancels what gates held at mean and slope (assumption B2) leave alike; they move"
+ALONE = 0.25
+"""Share of a mean square over many seeds from which one seed makes it."""
+FEW = "one seed makes {:.0%} of the mean square, and the geometric mean refutes nothing; a smaller rate, more seeds"
 QUOTIENT = ".normalised"
 """The ending of the name of a quantity that is another one, seed by seed, over the size of what that reads."""
 
@@ -142,6 +145,8 @@ class _Judge:
         to which the other powers belong."""
         if part[0] >= SEEN:
             return f"n^({predicted}) is seen beside a larger next power"
+        if not measured.zero and (few := self._few(quantity, step, predicted)):
+            return few
         if not own:
             return ""
         doubt, parts = "", _parts(self.m, quantity, step)
@@ -156,6 +161,16 @@ class _Judge:
         if doubt or not self.moved or not step or measured.low <= predicted or quantity.endswith(QUOTIENT):
             return doubt
         return HELD if self.moved(quantity) is None else ""
+
+    def _few(self, quantity: str, step: int, predicted: Fraction) -> str:
+        """Does one seed make a mean square, so that its slope says nothing, and what most seeds have refute nothing?"""
+        square = [np.square(v) for v in self.m.cleaned(quantity, step)]
+        alone = max(float(x.max() / x.sum()) for x in square)
+        if alone < max(ALONE, MIN_SEEDS / min(map(len, square))):
+            return ""
+        usual = fit(self.m.sizes, self.m.cleaned(quantity, step), typical=True)
+        refuted = judge_exponent(usual, predicted, self.spacing) is Verdict.REFUTED
+        return FEW.format(alone) if math.isfinite(usual.slope) and not refuted else ""
 
     def _elsewhere(self, quantity: str, step: int) -> bool:
         """Between any two neighbouring sizes the slope lies a whole power from all that the engine has, up to drift."""
