@@ -258,7 +258,9 @@ def recipe(
     tuned = {"multiplier": None, "init_std": std, "lr": lr, "eps": eps, "decay": decay}
     alike = {role for x in networks for role in _alike(x)} if starts is None else starts
     check_names("tensor in starts", map(str, alike), rules)
+    alike = {*alike}.union(*(x.zero for x in networks))
     values = {what: _tuned(what, given, rules, alike if what == "init_std" else ()) for what, given in tuned.items()}
+    networks = [x.starting(x.zero - values["init_std"].keys()) for x in networks]
     before, after, derivations, instead, missing = _powers(going, networks, optimizer, parameterization, gauge, where)
     rules = {role: d.optimizer.of(role) for d in derivations for role in d.network.tensors}
     names = ", ".join(dict.fromkeys(rule.name for rule in rules.values()))

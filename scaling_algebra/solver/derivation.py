@@ -39,11 +39,12 @@ from .demands import Fixing, Infeasible, NotFound
 from .newton import Solution, Solver
 
 LAWS = {
-    "init": "spectral condition, std = min(1, sqrt(out / in)) / sqrt(in)",
+    "init": "spectral condition, std = min(1, sqrt(out / in)) / sqrt(in), or 1 / sqrt(in) of what does not train",
     "lr": "update times input = Theta(1) at full alignment",
     "eps": "a gradient is one over the number of outputs",
 }
 """The layer-wise law of each setting (``Solver.layer_by_layer``)."""
+STARTS = "it starts at zero, as the network says"
 UNFAVOURED = "chosen: zero, so that no entry is favoured; scores are Theta(1), any O(1) does"
 SHIFTED = "a step is the sign of a count; Theta(1), as the scores beside it are by which is selected"
 """The reasons of a buffer's init, and of its rate where the layer-wise law has it."""
@@ -345,7 +346,7 @@ def _by_shape(asked: Configuration) -> Derivation:
     powers = {x: Power.of({axis: e for axis, e in p.terms if asked.ray[axis]}) for x, p in law}
     tensors = {
         role: TensorScaling(
-            1 / powers[f"b.{role}"],
+            None if role in asked.network.zero else 1 / powers[f"b.{role}"],
             None if role in asked.network.frozen else 1 / powers[f"c.{role}"],
             1 / powers[f"d.{role}"] if asked.optimizer.of(role).epsilon else None,
         )
@@ -401,6 +402,7 @@ def _reasons(network: Network, solution: Solution) -> dict[tuple[str, str], str]
                 reasons[role, label] = (
                     "MSSP pathways: with zero init both pathways of the propagating update vanish, else they differ"
                 )
+    reasons |= {(x, "init"): STARTS for x in network.zero if solution.scaling.tensors[x].init_std is None}
     reasons |= {(role, "init"): UNFAVOURED for role in network.buffers}
     fixed = {name: solution.fixed_by[name] for name in network.free_multipliers if name in solution.fixed_by}
     reasons |= {("aggregation", name): fixing.demand.label for name, fixing in fixed.items()}

@@ -10,7 +10,7 @@ Read next: ``demands.py`` (how demands fare at a point), ``derivation.py`` (what
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -149,6 +149,9 @@ class Solver:
             Infeasible: none of the structures works; the message names what failed without any intervention.
         """
         base = given.structure(base or parameterization.base_structure(self.network))
+        if given and not given.held:  # a start at zero is a structure like any other
+            with suppress(Infeasible):
+                return self.solve(parameterization, base)
         options = interventions(self.network, base) if parameterization.structural else [base]
         rejected: list[tuple[Structure, str]] = []
         start: dict[str, Fraction] | None = None
@@ -276,8 +279,9 @@ class Solver:
         gradient is one over the number of entries that the tensor makes alone, and an aggregation that takes the mean.
         Every layer has a matrix of its own.
 
-        Law: std = min(1, sqrt(rows / columns)) / sqrt(columns) for the operator of all experts stacked; where signals
-        before a mean over experts are free, sqrt(experts) times that, so that the mean of independent ones is Theta(1).
+        Law: std = min(1, sqrt(rows / columns)) / sqrt(columns) for the operator of all experts stacked, or, where it
+        reads nothing that trains, 1 / sqrt(columns), as no change meets it; where signals before a mean over experts
+        are free, sqrt(experts) times that, so that the mean of independent ones is Theta(1).
         Source: Yang, Simon and Bernstein (2023), A spectral condition for feature learning. Only a start: the
         iteration moves every unknown to where its demand holds.
         """
@@ -289,7 +293,9 @@ class Solver:
             layer = {x for x in tensor.letters if self.network.axes[x] == "L"}
             rows = self.network.size(x for x in tensor.letters if x not in layer.union(tensor.fan_in))
             entries = rule.entries(self.network, role) / rule.shaped(self.network, role, self.ray)
-            wide = columns.on(self.ray) > rows.on(self.ray)
+            read = {x.name for s in self.network.uses(role) for x in s.factors}
+            moves = bool(self.network.unread) or any(map(self.network.learns, read))
+            wide = moves and columns.on(self.ray) > rows.on(self.ray)
             powers[f"b.{role}"] = columns**half * ((columns / rows) ** half if wide else Power())
             powers[f"c.{role}"] = columns / {"": gradient, "entry": Power(), "matrix": entries}[rule.normalises]
             powers[f"c.{role}"] /= powers[f"b.{role}"] if rule.relative else Power()

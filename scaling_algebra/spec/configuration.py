@@ -127,7 +127,9 @@ class Configuration:
         stepper = stepper if epsilon is None else stepper.with_epsilon(epsilon)
         given = Given.of(where.get("given"), network, stepper)
         network, last = given.within(network), readouts(network)
-        chosen = rule.starts(network) if readout is None else _readout(readout)
+        usual: ReadoutInit = "zero" if last and network.zero.issuperset(last) else rule.starts(network)
+        chosen = usual if readout is None else _readout(readout)
+        network = network if chosen == "zero" or readout is None else network.starting(network.zero - {*last})
         if chosen == "zero" and not last:
             raise UsageError(f"{network.name}: no tensor makes the output and nothing else, so none can start at zero")
         if any(f"{role}.init" in given for role in last):

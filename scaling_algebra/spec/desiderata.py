@@ -99,13 +99,28 @@ def mup_demands(network: Network, structure: Structure) -> list[Demand]:
 
 def horizon(network: Network, structure: Structure) -> int:
     """Updates after which every demand must hold: one more where the readout starts at zero above layers whose number
-    grows.
+    grows, and for every other tensor that starts at zero on the way of a gradient.
 
     Law: such a readout is first moved along the whole stream, of which one layer is 1/L, so that what a router learns
-    of its own layer leads only once the tensors of the layers have moved, too.
+    of its own layer leads only once the tensors of the layers have moved, too. Behind another zero (B of LoRA) nothing
+    trains until that has moved, by a first gradient that may be smaller than later ones.
     """
-    late = structure.zero & {*readouts(network)} and "L" in network.axes.values()
-    return HORIZON + 1 if late else HORIZON
+    last = {*readouts(network)}
+    late = bool(structure.zero & last and "L" in network.axes.values())
+    return HORIZON + max(late, _asleep(network, structure.zero - last if structure.zero >= last else structure.zero))
+
+
+def _asleep(network: Network, zero: frozenset[str]) -> int:
+    """The most tensors that start at zero on the way of the gradient of a tensor that trains, where it takes the way of
+    the fewest."""
+    before, found = {network.output: 0}, dict[str, int]()
+    for s in reversed(network.statements if zero else ()):
+        if s.out in before:
+            mine, n = s.tensor.name if isinstance(s, Product) and s.tensor else "", before[s.out]
+            found[mine] = min(n, found.get(mine, n))
+            for x in s.inputs:
+                before[x.name] = min(n + (mine in zero), before.get(x.name, len(zero)))
+    return max((n for role, n in found.items() if role not in network.frozen), default=0)
 
 
 def _mup(network: Network, structure: Structure) -> list[Demand]:

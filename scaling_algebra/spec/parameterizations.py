@@ -83,9 +83,10 @@ class Parameterization:
         return self.readout_init if readouts(network) else "maximal"
 
     def base_structure(self, network: Network, readout_init: str = "") -> Structure:
-        """The structure before any intervention, by default that of the definition: buffers start at zero."""
+        """The structure before any intervention, by default that of the definition: buffers start at zero, and what
+        the network says."""
         zero = frozenset(readouts(network) if (readout_init or self.readout_init) == "zero" else ())
-        zero |= {*network.buffers}
+        zero |= {*network.buffers} | network.zero
         return Structure(zero=zero, readouts=zero)
 
     def demanded(self, network: Network, structure: Structure) -> list[Demand]:

@@ -8,7 +8,10 @@ from hypothesis import given as drawn
 from hypothesis import strategies as st
 
 from scaling_algebra import Configuration, Power, UsageError, derive, explain, prove, signals
+from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.spec.axes import AXES
+from scaling_algebra.spec.desiderata import HORIZON, Structure, mup_demands
+from scaling_algebra.spec.networks.files import as_toml, from_toml
 
 from ..shared import scalecalc
 
@@ -174,3 +177,49 @@ def test_exit_codes(options, code, words):
     asked = ("derive", "--regime", "III", "--optimizer", "sgd", "--parameterization", "mup")
     result = scalecalc(*asked, *options, prog_name="scalecalc")
     assert (result.exit_code, words in result.output) == (code, True), result.output
+
+
+TWO = """
+axes = { a = "N", b = "N", c = "N", x = "D", r = "rank" }
+frozen = ["E", "V", "W", "U"]
+zero = ["B1", "B2"]
+equations = '''
+h0[a] = E[a,x] data[x]
+h1[b] = h0[b] + V[b,a] h0[a] + B1[b,r] A1[r,a] h0[a]
+h2[c] = h1[c] + W[c,b] h1[b] + B2[c,r] A2[r,b] h1[b]
+f     = U[c] h2[c]
+'''
+"""
+
+
+def test_tensors_of_a_network_start_at_zero():
+    """Adapters: one that reads what another moves starts smaller; and by descent there are no numbers."""
+    network = from_toml(TWO)
+    assert from_toml(as_toml(network)).zero == network.zero == {"B1", "B2"}
+    d = derive(ray="N=1", optimizer="adam", network=network, epsilon="negligible")
+    assert d.level.certified and [str(d[x].init_std) for x in ("A1", "A2", "B2")] == ["N^(-1/2)", "N^-1", "None"]
+    assert {str(d[x].lr) for x in ("A1", "A2")} == {"N^-1"} and {str(d[x].lr) for x in ("B1", "B2")} == {"1"}
+    assert "starts at zero, as the network says" in d.reasons["B1", "init"]
+    drawn = derive(ray="N=1", optimizer="sgd", network=network, given={"B1.init": 1, "B2.init": 1})
+    assert drawn["B1"].init_std is not None and "B1.init = 1" in str(drawn)
+    with pytest.raises(Infeasible):
+        derive(ray="N=1", optimizer="sgd", network=network)
+    with pytest.raises(UsageError, match="zero: no tensor named 'B3'"):
+        from_toml(TWO.replace('"B2"]', '"B3"]'))
+
+
+def test_what_starts_at_zero_puts_others_to_sleep():
+    """Behind B of LoRA a first gradient may be smaller than the next: one update more is looked at; of what starts at
+    zero on the way, the readout alone does not count."""
+    network = from_toml(TWO.replace(', "U"]', "]"))
+    last = {
+        x: mup_demands(network, Structure(zero=frozenset(x)))[0].horizon
+        for x in ((), ("B1",), ("A1", "B1"), ("U",), ("B1", "U"))
+    }
+    assert last == {
+        (): HORIZON,
+        ("B1",): HORIZON + 1,
+        ("A1", "B1"): HORIZON + 1,
+        ("U",): HORIZON,
+        ("B1", "U"): HORIZON + 1,
+    }

@@ -179,7 +179,7 @@ def test_a_frozen_tensor_that_is_larger_than_the_numbers_need_is_told(falls):
         return model
 
     p = plan(build, "N=16", "N=256", **GIVEN)
-    assert p.level.certified == falls and ("1.weight: starts at zero" in str(p)) and p.entries[2].frozen
+    assert p.level.certified == falls and ("1.weight: all zeros at the start" in str(p)) and p.entries[2].frozen
     if not falls:
         assert p.level.open[0].quantity == "2.weight" and "goes as N^-1" in str(p).split("not certified")[1]
         with pytest.raises(Infeasible, match=r"2\.weight"):

@@ -194,3 +194,56 @@ def test_a_check_by_shape_agrees_and_finds_a_planted_rate(monkeypatch, tmp_path)
     kept = scalecalc("check-model", "m.py:build", "-o", "x.csv")
     first = next(x for x in told if x.startswith("the first that does not scale: "))
     assert kept.exit_code == 1 and kept.output == f"{bad.closing}; {first}; rows in x.csv\n"
+
+
+class Lora(nn.Module):
+    """A frozen matrix with a low-rank path; ``empty``: its second factor is not set."""
+
+    def __init__(self, n, empty=False):
+        super().__init__()
+        self.base, self.A = nn.Linear(n, n, bias=False), nn.Linear(n, 2, bias=False)
+        self.B = nn.Parameter(torch.empty(n, 2) if empty else torch.zeros(n, 2))
+        self.base.weight.requires_grad_(False)
+
+    def forward(self, x):
+        return self.base(x) + self.A(x) @ self.B.T
+
+
+def adapted(n, count=1, empty=False):
+    ends = nn.Linear(6, n, bias=False), nn.Linear(n, 3, bias=False)
+    for end in ends:
+        end.weight.requires_grad_(False)
+    ends[1].weight.mul_(n**-0.5)
+    return nn.Sequential(ends[0], *(Lora(n, empty) for _ in range(count)), ends[1])
+
+
+def test_matrices_that_start_at_zero_are_derived_and_stay_so():
+    def build(sizes):
+        return adapted(sizes["N"])
+
+    where = {"lr": 1e-3, "eps": 1e-8}
+    assert read(build).network.zero == {"1.B"} and not read(lambda s: adapted(s["N"], empty=True)).network.zero
+    kept, drawn = (plan(build, "N=16", "N=64", std=std, **where) for std in (0.1, {"": 0.1, "1.B": 0.1}))
+    assert not kept.init_().get_parameter("1.B").any() and drawn.init_().get_parameter("1.B").any()
+    assert kept.recipe.level.certified and kept.groups["1.A.weight"].value("init_std") == pytest.approx(0.05)
+    assert "1.B: all zeros at the start, and so derived" in str(kept)
+
+
+def test_a_stream_that_only_layers_move_is_not_read_as_one_layer():
+    """A of the second layer reads what the first moves, which one layer on a frozen input leaves out."""
+
+    class Chain(nn.Module):
+        def __init__(self, n, count):
+            super().__init__()
+            self.first, *layers, self.last = adapted(n, count)
+            self.layers = nn.ModuleList(layers)
+
+        def forward(self, x):
+            h = self.first(x)
+            for layer in self.layers:
+                h = h + layer(h)
+            return self.last(h)
+
+    assert "which moves by other layers alone" in read(lambda s: Chain(s["N"], s["L"])).network.unread
+    two = read(lambda s: Chain(s["N"], 2)).network
+    assert not two.unread and two.zero == {"layers.0.B", "layers.1.B"}

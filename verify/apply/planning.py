@@ -51,7 +51,7 @@ NEGLIGIBLE = "these are numbers of a negligible epsilon: leave it far below ever
 UNDECAYED = (
     "no decay was given: every group has weight_decay 0, whatever the optimizer itself is given; give decay=NUMBER"
 )
-ZERO = "{}: starts at zero in the module, and init_ draws it; to keep the start set it to zero again after init_"
+ZERO = "{}: starts at zero in the module, and init_ draws it; leave out its std, and it stays"
 NORMS = "{}: init_ sets these to the norms of the matrices that it draws, as torch does; their init std is not heeded"
 SHAPED = (
     "{}: more rows than columns; torch.optim.Muon multiplies its rate by sqrt(out/in) unless adjust_lr_fn says"
@@ -291,7 +291,9 @@ def _unshaped(e: Entry) -> bool:
 def _starts_at_zero(e: Entry, small: Sequence[nn.Module]) -> bool:
     """Does a parameter that is drawn start at zero in the module?"""
     found = [x for model in small for x in of_role(model, e.role)]
-    return e.fill is None and bool(found) and not any(x.any() for x in found)
+    stds = [x["init_std"] for x in (e.settings, *e.parts.values()) if "init_std" in x]
+    drawn = e.fill is None and any(std.rule is not None for std in stds)
+    return drawn and bool(found) and not any(x.any() for x in found)
 
 
 def _fill(models: Sequence[nn.Module], role: str) -> float | None:

@@ -116,12 +116,12 @@ class TorchNetwork(nn.Module):
                 alike = tensor.experts if role in scaling.tied else ""
                 drawn = [1 if x == alike else self.sizes[x] for x in tensor.letters]
                 fill(weight, drawn, seeded if self.grows(tensor.letters) else shared)
-                weight *= self.constants.init_of(role) * std.at(draw.dims)
+                weight *= self.constants.init_of(role) * std.at(dims)
             self.weights[role] = nn.Parameter(weight)
         self.parameters_in_order = nn.ParameterList(self.weights.values())  # not by name, which may be any text
         self.register_buffer("x", sample(network, self.sizes, draw).to(dtype))
         self.x: Tensor
-        self.multipliers = {m: (1 / scaling.multipliers[m]).at(draw.dims) for m in scaling.multipliers}
+        self.multipliers = {m: (1 / scaling.multipliers[m]).at(dims) for m in scaling.multipliers}
         self.multipliers[SHARE] = self.active / draw.dims["M"] if routed else 1.0
         self._noise = generators([seed + NOISE for seed in draw.shared], draw.device)
 
@@ -226,7 +226,8 @@ class TorchNetwork(nn.Module):
         Raises:
             UsageError: it cannot be trained, or the scaling lacks an epsilon that it needs.
         """
-        groups, dims, c = list[Group](), self.draw.dims, self.constants
+        groups, c = list[Group](), self.constants
+        dims = every_size(self.network, self.draw.dims)
         for role, tensor in self.network.tensors.items():
             rule, scale = trained.of(role), self.scaling.tensors[role]
             if scale.lr is None:

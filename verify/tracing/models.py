@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from typing import Any
 
 import torch
@@ -26,7 +26,7 @@ from scaling_algebra.waiting import each
 
 from . import layout, routing, rules  # noqa: F401 - fill the table
 from .folding import Folder, bare, settled, wiring
-from .gradients import FROZEN, TRAINING, frozen_roles, roles_of, states
+from .gradients import FROZEN, TRAINING, frozen_roles, listed, roles_of, states
 from .graph import IndexClass, Restart, TracedNode, Unreadable, View, refused, walk
 from .reading import Reader
 from .recording import Guessed, Recording, choosing, record
@@ -52,6 +52,8 @@ _SPLITS = 200
 TOLERANCE = 1e-5
 """Relative difference of the outputs, in float64 (a module may compute in float32 inside)."""
 
+ONE = "a reading with one layer for all leaves that out; build them in a fixed number, without sizes['L']"
+START = "all zeros at the start, and so derived; it is drawn where its init is given by name"
 OTHERWISE = " read as ", " left out", " held at "
 """What notes say of values that are not those of the module."""
 Inputs = tuple[tuple[Any, ...], dict[str, Any]]
@@ -103,6 +105,23 @@ class Traced:
         table = f"frozen = {json.dumps(frozen)}\n" if frozen else ""
         text = self.text.replace('equations = """', f'{table}equations = """', 1)
         return replace(self, text=text, network=network, notes=[*self.notes, *notes])
+
+    def starting(self, build: Build) -> Traced:
+        """The reading of a module of whose trained matrices some start at zero (B of LoRA); what ``torch.empty`` leaves
+        is no zero."""
+        mode = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+        torch.use_deterministic_algorithms(True, warn_only=True)  # what is empty is filled with NaN
+        try:
+            named = dict(called(build, dict(self.base))[0].named_parameters())
+        finally:
+            torch.use_deterministic_algorithms(mode[0], warn_only=mode[1])
+        of = roles_of(named, self.network.tensors.keys() - self.network.frozen)
+        moved = {role for name, p in named.items() for role in of[name] if p.dim() < 2 or p.is_meta or p.detach().any()}
+        if not (zero := [role for role in self.network.tensors if role in {*chain(*of.values())} - moved]):
+            return self
+        text = self.text.replace('equations = """', f'zero = {json.dumps(zero)}\nequations = """', 1)
+        notes = [*self.notes, (listed(zero), START)]
+        return replace(self, text=text, network=self.network.starting(zero), notes=notes)
 
     @property
     def lines(self) -> list[str]:
@@ -341,7 +360,21 @@ def _with_gradients(reading: Traced, build: Build, frozen: Sequence[str]) -> Tra
         raise Unreadable(str(error)) from None
     of = roles_of(found, reading.network.tensors)
     training = [name for name, state in found.items() if state == TRAINING and not of[name]]
-    return replace(reading.freezing(found | dict.fromkeys(frozen, FROZEN)), training=training)
+    reading = replace(reading.freezing(found | dict.fromkeys(frozen, FROZEN)), training=training)
+    if still := _stream(reading.network):
+        raise Unreadable(f"layers read {still}, which moves by other layers alone: {ONE}")
+    return reading
+
+
+def _stream(network: Network) -> str:
+    """A signal that layers read where nothing below them trains, though they do: one layer is read for all, and what
+    others make of its input is left out, which is all that trains there."""
+    layers = {x for x, axis in network.axes.items() if axis == "L"}
+    within = {s.out for s in network.statements if layers.intersection(network.signals[s.out])}
+    read = {x.name for s in network.statements if s.out in within for x in s.inputs} - within
+    made = sorted(x for x in read if network.producer(x))
+    learning = any(layers.intersection(t.letters) for role, t in network.tensors.items() if role not in network.frozen)
+    return made[0] if learning and made and not any(map(network.learns, made)) else ""
 
 
 def usual(build: Build) -> dict[str, int]:

@@ -275,11 +275,11 @@ def read(build: Build, base: Mapping[str, int] | None = None, strict: bool = Fal
             raise
         why = error
     else:
-        if not reading.training:
-            return reading
-        shapes = by_shape(build, reading.base, TRAINING, only=reading.training)
-        return replace(reading, beside=shapes.network, notes=[*reading.notes, *shapes.notes])
-    shapes = by_shape(build, base, str(why))
+        if reading.training:
+            shapes = by_shape(build, reading.base, TRAINING, only=reading.training)
+            reading = replace(reading, beside=shapes.network, notes=[*reading.notes, *shapes.notes])
+        return reading.starting(build)
+    shapes = by_shape(build, base, str(why)).starting(build)
     return replace(shapes, notes=[*shapes.notes, ("", SCALED)]) if isinstance(why, Scaled) else shapes
 
 

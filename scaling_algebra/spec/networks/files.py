@@ -27,7 +27,7 @@ from .printing import as_text
 
 KEYS: dict[str, type] = {
     "name": str, "title": str, "axes": Mapping, "roles": Mapping, "frozen": list,
-    "constants": list, "losses": list, "equations": str,
+    "zero": list, "constants": list, "losses": list, "equations": str,
 }  # fmt: skip
 MOST = 2**16
 """Bytes of a file with a network."""
@@ -60,16 +60,17 @@ def from_toml(text: str, source: str = "network", name: str = "network") -> Netw
         _check(record)
         given = record.get("roles"), record.get("title", ""), record.get("constants", ()), record.get("losses", ())
         read = network(record.get("name", name), record["equations"], record["axes"], *given)
-        return read.freezing(_role(read, x) for x in record.get("frozen", ()))
+        still, zero = ([_role(read, x, key) for x in record.get(key, ())] for key in ("frozen", "zero"))
+        return read.freezing(still).starting(zero)
     except UsageError as error:
         raise UsageError(f"{source}: {error}") from None
 
 
-def _role(network: Network, name: str) -> str:
+def _role(network: Network, name: str, key: str) -> str:
     """The role of a tensor by its role or its name in the equations."""
     symbols = {tensor.symbol: role for role, tensor in network.tensors.items()}
     if (role := symbols.get(name, name)) not in network.tensors:
-        raise UsageError(f"frozen: {unknown_name('tensor', name, (*network.tensors, *symbols))}")
+        raise UsageError(f"{key}: {unknown_name('tensor', name, (*network.tensors, *symbols))}")
     return role
 
 
@@ -105,9 +106,9 @@ def as_toml(network: Network) -> str:
     lines.append(f"axes = {_table(network.axes)}")
     if any(symbol != role for symbol, role in roles.items()):
         lines.append(f"roles = {_table(roles)}")
-    if network.frozen:
-        lines.append(f"frozen = [{', '.join(_quoted(x) for x in network.tensors if x in network.frozen)}]")
-    for key, names in (("constants", network.constants), ("losses", network.losses)):
+    still, zero = ([x for x in network.tensors if x in found] for found in (network.frozen, network.zero))
+    listed = ("frozen", still), ("zero", zero), ("constants", network.constants), ("losses", network.losses)
+    for key, names in listed:
         lines += [f"{key} = [{', '.join(map(_quoted, names))}]"] if names else []
     return "\n".join([*lines, 'equations = """', as_text(network), '"""', ""])
 

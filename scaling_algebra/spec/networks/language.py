@@ -143,7 +143,7 @@ class Network:
         statements: what is computed.
         beside: letters, with their axes, of other networks whose signals meet those of this one.
         held: multipliers, ``ROLE.init`` and ``ROLE.lr`` that are given and take up a gauge freedom.
-        frozen: roles of tensors that are not trained.
+        frozen: roles of tensors that are not trained. zero: of those that start at zero.
         constants: signals that nothing computes, besides the data.
         losses: numbers beside the output that are added to the loss, each with a weight of its own.
         unread: of a module whose equations are not known, what stands in the way: tensors alone are what it says.
@@ -159,6 +159,7 @@ class Network:
     beside: Mapping[str, str] = field(default_factory=dict, compare=False)
     held: frozenset[str] = frozenset()
     frozen: frozenset[str] = frozenset()
+    zero: frozenset[str] = frozenset()
     constants: tuple[str, ...] = ()
     losses: tuple[str, ...] = ()
     unread: str = ""
@@ -336,6 +337,11 @@ class Network:
         """The network in which these tensors, and no others, are not trained."""
         frozen = frozenset(roles)
         return self if frozen == self.frozen else replace(self, frozen=frozen)
+
+    def starting(self, roles: Iterable[str]) -> Network:
+        """The network in which these tensors, and no others, start at zero."""
+        zero = frozenset(roles)
+        return self if zero == self.zero else replace(self, zero=zero)
 
     def tensors_of(self, signal: str) -> frozenset[str]:
         """All tensors that a signal is computed from."""
