@@ -34,7 +34,7 @@ def horizon(
     numbers = None
     if not h.conflicts and any(x is not None for x in (batch, tokens, base)):
         factors = h.factors(change("batch", batch), change("tokens", tokens))
-        numbers = {name: (factor, _after(name, factor, values)) for name, factor in factors.items()}
+        numbers = {name: (factor, _after(name, factor, values, h.compounds)) for name, factor in factors.items()}
         for name in values:
             if name not in factors:
                 raise UsageError(f"--base gives {name}, which {optimizer} does not have here; leave it out")
@@ -72,9 +72,11 @@ def _base(text: str) -> dict[str, float]:
     return values
 
 
-def _after(name: str, factor: float, values: dict[str, float]) -> float | None:
+def _after(name: str, factor: float, values: dict[str, float], compounds: bool) -> float | None:
     if name not in values:
         return None
+    if compounds and name.startswith("one_minus_beta"):
+        return 1 - (1 - values[name]) ** factor
     value = values[name] * factor
     if name.startswith("one_minus_beta") and value > 1:
         beta = name.removeprefix("one_minus_")

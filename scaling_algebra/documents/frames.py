@@ -52,6 +52,7 @@ def rows(record: Mapping[str, Any]) -> list[Row] | None:
         found += [{"name": name, **dict(_flat({"multiplier": x}))} for name, x in record["multipliers"].items()]
         runs = record["run"].items()
         betas = {f"{o}.{k}_factor": x for o, run in runs for k, x in run.items() if k.startswith("one_minus")}
+        betas |= {f"{o}.{k}": x for o, run in runs for k, x in run.items() if k.endswith("_power")}
         found = [{**row, "level": record.get("level"), **betas} for row in found]
     asked = _asked(record, key)
     return [{**row, **asked} for row in _valued(found)]

@@ -52,6 +52,7 @@ class Invariant:
 
     Attributes:
         because: why they are what matters. source: who says so.
+        compounds: 1 - beta stands for -log(beta), of which it is the first term: a beta goes to its power.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Invariant:
     title: str
     because: str
     source: str
+    compounds: bool = False
 
 
 @dataclass(frozen=True)
@@ -146,6 +148,11 @@ class Horizon(Rendered):
         return {name: powers[name].at(change) for name in QUANTITIES if name in powers}
 
     @property
+    def compounds(self) -> bool:
+        """Does a beta go to the power of the factor of 1 - beta?"""
+        return any(i.compounds for i in self.held)
+
+    @property
     def experts(self) -> dict[str, Monomial]:
         """The factor of an expert's value over that of a dense tensor: powers of K and M.
 
@@ -183,6 +190,8 @@ class Horizon(Rendered):
         held = [(i.name, literal(i.title), literal(i.because), literal(i.source)) for i in self.held]
         blocks.append(Grid.of(["held", "what stays the same", "because", "source"], held))
         notes = ["a run has T/B steps; powers of the width (derive) multiply these and contain neither B nor T"]
+        if self.compounds:
+            notes.append("beta goes to the power of that factor, exactly: 1 - beta^B is (1-beta) B while that is small")
         if self.free:
             notes.append(f"free: {', '.join(map(text, self.free))}: the invariants held leave it open")
         if experts:

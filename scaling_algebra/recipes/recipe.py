@@ -49,6 +49,7 @@ TOWARDS = Fraction(1, 4), Fraction(1, 2), Fraction(1)
 
 BIAS = "bias"
 """The biases of the Transformer, which its equations have as maps of one constant."""
+POWER = "_power"
 GAINS = ("gain", "final_gain", BIAS)
 """Roles of the library that no std is given for; one of another network may be drawn."""
 MEANS = (
@@ -77,7 +78,8 @@ class Recipe(Rendered):
         instead: the ray that the powers are of, where the ray of this way has no parameterization.
         breaks: what does not hold then.
         horizons: by optimizer, what batch and tokens do to rates, epsilons and decays, where they change.
-        run: by optimizer, the factors of that, by ``lr``, ``eps``, ``wd``, ``one_minus_beta2``, ...
+        run: by optimizer, the factors of that, by ``lr``, ``eps``, ``wd``, ``one_minus_beta2``, ...; ``beta2_power`` is
+            the power of that itself.
         open: what is undecided besides what is of the derivations.
         notes: what else to look at first, a line each.
     """
@@ -144,7 +146,9 @@ class Recipe(Rendered):
             about = f"{held.about}: assumed, no part of what is certified"
             yield f"batch and tokens ({about}) multiply, within the numbers: {inside}"
             found = {name.replace("one_minus_", "1-"): x for name, x in factors.items() if x != 1}
-            left = [f"{name} times {x:.6g}" for name, x in found.items()]
+            powers = {name.removesuffix(POWER): x for name, x in found.items() if name.endswith(POWER)}
+            left = [f"{name} times {x:.6g}" for name, x in found.items() if not name.endswith(POWER)]
+            left += [f"{name} to the power of {x:.6g}" for name, x in powers.items()]
             most = max((x for name, x in found.items() if name.startswith("1-")), default=1.0)
             left += [f"which needs betas of {1 - 1 / most:.4g} or more at the base"] if most > 1 else []
             if left:
@@ -272,7 +276,7 @@ def recipe(
     if hold is not None and not changed:
         raise UsageError("hold is about batch and tokens, which do not change; give one of them, or leave it out")
     horizons = {x.name: _horizon(x.name, hold) for x in rules.values()} if changed else {}
-    run = {name: held.factors(batch, tokens) for name, held in horizons.items()}
+    run = {name: _run(held, held.factors(batch, tokens)) for name, held in horizons.items()}
 
     def settings(role: str) -> dict[str, Setting]:
         start, end, rule = before.tensors[role], after.tensors[role], rules[role]
@@ -293,6 +297,12 @@ def recipe(
     if strict and r.level is not None and not r.level.certified:
         raise Infeasible(f"{r.about}: {r.level.lines[0]}", undecided=True)
     return r
+
+
+def _run(held: Horizon, factors: Mapping[str, float]) -> dict[str, float]:
+    """The factors by quantity, those of 1 - beta as powers of beta where it compounds."""
+    how = {f"one_minus_{beta}": f"{beta}{POWER}" for beta in ("beta1", "beta2")} if held.compounds else {}
+    return {how.get(name, name): x for name, x in factors.items()}
 
 
 def _horizon(rule: str, hold: Sequence[str] | None) -> Horizon:

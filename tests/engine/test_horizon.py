@@ -9,6 +9,8 @@ from scaling_algebra.laws.expressions import monomial
 from scaling_algebra.laws.monomials import Monomial
 from scaling_algebra.recipes.horizon import AXES, QUANTITIES, data, horizon, of, optimizers
 
+from ..shared import scalecalc
+
 
 @pytest.mark.parametrize("optimizer", optimizers())
 @pytest.mark.parametrize("axes", ["B", "T", "BT"])
@@ -98,3 +100,11 @@ def test_the_data_is_whole():
     for i in data().invariant:
         assert i.because and i.source and i.title
         assert all(m.coefficient == 1 and m.quantities <= {*QUANTITIES, *AXES} for m in i.fixed), i.name
+
+
+def test_a_beta_that_keeps_its_half_life_goes_to_a_power():
+    """0.95^32 forgets in one step what 0.95 forgets in 32; the first-order rule has 1 - beta = 1.6 there."""
+    asked = "recipe", "--optimizer", "adamw", "--batch", "256:8192", "--base", "beta2=0.95", "--hold"
+    exact, first = (scalecalc(*asked, name) for name in ("half-life", "sde"))
+    assert exact.exit_code == 0 and f"{1 - 0.95**32:.6g}" in exact.stdout and "beta goes to the power" in exact.stdout
+    assert first.exit_code == 2 and "1 - beta2 would become 1.6, above 1" in first.stderr

@@ -106,7 +106,10 @@ def test_batch_and_tokens_multiply():
             assert more[role][what].factor == pytest.approx(setting.factor * wanted[what]), (role, what)
     assert more.run["adamw"]["one_minus_beta2"] == 4 and not plain.run
     half = recipe("N=256", "N=1024", "muon+adamw", batch=(256, 1024), hold=["half-life"])
-    assert half.run["muon"] == {"lr": 1, "one_minus_beta1": 4, "wd": 1, "warmup": 1} and half.run["adamw"]["eps"] == 1
+    assert half.run["muon"] == {"lr": 1, "beta1_power": 4, "wd": 1, "warmup": 1} and half.run["adamw"]["eps"] == 1
+    assert "beta1 to the power of 4, beta2 to the power of 4" in "".join(half.by_run) and "1-beta" not in str(
+        half.by_run
+    )
     both = recipe("N=256", "N=1024", "muon:original+adamw", batch=(256, 1024), tokens=(20, 200))
     for role, settings in both.tensors.items():
         assert ("eps" in settings) == (role not in ("hidden", "hidden_out"))

@@ -227,6 +227,10 @@ def test_matrices_that_start_at_zero_are_derived_and_stay_so():
     assert not kept.init_().get_parameter("1.B").any() and drawn.init_().get_parameter("1.B").any()
     assert kept.recipe.level.certified and kept.groups["1.A.weight"].value("init_std") == pytest.approx(0.05)
     assert "1.B: all zeros at the start, and so derived" in str(kept)
+    report = check_model(build, "N=16", "N=64", seeds=4)
+    (start,) = (row for row in report.rows if row.quantity == "1.B.init")
+    assert start.fit.zero and start.verdict is Verdict.AGREES
+    assert not any(row.verdict is Verdict.REFUTED for row in report.rows)
 
 
 def test_a_stream_that_only_layers_move_is_not_read_as_one_layer():

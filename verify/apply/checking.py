@@ -572,8 +572,9 @@ def _natural(model: nn.Module, numbers: Recipe) -> dict[str, float]:
     falls faster is not to lead."""
     stds = {}
     for role, settings in numbers.tensors.items():
-        rule = settings["init_std"].rule
-        most = 1.0 if rule is None else rule.at({"L": 1, **numbers.way.base})
+        if (rule := settings["init_std"].rule) is None:
+            continue  # it starts at zero
+        most = rule.at({"L": 1, **numbers.way.base})
         own = max(float(p.double().square().mean().sqrt()) for p in of_role(model, role))
         stds[role] = min(own or most, most)
     return stds

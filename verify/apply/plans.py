@@ -14,7 +14,7 @@ from torch import nn
 
 from scaling_algebra.documents import Rendered
 from scaling_algebra.errors import UsageError, unknown_name
-from scaling_algebra.recipes.recipe import Recipe
+from scaling_algebra.recipes.recipe import POWER, Recipe
 from scaling_algebra.spec.level import Level
 from scaling_algebra.spec.optimizers import Optimizer
 
@@ -172,9 +172,10 @@ class Plan(Rendered):
         return [{**row, **self._betas(row.get("optimizer", "")), **level} for row in rows]
 
     def _betas(self, optimizer: str) -> dict[str, float]:
-        """By what batch and tokens multiply 1 - beta of an optimizer."""
+        """By what batch and tokens multiply 1 - beta of an optimizer, or the power of beta that they ask for."""
         run = self.recipe.run.get(optimizer, {})
-        return {f"{name}_factor": x for name, x in run.items() if name.startswith("one_minus")}
+        factors = {f"{name}_factor": x for name, x in run.items() if name.startswith("one_minus")}
+        return factors | {name: x for name, x in run.items() if name.endswith(POWER)}
 
     @property
     def about(self) -> str:
