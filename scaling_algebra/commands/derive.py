@@ -50,7 +50,7 @@ MSSP = "MSSP of these experts was not asked for: --parameterization mssp"
 PROOF = "proof that nothing else meets the demands: --prove"
 OPEN = "more work: --effort; none of these numbers: --strict"
 WAYS = f"functions that stand in the way: --without {EACH}; "
-TAILS = "bounded_softmax in the equations assumes that logits stay bounded"
+TAILS = "bounded_softmax (topk_bounded_softmax) in the equations assumes that logits stay bounded"
 MORE = (
     "reasons: --why; exponents b, c, d: --exponents; every signal: scalecalc signals",
     "numbers of a model: scalecalc recipe --base SIZES --target SIZES --lr NUMBER",

@@ -181,7 +181,7 @@ class BoundRun(Trajectory):
             if s.kind.spared:
                 self.note("bounded-logits")
             elif self.grows(s.over) and (self.tails.initial(s.source.name) > 1 or self._reaches(unbounded(self, s, 1))):
-                told = "may have heavy tails along an index that grows (bounded_softmax assumes it has not)"
+                told = f"may have heavy tails along an index that grows ({s.kind.named_bounded} assumes it has not)"
                 raise BeyondPowerCounting(f"{s.source.name} {told}")
         return self.algebra.rms(mean(self, s)) or 0
 

@@ -233,7 +233,9 @@ class Softmax(Entrywise):
         again = moved and (any(map(tr.algebra.reaches, before)) or tr.tails.change(s.inputs[0].name, t) > 1)
         if not again and tr.tails.initial(s.inputs[0].name) < 2:
             return ""
-        tails = f"{s.inputs[0].name} has heavier tails at t={t} than a Gaussian (bounded_softmax assumes it has not)"
+        tails = (
+            f"{s.inputs[0].name} has heavier tails at t={t} than a Gaussian ({s.kind.named_bounded} assumes it has not)"
+        )
         return f"a {s.kind.kind} along an index that grows has no second moment: {tails}"
 
     def balanced(self, tr: TrainingRun, s: Function, signal: Signal, t: int) -> Signal:

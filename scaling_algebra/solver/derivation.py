@@ -418,7 +418,10 @@ def _by_law(network: Network, solution: Solution) -> dict[tuple[str, str], str]:
         reasons |= {(role, what): f"layer-wise law: {LAWS[what]}" for what, x in settings.items() if x is not None}
         if role in free:
             reasons[role, "init"] += ", times the root of the number of experts"
-    reasons |= {("aggregation", x): "layer-wise law: one over the number of terms" for x in network.free_multipliers}
+    reasons |= {
+        ("aggregation", x): "layer-wise law: one over the number of terms, 1 where weights sum to 1"
+        for x in network.free_multipliers
+    }
     for loss in network.losses:
         reasons["aggregation", network.weight(loss)] = f"layer-wise law: {LAWS['eps']}"
     return reasons | {(role, "lr"): SHIFTED for role in network.buffers}

@@ -12,7 +12,7 @@ from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.sparse_routing import sparse
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.desiderata import Structure, horizon
-from scaling_algebra.spec.networks.language import Network, Product
+from scaling_algebra.spec.networks.language import Function, Network, Product
 from scaling_algebra.spec.networks.roles import meetings
 from scaling_algebra.spec.networks.sums import experts
 from scaling_algebra.spec.powers import Power
@@ -126,15 +126,16 @@ def _learned(look: Analysis, signal: str, t: int) -> Fraction | None:
 
 
 def terms_behind(network: Network, ray: Ray) -> dict[str, Power]:
-    """The number of terms of the sum that each free multiplier stands before."""
-    active = sparse(network, ray)
-    return {
-        name: Power.of({"K": 1}) if active and network.experts(s) else network.size(network.summed(s))
-        for s in network.statements
-        if isinstance(s, Product)
-        for name in s.multipliers
-        if name in network.free_multipliers
-    }
+    """The number of terms of the sum that each free multiplier stands before, of weights that sum to 1 by themselves
+    one."""
+    active, found = sparse(network, ray), dict[str, Power]()
+    for s in (s for s in network.statements if isinstance(s, Product)):
+        terms = Power.of({"K": 1}) if active and network.experts(s) else network.size(network.summed(s))
+        for f in (network.producer(x.name) for x in s.factors):
+            if isinstance(f, Function) and f.kind.kind == "softmax" and f.over in network.summed(s):
+                terms /= Power.of({"K": 1}) if active and f.kind.selects else network.size([f.over])
+        found |= {name: terms for name in s.multipliers if name in network.free_multipliers}
+    return found
 
 
 def gradient_power(network: Network, statement: Product) -> Power:

@@ -321,6 +321,37 @@ f      = U[b] o[b]
 )
 
 
+MODERN = """
+axes = { a = "N", b = "N", i = "M", k = "N_e", s = "N_e", x = "D" }
+equations = '''
+h[a]   = E[a,x] data[x]
+n[a]   = rmsnorm(h[a])
+psi[i] = Q[i,a] n[a]
+phi[i] = topk_softmax(psi[i])
+p[i,k] = G[i,k,a] n[a]
+q[i,k] = W2[i,k,a] n[a]
+u[i,k] = silu(p[i,k]) q[i,k]
+m[b]   = alpha phi[i] W3[i,b,k] u[i,k]
+sp[s]  = SG[s,a] n[a]
+sq[s]  = S2[s,a] n[a]
+so[b]  = S3[b,s] silu(sp[s]) sq[s]
+z[b]   = h[b] + m[b] + so[b]
+f      = U[b] rmsnorm(z[b])
+'''
+"""
+
+
+def test_a_block_as_open_models_have_it_is_decided_where_logits_stay_bounded():
+    """Routed and shared gated experts between norms. Weights of a softmax sum to 1, so that no multiplier is due: with
+    1/M the experts would have no share in what is learned, and it was printed."""
+    found = {}
+    for gate in ("topk_softmax", "topk_bounded_softmax", "bounded_softmax"):
+        d = found[gate] = derive("III", "adam", network=from_toml(MODERN.replace("topk_softmax", gate)))
+        assert str(d.scaling.alpha) == "1" and d.level.certified == (gate != "topk_softmax")
+    assert any("topk_bounded_softmax assumes" in x.why for x in found["topk_softmax"].level.open)
+    assert "bounded-logits" in found["topk_bounded_softmax"].assumes
+
+
 BESIDE = """
 name = "n"
 title = "n"

@@ -51,6 +51,11 @@ class FunctionKind:
     spared: bool = False
 
     @property
+    def named_bounded(self) -> str:
+        """The softmax whose logits stay bounded."""
+        return "topk_bounded_softmax" if self.selects else "bounded_softmax"
+
+    @property
     def gaps(self) -> bool:
         """A share of its values, and of its slopes, is exactly zero."""
         return self.homogeneous or self.selects
