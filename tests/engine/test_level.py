@@ -66,14 +66,14 @@ def test_numbers_without_a_certificate_are_printed_with_what_is_open():
     lines = done.output.splitlines()
     assert done.exit_code == 3 and lines[0].startswith("muP for sgd, certified but for ")
     assert any(line.startswith("router ") for line in lines)
-    assert any(line.startswith("not certified: h1 at t = 2 is undecided (a softmax") for line in lines)
+    assert any(line.startswith("not certified: h3.change at t = 2 is undecided (a softmax") for line in lines)
     assert re.search(r"^and \d+ more \(--format json names them, in Python .level.lines\)$", done.output, re.M)
-    assert re.search(r"^undecided demands are on .*router", done.output, re.M)
+    assert re.search(r"^undecided demands are on .*readout", done.output, re.M)
     record = json.loads(scalecalc("derive", *ASKED, "--format", "json").stdout)
     assert {x["tensor"] for x in record["open"]} - {""} <= {*record["tensors"]}
-    assert record["level"] in lines[0] and record["open"][0]["quantity"] == "h1" and record["tensors"]
+    assert record["level"] in lines[0] and record["open"][0]["quantity"] == "h3" and record["tensors"]
     strict = scalecalc("derive", *ASKED, "--strict")
-    assert strict.exit_code == 3 and "router " not in strict.stdout and "h1 at t = 2 is undecided" in strict.output
+    assert strict.exit_code == 3 and "router " not in strict.stdout and "h3 at t = 2 is undecided" in strict.output
     pytest.importorskip("pandas")
     d = derive(**UNDECIDED)
     assert set(d.to_frame()["level"]) == {str(d.level)} and not d.level.certified
@@ -81,7 +81,7 @@ def test_numbers_without_a_certificate_are_printed_with_what_is_open():
 
 def test_nothing_that_is_refuted_is_printed():
     """Negative control: the layer-wise law fails there, and is no candidate; where it holds, it is one."""
-    for name, ray, stands in (("routers-softmax", UNDECIDED["ray"], False), ("mlp", "N=1", True)):
+    for name, ray, stands in (("lora", "N=1", False), ("mlp", "N=1", True)):
         asked = Configuration.of(None, "sgd", ray=ray, architecture=name)
         base = asked.parameterization.base_structure(asked.network, asked.readout_init)
         found = Solver(asked.network, asked.ray, asked.optimizer).by_layers(
@@ -107,7 +107,7 @@ def test_recipes_name_the_level_of_their_powers():
     where = {"optimizer": "sgd", "architecture": "routers-softmax"}
     r = recipe(*sizes, **where)
     assert r.about.startswith("muP, sgd, certified but for ") and r.as_json()["open"]
-    with pytest.raises(Infeasible, match="not certified: h1 at t = 2"):
+    with pytest.raises(Infeasible, match="not certified: h3 at t = 2"):
         recipe(*sizes, **where, strict=True)
     assert recipe("N=64", "N=128", "sgd", architecture="mlp", strict=True).level == CERTIFIED
     assert recipe("N=64", "N=128", "sgd", "sp", architecture="mlp").level is None
