@@ -89,7 +89,7 @@ def way(base: Sizes, target: Sizes) -> Way:
     """The way from a base to a target.
 
     Raises:
-        UsageError: different axes, nothing that grows, or a target that is smaller.
+        UsageError: different axes, or a target that is smaller.
     """
     for has, one, lacks, other in (("base", base, "target", target), ("target", target, "base", base)):
         if missing := ordered(one.keys() - other.keys()):
@@ -97,8 +97,9 @@ def way(base: Sizes, target: Sizes) -> Way:
             kept = ",".join(f"{a}={one[a]}" for a in missing if a != "K" or one[a] != one.get("M"))
             raise UsageError(f"the {has} has {named} and the {lacks} leaves it out; add {kept} there if it stays")
     ratios = {axis: Fraction(target[axis], base[axis]) for axis in base}
-    if all(x == 1 for x in ratios.values()):
-        raise UsageError("base and target have the same sizes: nothing is to be transferred")
+    if all(x == 1 for x in ratios.values()):  # every factor is 1, whatever grows
+        one = "N" if "N" in base else next(iter(base))
+        return Way(base, target, through({axis: Fraction(2 if axis == one else 1) for axis in base})[0])
     if all(x <= 1 for x in ratios.values()):
         raise UsageError("the base is larger than the target; swap them: hyperparameters are tuned on the smaller one")
     if min(ratios.values()) < 1 or ratios.get("K", 0) > ratios.get("M", 0):

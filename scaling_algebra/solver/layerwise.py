@@ -130,7 +130,9 @@ def terms_behind(network: Network, ray: Ray) -> dict[str, Power]:
     one."""
     active, found = sparse(network, ray), dict[str, Power]()
     for s in (s for s in network.statements if isinstance(s, Product)):
-        terms = Power.of({"K": 1}) if active and network.experts(s) else network.size(network.summed(s))
+        terms = network.size(network.summed(s))
+        if active and network.experts(s):
+            terms = network.size(x for x in network.summed(s) if network.axes[x] != "M") * Power.of({"K": 1})
         for f in (network.producer(x.name) for x in s.factors):
             if isinstance(f, Function) and f.kind.kind == "softmax" and f.over in network.summed(s):
                 terms /= Power.of({"K": 1}) if active and f.kind.selects else network.size([f.over])

@@ -279,9 +279,10 @@ class Solver:
         gradient is one over the number of entries that the tensor makes alone, and an aggregation that takes the mean.
         Every layer has a matrix of its own.
 
-        Law: std = min(1, sqrt(rows / columns)) / sqrt(columns) for the operator of all experts stacked, or, where it
-        reads nothing that trains, 1 / sqrt(columns), as no change meets it; where signals before a mean over experts
-        are free, sqrt(experts) times that, so that the mean of independent ones is Theta(1).
+        Law: std = min(1, sqrt(rows / columns)) / sqrt(columns) for the operator of all experts stacked, or, where each
+        reads a signal of its own, for that of one; where it reads nothing that trains, 1 / sqrt(columns), as no change
+        meets it; where signals before a mean over experts are free, sqrt(experts) times that, so that the mean of
+        independent ones is Theta(1).
         Source: Yang, Simon and Bernstein (2023), A spectral condition for feature learning. Only a start: the
         iteration moves every unknown to where its demand holds.
         """
@@ -291,10 +292,12 @@ class Solver:
             rule, gradient = self.optimizer.of(role), gradient_power(self.network, self.network.uses(role)[0])
             columns = self.network.size(tensor.fan_in)
             layer = {x for x in tensor.letters if self.network.axes[x] == "L"}
-            rows = self.network.size(x for x in tensor.letters if x not in layer.union(tensor.fan_in))
+            uses = self.network.uses(role)
+            read = ({*f.letters} for s in uses for f in s.factors)
+            along = set.intersection(*(x for x in read if x.intersection(tensor.fan_in)), {*tensor.letters})
+            rows = self.network.size(x for x in tensor.letters if x not in layer.union(tensor.fan_in, along))
             entries = rule.entries(self.network, role) / rule.shaped(self.network, role, self.ray)
-            read = {x.name for s in self.network.uses(role) for x in s.factors}
-            moves = bool(self.network.unread) or any(map(self.network.learns, read))
+            moves = bool(self.network.unread) or any(self.network.learns(x.name) for s in uses for x in s.factors)
             wide = moves and columns.on(self.ray) > rows.on(self.ray)
             powers[f"b.{role}"] = columns**half * ((columns / rows) ** half if wide else Power())
             powers[f"c.{role}"] = columns / {"": gradient, "entry": Power(), "matrix": entries}[rule.normalises]

@@ -17,6 +17,7 @@ from scaling_algebra.solver.derivation import searched
 from scaling_algebra.solver.newton import Solver
 from scaling_algebra.spec.desiderata import Demand
 from scaling_algebra.spec.level import CERTIFIED, Level, Open, recorded
+from scaling_algebra.spec.networks.files import from_toml
 from scaling_algebra.spec.networks.library import ARCHITECTURES
 from scaling_algebra.waiting import each, now
 
@@ -175,3 +176,44 @@ def test_the_size_that_is_named_is_one_that_no_run_decides():
     assert violation(demand, spent).open.step == 1  # a part of a change is zero at t = 0
     assert violation(replace(demand, quantities=("h1",)), spent).open.step == 0
     assert not violation(demand, first, closer=Known(zero, size))
+
+
+DEEP = """
+axes = { a = "N", b = "N", i = "M", k = "N_e", x = "D", l = "L" }
+equations = '''
+h[a]     = E[a,x] data[x]
+z[a]     = rmsnorm(h[a])
+g[i,l]   = Q[i,a,l] z[a]
+p[i,l]   = PLACE
+u[i,k,l] = silu(W2[i,k,a,l] z[a])
+m[b]     = alpha p[i,l] W3[i,b,k,l] u[i,k,l]
+y[b]     = h[b] + m[b]
+f        = U[b] y[b]
+'''
+"""
+
+
+@pytest.mark.parametrize(
+    ("gates", "ray", "terms"),
+    [
+        ("topk_softmax(g[i,l]; i)", "N=1,N_e=2/3,M=1,K=2/3,L=2/3", "L^-1"),
+        ("topk_softmax(g[i,l]; i)", "N=1,N_e=1,M=1,K=1,L=1", "L^-1"),
+        ("sigmoid(g[i,l])", "N=1,N_e=2/3,M=1,K=1,L=2/3", "M^-1 L^-1"),
+        ("topk_sigmoid(g[i,l]; i)", "N=1,N_e=2/3,M=1,K=2/3,L=2/3", "K^-1 L^-1"),
+    ],
+)
+def test_the_layer_wise_law_counts_experts_that_are_chosen_and_layers(gates, ray, terms):
+    """Where K grows slower than M, the depth was left out of the sum over both: plans lacked 1/L on the experts."""
+    network = from_toml(DEEP.replace("PLACE", gates))
+    asked = Configuration.of(None, "adam", ray=ray, network=network)
+    law = Solver(asked.network, asked.ray, asked.optimizer).layer_by_layer()
+    assert str(1 / law["alpha"]) == terms
+
+
+def test_the_layer_wise_law_takes_the_operator_of_one_expert_where_each_reads_its_own_signal():
+    """More neurons than outputs of one expert: as derived, N^(1/2) N_e^-1, although all experts have more outputs."""
+    asked = Configuration.of(None, "adam", ray="N=1/2,N_e=1,M=1", architecture="moe")
+    law = Solver(asked.network, asked.ray, asked.optimizer).layer_by_layer()
+    assert (
+        1 / law["b.expert_out"] == derive(asked)["expert_out"].init_std and str(law["b.expert_out"]) == "N_e N^(-1/2)"
+    )

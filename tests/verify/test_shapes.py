@@ -71,7 +71,11 @@ def test_the_law_of_every_kind_of_parameter():
         str(sgd["emb.weight"].lr) == "N" and str(sgd["head.weight"].lr) == "N^-1" and str(sgd["conv.weight"].lr) == "1"
     )
     notes = dict(reading.notes)
-    assert "no call says which side" in notes["loose"] and set(notes) == {"loose", "down"}
+    assert (
+        "no call says which side" in notes["loose"]
+        and set(notes) == {"loose", "down", ""}
+        and "is not seen" in notes[""]
+    )
 
 
 def test_of_a_multilayer_perceptron_it_is_what_is_derived():
@@ -251,3 +255,117 @@ def test_a_stream_that_only_layers_move_is_not_read_as_one_layer():
     assert "which moves by other layers alone" in read(lambda s: Chain(s["N"], s["L"])).network.unread
     two = read(lambda s: Chain(s["N"], 2)).network
     assert not two.unread and two.zero == {"layers.0.B", "layers.1.B"}
+
+
+class Magnitude(nn.Module):
+    """DoRA: rows of W + B A of a norm that is trained; and a time constant between 1/2 and 2."""
+
+    def __init__(self, n):
+        super().__init__()
+        self.W = nn.Parameter(torch.randn(n, n) / n**0.5, requires_grad=False)
+        self.A, self.B = nn.Parameter(torch.randn(2, n)), nn.Parameter(torch.zeros(n, 2))
+        self.m, self.times = nn.Parameter(self.W.norm(dim=1)), nn.Parameter(torch.linspace(0.5, 2, n))
+
+    def forward(self, x):
+        w = self.W + 0.5 * (self.B @ self.A)
+        return nn.functional.linear(x, w) * self.m / w.norm(dim=1).detach() * self.times
+
+
+def magnitudes(sizes):
+    n = sizes["N"]
+    return nn.Sequential(nn.Linear(6, n, bias=False), Magnitude(n), nn.Linear(n, 3, bias=False))
+
+
+def test_weights_that_are_made_of_weights_have_their_sides():
+    """The columns of A in W + B A are those that the input is summed over."""
+    d = derive(ray="N=1", optimizer="adamw", parameterization="mup", network=read(magnitudes).network)
+    assert powers(d, "1.A") == ("N^-1", "N^-1", "1") and powers(d, "1.B")[:2] == ("None", "1")
+
+
+def test_what_starts_away_from_zero_keeps_its_start():
+    """Magnitudes of DoRA, time constants: a normal distribution around zero would take them away."""
+    p = plan(magnitudes, "N=16", "N=64", lr=1e-3, eps=1e-8, std=0.02)
+    before = {name: x.clone() for name, x in p.model.named_parameters()}
+    p.init_()
+    same = {name for name, x in p.model.named_parameters() if torch.equal(x, before[name])}
+    assert same == {"1.W", "1.m", "1.times", "1.B"} and "1.m, 1.times: starts away from zero" in str(p)
+    rows = {row["name"]: row for row in p.as_rows()}
+    assert rows["1.m"]["init"] == rows["1.W"]["init"] == "kept" and rows["1.A"]["init"] == "normal"
+    assert "std" not in rows["1.m"] and any(line.split()[:3] == ["1.m", "1", "kept"] for line in str(p).splitlines())
+
+
+def test_casts_to_fewer_digits_are_read():
+    """A router in float32, and a table of times that is made in it; gates were read as they round."""
+
+    def build(cast):
+        class Routed(nn.Module):
+            def __init__(self, n, m, k):
+                super().__init__()
+                self.k, self.Q = k, nn.Linear(n, m, bias=False)
+                self.W = nn.Parameter(torch.randn(m, n, n) / n**0.5)
+
+            def forward(self, x):
+                p = self.Q(x)
+                p = (p.float() if cast else p).softmax(-1)
+                top, at = p.topk(self.k, dim=-1)
+                gates = torch.zeros_like(p).scatter(-1, at, top / top.sum(-1, keepdim=True)).to(x.dtype)
+                times = torch.arange(3, dtype=torch.float32 if cast else torch.float64).sum().half() if cast else 3.0
+                return torch.einsum("bm,mnk,bk->bn", gates, self.W, x) + 0 * times
+
+        def made(s):
+            n = s["N"]
+            return nn.Sequential(nn.Linear(6, n, bias=False), Routed(n, s["M"], s["K"]), nn.Linear(n, 3, bias=False))
+
+        return read(made)
+
+    plain, rounded = build(False), build(True)
+    assert plain.network == rounded.network and plain.factors == rounded.factors and not plain.network.unread
+
+
+def test_sizes_that_have_a_default_stay_where_they_are_not_given():
+    def build(sizes):
+        n, r = sizes["N"], sizes.get("rank", 2)
+        low = nn.Sequential(nn.Linear(n, r, bias=False), nn.Linear(r, n, bias=False))
+        return nn.Sequential(nn.Linear(6, n, bias=False), low, nn.Linear(n, 3, bias=False))
+
+    where = {"lr": 1e-3, "eps": 1e-8, "std": 0.02}
+    assert plan(build, "N=16", "N=64", **where).model[1][0].weight.shape == (2, 64)
+    assert plan(build, "N=16,rank=2", "N=64,rank=4", **where).model[1][0].weight.shape == (4, 64)
+    same = plan(build, "N=16", "N=16", **where)  # numbers of the base itself, by the same script
+    assert {g["lr"] for g in same.param_groups()} == {1e-3} and same.model[0].weight.shape == (16, 6)
+
+
+def test_frozen_tensors_are_held_against_what_grows():
+    """Where the rank alone grows no frozen matrix changes; along the width the factor is that from the base on."""
+
+    def build(sizes):
+        n, r = sizes["N"], sizes["rank"]
+        low = nn.Sequential(nn.Linear(n, r, bias=False), nn.Linear(r, n, bias=False))
+        made = nn.Sequential(nn.Linear(6, n, bias=False), low, nn.Linear(n, 512, bias=False))
+        made[2].weight.requires_grad_(False)
+        return made
+
+    where = {"lr": 1e-3, "eps": 1e-8, "std": 0.02}
+    assert plan(build, "N=128,rank=2", "N=128,rank=8", **where).recipe.open == ()
+    (told,) = plan(build, "N=128,rank=2", "N=512,rank=2", **where).recipe.open
+    assert "from N=128,rank=2 on the module's own is 2 times" in told.why.replace("1.99", "2").replace("2.01", "2")
+
+
+def test_an_epsilon_that_is_far_below_is_in_the_groups():
+    def build(sizes):
+        n = sizes["N"]
+        ends = nn.Linear(6, n, bias=False), nn.Linear(n, 3, bias=False)
+        for end in ends:
+            end.weight.requires_grad_(False)
+        return nn.Sequential(ends[0], Residual(Lora(n)), Residual(Lora(n)), ends[1])
+
+    class Residual(nn.Module):
+        def __init__(self, inner):
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, x):
+            return x + self.inner(x)
+
+    p = plan(build, "N=16", "N=64", lr=1e-3, eps=1e-30, std=0.02)
+    assert {g["eps"] for g in p.param_groups()} == {1e-30} and "negligible epsilon" in str(p)

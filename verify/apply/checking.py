@@ -45,7 +45,7 @@ from scaling_algebra.verify.networks.steppers import Fold, assembled, group, par
 from scaling_algebra.verify.tracing import Traced
 from scaling_algebra.verify.tracing.gradients import roles_of
 from scaling_algebra.verify.tracing.measuring import OUTPUT, UPDATE, Watch, of_role
-from scaling_algebra.verify.tracing.models import Inputs, built, called, exactly, usual
+from scaling_algebra.verify.tracing.models import Inputs, built, called, exactly, limited, usual
 from scaling_algebra.verify.tracing.recording import losses_of, output_of, running
 from scaling_algebra.verify.tracing.shapes import along, read
 from scaling_algebra.waiting import each
@@ -123,6 +123,7 @@ def check_model(
         if count < least:
             raise UsageError(f"{what} is {shown(count)}, which decides nothing; give {least} or more")
     start, smallest = time.monotonic(), read_sizes(usual(build) if base is None else base, "base")
+    build = limited(build, smallest)
     wide = {axis: n * (WIDER if axis in WIDTHS else 1) for axis, n in smallest.items()}
     sizes = between(smallest, wide if target is None else read_sizes(target, "target"), points)
     ray = way(sizes[0], sizes[-1]).ray

@@ -216,10 +216,20 @@ def flat(e: Entry, group: ParameterGroup | None) -> Iterator[dict[str, Any]]:
         place = ":, " * at[0] + f"{at[1]}:{at[1] + at[2]}" if at else part.removeprefix(e.group)
         zero = e.fill is None and settings["init_std"].rule is None
         fill = 0.0 if zero else e.fill
-        init = "fill" if fill is not None else "normal, one draw for all experts" if group.tied else "normal"
+        init = (
+            "kept"
+            if e.kept
+            else "fill"
+            if fill is not None
+            else "normal, one draw for all experts"
+            if group.tied
+            else "normal"
+        )
         row = {**whole, "part": place, "optimizer": e.rules[part or e.role].name, "init": init, "fill": fill}
         named = {"std": "init_std", "lr": "lr", "eps": "eps", "weight_decay": "decay"}
-        found = {name: settings.get(what) for name, what in named.items() if name != "std" or fill is None}
+        found = {
+            name: settings.get(what) for name, what in named.items() if name != "std" or (fill is None and not e.kept)
+        }
         row |= {name: None if s is None else s.target for name, s in found.items()}
         if row["weight_decay"] is None and row["lr"] is not None and "decay" in settings:
             row["weight_decay"] = 0.0  # as its group has it

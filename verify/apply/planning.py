@@ -16,18 +16,18 @@ from torch import Tensor, nn
 from scaling_algebra.arguments import checked
 from scaling_algebra.errors import UsageError, check_names
 from scaling_algebra.recipes.files import sizes_of
-from scaling_algebra.recipes.recipe import Recipe, recipe
+from scaling_algebra.recipes.recipe import Recipe, Setting, recipe
 from scaling_algebra.recipes.sizes import Sizes, read_sizes
 from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.solver.derivation import Derivation
 from scaling_algebra.spec.level import Level, Open
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.powers import Power
-from scaling_algebra.spec.trained import whole
+from scaling_algebra.spec.trained import trained, whole
 from scaling_algebra.verify.tracing import Traced
 from scaling_algebra.verify.tracing.gradients import FROZEN, listed, roles_of
 from scaling_algebra.verify.tracing.measuring import of_role
-from scaling_algebra.verify.tracing.models import called
+from scaling_algebra.verify.tracing.models import WIDEST, called, limited
 from scaling_algebra.verify.tracing.shapes import along, read
 from scaling_algebra.verify.tracing.sources import general, layered, small_of
 from scaling_algebra.waiting import rarely_collected, watched
@@ -52,6 +52,7 @@ UNDECAYED = (
     "no decay was given: every group has weight_decay 0, whatever the optimizer itself is given; give decay=NUMBER"
 )
 ZERO = "{}: starts at zero in the module, and init_ draws it; leave out its std, and it stays"
+KEPT = "{}: starts away from zero in the module, and init_ leaves that start as it is; its std is not heeded"
 NORMS = "{}: init_ sets these to the norms of the matrices that it draws, as torch does; their init std is not heeded"
 SHAPED = (
     "{}: more rows than columns; torch.optim.Muon multiplies its rate by sqrt(out/in) unless adjust_lr_fn says"
@@ -96,11 +97,17 @@ def _plan(model: Any, base: Any, target: Any, fold: bool, strict: bool, given: M
         return _configured(model, base, target, fold, strict, given)
     if not callable(model) or isinstance(base, nn.Module) or target is None:
         raise UsageError(f"{GIVE}, and sizes are texts")
+    sizes = read_sizes(base, "base")
+    model = limited(model, sizes)
     reading = read(model, strict=strict)
+    if "raises" in reading.network.unread and max(sizes.values()) <= WIDEST:  # at the small sizes that are usual
+        reading = read(model, sizes)
     numbers = _numbers(base, target, {**given, "strict": strict}, reading.networks)
-    start, large = (called(model, dict(sizes))[0] for sizes in (reading.base, numbers.way.target))
+    going, small = numbers.way, dict(reading.base)
+    small |= {x: n for x, n in going.target.items() if n == going.base[x] and x in small and x not in ("M", "K")}
+    start, large = (called(model, dict(sizes))[0] for sizes in (small, going.target))
     p = planned(large, reading, numbers, [start], fold)
-    return _holding(p, start, reading.base, strict)
+    return _holding(p, start, small, strict)
 
 
 def _holding(p: Plan, small: nn.Module, base: Mapping[str, int], strict: bool) -> Plan:
@@ -186,6 +193,7 @@ def _numbers(base: Any, target: Any, given: Mapping[str, Any], networks: Sequenc
             numbers = recipe(base, target, **{k: x for k, x in asked.items() if k != "eps"}, epsilon="negligible")
         except (Infeasible, UsageError):
             raise error from None
+        numbers = _with_epsilon(numbers, asked, networks)
     if multiplied := [r for r, s in numbers.tensors.items() if "multiplier" in s]:
         raise UsageError(f"a plan sets no multiplier, and {multiplied[0]} has one in this gauge; take the gauge table3")
     numbers = opened(numbers)
@@ -194,6 +202,16 @@ def _numbers(base: Any, target: Any, given: Mapping[str, Any], networks: Sequenc
         who = lacking[0] if len(lacking) < len(numbers.tensors) else "Adam"
         raise UsageError(f"the epsilon of {who} scales, too; give eps=1e-8, or what it is at the base")
     return numbers
+
+
+def _with_epsilon(numbers: Recipe, asked: Mapping[str, Any], networks: Sequence[Network]) -> Recipe:
+    """A recipe of a negligible epsilon, with the one number that was given for it: it stays as it is."""
+    if not isinstance(eps := asked.get("eps"), int | float):
+        return numbers
+    has = {role for x in networks for role in x.tensors if trained(asked["optimizer"], x, networks).of(role).epsilon}
+    one = Setting.of(numbers.way, Power(), Power(), eps)
+    tensors = {x: {**s, "eps": one} if x in has and "lr" in s else s for x, s in numbers.tensors.items()}
+    return replace(numbers, tensors=tensors)
 
 
 def opened(numbers: Recipe) -> Recipe:
@@ -263,6 +281,7 @@ def planned(
         common = alike(parts) if parts else settings.get(role, {})
         fill, spans = filled.get(role), spans_of(e, parts, reading, going.target, records)
         do = apart(rules, group, given) if parts else ""
+        e = replace(e, kept=not e.frozen and fill is None and _designed(small, role, common))
         e = replace(e, role=role, settings=common, group=group, fill=fill, rules=rules, parts=parts, spans=spans)
         entries.append(replace(e, apart=do))
     stacks = dict.fromkeys(e.group for e in entries if e.role and e.stacked)
@@ -273,6 +292,8 @@ def planned(
     lines += [*([SHAPED.format(", ".join(high))] if high else [])]
     zero = dict.fromkeys(e.group for e in entries if e.role and not e.frozen and _starts_at_zero(e, small))
     lines += [*([ZERO.format(", ".join(zero))] if zero else [])]
+    kept = dict.fromkeys(e.group for e in entries if e.kept)
+    lines += [*([KEPT.format(listed(kept))] if kept else [])]
     normed = [name for name, *_ in norms(model)]
     lines += [*([NORMS.format(listed(normed))] if normed else [])]
     tuned = [s for s in settings.values() if "decay" in s and s["lr"].base is not None]
@@ -296,6 +317,15 @@ def _starts_at_zero(e: Entry, small: Sequence[nn.Module]) -> bool:
     return drawn and bool(found) and not any(x.any() for x in found)
 
 
+def _designed(models: Sequence[nn.Module], role: str, settings: Mapping[str, Any]) -> bool:
+    """Do the entries of what is to be Theta(1) at every size lie around another value than zero (time steps, decays,
+    magnitudes)?"""
+    rule = settings["init_std"].rule if "init_std" in settings else None
+    found = [p.double().flatten() for model in models for p in of_role(model, role)]
+    there = rule is not None and not rule.terms and bool(found) and not any(p.is_meta for p in found)
+    return there and all(len(p) > 1 and bool(p.mean().abs() > p.std()) for p in found)
+
+
 def _fill(models: Sequence[nn.Module], role: str) -> float | None:
     """The value that all entries of a vector start with, as the modules have it."""
     found = [p for model in models for p in of_role(model, role)]
@@ -317,12 +347,21 @@ def frozen(p: Plan, small: nn.Module, base: Mapping[str, int]) -> Iterator[Open]
         rule, sizes = e.settings["init_std"].rule, [_size(x) for x in found]
         if rule is None or not all(sizes):
             continue
-        off = rule.ratio(base, p.recipe.way.target) / (sizes[-1] / sizes[0])
+        going = p.recipe.way
+        off = rule.ratio(base, going.target) / (sizes[-1] / sizes[0])
         if abs(math.log(off)) > max(APART, CHANCE * math.sqrt(sum(1 / (2 * x.numel()) for x in found))):
-            at = ",".join(f"{axis}={base[axis]}" for axis in p.recipe.way.base)
+            at = ",".join(f"{axis}={n}" for axis, n in going.base.items())
+            off **= _share(base, going.base, going.target)
             why = f"it is frozen, and the numbers need that it goes as {rule}: from {at} on the module's own is"
             why += f" {1 / off:.3g} times that; multiply it, or what it makes, by {off:.3g}, or let it train"
             yield Open(demand, e.name, 0, why, e.role)
+
+
+def _share(small: Mapping[str, int], base: Mapping[str, int], target: Mapping[str, int]) -> float:
+    """The share of the way from small sizes to the target that is from the base on, along what grows most."""
+    axis = max(base, key=lambda x: target[x] / base[x])
+    far = math.log(target[axis] / small[axis]) if target[axis] != small.get(axis, 0) else 0.0
+    return math.log(target[axis] / base[axis]) / far if far else 1.0
 
 
 def _size(x: Tensor) -> float:

@@ -106,7 +106,7 @@ class Plan(Rendered):
                 stacklevel=2,
             )
         with torch.no_grad():
-            for entry, whole in self._parameters(model):
+            for entry, whole in ((e, p) for e, p in self._parameters(model) if not e.kept):
                 for part, std in stds[entry.group].items():
                     p = whole.narrow(*entry.spans[part]) if part else whole
                     if std == 0:

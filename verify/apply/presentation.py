@@ -32,7 +32,7 @@ def plan(p: Plan) -> Document:
         for row, own in first.parts.items() or [(name, {})]:
             settings = {**own, **first.settings}  # the least epsilon is that of the group
             values = [_value(settings.get(what), what) for what in _WHAT]
-            values[0] = f"{first.fill:.4g} (all)" if first.fill is not None else values[0]
+            values[0] = f"{first.fill:.4g} (all)" if first.fill is not None else "kept" if first.kept else values[0]
             rows.append((literal(_short(row)), str(len(group.entries)), *values))
     header = ("group", "of", "init std", "lr", "eps", "decay")
     used = [k for k in range(len(header)) if k < 2 or any(row[k] for row in rows)]
@@ -75,6 +75,7 @@ def as_json(p: Plan) -> dict[str, Any]:
                 "shape": list(e.shape),
                 "frozen": e.frozen,
                 "fill": e.fill,
+                "kept": e.frozen or e.kept,
                 **_numbers(e.settings),
                 **(
                     {"parts": {x: {"optimizer": e.rules[x].name, **_numbers(v)} for x, v in e.parts.items()}}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain, zip_longest
@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from scaling_algebra.errors import UsageError, foreign, shown
 from scaling_algebra.spec.axes import AXES
@@ -155,6 +156,26 @@ class Asked(dict[str, int]):
         return self[axis]
 
 
+class Limited(dict[str, int]):
+    """Sizes of which those that are not among ``axes`` keep the default that ``build`` gives them."""
+
+    def __init__(self, sizes: dict[str, int], axes: Collection[str]) -> None:
+        super().__init__(sizes)
+        self.sizes, self.axes = sizes, axes
+
+    def __missing__(self, axis: str) -> int:
+        return self.sizes[axis]
+
+    def get(self, axis: str, default: Any = None) -> Any:
+        known = axis in self.axes or default is None
+        return self.sizes.get(axis, default) if known else default
+
+
+def limited(build: Build, axes: Collection[str]) -> Build:
+    """A builder whose sizes are ``axes``, and what it asks for without a default."""
+    return lambda sizes: build(Limited(sizes, axes))
+
+
 class MissingSize(KeyError):
     """A size that is not among those given."""
 
@@ -169,13 +190,31 @@ class SizesGiven(dict[str, int]):
         raise MissingSize(axis)
 
 
+ROUGH = {torch.float32, torch.float16, torch.bfloat16}
+CASTS = {"float", "half", "bfloat16"}
+
+
+class _Exact(TorchFunctionMode):
+    """Casts to fewer digits are casts to float64: a module that writes ``t.float()`` reads on."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__name__", "") in CASTS and args:
+            return args[0].double()
+        args = tuple(torch.float64 if isinstance(x, torch.dtype) and x in ROUGH else x for x in args)
+        named = {
+            k: torch.float64 if isinstance(x, torch.dtype) and x in ROUGH else x for k, x in (kwargs or {}).items()
+        }
+        return func(*args, **named)
+
+
 @contextmanager
 def exactly() -> Iterator[None]:
     """Tensors that a module makes are of float64, as its parameters are."""
     kept = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
-        yield
+        with _Exact():
+            yield
     finally:
         torch.set_default_dtype(kept)
 

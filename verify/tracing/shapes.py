@@ -42,6 +42,7 @@ TIED = (
     "a tied readout by 1/fan_in"
 )
 SCALED = "these numbers are those of the module without the factor that it multiplies by; take the factor out"
+FACTORS = "a factor that changes with a size (1/sqrt(d), alpha/rank) is not seen: the numbers are those without it"
 UNSAID = "no call says which side of {} is summed: {}"
 
 
@@ -82,30 +83,45 @@ def places(call: str, position: int, dims: int, arguments: Sequence[Any]) -> Pla
     return ((), every, ()) if dims == 1 or call in ENTRIES else None
 
 
+MATRICES = ("matmul", "mm", "bmm")
+Order = tuple[int, ...]
+
+
 def used(run: Recording) -> dict[str, set[Places]]:
-    """Of every parameter its places by the calls that take it, perhaps with its dimensions in another order."""
-    orders = {number: (name, tuple(range(run.tensors[number].dim()))) for number, name in run.parameters.items()}
+    """Of every parameter its places by the calls that take it, perhaps with its dimensions in another order, or in
+    what is made of weights alone: their product and their sums go on as they do (W + B A of LoRA)."""
+    orders: dict[int, list[tuple[str, Order]]] = {
+        number: [(name, tuple(range(run.tensors[number].dim())))] for number, name in run.parameters.items()
+    }
     weights = set(orders)
     found: dict[str, set[Places]] = {name: set() for name in run.parameters.values()}
     for call in run.calls:
         read, outs = list(leaves((call.arguments, call.keywords), Ref)), list(leaves(call.result, Ref))
         name, made = plain(call.name), outs[0] if outs else None
-        if read and all(r.number in weights for r in read):
+        alone = bool(read) and all(r.number in weights for r in read)
+        if alone:
             weights |= {r.number for r in outs}
-            if len(read) > 1:  # what it makes is used, in a way that is not followed
-                continue
+        if alone and len(read) > 1 and made is not None:
+            shape, product = run.tensors[made.number].shape, name in MATRICES
+            parts = [r for r in read if product or run.tensors[r.number].shape == shape]
+            if len(shape) == 2 and all(run.tensors[r.number].dim() == 2 for r in parts):
+                orders[made.number] = [x for r in parts for x in orders.get(r.number, [])]
+            continue
         for position, ref in enumerate(read):
             if ref.number not in orders:
                 continue
-            parameter, order = orders[ref.number]
-            if len(read) == 1 and made is not None and run.tensors[made.number].dim() == len(order):
-                moved = _moved(call.function, run.tensors[ref.number], run.tensors[made.number])
+            before, dims = run.tensors[ref.number], run.tensors[ref.number].dim()
+            if len(read) == 1 and made is not None and run.tensors[made.number].dim() == dims:
+                after = run.tensors[made.number]
+                moved = _moved(call.function, before, after)
+                if moved is None and alone and name in ENTRIES and before.shape == after.shape:
+                    moved = [*range(dims)]
                 if moved is not None:
-                    orders[made.number] = parameter, tuple(order[d] for d in moved)
+                    orders[made.number] = [(x, tuple(order[d] for d in moved)) for x, order in orders[ref.number]]
                     continue
-            at = places(name, position, len(order), call.arguments)
-            if at is not None:
-                found[parameter].add(tuple(tuple(sorted(order[d] for d in side)) for side in at))  # type: ignore[arg-type]
+            at = places(name, position, dims, call.arguments)
+            for parameter, order in orders[ref.number] if at is not None else ():
+                found[parameter].add(tuple(tuple(sorted(order[d] for d in side)) for side in at))  # type: ignore[arg-type, union-attr]
     return found
 
 
@@ -280,7 +296,7 @@ def read(build: Build, base: Mapping[str, int] | None = None, strict: bool = Fal
             reading = replace(reading, beside=shapes.network, notes=[*reading.notes, *shapes.notes])
         return reading.starting(build)
     shapes = by_shape(build, base, str(why)).starting(build)
-    return replace(shapes, notes=[*shapes.notes, ("", SCALED)]) if isinstance(why, Scaled) else shapes
+    return replace(shapes, notes=[*shapes.notes, ("", SCALED if isinstance(why, Scaled) else FACTORS)])
 
 
 def along(reading: Traced, growing: Collection[str]) -> Traced:
