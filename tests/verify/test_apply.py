@@ -487,7 +487,7 @@ def test_a_first_layer_without_experts_is_read_by_itself(monkeypatch):
     transformers = pytest.importorskip("transformers")
     monkeypatch.setattr(newton, "PROPOSED", 2_000)
 
-    def model(n, device="meta"):
+    def model(n, device="meta", layers=2):
         heads = {"num_attention_heads": n // 16, "num_key_value_heads": n // 16, "v_head_dim": 16}
         ranks = {
             "qk_rope_head_dim": 8,
@@ -497,7 +497,8 @@ def test_a_first_layer_without_experts_is_read_by_itself(monkeypatch):
             "first_k_dense_replace": 1,
         }
         widths = {"hidden_size": n, "intermediate_size": 2 * n, "moe_intermediate_size": n, "vocab_size": 64}
-        sizes = {"num_hidden_layers": 2, "n_routed_experts": 8, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1}
+        sizes = {"n_routed_experts": 8, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1}
+        sizes["num_hidden_layers"] = layers
         with torch.device(device):
             config = transformers.DeepseekV3Config(**heads, **ranks, **widths, **sizes)
             return transformers.AutoModelForCausalLM.from_config(config)
@@ -510,6 +511,9 @@ def test_a_first_layer_without_experts_is_read_by_itself(monkeypatch):
     assert all(e.settings["lr"].target for e in p.entries) and len(p.recipe.derivations) == 2
     plain = {**model(32).config.to_dict(), "q_lora_rank": None}  # as smaller models of the family have it
     assert any("q_proj" in name for name, _ in small_of(plain, "", False)({**READ})[0].named_parameters())
+    folded = plan(model(64, layers=8), model(64), lr=1e-3, eps=1e-8, std=0.02, fold=True)
+    for down in ("model.layers.0.mlp.down_proj.weight", "model.layers.1.mlp.shared_experts.down_proj.weight"):
+        assert folded[down].settings["lr"].factor == 1 / 4, down  # 1/L on the branches of both kinds of layers
     dense, routed = p["model.layers.0.mlp.up_proj.weight"], p["model.layers.1.mlp.experts.gate_up_proj"]
     assert dense.settings["lr"] == routed.settings["lr"] and "not in the output" not in str(p)
     assert "\nundecided demands are on " in str(p)

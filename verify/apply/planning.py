@@ -257,7 +257,8 @@ def planned(
     for name in [name for name, x in left.items() if fold and x != 1]:
         rule, x = numbers.multipliers[name].rule, left[name]
         assert rule is not None
-        for role in ends(network, name).roles:
+        kinds = [d.network for d in numbers.derivations if name in d.network.multipliers]  # of layers, which share it
+        for role in dict.fromkeys(role for x in kinds for role in ends(x, name).roles):
             settings[role] = scaled(settings[role], rule / own[name], x, trainer(numbers, role))
             value = filled[role]
             filled[role] = None if value is None else value * x
