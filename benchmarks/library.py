@@ -53,6 +53,8 @@ def derived(name: str, where: str, rule: str, seconds: int) -> dict[str, Any]:
     if done.status == 0:
         return {**record, "verdict": "found", "answer": answer(done.out)}
     why = re.split("; (?:derive )?--", done.err.strip().rpartition("\n")[2].partition("): ")[2])[0]
+    if left := re.search(r"not certified: (.+?) at t = (\d+) is undecided", done.out):
+        why = f"{left[1]} at t={left[2]} is undecided"
     verdicts = {1: "none exists", 3: "UNDECIDED", -signal.SIGXCPU: f"no answer within {seconds} s"}
     if done.status not in verdicts:
         raise click.ClickException(f"{' '.join(command_line)}: exit code {done.status}\n{done.err}")

@@ -369,3 +369,31 @@ def test_an_epsilon_that_is_far_below_is_in_the_groups():
 
     p = plan(build, "N=16", "N=64", lr=1e-3, eps=1e-30, std=0.02)
     assert {g["eps"] for g in p.param_groups()} == {1e-30} and "negligible epsilon" in str(p)
+
+
+@pytest.mark.parametrize(("number", "told"), [(2, True), (None, False)])
+def test_experts_that_a_module_chooses_by_a_number_of_its_own_are_told(number, told):
+    """A top-2 that is written in the module leaves experts out; with K from the sizes all are read."""
+
+    class Routed(nn.Module):
+        def __init__(self, n, m, k):
+            super().__init__()
+            self.k, self.Q, self.W = k, nn.Linear(n, m, bias=False), nn.Parameter(torch.randn(m, n, n) / n**0.5)
+
+        def forward(self, x):
+            p = self.Q(x).softmax(-1)
+            top, at = p.topk(self.k, dim=-1)
+            return torch.einsum("bm,mnk,bk->bn", torch.zeros_like(p).scatter(-1, at, top), self.W, x)
+
+    def build(sizes):
+        n, m = sizes["N"], sizes["M"]
+        routed = Routed(n, m, number or sizes["K"])
+        return nn.Sequential(nn.Linear(6, n, bias=False), routed, nn.Linear(n, 3, bias=False))
+
+    reading = read(build, {"N": 32, "M": 4, "K": 4})
+    assert (
+        bool(reading.network.unread) == told == any("by a number that build does not take" in x for x in reading.lines)
+    )
+    if told:
+        report = check_model(build, "N=16,M=4", "N=64,M=16", seeds=4)
+        assert any("M grows more than K" in line for line in report.environment["read"])

@@ -47,6 +47,7 @@ from scaling_algebra.verify.tracing.gradients import roles_of
 from scaling_algebra.verify.tracing.measuring import OUTPUT, UPDATE, Watch, of_role
 from scaling_algebra.verify.tracing.models import Inputs, built, called, exactly, limited, usual
 from scaling_algebra.verify.tracing.recording import losses_of, output_of, running
+from scaling_algebra.verify.tracing.shapes import CHOSEN as CHOSEN_FEW
 from scaling_algebra.verify.tracing.shapes import along, read
 from scaling_algebra.waiting import each
 
@@ -185,7 +186,9 @@ def check_model(
         theta: dict[str, Sequence[Cell]] = {name: [..., *[Fraction(0)] * steps] for name in moving}
         report = judge(m, theta, direct={name for name in names if name.endswith(DIRECT)})
         report = of_choices(_bounded(report, lambda row: not row.quantity.endswith(UPDATE)), unsettled)
-        return coming(report)
+        if few := ray["M"] > 0 and any(note == CHOSEN_FEW for _, note in reading.notes):
+            m.environment["read"] += [FEW]
+        return coming(_of_few(report, set(names), float(ray["M"])) if few else report)
     moved = {x: power.on(ray) for x, power in (folded(numbers, reading) if fold else {}).items()}
     left = {_signal(x.quantity) for x in level.open} if (level := numbers.derivations[-1].level) else set()
     doubtful = {name for name, quantities in names.items() if left.intersection(map(_signal, quantities))}

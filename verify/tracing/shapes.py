@@ -43,6 +43,9 @@ TIED = (
 )
 SCALED = "these numbers are those of the module without the factor that it multiplies by; take the factor out"
 FACTORS = "a factor that changes with a size (1/sqrt(d), alpha/rank) is not seen: the numbers are those without it"
+CHOSEN = (
+    "tokens choose some of the experts, by a number that build does not take: with K = sizes['K'] all are read (K = M)"
+)
 UNSAID = "no call says which side of {} is summed: {}"
 
 
@@ -332,5 +335,13 @@ def by_shape(
         counted |= {pattern: "M"} if "M" in powers else {}
     shapes = Shapes([p for p in shaped(models, run) if not only or p.name in only], builds, counted)
     network = shapes.network(name, why)
+    shapes.notes += [("", CHOSEN)] if run is not None and "M" in start and _chooses(run, start.get("K", 0)) else []
     found = {x: "" if p.requires_grad else FROZEN for x, p in models[0].named_parameters() if not only or x in only}
     return Traced(as_toml(network), network, {}, {}, shapes.notes, {}, math.nan, start).freezing(found)
+
+
+def _chooses(run: Recording, given: int) -> bool:
+    """Does a top-K leave some out, and not the number that is given?"""
+    calls = [(next(leaves(c.arguments, Ref)), next(leaves(c.result, Ref))) for c in run.calls if c.name == "topk"]
+    shapes = [(run.tensors[a.number].shape, run.tensors[b.number].shape) for a, b in calls]
+    return any(one != other and given not in other for one, other in shapes)
