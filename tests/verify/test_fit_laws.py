@@ -236,3 +236,20 @@ def test_a_law_with_a_typo_is_no_sum(tmp_path, capsys):
     (tmp_path / "x.csv").write_text("N,D,loss\n1,2,3\n")
     assert exit_code("law", "moe-transfomer", "--fit", str(tmp_path / "x.csv")) == 2
     assert "no law named 'moe-transfomer'; did you mean 'moe-transformer'?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("optima", "claim", "code"),
+    [((-4, -5, -6, -7, -8), -1, 0), ((-4, -4, -4, -6, -8), -1, 3), ((-4, -6, -8, -6, -4), 0, 3)],
+)
+def test_best_rates_that_follow_no_power_agree_with_none(tmp_path, capsys, optima, claim, code):
+    """A knee and a V, at known rates; and a power, as the control."""
+    rng, lines = np.random.default_rng(3), ["size,lr,seed,loss"]
+    for n, best in zip((32, 64, 128, 256, 512), optima, strict=True):
+        for lr in range(-11, 0):
+            for seed in range(4):
+                lines.append(f"{n},{2.0**lr},{seed},{0.5 + 0.05 * (lr - best) ** 2 + 0.01 * rng.standard_normal()}")
+    (tmp_path / "runs.csv").write_text("\n".join(lines))
+    asked = "law", "--fit-rate", str(tmp_path / "runs.csv"), "--claim", f"power={claim}", "--apart", "1/2"
+    assert exit_code(*asked) == code
+    assert ("no one power fits: from size to size" in capsys.readouterr().out) == bool(code)

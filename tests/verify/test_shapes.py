@@ -1,5 +1,6 @@
 """Modules that cannot be read: numbers by the shapes of their parameters, what the answer says of itself, its check."""
 
+from collections import OrderedDict
 from fractions import Fraction
 
 import pytest
@@ -397,3 +398,24 @@ def test_experts_that_a_module_chooses_by_a_number_of_its_own_are_told(number, t
     if told:
         report = check_model(build, "N=16,M=4", "N=64,M=16", seeds=4)
         assert any("M grows more than K" in line for line in report.environment["read"])
+
+
+def test_modules_that_are_there_at_some_sizes_alone_are_left_out():
+    """Experts in a list: more of them have outputs at more experts, and a check ended in an internal error."""
+
+    class Listed(nn.Module):
+        def __init__(self, n, m):
+            super().__init__()
+            self.Q, self.experts = nn.Linear(n, m, bias=False), nn.ModuleList(nn.Linear(n, n) for _ in range(m))
+
+        def forward(self, x):
+            p, x = self.Q(x).softmax(-1), torch.fft.fft(x).real
+            return sum(p[:, k : k + 1] * expert(x) for k, expert in enumerate(self.experts))
+
+    def build(sizes):
+        n = sizes["N"]
+        first, last = nn.Linear(6, n, bias=False), nn.Linear(n, 3, bias=False)
+        return nn.Sequential(OrderedDict(first=first, block=Listed(n, sizes["M"]), last=last))
+
+    report = check_model(build, "N=16,M=2", "N=64,M=8", seeds=4)
+    assert "experts.*.weight" in str([row.quantity for row in report.rows])

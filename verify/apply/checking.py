@@ -381,7 +381,10 @@ def _measure(
                 put(m.values, i, size, seed, how)
                 put(m.standard, i, size, seed, "one")
             put(m.control, i, m.dims[0], 10_000, how)  # one draw at every size: whatever differs is no noise
-    return names
+    for series in (m.values, m.standard, m.control):
+        for key in [key for key, values in series.items() if not all(map(len, values))]:
+            del series[key]  # of a module that is there at some sizes alone, as one expert of more
+    return {name: x for name, x in names.items() if any(key[0] == name for key in m.values)}
 
 
 def _lacking(

@@ -58,6 +58,7 @@ class FittedAnswer(Rendered):
             for q, x in f.value.items()
         ]
         spread = f"{len(f.residuals)} runs; residuals {np.sqrt(np.mean(f.residuals**2)):.2g} on average; {self.how}"
+        spread += f"; {f.misfit}" if f.misfit else ""
         head = ("number", "fitted", f"{LEVEL:.0%} interval", "claimed", "verdict")
         blocks = (Heading(literal(self.title), 2), Grid.of(head, rows), Lines.of(literal(spread)))
         numbers = {q: {"value": x, "low": f.low[q], "high": f.high[q], **self._judged(q)} for q, x in f.value.items()}

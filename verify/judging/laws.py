@@ -7,13 +7,14 @@ Huber loss, from several starts. Intervals are percentiles of fits to runs drawn
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations, product
 from typing import Any
 
 import numpy as np
 import sympy
+from scipy import stats
 from scipy.optimize import least_squares
 from scipy.special import logsumexp
 
@@ -30,6 +31,8 @@ LOSS, FLOOR, MOST, CERTAIN, ALONG = "loss", "E", 60.0, 1e-9, 0.999
 """The column of losses, the constant under every sum, the largest log of a constant, a slope that is rounding, and the
 correlation of logs from which two columns grow together."""
 
+UNLIKELY = 0.01
+"""Chance of best rates that lie so far beside one power, from which on they follow none."""
 Columns = Mapping[str, Array]
 
 
@@ -39,12 +42,14 @@ class Fitted:
 
     Attributes:
         value, low, high: by name. residuals: log of the loss over the fitted one, by run.
+        misfit: what the numbers do not fit, in a line.
     """
 
     value: Mapping[str, float]
     low: Mapping[str, float]
     high: Mapping[str, float]
     residuals: Array
+    misfit: str = ""
 
     def verdict(self, name: str, claimed: float, apart: float) -> Verdict:
         """The verdict on a claimed number, where numbers this far apart are told from each other."""
@@ -176,7 +181,9 @@ def together(fits: Mapping[str, Fitted]) -> Fitted:
     def every(part: str) -> dict[str, float]:
         return {f"{name} {q}".lstrip(): x for name, f in fits.items() for q, x in getattr(f, part).items()}
 
-    return Fitted(every("value"), every("low"), every("high"), np.concatenate([f.residuals for f in fits.values()]))
+    misfit = "; ".join(f"{name} {f.misfit}".lstrip() for name, f in fits.items() if f.misfit)
+    residuals = np.concatenate([f.residuals for f in fits.values()])
+    return Fitted(every("value"), every("low"), every("high"), residuals, misfit)
 
 
 def fit_rates(x: Columns, resamples: int = 0, where: str = "") -> Fitted:
@@ -196,11 +203,21 @@ def fit_rates(x: Columns, resamples: int = 0, where: str = "") -> Fitted:
         raise UsageError(f"{len(sizes)} sizes show no power; give runs at three or more")
     tried = [_beside_the_best(x, float(n), where) for n in sizes]
     at, noise, left, wide = best_rates([_by_rate(u, y) for u, y in tried], LEVEL, resamples or RESAMPLES)
+    errors, logs = wide * noise + left, np.log(sizes)
+    beside = at - np.polyval(np.polyfit(logs, at, 1), logs)
+    off, free = float(np.sum((beside / np.maximum(errors.std(axis=1), CERTAIN)) ** 2)), len(sizes) - 2
+    misfit = ""
+    if stats.chi2.sf(off, free) < UNLIKELY:  # no one power: what lies beside it is an error of the power
+        slopes = ", ".join(f"{x:.2g}" for x in np.diff(at) / np.diff(logs))
+        misfit = f"no one power fits: from size to size it is {slopes}; the interval counts what lies beside"
+        tail = stats.t.ppf((1 + LEVEL) / 2, free) / stats.norm.ppf((1 + LEVEL) / 2)
+        errors = errors * max(1.0, (off / free) ** 0.5 * tail)
     best = np.hstack([at[:, None], at[:, None] + wide * noise + left])
-    power = np.polyfit(np.log(sizes), best, 1)[0]
+    power = np.polyfit(logs, np.hstack([at[:, None], at[:, None] + errors]), 1)[0]
     names = ["power", *(f"lr at {n:g}" for n in sizes)]
     value, *again = (dict(zip(names, map(float, row), strict=True)) for row in zip(power, *np.exp(best), strict=True))
-    return _with_intervals(value, again, np.concatenate([y - form(u, y)(u) for u, y in tried]))
+    fitted = _with_intervals(value, again, np.concatenate([y - form(u, y)(u) for u, y in tried]))
+    return replace(fitted, misfit=misfit)
 
 
 def _beside_the_best(x: Columns, n: float, where: str) -> tuple[Array, Array]:

@@ -205,7 +205,7 @@ class Report(Rendered):
         """One line: optimizer, device, versions; time and memory where they are told."""
         e = self.environment
         if "device" not in e:
-            return "nothing was measured"
+            return "sizes that were logged elsewhere" if self.rows else "nothing was measured"
         spent = f", {e['wall_seconds']:.1f} s" if "wall_seconds" in e else ""
         spent += f", peak memory {memory / 2**20:.0f} MiB" if (memory := e.get("peak_memory_bytes")) else ""
         spent += f", {e['entries_per_second'] / 1e6:.0f} million entries a second" if "entries_per_second" in e else ""

@@ -106,7 +106,7 @@ class Watch:
         """Of every signal that no tensor makes, but gates, which are held: its name, the call that makes it, and the
         place among its results."""
         network, calls = self.traced.network, {call.key: call for call in self.first.calls}
-        made = {s.out for s in network.linear} | {f.out for f in network.functions if f.gates}
+        made = {s.out for s in network.linear} | {f.out for f in network.functions if f.gates} | {*network.constants}
         return {
             signal: (
                 f"{module or 'model'}: {name}{f' {count + 1}' if count else ''}",
