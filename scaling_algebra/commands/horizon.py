@@ -76,7 +76,7 @@ def _after(name: str, factor: float, values: dict[str, float], compounds: bool) 
     if name not in values:
         return None
     if compounds and name.startswith("one_minus_beta"):
-        return 1 - (1 - values[name]) ** factor
+        return 1.0 - float((1 - values[name]) ** factor)
     value = values[name] * factor
     if name.startswith("one_minus_beta") and value > 1:
         beta = name.removeprefix("one_minus_")

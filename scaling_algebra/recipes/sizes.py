@@ -98,8 +98,8 @@ def way(base: Sizes, target: Sizes) -> Way:
             raise UsageError(f"the {has} has {named} and the {lacks} leaves it out; add {kept} there if it stays")
     ratios = {axis: Fraction(target[axis], base[axis]) for axis in base}
     if all(x == 1 for x in ratios.values()):  # every factor is 1, whatever grows
-        one = "N" if "N" in base else next(iter(base))
-        return Way(base, target, through({axis: Fraction(2 if axis == one else 1) for axis in base})[0])
+        first = "N" if "N" in base else next(iter(base))
+        return Way(base, target, through({axis: Fraction(2 if axis == first else 1) for axis in base})[0])
     if all(x <= 1 for x in ratios.values()):
         raise UsageError("the base is larger than the target; swap them: hyperparameters are tuned on the smaller one")
     if min(ratios.values()) < 1 or ratios.get("K", 0) > ratios.get("M", 0):

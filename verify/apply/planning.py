@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from scaling_algebra.arguments import checked
 from scaling_algebra.errors import UsageError, check_names
 from scaling_algebra.recipes.files import sizes_of
-from scaling_algebra.recipes.recipe import Recipe, Setting, recipe
+from scaling_algebra.recipes.recipe import Recipe, recipe
+from scaling_algebra.recipes.settings import Setting
 from scaling_algebra.recipes.sizes import Sizes, read_sizes
 from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.solver.derivation import Derivation
@@ -257,8 +258,8 @@ def planned(
     for name in [name for name, x in left.items() if fold and x != 1]:
         rule, x = numbers.multipliers[name].rule, left[name]
         assert rule is not None
-        kinds = [d.network for d in numbers.derivations if name in d.network.multipliers]  # of layers, which share it
-        for role in dict.fromkeys(role for x in kinds for role in ends(x, name).roles):
+        shared = [d.network for d in numbers.derivations if name in d.network.multipliers]  # kinds of layers
+        for role in dict.fromkeys(role for one in shared for role in ends(one, name).roles):
             settings[role] = scaled(settings[role], rule / own[name], x, trainer(numbers, role))
             value = filled[role]
             filled[role] = None if value is None else value * x

@@ -96,8 +96,8 @@ def apply(reader: Reader, args: list[Any], keywords: Any) -> Any:
     if name not in RULES:
         todo = "add one (docs/extending.md), or give the equations of this model with --network"
         if name in COMPARISONS:
-            todo = "return a loss made of it (a load of experts) beside the output, (logits, aux): it is left out; where it "
-            todo += "chooses tokens, run every expert on every token, weighed by its gate"
+            todo = "return a loss made of it (a load of experts) beside the output, (logits, aux): it is left out; "
+            todo += "where it chooses tokens, run every expert on every token, weighed by its gate"
         return _linear(reader, reader.fail(f"no rule for this call; {todo}"))
     try:
         return RULES[name](reader, *args, **keywords)
