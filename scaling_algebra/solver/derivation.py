@@ -36,6 +36,7 @@ from scaling_algebra.spec.trained import OptimizerInput
 from scaling_algebra.waiting import rarely_collected, working
 
 from .demands import Fixing, Infeasible, NotFound
+from .layerwise import at_full_alignment
 from .newton import Solution, Solver
 
 LAWS = {
@@ -43,7 +44,7 @@ LAWS = {
     "lr": "update times input = Theta(1) at full alignment",
     "eps": "a gradient is one over the number of outputs",
 }
-"""The layer-wise law of each setting (``Solver.layer_by_layer``)."""
+"""The layer-wise law of each setting (``layerwise.at_full_alignment``)."""
 STARTS = "it starts at zero, as the network says"
 UNFAVOURED = "chosen: zero, so that no entry is favoured; scores are Theta(1), any O(1) does"
 SHIFTED = "a step is the sign of a count; Theta(1), as the scores beside it are by which is selected"
@@ -333,7 +334,7 @@ BY_SHAPE = "the layer-wise law at full alignment, from shapes of parameters"
 
 
 def _by_shape(asked: Configuration) -> Derivation:
-    """The layer-wise law (``Solver.layer_by_layer``), tensor by tensor.
+    """The layer-wise law (``layerwise.at_full_alignment``), tensor by tensor.
 
     Assumes: signals keep their size between tensors, and none is used twice.
 
@@ -342,7 +343,7 @@ def _by_shape(asked: Configuration) -> Derivation:
     """
     if asked.parameterization.name != "mup":
         raise UsageError(f"{asked.network.unread}; by shape, nothing is known of {asked.parameterization.title}")
-    law = _solver(asked.network, asked.ray, asked.optimizer, False).layer_by_layer().items()
+    law = at_full_alignment(asked.network, asked.ray, asked.optimizer).items()
     powers = {x: Power.of({axis: e for axis, e in p.terms if asked.ray[axis]}) for x, p in law}
     tensors = {
         role: TensorScaling(

@@ -15,8 +15,11 @@ from scaling_algebra.spec.desiderata import Structure, horizon
 from scaling_algebra.spec.networks.language import Function, Network, Product
 from scaling_algebra.spec.networks.roles import meetings
 from scaling_algebra.spec.networks.sums import experts
+from scaling_algebra.spec.optimizers import Trained
 from scaling_algebra.spec.powers import Power
 
+PLAIN = Structure()
+"""No interventions."""
 _LEARNED = ("effective", "cross")
 """Parts of an output that an update of its tensor makes."""
 
@@ -123,6 +126,41 @@ def _learned(look: Analysis, signal: str, t: int) -> Fraction | None:
     """The size of what an update of the tensor of a signal makes of it."""
     names = [name for part in _LEARNED if (name := f"{signal}.{part}") in look.table]
     return look.leading(names or [f"{signal}.change"], t).size
+
+
+def at_full_alignment(network: Network, ray: Ray, optimizer: Trained, structure: Structure = PLAIN) -> dict[str, Power]:
+    """The layer-wise law at full alignment: init of the spectral condition, entries of an update 1/fan_in where a
+    gradient is one over the number of entries that the tensor makes alone, and an aggregation that takes the mean.
+    Every layer has a matrix of its own.
+
+    Law: std = min(1, sqrt(rows / columns)) / sqrt(columns) for the operator of all experts stacked, or, where each
+    reads a signal of its own, for that of one; where it reads nothing that trains, 1 / sqrt(columns), as no change
+    meets it; where signals before a mean over experts are free, sqrt(experts) times that, so that the mean of
+    independent ones is Theta(1).
+    Source: Yang, Simon and Bernstein (2023), A spectral condition for feature learning. Only a start: the
+    iteration moves every unknown to where its demand holds.
+    """
+    powers: dict[str, Power] = {}
+    half = Fraction(1, 2)
+    for role, tensor in network.tensors.items():
+        rule, gradient = optimizer.of(role), gradient_power(network, network.uses(role)[0])
+        columns = network.size(tensor.fan_in)
+        layer = {x for x in tensor.letters if network.axes[x] == "L"}
+        uses = network.uses(role)
+        read = ({*f.letters} for s in uses for f in s.factors)
+        along = set.intersection(*(x for x in read if x.intersection(tensor.fan_in)), {*tensor.letters})
+        rows = network.size(x for x in tensor.letters if x not in layer.union(tensor.fan_in, along))
+        entries = rule.entries(network, role) / rule.shaped(network, role, ray)
+        moves = bool(network.unread) or any(network.learns(x.name) for s in uses for x in s.factors)
+        wide = moves and columns.on(ray) > rows.on(ray)
+        powers[f"b.{role}"] = columns**half * ((columns / rows) ** half if wide else Power())
+        powers[f"c.{role}"] = columns / {"": gradient, "entry": Power(), "matrix": entries}[rule.normalises]
+        powers[f"c.{role}"] /= powers[f"b.{role}"] if rule.relative else Power()
+        powers[f"d.{role}"] = gradient
+    for e in experts(network):
+        for role in e.outer if structure.exempt.intersection(e.last) else ():
+            powers[f"b.{role}"] /= network.size(network.summed(e.aggregation)) ** half
+    return powers | terms_behind(network, ray)
 
 
 def terms_behind(network: Network, ray: Ray) -> dict[str, Power]:

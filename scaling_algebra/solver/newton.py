@@ -55,7 +55,7 @@ from .demands import (
     unknown,
     violation,
 )
-from .layerwise import gradient_power, layerwise, terms_behind
+from .layerwise import PLAIN, at_full_alignment, layerwise
 from .structures import Structures
 
 _LAZY = Fraction(2)
@@ -77,8 +77,6 @@ PIECE = 100_000
 """Work for a piece of a sum over experts that one tensor makes."""
 STRUCTURES = 1_200_000
 """Work for all structures where each is judged at the layer-wise law."""
-PLAIN = Structure()
-"""No intervention."""
 
 
 @dataclass(frozen=True)
@@ -261,52 +259,18 @@ class Solver:
         return self.newton(demands, structure, begin, held)
 
     def aligned(self, structure: Structure = PLAIN) -> dict[str, Fraction]:
-        """The exponents of ``layer_by_layer`` on the ray.
+        """The exponents of the layer-wise law on the ray.
 
         The weight of a loss beside the output is that at which its gradients are one over the number of entries.
         """
         at_zero = dict.fromkeys(unknowns(self.network), Fraction(0))
-        values = at_zero | {name: power.on(self.ray) for name, power in self.layer_by_layer(structure).items()}
+        values = at_zero | {name: power.on(self.ray) for name, power in self._law(structure).items()}
         for loss, x, g in meetings(self.network):
             weight = self.network.weight(loss)
             look = self.looked(structure.point(self.network, values | {weight: Fraction(0)}))
             size = look.quick(f"{g}.by-{loss}", 0).size or Fraction(0)
             values[weight] = self.network.size(self.network.signals[x]).on(self.ray) + size
         return values
-
-    def layer_by_layer(self, structure: Structure = PLAIN) -> dict[str, Power]:
-        """The layer-wise law at full alignment: init of the spectral condition, entries of an update 1/fan_in where a
-        gradient is one over the number of entries that the tensor makes alone, and an aggregation that takes the mean.
-        Every layer has a matrix of its own.
-
-        Law: std = min(1, sqrt(rows / columns)) / sqrt(columns) for the operator of all experts stacked, or, where each
-        reads a signal of its own, for that of one; where it reads nothing that trains, 1 / sqrt(columns), as no change
-        meets it; where signals before a mean over experts are free, sqrt(experts) times that, so that the mean of
-        independent ones is Theta(1).
-        Source: Yang, Simon and Bernstein (2023), A spectral condition for feature learning. Only a start: the
-        iteration moves every unknown to where its demand holds.
-        """
-        powers: dict[str, Power] = {}
-        half = Fraction(1, 2)
-        for role, tensor in self.network.tensors.items():
-            rule, gradient = self.optimizer.of(role), gradient_power(self.network, self.network.uses(role)[0])
-            columns = self.network.size(tensor.fan_in)
-            layer = {x for x in tensor.letters if self.network.axes[x] == "L"}
-            uses = self.network.uses(role)
-            read = ({*f.letters} for s in uses for f in s.factors)
-            along = set.intersection(*(x for x in read if x.intersection(tensor.fan_in)), {*tensor.letters})
-            rows = self.network.size(x for x in tensor.letters if x not in layer.union(tensor.fan_in, along))
-            entries = rule.entries(self.network, role) / rule.shaped(self.network, role, self.ray)
-            moves = bool(self.network.unread) or any(self.network.learns(x.name) for s in uses for x in s.factors)
-            wide = moves and columns.on(self.ray) > rows.on(self.ray)
-            powers[f"b.{role}"] = columns**half * ((columns / rows) ** half if wide else Power())
-            powers[f"c.{role}"] = columns / {"": gradient, "entry": Power(), "matrix": entries}[rule.normalises]
-            powers[f"c.{role}"] /= powers[f"b.{role}"] if rule.relative else Power()
-            powers[f"d.{role}"] = gradient
-        for e in experts(self.network):
-            for role in e.outer if structure.exempt.intersection(e.last) else ():
-                powers[f"b.{role}"] /= self.network.size(self.network.summed(e.aggregation)) ** half
-        return powers | terms_behind(self.network, self.ray)
 
     def by_layers(self, demands: Sequence[Demand], structure: Structure) -> Solution | None:
         """The layer-wise law, if no demand that is decided fails."""
@@ -332,7 +296,7 @@ class Solver:
             self._not_below(demands, look)
             left = self.met(demands, look)
             wanted = {d.fixes for d in demands if d.fixes and concerns(d, self.optimizer)}
-            law = self.layer_by_layer(structure).items()
+            law = self._law(structure).items()
             powers = {name: x for name, x in law if name[:2] != "d." or name in wanted}
             scaling = self.scaling(look, powers, structure)
         undecided = {x.demand for x in left}
@@ -343,6 +307,9 @@ class Solver:
         return Solution(scaling, structure, {}, assumes=look.assumed, level=Level(left))
 
     # inside ----------------------------------------------------------------------------------------------------
+
+    def _law(self, structure: Structure) -> dict[str, Power]:
+        return at_full_alignment(self.network, self.ray, self.optimizer, structure)
 
     def _stands(self, demands: Sequence[Demand], structure: Structure, values: Mapping[str, Fraction]) -> bool:
         """Bound and witness show that a proposal meets what is demanded of the sizes of signals."""

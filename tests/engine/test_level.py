@@ -14,6 +14,7 @@ from scaling_algebra.dynamics.answers import Answer
 from scaling_algebra.solver import newton
 from scaling_algebra.solver.demands import violation
 from scaling_algebra.solver.derivation import searched
+from scaling_algebra.solver.layerwise import at_full_alignment
 from scaling_algebra.solver.newton import Solver
 from scaling_algebra.spec.desiderata import Demand
 from scaling_algebra.spec.level import CERTIFIED, Level, Open, recorded
@@ -206,14 +207,28 @@ def test_the_layer_wise_law_counts_experts_that_are_chosen_and_layers(gates, ray
     """Where K grows slower than M, the depth was left out of the sum over both: plans lacked 1/L on the experts."""
     network = from_toml(DEEP.replace("PLACE", gates))
     asked = Configuration.of(None, "adam", ray=ray, network=network)
-    law = Solver(asked.network, asked.ray, asked.optimizer).layer_by_layer()
+    law = at_full_alignment(asked.network, asked.ray, asked.optimizer)
     assert str(1 / law["alpha"]) == terms
 
 
 def test_the_layer_wise_law_takes_the_operator_of_one_expert_where_each_reads_its_own_signal():
     """More neurons than outputs of one expert: as derived, N^(1/2) N_e^-1, although all experts have more outputs."""
     asked = Configuration.of(None, "adam", ray="N=1/2,N_e=1,M=1", architecture="moe")
-    law = Solver(asked.network, asked.ray, asked.optimizer).layer_by_layer()
+    law = at_full_alignment(asked.network, asked.ray, asked.optimizer)
     assert (
         1 / law["b.expert_out"] == derive(asked)["expert_out"].init_std and str(law["b.expert_out"]) == "N_e N^(-1/2)"
     )
+
+
+def test_the_layer_wise_law_is_smaller_only_for_what_reads_changes():
+    """An adapter on a frozen signal starts at N^-1/2, one that reads what another moves at N^-1."""
+    two = """
+    h[a] = E[a,x] data[x]
+    u[b] = h[b] + B1[b,r] A1[r,a] h[a]
+    v[c] = u[c] + B2[c,r] A2[r,b] u[b]
+    f    = U[c] v[c]
+    """
+    axes = {"a": "N", "b": "N", "c": "N", "x": "D", "r": "R"}
+    asked = Configuration.of(None, "adam", ray="N=1", network=network("two", two, axes).freezing("EU"))
+    law = at_full_alignment(asked.network, asked.ray, asked.optimizer)
+    assert [str(1 / law[f"b.{role}"]) for role in ("A1", "A2", "B1", "U")] == ["N^(-1/2)", "N^-1", "1", "N^-1"]

@@ -69,8 +69,9 @@ class ParameterGroup:
 
     @property
     def std(self) -> float:
-        """The standard deviation of the initial values, or 0."""
-        return 0.0 if self.fill is not None else self.value("init_std")
+        """The standard deviation of the initial values, or 0 where none are drawn."""
+        first = self.entries[0]
+        return 0.0 if first.kept or self.fill is not None else self.value("init_std")
 
     @property
     def stds(self) -> dict[str, float]:
@@ -216,15 +217,8 @@ def flat(e: Entry, group: ParameterGroup | None) -> Iterator[dict[str, Any]]:
         place = ":, " * at[0] + f"{at[1]}:{at[1] + at[2]}" if at else part.removeprefix(e.group)
         zero = e.fill is None and settings["init_std"].rule is None
         fill = 0.0 if zero else e.fill
-        init = (
-            "kept"
-            if e.kept
-            else "fill"
-            if fill is not None
-            else "normal, one draw for all experts"
-            if group.tied
-            else "normal"
-        )
+        drawn = "normal, one draw for all experts" if group.tied else "normal"
+        init = "kept" if e.kept else drawn if fill is None else "fill"
         row = {**whole, "part": place, "optimizer": e.rules[part or e.role].name, "init": init, "fill": fill}
         named = {"std": "init_std", "lr": "lr", "eps": "eps", "weight_decay": "decay"}
         found = {
