@@ -194,6 +194,7 @@ KILLERS = {
         "tests/engine",
     ],
     "solver": ["tests/engine/test_analysis.py", "tests/engine/test_given.py", "tests/engine"],
+    "spec": ["tests/engine/test_given.py", "tests/engine/test_networks.py"],
     "linear": ["tests/engine/test_theorems.py", "tests/engine/test_phases.py"],
     "proofs": ["tests/engine/test_proofs.py", "tests/engine/test_every_step.py"],
     "judging": ["tests/verify/test_fit.py", "tests/verify/test_report.py", "tests/verify"],
