@@ -370,6 +370,9 @@ def test_an_epsilon_that_is_far_below_is_in_the_groups():
 
     p = plan(build, "N=16", "N=64", lr=1e-3, eps=1e-30, std=0.02)
     assert {g["eps"] for g in p.param_groups()} == {1e-30} and "negligible epsilon" in str(p)
+    report = check_model(build, "N=16", "N=64", seeds=4)  # which takes the negligible epsilon, too
+    updates = {row.verdict for row in report.rows if row.quantity.endswith(".A.weight.update")}
+    assert Verdict.AGREES in updates and Verdict.REFUTED not in updates
 
 
 @pytest.mark.parametrize(("number", "told"), [(2, True), (None, False)])

@@ -27,6 +27,7 @@ from scaling_algebra.dynamics.sparse_routing import sparse
 from scaling_algebra.errors import UsageError, foreign, shown
 from scaling_algebra.recipes.recipe import Recipe, recipe
 from scaling_algebra.recipes.sizes import Sizes, read_sizes, way
+from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.spec.networks.language import Network, Product
 from scaling_algebra.spec.networks.roles import readouts
@@ -139,9 +140,15 @@ def check_model(
     if any(not of_role(model, role) for role in reading.network.tensors):
         raise UsageError("the output grows; return one of the same shape at every size, such as logits")
     where: Any = {"network": reading.networks}
-    found = derive(
-        None, optimizer, parameterization, ray=ray, network=reading.network
-    )  # a recipe looks for another ray otherwise
+    asked: Any = {"ray": ray, "network": reading.network}  # a recipe looks for another ray otherwise
+    try:
+        found = derive(None, optimizer, parameterization, **asked)
+    except Infeasible as error:  # as for a plan, a derived epsilon may stand in the way
+        where["epsilon"] = "negligible"
+        try:
+            found = derive(None, optimizer, parameterization, **asked, epsilon="negligible")
+        except (Infeasible, UsageError):
+            raise error from None
     tiny = TINY if any(rule.epsilon for rule in found.optimizer.rules) else None
     first = recipe(sizes[0], sizes[-1], optimizer, parameterization, lr=lr, eps=tiny, **where)
     zero = [
