@@ -268,7 +268,7 @@ def recipe(
     before, after, derivations, instead, missing = _powers(going, networks, optimizer, parameterization, gauge, where)
     rules = {role: d.optimizer.of(role) for d in derivations for role in d.network.tensors}
     names = ", ".join(dict.fromkeys(rule.name for rule in rules.values()))
-    if eps is not None and not any(rule.epsilon for rule in rules.values()):
+    if eps is not None and not any(rule.regime for rule in rules.values()):
         raise UsageError(f"{names} has no epsilon that is tuned; leave out eps")
     if decay is not None and not any(rule.decoupled_decay for rule in rules.values()):
         raise UsageError(f"{names} has no decoupled weight decay; leave out decay, or take adamw")
@@ -281,7 +281,7 @@ def recipe(
     def settings(role: str) -> dict[str, Setting]:
         start, end, rule = before.tensors[role], after.tensors[role], rules[role]
         multiplied, moves = bool(start.multiplier.terms or end.multiplier.terms), start.lr is not None
-        has = {"multiplier": multiplied, "lr": moves, "eps": moves and rule.epsilon}
+        has = {"multiplier": multiplied, "lr": moves, "eps": moves and (rule.epsilon or (rule.negligible and role in values["eps"]))}
         has["decay"] = moves and rule.decoupled_decay
         more = run.get(rule.name, {})
         return {

@@ -330,7 +330,8 @@ def _derived(asked: Configuration) -> Derivation:
 
 
 BY_SHAPE = "the layer-wise law at full alignment, from shapes of parameters"
-"""The law of a module whose equations are not known."""
+"""The law of a module whose equations are not known. Shapes say nothing of the sizes of gradients: epsilons are taken as
+negligible."""
 
 
 def _by_shape(asked: Configuration) -> Derivation:
@@ -343,13 +344,14 @@ def _by_shape(asked: Configuration) -> Derivation:
     """
     if asked.parameterization.name != "mup":
         raise UsageError(f"{asked.network.unread}; by shape, nothing is known of {asked.parameterization.title}")
+    if asked.optimizer.regime is not None:
+        asked = asked.but(epsilon="negligible")
     law = at_full_alignment(asked.network, asked.ray, asked.optimizer).items()
     powers = {x: Power.of({axis: e for axis, e in p.terms if asked.ray[axis]}) for x, p in law}
     tensors = {
         role: TensorScaling(
             None if role in asked.network.zero else 1 / powers[f"b.{role}"],
             None if role in asked.network.frozen else 1 / powers[f"c.{role}"],
-            1 / powers[f"d.{role}"] if asked.optimizer.of(role).epsilon else None,
         )
         for role in asked.network.tensors
     }

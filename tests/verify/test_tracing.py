@@ -624,7 +624,7 @@ def test_what_acts_in_training_mode_alone_has_the_numbers_of_its_shape():
     assert "noise" in p.groups and any(TRAINING in line for line in p.warnings)
     d = derive(ray="N=1", optimizer="adam", parameterization="mup", network=reading.network)
     told = str(ModelOption(reading).beside(brief([d], ())))
-    assert "certified" in told and "noise: not certified, by shape: init std N^-1, lr N^-1, eps 1" in told
+    assert "certified" in told and "noise: not certified, by shape: init std N^-1, lr N^-1" in told
     report = check_model(build, "N=16", "N=64", seeds=4)
     assert report.exit_code == 0 and report.environment["level"] == [str(p.level), p.level.concerned]
     with pytest.raises(Infeasible, match="by shape"):

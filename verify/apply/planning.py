@@ -191,10 +191,9 @@ def _numbers(base: Any, target: Any, given: Mapping[str, Any], networks: Sequenc
         if "epsilon" in given:
             raise
         try:
-            numbers = recipe(base, target, **{k: x for k, x in asked.items() if k != "eps"}, epsilon="negligible")
+            numbers = recipe(base, target, **asked, epsilon="negligible")
         except (Infeasible, UsageError):
             raise error from None
-        numbers = _with_epsilon(numbers, asked, networks)
     if multiplied := [r for r, s in numbers.tensors.items() if "multiplier" in s]:
         raise UsageError(f"a plan sets no multiplier, and {multiplied[0]} has one in this gauge; take the gauge table3")
     numbers = opened(numbers)
@@ -203,16 +202,6 @@ def _numbers(base: Any, target: Any, given: Mapping[str, Any], networks: Sequenc
         who = lacking[0] if len(lacking) < len(numbers.tensors) else "Adam"
         raise UsageError(f"the epsilon of {who} scales, too; give eps=1e-8, or what it is at the base")
     return numbers
-
-
-def _with_epsilon(numbers: Recipe, asked: Mapping[str, Any], networks: Sequence[Network]) -> Recipe:
-    """A recipe of a negligible epsilon, with the one number that was given for it: it stays as it is."""
-    if not isinstance(eps := asked.get("eps"), int | float):
-        return numbers
-    has = {role for x in networks for role in x.tensors if trained(asked["optimizer"], x, networks).of(role).epsilon}
-    one = Setting.of(numbers.way, Power(), Power(), eps)
-    tensors = {x: {**s, "eps": one} if x in has and "lr" in s else s for x, s in numbers.tensors.items()}
-    return replace(numbers, tensors=tensors)
 
 
 def opened(numbers: Recipe) -> Recipe:
@@ -287,7 +276,7 @@ def planned(
         e = replace(e, role=role, settings=common, group=group, fill=fill, rules=rules, parts=parts, spans=spans)
         entries.append(replace(e, apart=do))
     stacks = dict.fromkeys(e.group for e in entries if e.role and e.stacked)
-    lines += [*([NEGLIGIBLE] if numbers.derivations[0].optimizer.regime == "negligible" else [])]
+    lines += [*([NEGLIGIBLE] if any(d.optimizer.regime == "negligible" for d in numbers.derivations) else [])]
     lines += [fused(e) for e in {e.group: e for e in entries if e.parts}.values()]
     lines += [*([f"{', '.join(stacks)}: {STACKS}"] if stacks else [])]
     high = dict.fromkeys(e.group for e in entries if e.role and _unshaped(e))

@@ -43,9 +43,8 @@ TIED = (
 )
 SCALED = "these numbers are those of the module without the factor that it multiplies by; take the factor out"
 FACTORS = "a factor that changes with a size (1/sqrt(d), alpha/rank) is not seen: the numbers are those without it"
-CHOSEN = (
-    "tokens choose some of the experts, by a number that build does not take: with K = sizes['K'] all are read (K = M)"
-)
+CHOSEN = "tokens choose some of the experts, by a number that build does not take"
+TAKE_K = "let build take the number of chosen experts, sizes['K'], which is read with all of them (K = M)"
 UNSAID = "no call says which side of {} is summed: {}"
 
 
@@ -334,8 +333,9 @@ def by_shape(
         powers = powers_of([n[pattern] or 1 for n in numbers], builds) or {}
         counted |= {pattern: "M"} if "M" in powers else {}
     shapes = Shapes([p for p in shaped(models, run) if not only or p.name in only], builds, counted)
-    network = shapes.network(name, why)
-    shapes.notes += [("", CHOSEN)] if run is not None and "M" in start and _chooses(run, start.get("K", 0)) else []
+    chosen = run is not None and "M" in start and _chooses(run, start.get("K", 0))
+    network = shapes.network(name, f"{TAKE_K}; {why}" if chosen else why)
+    shapes.notes += [("", CHOSEN)] if chosen else []
     found = {x: "" if p.requires_grad else FROZEN for x, p in models[0].named_parameters() if not only or x in only}
     return Traced(as_toml(network), network, {}, {}, shapes.notes, {}, math.nan, start).freezing(found)
 
