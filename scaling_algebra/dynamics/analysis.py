@@ -359,11 +359,14 @@ class Analysis:
         """Exponents of the kernels that an answer was read off (True), and bounds on all else it is a sum of (False).
 
         Raises:
-            LookupError: the answer is undecided.
+            LookupError: the answer is undecided, or takes more work than is left.
         """
-        run = self.run(name, t)
-        with run.ledger.question():
-            read = self._signal(name, t, run)
+        try:
+            run = self.run(name, t)
+            with run.ledger.question():
+                read = self._signal(name, t, run)
+        except Exhausted:
+            raise LookupError(f"{name} at t={t} takes more work than is left") from None
         if isinstance(read, Signal):
             return run.algebra.powers(read)
         return () if read.packed is None else ((run.algebra.value(read.packed), False),)

@@ -281,7 +281,11 @@ def recipe(
     def settings(role: str) -> dict[str, Setting]:
         start, end, rule = before.tensors[role], after.tensors[role], rules[role]
         multiplied, moves = bool(start.multiplier.terms or end.multiplier.terms), start.lr is not None
-        has = {"multiplier": multiplied, "lr": moves, "eps": moves and (rule.epsilon or (rule.negligible and role in values["eps"]))}
+        has = {
+            "multiplier": multiplied,
+            "lr": moves,
+            "eps": moves and (rule.epsilon or (rule.negligible and role in values["eps"])),
+        }
         has["decay"] = moves and rule.decoupled_decay
         more = run.get(rule.name, {})
         return {

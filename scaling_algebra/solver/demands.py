@@ -177,10 +177,13 @@ def below(demand: Demand, look: Analysis) -> Failure | None:
     return Failure(f"{demand.label}, but {' + '.join(demand.quantities)} ~ n^({max(sizes)})")
 
 
-def dwindles(demand: Demand, look: Analysis) -> Failure | None:
+def dwindles(demand: Demand, look: Analysis, closer: Analysis) -> Failure | None:
     """The change of a tensor, which must act at Theta(1), acts by less at every step up to the horizon.
 
     Law: by Cauchy-Schwarz a sum of products is at most the number of its terms times the sizes of both factors.
+
+    Args:
+        closer: the run that is asked for changes that are not quickly decided.
     """
     statement = look.network.producer(demand.quantities[0].partition(".")[0])
     acts = {f"{statement.out}.{part}" for part in ("effective", "cross")} if statement is not None else set()
@@ -196,7 +199,9 @@ def dwindles(demand: Demand, look: Analysis) -> Failure | None:
             return None
         terms += max(size for size in read if size is not None)
     moved = []
-    for answer in (look.quick(f"d{tensor.symbol}", t) for t in range(1, demand.horizon + 1)):
+    for t in range(1, demand.horizon + 1):
+        quick = look.quick(f"d{tensor.symbol}", t)
+        answer = quick if quick.decided else closer(f"d{tensor.symbol}", t)
         size = answer.size if answer.decided else look.upper(f"d{tensor.symbol}")
         if size is None and not answer.decided:
             return None

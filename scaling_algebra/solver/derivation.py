@@ -330,7 +330,7 @@ def _derived(asked: Configuration) -> Derivation:
 
 
 BY_SHAPE = "the layer-wise law at full alignment, from shapes of parameters"
-"""The law of a module whose equations are not known. Shapes say nothing of the sizes of gradients: epsilons are taken as
+"""The law of a module whose equations are not known. Shapes say nothing of the sizes of gradients: epsilons are
 negligible."""
 
 

@@ -299,10 +299,10 @@ class Solver:
             law = self._law(structure).items()
             powers = {name: x for name, x in law if name[:2] != "d." or name in wanted}
             scaling = self.scaling(look, powers, structure)
-        undecided = {x.demand for x in left}
+        undecided, closer = {x.demand for x in left}, self._closer(look)
         with self._within(PIECE):
             for d in (d for d in demands if d.label in undecided and not strict):
-                if failure := dwindles(d, look):  # that other powers do as little is not shown
+                if failure := dwindles(d, look, closer):  # that other powers do as little is not shown
                     raise Infeasible(str(failure), undecided=True, demand=d)
         return Solution(scaling, structure, {}, assumes=look.assumed, level=Level(left))
 
@@ -395,8 +395,9 @@ class Solver:
         if work is None and demands:  # work that is not shared goes further
             alone = Analysis(self.ray, look.point, self.optimizer, self.network)
             failures |= {d: violation(d, alone) or unfaithful(d, alone) for d in demands}
+        closer = self._closer(look)
         with self._within(PIECE):
-            failures |= {d: dwindles(d, look) or x for d, x in failures.items() if x and x.undecided}
+            failures |= {d: dwindles(d, look, closer) or x for d, x in failures.items() if x and x.undecided}
         found = causes_first(failures, self.network)
         unmet = tuple((d, x.reason) for d, x in found if not x.undecided)
         return unmet, tuple(x.open for _, x in found if x.open)
@@ -564,6 +565,10 @@ class Solver:
             with self._within(PIECE):
                 if failure := violation(d, self._quickly(look)):
                     raise Infeasible(failure, demand=d)
+
+    def _closer(self, look: Analysis) -> Analysis:
+        """The same run on every rung."""
+        return Analysis(self.ray, look.point, self.optimizer, self.network, self._algebras)
 
     def _quickly(self, look: Analysis) -> Analysis:
         """The run on the first rung alone."""

@@ -175,3 +175,12 @@ def test_what_is_explained_holds_every_leading_monomial():
         read = run.table[name].read(best, 2)
         if isinstance(read, Signal):
             assert best.algebra.complete(read) or best.algebra.rung.most is None
+
+
+def test_what_is_left_of_the_work_may_not_do_for_the_parts_of_an_answer():
+    """A report asks for them with little work; it ended in an internal error."""
+    d = derive("III", "sgd", "mup", architecture="swiglu")
+    run = Analysis(d.ray, d.scaling.point(d.ray), d.optimizer, d.network)
+    with run.meter.within(1000), pytest.raises(LookupError, match="more work than is left"):
+        run.powers("h1.effective", 1)
+    assert run.powers("h1.effective", 1)

@@ -27,7 +27,7 @@ from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.apply import plan
 from scaling_algebra.verify.apply.checking import check_model
 from scaling_algebra.verify.tracing import Traced, Unreadable, traced
-from scaling_algebra.verify.tracing.entries import classified
+from scaling_algebra.verify.tracing.entries import classified, seen
 from scaling_algebra.verify.tracing.gradients import FROZEN, MIXED, TRAINING, UNREACHED, ZERO, frozen_roles
 from scaling_algebra.verify.tracing.measuring import Watch
 from scaling_algebra.verify.tracing.models import TOLERANCE
@@ -500,6 +500,12 @@ def test_functions_are_told_apart_by_their_values():
     assert classified(lambda x: x * torch.sigmoid(1.702 * x)) == "silu"
     assert classified(lambda x: F.leaky_relu(x)) == "relu" and classified(torch.erf) == "tanh"
     assert [classified(f) for f in (torch.cos, F.softplus, F.mish, torch.square)] == [""] * 4
+    assert seen(torch.exp) == seen(torch.sinh) == {}  # whatever classes there are: no power is as large far out
+
+
+def test_a_vector_of_unit_length_is_a_norm():
+    read = traced(of(lambda m, h: m.v(F.normalize(m.w(h), dim=-1)), v=lambda n: nn.Linear(n, n)))
+    assert read.text.count("rmsnorm(") == 1 and read.error < 1e-12
 
 
 def test_a_limit_of_another_function_is_no_limit_of_the_module(tmp_path):

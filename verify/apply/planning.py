@@ -17,14 +17,13 @@ from scaling_algebra.arguments import checked
 from scaling_algebra.errors import UsageError, check_names
 from scaling_algebra.recipes.files import sizes_of
 from scaling_algebra.recipes.recipe import Recipe, recipe
-from scaling_algebra.recipes.settings import Setting
 from scaling_algebra.recipes.sizes import Sizes, read_sizes
 from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.solver.derivation import Derivation
 from scaling_algebra.spec.level import Level, Open
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.powers import Power
-from scaling_algebra.spec.trained import trained, whole
+from scaling_algebra.spec.trained import whole
 from scaling_algebra.verify.tracing import Traced
 from scaling_algebra.verify.tracing.gradients import FROZEN, listed, roles_of
 from scaling_algebra.verify.tracing.measuring import of_role

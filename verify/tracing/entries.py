@@ -35,7 +35,7 @@ def generic(f: Callable[[Tensor], Tensor]) -> bool:
 
 def seen(f: Callable[[Tensor], Tensor]) -> dict[str, object]:
     """What a table of ``functions.toml`` declares, as the values of a function have it; nothing where they are not
-    finite.
+    finite, far out as well: exp is no power.
 
     Examples:
         >>> {key: x for key, x in seen(torch.nn.functional.softplus).items() if x}
@@ -43,7 +43,7 @@ def seen(f: Callable[[Tensor], Tensor]) -> dict[str, object]:
     """
     u, middle = _GRID, len(_GRID) // 2
     y, near, far = f(u), f(u / 6e4), f(u * 1e3)
-    if y.shape != u.shape or not bool(torch.isfinite(y).all()) or not bool(y.any()):
+    if y.shape != u.shape or not bool(torch.isfinite(y + far).all()) or not bool(y.any()):
         return {}
     odd, even, tiny = (y - y.flip(0)) / 2, (y + y.flip(0)) / 2, _TOLERANCE * float(y.abs().max())
     has = {
