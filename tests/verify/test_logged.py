@@ -55,6 +55,27 @@ def test_signals_are_predictions():
     assert found.counts["AGREES"] == 2, str(found)
 
 
+def test_what_is_undecided_is_held_against_the_demand_on_it():
+    """Of routers that softmax over all experts nothing is certified at t = 2; what is demanded there is known."""
+    asked = signals(ray="N=1,N_e=1,M=1,K=1", optimizer="sgd", architecture="routers-softmax")
+
+    def told(**slopes):
+        return judge([{**row, "step": 2} for row in rows(**slopes, seeds=64)], asked)
+
+    right = told(**{"h3": 0.0, "h3.change": 0.0, "f.effective": -1.0, "phi": 0.0, "mine": 0.0})
+    assert {r.quantity: (r.predicted, str(r.verdict)) for r in right.rows} == {
+        "h3": (0, "AGREES"),
+        "h3.change": (0, "AGREES"),
+        "f.effective": (-1, "AGREES"),  # which is certified
+    }
+    assert right.undecided == ("phi", "mine")
+    assert "not judged there\n  phi, mine" in str(right) and "undecided; mu-1: h3 stays O(1)" in str(right.rows[0].note)
+    wrong = told(**{"h3": 0.5, "h3.change": -1.0, "f": -1.0})
+    found = {r.quantity: str(r.verdict) for r in wrong.rows}
+    assert found == {"h3": "REFUTED", "h3.change": "INCONCLUSIVE", "f": "INCONCLUSIVE"} and wrong.exit_code == 1
+    assert "may lie below a larger next power" in wrong.rows[1].note  # what it is a sum of is undecided, too
+
+
 GOOD = {"quantity": "h1", "n": 16, "seed": 0, "value": 1.0}
 
 

@@ -203,7 +203,7 @@ def _requested(given: dict[str, Any]) -> tuple[list[Job], list[Claim]]:
 
 OWN = (
     "a network of your own: it trains first; then a bounded amount of work goes into predictions, of claims without "
-    "bound, and what that leaves undecided is not judged"
+    "bound, and what that leaves undecided is held against the demands alone"
 )
 """Said before training."""
 _WHAT = {"regime", "ray", "optimizer", "epsilon", "parameterization", "readout_init", "architecture", "network"}

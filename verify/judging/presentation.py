@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from scaling_algebra.documents import document_of
 from scaling_algebra.documents.blocks import Block, Document, Grid, Heading, Lines, Piece, literal
 from scaling_algebra.documents.notation import formula, plain
+from scaling_algebra.spec.level import NAMED
 
 from .fit import DRIFT, MIN_SEEDS, MIN_SIZES, Fit, Verdict
 from .report import Report, ReportRow
@@ -27,6 +28,10 @@ def report(r: Report, heading: str = "", every: bool = False) -> Document:
         blocks += [Heading("every prediction" if every else "predictions that do not agree", 2), _grid(shown)]
     if r.unmeasured:
         blocks += [Heading("not measured", 2), Lines.of(", ".join(r.unmeasured), listed=True)]
+    if r.undecided:
+        named, more = r.undecided if every else r.undecided[:NAMED], len(r.undecided) - NAMED
+        told = f"{', '.join(named)}{f' and {more} more (--all)' if more > 0 and not every else ''}"
+        blocks += [Heading("no prediction, at some step or at all: not judged there", 2), Lines.of(told, listed=True)]
     gates = [str(gate) for gate in r.gates if every or not gate.passed]
     passed = ", ".join(gate.name for gate in r.gates if gate.passed)
     gates += [f"gates passed: {passed}"] if passed and not every else []

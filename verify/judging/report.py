@@ -135,6 +135,8 @@ class Report(Rendered):
         incomplete: why the run is not complete; empty if it is.
         unmeasured: predicted quantities that this model or optimizer does not measure.
         required: share of the rows that are not predicted to be exactly zero which must agree.
+        undecided: quantities without a prediction at some step, which no demand is on either, and names in a log that
+            no prediction has: they are not judged.
     """
 
     rows: tuple[ReportRow, ...]
@@ -148,6 +150,7 @@ class Report(Rendered):
     later: Mapping[tuple[str, int], Fit] = field(default_factory=dict)
     means: Mapping[tuple[str, int], Means] = field(default_factory=dict)
     required: Fraction = REQUIRED
+    undecided: tuple[str, ...] = ()
 
     @property
     def judged(self) -> tuple[ReportRow, ...]:
@@ -190,6 +193,7 @@ class Report(Rendered):
             "sizes": list(self.sizes),
             "dims": [dict(d) for d in self.dims],
             "unmeasured": list(self.unmeasured),
+            "undecided": list(self.undecided),
             "incomplete": self.incomplete or None,
             "later": [{"quantity": q, "step": t, **f.as_json()} for (q, t), f in self.later.items()],
             "environment": dict(self.environment),

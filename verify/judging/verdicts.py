@@ -13,6 +13,7 @@ import numpy as np
 
 from scaling_algebra.errors import UsageError, shown
 from scaling_algebra.solver.derivation import Derivation, Signals
+from scaling_algebra.spec.level import Level, Open
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import moving
 
@@ -59,13 +60,23 @@ def judge(
     """
     if not 0 <= required <= 1:
         raise UsageError(f"required is {shown(required)}; give a share from 0 to 1")
-    ray, moved = None, None
+    ray, moved, asked = None, None, dict[str, Open]()
     if isinstance(prediction, Signals):
         derivation = prediction.derivation
+        asked = {x.quantity: x for x in (derivation.level or Level()).open if x.most is not None}
         ray, network, powers = derivation.ray, network or derivation.network, powers or derivation.analysis().powers
         moved = _moved(derivation)
     m = measurement if isinstance(measurement, Measurement) else logged(measurement, ray)
     by_quantity = exponents(prediction, m.steps)
+    undecided: set[tuple[str, int]] = set()
+    if isinstance(prediction, Signals):  # what is undecided is held against the demand on it
+        answers = {q: row[: m.steps + 1] for q, row in prediction.quantities.items()}
+        undecided = {(q, t) for q, row in answers.items() for t, a in enumerate(row) if not a.decided}
+        by_quantity |= {
+            q: [a.exponent if a.decided else Fraction(x.most or 0) for a in answers[q]]
+            for q, x in asked.items()
+            if answers.get(q) and answers[q][0].decided
+        }
     for claim in claims:
         claim.check(m.names or by_quantity, m.steps)
     rule = _Judge(m, by_quantity, spacing_of(m), powers, network, below_floor(m), direct, moved)
@@ -73,9 +84,11 @@ def judge(
     cells = [(q, t, p) for q, row in by_quantity.items() if q in measured for t, p in enumerate(row[: m.steps + 1])]
     cells = [cell for cell in cells if not m.logged or cell[:2] in m.values]
     rows = [rule.row(q, t, p) for q, t, p in cells if not isinstance(p, EllipsisType)]
+    last = max((t for _, t, _ in cells), default=m.steps)
+    rows = [_demanded(x, asked[x.quantity], last) if (x.quantity, x.step) in undecided else x for x in rows]
+    undecided -= {(x.quantity, x.step) for x in rows}
     incomplete = INTERRUPTED if m.interrupted else f"{m.missing} cells missing" if m.missing else ""
     checks = gates(m, rule.spacing) if m.sizes or not incomplete else []  # a run that never began fails none
-    last = max((t for _, t, _ in cells), default=m.steps)
     return Report(
         tuple(rows),
         tuple(row for claim in claims for row in rule.claimed(claim)),
@@ -88,7 +101,17 @@ def judge(
         {(q, t): fit_of(m, q, t) for q, t in m.values if t > last and q in by_quantity},
         {key: means(series) for key, series in m.values.items() if key[0] in by_quantity},
         required,
+        tuple(q for q in m.names if q in {x for x, _ in undecided} or (m.logged and q not in by_quantity)),
     )
+
+
+def _demanded(row: ReportRow, asked: Open, last: int) -> ReportRow:
+    """A row of a size that is undecided, held against the demand on it: at most that, and no less at the last step
+    where the demand is on this size alone."""
+    verdict, note = row.verdict, row.note
+    if verdict is Verdict.REFUTED and row.fit.high < asked.most and not (asked.least and row.step == last):
+        verdict, note = Verdict.INCONCLUSIVE, "below what is demanded of it with others, or at some step"
+    return replace(row, verdict=verdict, note=f"undecided; {asked.demand}{f'; {note}' if note else ''}")
 
 
 @dataclass
