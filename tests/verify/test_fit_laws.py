@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -188,9 +190,39 @@ def test_diverged_runs_are_left_out_and_counted(tmp_path, capsys):
     table["loss"][[6, 13]] = np.inf, np.nan
     assert exit_code("law", "--fit-rate", written(tmp_path / "x.csv", table)) == 0
     assert "20 runs; residuals" in (said := capsys.readouterr().out) and "; 2 that diverged left out" in said
+
+
+def test_sizes_without_a_best_rate_between_others_are_left_out(tmp_path, capsys):
+    """One size at the edge of its grid took all others with it."""
+    table = rates(noise=1e-3)
     table["loss"][:7] = np.nan
+    path = written(tmp_path / "x.csv", table)
+    assert exit_code("law", "--fit-rate", path, "--at", "1024", "--claim", "power=-0.5000001", "--apart", "1/10") == 0
+    said = capsys.readouterr().out
+    assert "left out, size 64: every run diverged" in said and "lr at 64 " not in said
+    at, end = (float(re.search(rf"lr at {n}\S* .*?(0\.\d+)", said)[1]) for n in ("512", "1024"))
+    assert end == pytest.approx(at / 2**0.5, rel=0.02)
+    table["loss"][7:14] = np.arange(7.0) + 1
     assert exit_code("law", "--fit-rate", written(tmp_path / "x.csv", table)) == 2
-    assert "size 64: every run diverged" in capsys.readouterr().err
+    assert "size 64: every run diverged; 2 sizes show no power" in capsys.readouterr().err
+
+
+def test_few_runs_have_no_intervals(tmp_path, capsys, monkeypatch):
+    """Six runs for five unknowns: intervals of runs drawn again were a tenth of what they miss by."""
+    monkeypatch.setattr("scaling_algebra.verify.judging.laws.STARTS", (0.2,))
+    table = {name: x[::4] for name, x in runs(1, count=24).items()}
+    assert len(table["loss"]) == 6
+    assert exit_code("law", "chinchilla", "--fit", written(tmp_path / "x.csv", table), "--claim", "alpha=0.34") == 3
+    said = capsys.readouterr().out
+    assert "no intervals: 6 runs for 5 unknowns; give 8 or more" in said and "INCONCLUSIVE" in said and "[" not in said
+
+
+def test_a_fit_has_the_exponents_of_its_law(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("scaling_algebra.verify.judging.laws.RESAMPLES", 10)
+    monkeypatch.setattr("scaling_algebra.verify.judging.laws.STARTS", (0.2,))
+    path = written(tmp_path / "x.csv", runs(0, count=60))
+    assert exit_code("law", "chinchilla", "--fit", path, "--claim", "alpha_C=0.1535484", "--apart", "1/20") == 0
+    assert "drift" in capsys.readouterr().out
 
 
 def test_columns_of_other_names(tmp_path, capsys):

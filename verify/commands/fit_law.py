@@ -51,7 +51,7 @@ class FittedAnswer(Rendered):
             (
                 literal(q),
                 f"{x:.4g}",
-                f"[{f.low[q]:.4g}, {f.high[q]:.4g}]",
+                "" if np.isnan(f.low[q]) else f"[{f.low[q]:.4g}, {f.high[q]:.4g}]",
                 claims.get(q, ""),
                 str(self.verdicts.get(q, "")),
             )
@@ -69,6 +69,8 @@ class FittedAnswer(Rendered):
         return {"claimed": self.claims.get(name), "verdict": self.verdicts.get(name)} if self.claims else {}
 
 
+DECIMAL = re.compile(r"[+-]?\d{1,9}\.\d{1,30}")
+"""A measured number, which need not be exact."""
 NAME = re.compile(r"[A-Za-z][\w-]*")
 """A law's name; a sum has a sign or a power."""
 
@@ -165,8 +167,10 @@ def model(what: str, columns: Sequence[str]) -> FittedSum:
     name, axis = axes[0]
     free = {str(x) for term in axis.sum.terms for _, e in term.powers for x in e.free_symbols}
     found = replace(found, at={key: value for key, value in found.at.items() if key not in free})  # these are fitted
-    cells = answer(found, name).axes[name].cells
+    solved = answer(found, name)
+    cells = solved.axes[name].cells
     derived = {f"{q} in {g}": m[g] for g in axis.grows for q, m in cells[0].optimum.items()} if len(cells) == 1 else {}
+    derived |= {x: e for x, e in solved.exponents.items() if derived and not e.is_Symbol}
     return FittedSum(axis.sum, _data(axis.sum, [*columns, *axis.sum.quantities - set(axis.fixed)]), derived)
 
 
@@ -185,20 +189,20 @@ def claimed(texts: tuple[str, ...]) -> dict[str, float]:
     return {name: _number(f"--claim {name}", x) for name, x in pairs("--claim", texts, "alpha=0.34").items()}
 
 
-def distance(apart: str) -> float:
-    """The value of ``--apart``.
+def positive(option: str, text: str) -> float:
+    """The value of ``--apart`` and the like.
 
     Raises:
         UsageError: no positive number.
     """
-    if (number := _number("--apart", apart)) <= 0:
-        raise UsageError(f"--apart {apart}: give a positive number, such as 1/10")
+    if (number := _number(option, text)) <= 0:
+        raise UsageError(f"{option} {text}: give a positive number, such as 1/10")
     return number
 
 
 def _number(what: str, text: str) -> float:
     try:
-        return float(rational(text))
+        return float(text) if DECIMAL.fullmatch(text) else float(rational(text))
     except ValueError as error:
         raise UsageError(f"{what}: {shown(text)} is {error}; give a number such as 1/2 or 0.34") from None
 
@@ -256,7 +260,7 @@ def command(
     constant E is added. The Huber loss of logs has its threshold at 0.001. Exit codes: 0 fitted, no claim refuted; 1 a
     claim is refuted; 3 one is inconclusive.
     """
-    numbers, far = claimed(claims), distance(apart)
+    numbers, far = claimed(claims), positive("--apart", apart)
     data = Table.read(runs, renamed(columns))
     of = model(what, data.columns)
     compute = "D" in of.names and "D" not in data.columns and "C" in data.columns

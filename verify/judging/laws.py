@@ -31,6 +31,8 @@ LOSS, FLOOR, MOST, CERTAIN, ALONG = "loss", "E", 60.0, 1e-9, 0.999
 """The column of losses, the constant under every sum, the largest log of a constant, a slope that is rounding, and the
 correlation of logs from which two columns grow together."""
 
+FREE = 3
+"""Runs beyond the unknowns from which on runs drawn again show how far the numbers may lie."""
 UNLIKELY = 0.01
 """Chance of best rates that lie so far beside one power, from which on they follow none."""
 Columns = Mapping[str, Array]
@@ -170,9 +172,13 @@ class FittedSum:
                 raise UsageError(f"{told}; vary them one by one")
         if alike := self._alike(self.logs(theta, x)[1].T):
             raise UsageError(f"the runs do not tell {', '.join(alike)} apart; vary {', '.join(self.names)} one by one")
+        value, residuals = self.named(theta), np.log(x[LOSS]) - self.logs(theta, x)[0]
+        if runs < len(theta) + FREE:
+            few = f"no intervals: {runs} runs for {len(theta)} unknowns; give {len(theta) + FREE} or more"
+            return replace(_with_intervals(value, [dict.fromkeys(value, np.nan)], residuals), misfit=few)
         drawn = np.random.default_rng(seed).integers(runs, size=(resamples or RESAMPLES, runs))
         again = [self.named(self.best({q: v[rows] for q, v in x.items()}, [theta])) for rows in drawn]
-        return _with_intervals(self.named(theta), again, np.log(x[LOSS]) - self.logs(theta, x)[0])
+        return _with_intervals(value, again, residuals)
 
 
 def together(fits: Mapping[str, Fitted]) -> Fitted:
@@ -186,38 +192,51 @@ def together(fits: Mapping[str, Fitted]) -> Fitted:
     return Fitted(every("value"), every("low"), every("high"), residuals, misfit)
 
 
-def fit_rates(x: Columns, resamples: int = 0, where: str = "") -> Fitted:
+def fit_rates(x: Columns, resamples: int = 0, where: str = "", at_sizes: Sequence[float] = ()) -> Fitted:
     """The best rate of every size, ``lr at SIZE``, and its power in the size; columns size, lr, loss.
 
-    Runs whose loss is no finite number diverged, and are left out.
+    Runs whose loss is no finite number diverged, and are left out; so are sizes whose best rate is the smallest or
+    largest tried, or whose runs all diverged, which ``misfit`` names.
 
     Args:
-        where: whose runs they are, for messages.
+        where: whose runs they are, for messages. at_sizes: other sizes, whose best rate is that of the power.
 
     Raises:
-        UsageError: a size whose best rate is the smallest or largest tried, or whose runs all diverged; fewer than
-            three sizes.
+        UsageError: fewer than three sizes have a best rate between others.
     """
-    sizes = np.unique(x["size"])
-    if len(sizes) < 3:
-        raise UsageError(f"{len(sizes)} sizes show no power; give runs at three or more")
-    tried = [_beside_the_best(x, float(n), where) for n in sizes]
+    found, without = dict[float, tuple[Array, Array]](), list[str]()
+    for n in np.unique(x["size"]):
+        try:
+            found[float(n)] = _beside_the_best(x, float(n), where)
+        except UsageError as error:
+            without.append(str(error))
+    if len(found) < 3:
+        few = f"{len(found)} sizes show no power; give runs at three or more"
+        raise UsageError("; ".join([*without[:1], few]) if without else few)
+    sizes, tried = np.array(list(found)), list(found.values())
     at, noise, left, wide = best_rates([_by_rate(u, y) for u, y in tried], LEVEL, resamples or RESAMPLES)
     errors, logs = wide * noise + left, np.log(sizes)
     beside = at - np.polyval(np.polyfit(logs, at, 1), logs)
     off, free = float(np.sum((beside / np.maximum(errors.std(axis=1), CERTAIN)) ** 2)), len(sizes) - 2
-    misfit = ""
+    misfit = "; ".join(f"left out, {x}" for x in without)
     if stats.chi2.sf(off, free) < UNLIKELY:  # no one power: what lies beside it is an error of the power
         slopes = ", ".join(f"{x:.2g}" for x in np.diff(at) / np.diff(logs))
-        misfit = f"no one power fits: from size to size it is {slopes}; the interval counts what lies beside"
+        misfit += "; " if misfit else ""
+        misfit += f"no one power fits: from size to size it is {slopes}; the interval counts what lies beside"
         tail = stats.t.ppf((1 + LEVEL) / 2, free) / stats.norm.ppf((1 + LEVEL) / 2)
         errors = errors * max(1.0, (off / free) ** 0.5 * tail)
     best = np.hstack([at[:, None], at[:, None] + wide * noise + left])
-    power = np.polyfit(logs, np.hstack([at[:, None], at[:, None] + errors]), 1)[0]
-    names = ["power", *(f"lr at {n:g}" for n in sizes)]
-    value, *again = (dict(zip(names, map(float, row), strict=True)) for row in zip(power, *np.exp(best), strict=True))
+    line = np.polyfit(logs, np.hstack([at[:, None], at[:, None] + errors]), 1)
+    further = [line[0] * np.log(n) + line[1] for n in at_sizes]
+    names = ["power", *(f"lr at {n:g}" for n in sizes), *(f"lr at {n:g}, by the power" for n in at_sizes)]
+    rates = np.exp(np.vstack([best, *further]))
+    value, *again = (dict(zip(names, map(float, row), strict=True)) for row in zip(line[0], *rates, strict=True))
     fitted = _with_intervals(value, again, np.concatenate([y - form(u, y)(u) for u, y in tried]))
     return replace(fitted, misfit=misfit)
+
+
+MORE = {"smallest": "smaller ones", "largest": "larger ones, or some between it and those that diverged"}
+"""What to try where the best rate is the first or last one."""
 
 
 def _beside_the_best(x: Columns, n: float, where: str) -> tuple[Array, Array]:
@@ -232,7 +251,7 @@ def _beside_the_best(x: Columns, n: float, where: str) -> tuple[Array, Array]:
     if not 0 < at < len(rates) - 1:
         end = "smallest" if at == 0 else "largest"
         best = f"{size}: the best rate, {np.exp(rates[at]):g}"
-        raise UsageError(f"{best}, is the {end} that was tried and did not diverge; try more, or nearer")
+        raise UsageError(f"{best}, is the {end} that was tried and did not diverge; try {MORE[end]}")
     near = (u >= rates[max(0, at - BESIDE)]) & (u <= rates[min(len(rates) - 1, at + BESIDE)])
     return u[near], y[near]
 
