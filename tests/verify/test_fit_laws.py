@@ -204,7 +204,7 @@ def test_sizes_without_a_best_rate_between_others_are_left_out(tmp_path, capsys)
     assert end == pytest.approx(at / 2**0.5, rel=0.02)
     table["loss"][7:14] = np.arange(7.0) + 1
     assert exit_code("law", "--fit-rate", written(tmp_path / "x.csv", table)) == 2
-    assert "size 64: every run diverged; 2 sizes show no power" in capsys.readouterr().err
+    assert "size 64: every run diverged; give smaller rates; 2 sizes show no power" in capsys.readouterr().err
 
 
 def test_few_runs_have_no_intervals(tmp_path, capsys, monkeypatch):
