@@ -293,3 +293,17 @@ def test_of_a_network_of_ones_own_claims_are_certified_and_the_rest_with_bounded
     assert not rows["f.change"][2].decided and len(rows) == len(d.analysis().table)
     ships = derivation.derive("II", "sgd", "mup")  # control: all of it
     assert predictions.predicted_signals(ships, 1).quantities["f.change"][1].decided
+
+
+def test_a_planted_power_is_trained_with_and_refuted(tmp_path):
+    """First where it acts: the effective update of its signal; a stored run keeps what was planted."""
+    asked = ["verify", "--regime", "I", "--optimizer", "sgd", "--sizes", "16,48,144", "--seeds", "24", "--steps", "1"]
+    folder = tmp_path / "run"
+    found = invoke(*asked, "--planted", "readout.lr=1", "--device", "cpu", "-o", folder)
+    assert found.exit_code == 1 and "trained with readout.lr=1 instead" in found.stdout
+    rows = [line.split() for line in (folder / "report.md").read_text().splitlines() if "REFUTED" in line]
+    assert rows and rows[0][1] == "f.effective"
+    assert closing(invoke("verify", "--resume", folder)) == closing(found)
+    for planted, said in (("readout.lr=0", "plant one such as N^-1/2"), ("foo.lr=1", "no tensor or multiplier")):
+        refused = invoke(*asked, "--planted", planted)
+        assert refused.exit_code == 2 and said in refused.output

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from functools import lru_cache
 from itertools import product
@@ -28,6 +28,7 @@ from scaling_algebra.spec.configuration import (
     DEFAULT_PARAMETERIZATION,
     Configuration,
 )
+from scaling_algebra.spec.given import Given
 from scaling_algebra.spec.networks.library import MOE_BLOCK, architecture
 from scaling_algebra.verify.judging.claims import Claim
 from scaling_algebra.verify.judging.fit import ROUNDING
@@ -67,6 +68,7 @@ class Job:
         configuration: what the powers are derived for.
         sizes, seeds: n, and replicas at every n.
         products: inner products that are measured as well.
+        planted: powers of tensors to train with instead, such as ``readout.lr=N^(-1/2)``; what is predicted stays.
         together: replicas in a cell (``cells.Setup``).
     """
 
@@ -77,6 +79,7 @@ class Job:
     dtype: str = "float64"
     products: tuple[str, ...] = ()
     together: int = TOGETHER
+    planted: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -94,6 +97,7 @@ class Job:
         if configuration.readout_init != configuration.parameterization.starts(configuration.network):
             parts.append(configuration.readout_init)
         parts += [text.replace(" = ", "=").replace(" ", ".") for text in str(configuration.given).split(", ") if text]
+        parts += [f"planted.{text.replace(' ', '')}" for text in self.planted]
         parts += [self.dtype] if self.dtype != "float64" else []
         return "-".join(parts).replace("/", "_")
 
@@ -103,7 +107,8 @@ class Job:
         seeds = self.seeds[:1] if len(set(self.seeds)) == 1 else self.seeds
         later = self.steps > PREDICTED_STEPS
         ends = f"; predictions end after {PREDICTED_STEPS} of {self.steps} updates" if later else ""
-        return f"{self.configuration}; {', '.join(map(str, seeds))} seeds{ends}"
+        instead = f"; trained with {', '.join(self.planted)} instead" if self.planted else ""
+        return f"{self.configuration}; {', '.join(map(str, seeds))} seeds{ends}{instead}"
 
     def signals(self, claims: Sequence[Claim] = ()) -> Signals:
         """The predictions of the engine for the network, for the first updates."""
@@ -116,7 +121,9 @@ class Job:
         if configuration.parameterization.name != STANDARD:
             standard = derive(configuration.but(parameterization=STANDARD, readout_init="maximal", given=None))
         grid, how = (self.steps, self.sizes, self.seeds), (self.dtype, self.products)
-        return Setup(derive(configuration), *grid, self.name, *how, standard, self.together)
+        trained = derive(configuration)
+        trained = replace(trained, scaling=_planted(configuration, self.planted).over(trained.scaling))
+        return Setup(trained, *grid, self.name, *how, standard, self.together)
 
     def prediction(self) -> Prediction:
         """Exponents of what is measured, for the first updates."""
@@ -184,12 +191,25 @@ class Effort:
 USUAL = Effort()
 
 
-def job(configuration: Configuration, effort: Effort = USUAL, products: Sequence[str] = ()) -> Job:
+def _planted(configuration: Configuration, planted: Sequence[str]) -> Given:
+    given = Given.of(planted, configuration.network, configuration.optimizer)
+    if zero := [name for name, power in given.items if power is None]:
+        raise UsageError(f"{zero[0]}=0 is no power to train with; plant one such as N^-1/2")
+    return given
+
+
+def job(
+    configuration: Configuration, effort: Effort = USUAL, products: Sequence[str] = (), planted: Sequence[str] = ()
+) -> Job:
     """A run with its sizes and seeds chosen where they are not given; its powers are derived when they are asked for.
 
+    Args:
+        planted: as in ``Job``.
+
     Raises:
-        UsageError: unusable sizes, seeds or steps.
+        UsageError: unusable sizes, seeds, steps or powers.
     """
+    _planted(configuration, planted)
     e = effort
     limits.within("steps", e.steps, 0, limits.STEPS)
     if e.together < 1 or e.together & (e.together - 1):
@@ -200,7 +220,7 @@ def job(configuration: Configuration, effort: Effort = USUAL, products: Sequence
     chosen = plan_sizes(configuration.ray, e.sizes, e.largest, network)
     counts = plan_seeds(configuration.ray, chosen, e.seeds, e.work, network)
     grid = (e.steps, tuple(chosen), tuple(counts))
-    return Job(configuration, *grid, e.dtype, tuple(products), together=e.together)
+    return Job(configuration, *grid, e.dtype, tuple(products), e.together, tuple(planted))
 
 
 def load(name: str) -> list[Job]:

@@ -59,6 +59,7 @@ class StoredRun(Struct, forbid_unknown_fields=True):
     dtype: str = "float64"
     products: list[str] = []
     together: _Together = 1
+    planted: list[str] = []
 
 
 class CampaignPlan(Struct):

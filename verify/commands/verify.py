@@ -108,6 +108,13 @@ if TYPE_CHECKING:
     help="Test a claim of your own, e.g. h3.A2.2@2=-1/2, or '<h3@0, h3@2>@2=0' (repeatable); only claims decide "
     "the exit code.",
 )
+@click.option(
+    "--planted",
+    multiple=True,
+    metavar="NAME=POWER",
+    help="Train with this power instead, e.g. readout.lr=N^-1/2 (repeatable); what is predicted stays, so that the run "
+    "is to be refuted where it matters.",
+)
 @click.option("--shard", metavar="I/N", help="Measure the I-th of N parts only, without a report; --merge joins them.")
 @REPORTING
 @click.option(
@@ -195,7 +202,7 @@ def _requested(given: dict[str, Any]) -> tuple[list[Job], list[Claim]]:
     for claim in claims:  # before predictions are computed
         claim.check_steps(given["steps"])
     products = [c.quantity for c in claims if c.quantity.startswith("<")]
-    run = job(configuration, effort, products)
+    run = job(configuration, effort, products, given["planted"])
     for claim in claims:
         claim.check(derive(configuration).analysis().table, run.steps)
     return [run], claims
@@ -207,7 +214,7 @@ OWN = (
 )
 """Said before training."""
 _WHAT = {"regime", "ray", "optimizer", "epsilon", "parameterization", "readout_init", "architecture", "network"}
-_WHAT |= {"given", "sizes", "seeds", "steps", "dtype", "claims"}
+_WHAT |= {"given", "planted", "sizes", "seeds", "steps", "dtype", "claims"}
 
 
 def _check_combination(given: set[str]) -> None:
