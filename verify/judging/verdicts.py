@@ -72,11 +72,12 @@ def judge(
     if isinstance(prediction, Signals):  # what is undecided is held against the demand on it
         answers = {q: row[: m.steps + 1] for q, row in prediction.quantities.items()}
         undecided = {(q, t) for q, row in answers.items() for t, a in enumerate(row) if not a.decided}
-        by_quantity |= {
+        demanded = {
             q: [a.exponent if a.decided else Fraction(x.most or 0) for a in answers[q]]
             for q, x in asked.items()
             if answers.get(q) and answers[q][0].decided
         }
+        by_quantity = {**by_quantity, **demanded}
     for claim in claims:
         claim.check(m.names or by_quantity, m.steps)
     rule = _Judge(m, by_quantity, spacing_of(m), powers, network, below_floor(m), direct, moved)
@@ -109,7 +110,7 @@ def _demanded(row: ReportRow, asked: Open, last: int) -> ReportRow:
     """A row of a size that is undecided, held against the demand on it: at most that, and no less at the last step
     where the demand is on this size alone."""
     verdict, note = row.verdict, row.note
-    if verdict is Verdict.REFUTED and row.fit.high < asked.most and not (asked.least and row.step == last):
+    if verdict is Verdict.REFUTED and row.fit.high < (asked.most or 0) and not (asked.least and row.step == last):
         verdict, note = Verdict.INCONCLUSIVE, "below what is demanded of it with others, or at some step"
     return replace(row, verdict=verdict, note=f"undecided; {asked.demand}{f'; {note}' if note else ''}")
 
