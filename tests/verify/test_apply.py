@@ -446,6 +446,13 @@ def test_what_two_configurations_have_alike_stays():
     assert "q_proj.weight" in str(odd) and "grow by another factor" in str(odd)
 
 
+@pytest.mark.parametrize(("heads", "said"), [(8, "scale of model.layers.*.self_attn by 0.7071 in"), (16, "")])
+def test_heads_that_grow_in_number_and_in_length_are_scaled_for_both(heads, said):
+    """Llama's way from 64 to 128 dimensions a head: 1/d for d^(-1/2), left out of what was called certified."""
+    p = plan(llama(256, heads), llama(64, 4), lr=1e-3, eps=1e-8, std=0.02)
+    assert ("multiply " in " ".join(p.warnings)) == bool(said) and said in p.warnings[0]
+
+
 def test_a_frozen_readout_of_two_models_is_told():
     """Their initial values have one std at every width; a model on meta has none to compare."""
 

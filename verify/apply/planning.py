@@ -29,7 +29,7 @@ from scaling_algebra.verify.tracing.gradients import FROZEN, listed, roles_of
 from scaling_algebra.verify.tracing.measuring import of_role
 from scaling_algebra.verify.tracing.models import WIDEST, called, limited
 from scaling_algebra.verify.tracing.shapes import along, read
-from scaling_algebra.verify.tracing.sources import general, layered, small_of
+from scaling_algebra.verify.tracing.sources import general, heads_grow, layered, longer_heads, small_of
 from scaling_algebra.waiting import rarely_collected, watched
 
 from .exports import STACKS
@@ -151,8 +151,30 @@ def _configured(model: nn.Module, base: Any, target: Any, fold: bool, strict: bo
     )
     if small is None:
         return p
-    p = replace(p, warnings=(*p.warnings, *_otherwise(p, small)))
+    longer = _longer_heads(record, beside or record, base, given)
+    p = replace(p, warnings=(*longer, *p.warnings, *_otherwise(p, small)))
     return _holding(p, small, base, strict)
+
+
+def _longer_heads(
+    record: Mapping[str, Any], small: Mapping[str, Any], base: Sizes, given: Mapping[str, Any]
+) -> Iterator[str]:
+    """Where heads grow in number and in dimension: what the second asks for. On a first way the dimension grows with
+    as many heads, on a second one, that of the plan, their number."""
+    if (dims := heads_grow(record, small)) is None:
+        return
+    build = small_of(record, "the configuration", deep=False, beside=longer_heads(record))
+    reading, n = layered(read(build)), base["N"] * dims[1]
+    start = {axis: k * dims[0] if axis == "N" else k for axis, k in base.items()}
+    numbers = _numbers({**start, "N": base["N"] * dims[0]}, {**start, "N": n}, given, reading.networks)
+    for name, setting in numbers.multipliers.items():
+        place, own = reading.factors.get(name, ("", {}))
+        left = setting.factor / Power.of(own).ratio({"N": dims[0]}, {"N": dims[1]})
+        if not math.isclose(left, 1):
+            yield (
+                f"heads grow in number and from dimension {dims[0]} to {dims[1]}: multiply {name} of "
+                f"{general(place)} by {left:.4g} in the model for the second, besides; fold does not hold it"
+            )
 
 
 def _config(model: nn.Module) -> Any:

@@ -178,6 +178,28 @@ def _longer(record: Mapping[str, Any], other: Mapping[str, Any], known: Mapping[
     return found
 
 
+def heads_grow(record: Mapping[str, Any], other: Mapping[str, Any]) -> tuple[int, int] | None:
+    """The dimension of heads at two configurations, where it grows, and their number, too."""
+    key = next((k for k in HEADS if record.get(k) and other.get(k)), "")
+    if not key or record[key] == other[key]:
+        return None
+    width = size_names(record["model_type"], record)["N"]
+    dims = [x.get("head_dim") or next(x[k] for k in width if k in x) // x[key] for x in (other, record)]
+    return None if dims[0] == dims[1] else (dims[0], dims[1])
+
+
+def longer_heads(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration of twice the width, with as many heads."""
+    grow = {*size_names(record["model_type"], record)["N"], *WIDE, "head_dim"}
+    return {k: 2 * v if k in grow and isinstance(v, int) else v for k, v in record.items()}
+
+
+LONGER = (
+    "heads grow in number and from dimension {} to {}, and were read with one that stays: the scores need the factor "
+    "of a dimension that grows, too (plan has it)"
+)
+
+
 def _alike(value: Any, most: int, depth: int) -> Any:
     """A list with an entry for every layer, for so many: all as most are, with attention where some have it."""
     if isinstance(value, dict) and value and all(str(k).isdecimal() for k in value):
@@ -331,7 +353,10 @@ def read(text: str, arguments: Sequence[str], beside: Path | None = None) -> Mod
     if text.startswith(HUGGING_FACE):
         path = Path(text.removeprefix(HUGGING_FACE))
         model = model if deep else layered(model)
-        model = replace(model, notes=[*model.notes, ("", kinds_of_layers(read_config(path), str(path), model, deep))])
+        record = read_config(path)
+        notes = [*model.notes, ("", kinds_of_layers(record, str(path), model, deep))]
+        dims = None if beside is None else heads_grow(record, read_config(beside))
+        model = replace(model, notes=notes + ([("", LONGER.format(*sorted(dims)))] if dims else []))
     return ModelOption(model)
 
 
