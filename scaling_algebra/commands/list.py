@@ -91,6 +91,7 @@ def network_document(network: Network) -> Document:
 
 GLOSSARY: Mapping[str, Mapping[str, str]] = {
     "words": TERMS,
+    "parameterizations": {x.title: x.about for x in PARAMETERIZATIONS.values()},
     "mechanisms": {letter: f"{x['title']}. {x['picture']}." for letter, x in MECHANISMS.items()},
     "desiderata": DESIDERATA,
 }

@@ -451,7 +451,7 @@ def printed(extra: Mapping[str, str] | None = None, more: str = "") -> Callable[
         def run(*arguments: Any, form: str | None, output: Path | None, **rest: Any) -> int:
             if extra and form is None and output is not None:
                 form = next((name for name, ending in extra.items() if ending == output.suffix.lower() != ""), None)
-            tried(output, form)
+            tried(output, form, besides=filter(None, (extra or {}).values()))
             returned = command(*arguments, **rest, **({"form": form} if extra else {}))
             answer, code = returned if isinstance(returned, tuple) else (returned, 0)
             if traced() is not None:
@@ -464,7 +464,7 @@ def printed(extra: Mapping[str, str] | None = None, more: str = "") -> Callable[
     return decorate
 
 
-def tried(file: Path | None, form: str | None = None, option: str = "-o") -> None:
+def tried(file: Path | None, form: str | None = None, option: str = "-o", besides: Iterable[str] = ()) -> None:
     """Before the long part: a file that is to be written can be, and its ending names a format if none is given.
 
     Raises:
@@ -473,7 +473,7 @@ def tried(file: Path | None, form: str | None = None, option: str = "-o") -> Non
     if file is None:
         return
     if form is None:
-        format_of(file, "text")
+        format_of(file, "text", besides)
     files.check(files.behind(file), f"choose another {option} FILE")
 
 

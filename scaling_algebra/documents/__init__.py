@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import singledispatch
 from pathlib import Path
 from types import ModuleType
@@ -43,8 +43,11 @@ def suffixes() -> dict[str, str]:
     return {name: _writer(name).SUFFIX for name in FORMATS}
 
 
-def format_of(path: Path, default: str = "") -> str:
+def format_of(path: Path, default: str = "", besides: Iterable[str] = ()) -> str:
     """The format of a file by its ending; the default where it has none.
+
+    Args:
+        besides: endings that are known elsewhere, for the message.
 
     Raises:
         UsageError: no format has this ending.
@@ -54,7 +57,7 @@ def format_of(path: Path, default: str = "") -> str:
         return formats[path.suffix.lower()]
     if default and not path.suffix:
         return default
-    endings = ", ".join(formats)
+    endings = ", ".join([*formats, *besides])
     raise UsageError(f"cannot tell the format of {path} by its ending; give one of {endings}, or --format")
 
 

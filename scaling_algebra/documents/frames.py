@@ -45,6 +45,15 @@ def rows(record: Mapping[str, Any]) -> list[Row] | None:
     if key is None:
         return None
     found = [dict(_flat(_whole(row, record))) for row in _named(record[key])]
+    if "aggregation" in record:
+        axes = record["ray"]
+        found += [
+            {**dict.fromkeys(found[0]), "name": name, **{f"multiplier.{axis}": x.get(axis, "0") for axis in axes}}
+            for name, x in record["multipliers"].items()
+        ]
+    if "gates" in record:
+        failed = "; ".join(gate["name"] for gate in record["gates"] if not gate["passed"])
+        found = [{**row, "gates_failed": failed} for row in found]
     if key == "disagreements":  # of an audit, with what it could not compare
         found = [{"verdict": "DISAGREES", **row} for row in found]
         found += [{"verdict": "NOT COMPARABLE", **dict(_flat(row))} for row in record.get("not_comparable", ())]
@@ -65,10 +74,12 @@ def _whole(row: Mapping[str, Any], record: Mapping[str, Any]) -> Mapping[str, An
         powers = {
             x: {axis: None if row[x] is None else row[x].get(axis, "0") for axis in record["ray"]} for x in POWERS
         }
-        return {**row, **powers, "because": {x: row["because"].get(x) for x in SETTINGS}}
+        told = {"tied": row["name"] in record["tied"]}
+        told["undecided"] = any(row["name"] in (x["tensor"], x["quantity"]) for x in record["open"])
+        return {**row, **powers, **told, "because": {x: row["because"].get(x) for x in SETTINGS}}
     if "ci" in row:
         low, high = row["ci"] or (None, None)
-        return {**row, "ci_low": low, "ci_high": high, "because": row.get("note")}
+        return {**{key: x for key, x in row.items() if key != "note"}, "ci_low": low, "ci_high": high}
     return row
 
 

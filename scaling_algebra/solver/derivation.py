@@ -176,6 +176,7 @@ class Derivation(Rendered):
             "gauge": self.gauge,
             "alpha": self.scaling.alpha.on(self.ray),
             "aggregation": 1 / self.scaling.alpha,
+            "multipliers": {name: 1 / x for name, x in self.scaling.multipliers.items()},
             "tied": self.scaling.tied,
             "structure": self.structure,
             "unique": self.unique,

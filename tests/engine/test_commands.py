@@ -121,7 +121,7 @@ def test_list_is_for_programs_too():
     kinds = "schema architecture axes regimes optimizers parameterizations architectures assumptions quantities"
     assert set(names) == set(kinds.split())
     words = json.loads(run("list", "--glossary", "--format", "json").output)
-    assert set(words) == {"schema", "words", "mechanisms", "desiderata", "quantities"}
+    assert set(words) == {"schema", "words", "parameterizations", "mechanisms", "desiderata", "quantities"}
     assert {"mu-1", "mu-2", "mu-3", "MSSP-3 forward"} <= set(words["desiderata"])
 
 

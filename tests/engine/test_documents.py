@@ -341,7 +341,11 @@ def test_tables_are_csv(tmp_path):
     """Of two answers the column that tells them apart; what is no table is one line."""
     assert scalecalc("derive", "--regime", "III", "-o", tmp_path / "x.csv").exit_code == 0
     found = list(csv.DictReader((tmp_path / "x.csv").read_text().splitlines()))
-    assert {row["parameterization"] for row in found} == {"mup", "mssp"} and len(found) == 10
+    assert {row["parameterization"] for row in found} == {"mup", "mssp"} and len(found) == 12
+    multipliers = [(row["name"], row["multiplier.M"], row["b"]) for row in found if row["name"] == "alpha"]
+    assert multipliers == [("alpha", "-1", "")] * 2  # of the sum over experts, which is no tensor
+    tied = {row["name"] for row in found if row["tied"] == "True"}
+    assert tied == {"expert_in", "expert_out"} and {row["undecided"] for row in found} == {"False", ""}
     (readout,) = [row for row in found if row["name"] == "readout" and row["parameterization"] == "mssp"]
     assert (readout["b"], readout["b_value"], readout["b_is_zero"]) == ("zero", "", "True")
     told = scalecalc("explain", "h1.change", "--regime", "I", "-o", tmp_path / "y.csv")
@@ -353,7 +357,7 @@ def test_the_columns_of_a_frame_do_not_depend_on_the_answer():
     asked = [("I", "sgd", "mup"), ("III", "adam", "mssp"), ("II", "adam", "sp")]
     frames = [derive(*x).as_rows() for x in asked]
     assert {tuple(row) for frame in frames for row in frame} == {tuple(frames[2][0])}
-    first, readout = frames[0][0], frames[1][-1]
+    first, readout = frames[0][0], frames[1][-2]
     assert (first["lr.N"], first["lr.M_value"], first["eps.N"], first["d_value"]) == ("1", 0.0, None, None)
     assert (readout["init_std.N"], readout["b_is_zero"], first["b_is_zero"]) == (None, True, False)
     told = ("regime", "ray", "optimizer", "epsilon", "parameterization")

@@ -75,7 +75,12 @@ def test_json_is_complete(mup):
     assert row["predicted"] == "-1/2" and row["ci"][0] <= row["slope"] <= row["ci"][1] and row["sizes"] == 4
     assert found["unmeasured"] == ["unknown.part"]
     flat = next(r for r in rows(found) if r["quantity"] == "h3.A1" and r["step"] == 1)
-    assert [flat["ci_low"], flat["ci_high"]] == row["ci"] and not flat["predicted_is_zero"] and flat["because"] is None
+    assert [flat["ci_low"], flat["ci_high"]] == row["ci"] and not flat["predicted_is_zero"] and flat["because"] == ""
+    assert flat["gates_failed"] == "; ".join(g["name"] for g in found["gates"] if not g["passed"])
+    few = replace(mup, values={key: [x[:2] for x in series] for key, series in mup.values.items()})
+    assert {r.as_json()["because"] for r in judge(few, PREDICTION, []).rows if r.predicted} == {
+        "4 sizes and 2 seeds are too few"
+    }
 
 
 def test_a_failed_gate_makes_a_run_inconclusive(mup):

@@ -116,7 +116,7 @@ class Table:
             raise UsageError(f"{_without(self.path, gone, self.columns)}; {instead}")
         found: dict[str, dict[str, list[float]]] = {}
         for k, row in self.rows:
-            group = found.setdefault(row.get(by, ""), {name: [] for name in wanted})
+            group = found.setdefault(row.get(by, "") if by else "", {name: [] for name in wanted})
             for name in wanted:
                 try:
                     number = float(row[name] or ("nan" if name == LOSS else ""))

@@ -10,7 +10,7 @@ from scaling_algebra.documents.blocks import Block, Document, Grid, Heading, Lin
 from scaling_algebra.documents.notation import formula, plain
 from scaling_algebra.spec.level import NAMED
 
-from .fit import DRIFT, MIN_SEEDS, MIN_SIZES, Fit, Verdict
+from .fit import Fit, Verdict
 from .report import Report, ReportRow
 
 
@@ -44,9 +44,9 @@ def _grid(rows: Sequence[ReportRow]) -> Grid:
     """The last column, the reason why a row is not decided, is left out where there is none."""
     header = ["quantity", "step", "predicted", "measured", "interval", "verdict", "because"]
     cells: list[tuple[Piece, ...]] = [
-        (r.quantity, str(r.step), predicted(r), *measured(r.fit), str(r.verdict), reason(r)) for r in rows
+        (r.quantity, str(r.step), predicted(r), *measured(r.fit), str(r.verdict), r.because) for r in rows
     ]
-    columns = len(header) - (not any(map(reason, rows)))
+    columns = len(header) - (not any(r.because for r in rows))
     return Grid.of(header[:columns], [row[:columns] for row in cells])
 
 
@@ -69,24 +69,9 @@ def interval(low: float, high: float, digits: int = 3) -> Piece:
     return "" if math.isnan(low) else formula(f"[{low:+.{digits}f}, {high:+.{digits}f}]")
 
 
-def reason(row: ReportRow) -> str:
-    """Why a row is not decided, and what would change that: rounding, too little data, a law that still bends at these
-    sizes, an interval that excludes the prediction and will not widen with more seeds, or noise."""
-    f = row.fit
-    if row.note or row.verdict is not Verdict.INCONCLUSIVE:
-        return row.note
-    if f.sizes < MIN_SIZES or f.seeds < MIN_SEEDS:
-        return f"{f.sizes} sizes and {f.seeds} seeds are too few"
-    if f.bends:
-        return f"bends towards {f.trend:+.2f}; take larger sizes"
-    if row.predicted is not None and not f.low - DRIFT <= float(row.predicted) <= f.high + DRIFT:
-        return "apart from the prediction, and too near to refute it; take larger sizes"
-    return f"noise, standard error {f.se:.2f}; take more seeds"
-
-
 def sentence(row: ReportRow) -> str:
     """One row in words, with the reason why it is not decided."""
     slope, between = map(plain, measured(row.fit))
     text = f"{row.verdict}: {row.quantity} at t={row.step}, predicted {predicted(row)}, measured {slope}"
-    why = reason(row)
+    why = row.because
     return text + (f" in {between}" if between else "") + (f" ({why})" if why else "")

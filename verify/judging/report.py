@@ -22,7 +22,7 @@ from typing import Any
 
 from scaling_algebra.documents import Rendered
 
-from .fit import Fit, Means, Verdict
+from .fit import DRIFT, MIN_SEEDS, MIN_SIZES, Fit, Means, Verdict
 from .gates import RunGate
 
 REQUIRED = Fraction(4, 5)
@@ -60,6 +60,21 @@ class ReportRow:
             return math.inf
         return max(self.fit.low - float(self.predicted), float(self.predicted) - self.fit.high)
 
+    @property
+    def because(self) -> str:
+        """Why a row is not decided, and what would change that: rounding, too little data, a law that still bends at
+        these sizes, an interval that excludes the prediction and will not widen with more seeds, or noise."""
+        f = self.fit
+        if self.note or self.verdict is not Verdict.INCONCLUSIVE:
+            return self.note
+        if f.sizes < MIN_SIZES or f.seeds < MIN_SEEDS:
+            return f"{f.sizes} sizes and {f.seeds} seeds are too few"
+        if f.bends:
+            return f"bends towards {f.trend:+.2f}; take larger sizes"
+        if self.predicted is not None and not f.low - DRIFT <= float(self.predicted) <= f.high + DRIFT:
+            return "apart from the prediction, and too near to refute it; take larger sizes"
+        return f"noise, standard error {f.se:.2f}; take more seeds"
+
     def as_json(self) -> dict[str, Any]:
         return {
             "quantity": self.quantity,
@@ -67,6 +82,7 @@ class ReportRow:
             "predicted": None if self.predicted is None else str(self.predicted),
             **self.fit.as_json(),
             "verdict": str(self.verdict),
+            "because": self.because,
             **({"note": self.note} if self.note else {}),
             "share": None if self.share is None else [round(x, 4) for x in self.share],
         }

@@ -130,4 +130,9 @@ def draw(kind: str, path: Path, studies: Sequence[Record], titles: Sequence[str]
 
 
 if __name__ == "__main__":
-    picture(sys.argv[1], Path(sys.argv[2]), [Path(text) for text in sys.argv[3:]])
+    if len(sys.argv) < 4 or sys.argv[1] not in KINDS:
+        sys.exit(f"usage: python -m {__spec__.name} {{{','.join(KINDS)}}} PICTURE.png FILE.json ...")
+    try:
+        picture(sys.argv[1], Path(sys.argv[2]), [Path(text) for text in sys.argv[3:]])
+    except UsageError as error:
+        sys.exit(f"figures: {error}")
