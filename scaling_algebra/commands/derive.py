@@ -18,7 +18,7 @@ from scaling_algebra.documents.blocks import Heading, literal
 from scaling_algebra.errors import Inconclusive, UsageError
 from scaling_algebra.solver.demands import Infeasible, NotFound, provable
 from scaling_algebra.solver.derivation import Derivation, derive
-from scaling_algebra.solver.presentation import alike, brief, leveled, table
+from scaling_algebra.solver.presentation import alike, brief, leveled, multipliers, table
 from scaling_algebra.spec.assumptions import listed
 from scaling_algebra.spec.configuration import EACH, Configuration
 from scaling_algebra.spec.gauges import OWN
@@ -97,7 +97,7 @@ CODES = {True: 0, False: 1, None: 3}
     "--table-only",
     "alone",
     is_flag=True,
-    help="The table, and nothing else: muP's with what MSSP changes in a column, as on a terminal.",
+    help="The table, its multipliers, and nothing else: muP's with what MSSP changes in a column, as on a terminal.",
 )
 @printed()
 def command(
@@ -164,7 +164,8 @@ def command(
         heads = [(Heading(literal(group[0].about)),) if several else () for group in groups]
         for d in (d for d in ds if d.level is not None and d.level.code):
             click.echo(f"scalecalc: {leveled(d.about, d.level)}", err=True)
-        answer = [Document((*head, table(x, exponents)), {}) for head, x in zip(heads, groups, strict=True) if x]
+        parts = [(*head, table(x, exponents), *multipliers(x)) for head, x in zip(heads, groups, strict=True) if x]
+        answer = [Document(blocks, {}) for blocks in parts]
     elif form == TERMINAL:
         c = configurations[0]
         more = MORE if c.network.unread or provable(c.network, c.ray, c.optimizer) else (PROOF, *MORE)

@@ -42,7 +42,7 @@ SHOWN = 3
 @document_of.register(Derivation)
 def derivation(d: Derivation) -> Document:
     """Powers of every tensor, with the reason for every number."""
-    blocks: list[Block] = [Heading(literal(leveled(d.about, d.level))), *_multipliers([d], reasons=True)]
+    blocks: list[Block] = [Heading(literal(leveled(d.about, d.level))), *multipliers([d], reasons=True)]
     blocks += [table([d], exponents=True), *left_open(d.level), *_unmet(d, True), Heading("why", 2), _reasons([d])]
     if d.structure:
         blocks += [Heading("structure", 2), Lines.of(*map(typeset, d.structure), listed=True)]
@@ -116,7 +116,8 @@ def _changes(first: Derivation, other: Derivation, role: str, show: Callable[[Pi
     return [f"{name} {show(two[name])}" if name != "tied" else show(two[name]) or "not tied" for name in changed]
 
 
-def _multipliers(ds: Sequence[Derivation], reasons: bool = False) -> list[Block]:
+def multipliers(ds: Sequence[Derivation], reasons: bool = False) -> list[Block]:
+    """A line for each multiplier, the values of parameterizations after the first in brackets."""
     first, *others = ds
     lines: list[Sequence[Piece]] = []
     summed = {m for s in first.network.aggregations for m in s.multipliers}
@@ -211,7 +212,7 @@ def brief(ds: Sequence[Derivation], more: Sequence[str], why: bool = False, expo
         why: also the reasons, and what the assumptions mean.
     """
     first, assumed = ds[0], set().union(*(d.assumes for d in ds))
-    blocks: list[Block] = [Heading(literal(_title(ds))), Lines.of(_growth(first.configuration)), *_multipliers(ds)]
+    blocks: list[Block] = [Heading(literal(_title(ds))), Lines.of(_growth(first.configuration)), *multipliers(ds)]
     blocks += [table(ds, exponents), *left_open(Level.of(d.level for d in ds))]
     blocks += [block for d in ds for block in _unmet(d, why)]
     if why:

@@ -85,6 +85,7 @@ def test_the_table_alone(form, begins, tmp_path):
     alone, whole = run(*ADAM, "--format", form, "--table-only").output, run(*ADAM, "--format", form).output
     assert alone.startswith(begins) and "because" in whole and "because" not in alone
     assert "rejected" in whole and len(alone) < len(whole) / 4
+    assert "aggregation multiplier: $M^{-1}$" in alone  # it is part of the parameterization
 
 
 def test_what_mssp_changes_is_set_and_two_tables_are_told_apart():
