@@ -82,10 +82,11 @@ def errata(entries: Errata) -> Document:
         Heading("Errata"),
         Lines.of(
             "Cells of the published tables whose exponent differs from the derived one. Each was derived by exact "
-            "power counting, confirmed by a measurement with real optimizer steps, and follows from another place of "
-            "the same paper. Exponents are powers of $n$ on the ray of the configuration; scalecalc audit lists them "
-            "all. A slope agrees with an exponent that lies within 0.1 of its interval, a drift that finite sizes "
-            "leave. A cell about a law is compared with its balance, and minimised or simulated in numbers."
+            "power counting, agrees with a measurement with real optimizer steps that excludes what is printed, and "
+            "follows from another place of the same paper. Exponents are powers of $n$ on the ray of the "
+            "configuration; scalecalc audit lists them all. A slope agrees with an exponent that lies within 0.1 of "
+            "its interval, a drift that finite sizes leave. A cell about a law is compared with its balance, and "
+            "minimised or simulated in numbers."
         ),
         Heading("Overview", 2),
         Grid.of(PLACES, (_line(e, c) for e in entries for c in e.cell))
