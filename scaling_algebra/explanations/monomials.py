@@ -272,7 +272,7 @@ class _Walk:
         if step.rule == "sum":
             chosen = next(j for j, part in enumerate(step.parts) if part.terms.get(k) == s.terms[k])
             net = self.expand(step.parts[chosen], k)
-            if s.name:
+            if s.name and any(part.name for part in step.parts):  # powers of a function have no names
                 parts = tuple((part.name or "?", self._exponent(part)) for part in step.parts)
                 net.choices.insert(0, Choice(s.name, parts, chosen))
             return net

@@ -92,7 +92,7 @@ def number(value: float | None) -> str:
 
 def as_toml(r: Recipe) -> str:
     """The numbers to set as TOML; factors where no base value was given."""
-    lines = [f"# {r.about}"]
+    lines = _told(r)
     for group, entries in _numbers(r).items():
         for name, values in entries.items():
             lines += ["", f"[{group}.{name}]", *(f"{key} = {json.dumps(value)}" for key, value in values.items())]
@@ -101,12 +101,17 @@ def as_toml(r: Recipe) -> str:
 
 def as_python(r: Recipe) -> str:
     """The numbers to set as a dict in Python."""
-    lines = [f"# {r.about}", "RECIPE = {"]
+    lines = [*_told(r), "RECIPE = {"]
     for group, entries in _numbers(r).items():
         lines.append(f"    {group!r}: {{")
         lines += [f"        {name!r}: {values!r}," for name, values in entries.items()]
         lines.append("    },")
     return "\n".join([*lines, "}"])
+
+
+def _told(r: Recipe) -> list[str]:
+    """Comments: what the numbers are of, what batch and tokens did to them, and what to look at."""
+    return [f"# {line}" for line in (r.about, *r.by_run, *r.warnings)]
 
 
 def _numbers(r: Recipe) -> dict[str, dict[str, dict[str, Any]]]:

@@ -106,6 +106,8 @@ def _plan(model: Any, base: Any, target: Any, fold: bool, strict: bool, given: M
     going, small = numbers.way, dict(reading.base)
     small |= {x: n for x, n in going.target.items() if n == going.base[x] and x in small and x not in ("M", "K")}
     start, large = (called(model, dict(sizes))[0] for sizes in (small, going.target))
+    if any(x.is_meta for x in start.parameters()):  # how its vectors start is not known
+        start = called(model, dict(reading.base))[0]
     p = planned(large, reading, numbers, [start], fold)
     return _holding(p, start, small, strict)
 

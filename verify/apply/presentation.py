@@ -77,6 +77,7 @@ def as_json(p: Plan) -> dict[str, Any]:
                 "fill": e.fill,
                 "kept": e.frozen or e.kept,
                 **_numbers(e.settings),
+                **({"init_std": None} if e.fill is not None else {}),
                 **(
                     {"parts": {x: {"optimizer": e.rules[x].name, **_numbers(v)} for x, v in e.parts.items()}}
                     if e.parts
