@@ -156,6 +156,8 @@ def _of_tensor(network: Network, structure: Structure, role: str) -> list[Demand
     uses = unscaled or uses  # a use with a multiplier of its own is set by that
     if role in network.buffers and role in structure.zero:
         pass  # a choice: the selection is Theta(1) by the scores beside it
+    elif all(_fixed(network, s) for s in uses) and role in network.zero:
+        pass  # a class token or places, beside what is Theta(1)
     elif all(_fixed(network, s) for s in uses):
         made = any(network.producer(x.name) for s in uses for x in s.factors)
         signal = "a signal that does not train" if made else "the data"

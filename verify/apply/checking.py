@@ -87,6 +87,7 @@ WIDTHS, WIDER = ("N", "N_e"), 4
 """Axes that grow where no target is given, and how much."""
 
 
+@torch.random.fork_rng(devices=[])
 def check_model(
     build: Callable[[dict[str, int]], Any],
     base: str | Sizes | None = None,

@@ -11,6 +11,7 @@ from dataclasses import replace
 from inspect import signature
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from scaling_algebra.arguments import checked
@@ -87,7 +88,7 @@ def plan(
         UsageError: a model that cannot be read or built, a parameter that the output does not depend on, rates without
             epsilons, a multiplier that is to be folded and ends in no matrix, or what ``recipe`` raises.
     """
-    with watched("plan"), rarely_collected():
+    with watched("plan"), rarely_collected(), torch.random.fork_rng(devices=[]):
         return _plan(model, base, target, fold, strict, given)
 
 
