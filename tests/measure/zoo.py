@@ -136,6 +136,8 @@ class Checked:
 
     Attributes:
         build: of sizes.
+        sizes: base and target; by default those of ``check_model``. With the readout drawn, what an adapter of small
+            models does is led by a random sum for long.
         where, what: the parameter (as a plan names it), and ``lr`` or ``init_std``: it does not scale.
     """
 
@@ -143,6 +145,7 @@ class Checked:
     where: str
     what: str = "lr"
     powers: Power = field(default_factory=Power)
+    sizes: tuple[str, ...] = ()
 
 
 ZOO = {
@@ -154,6 +157,6 @@ ZOO = {
     "moe": Checked(lambda z: Experts(z["N"], z["N_e"], z["M"]), "down"),
     "transformer": Checked(lambda z: Transformer(z["N"], 2), "blocks.1.up.weight"),
     "tied": Checked(lambda z: Tied(z["N"]), "mid.weight"),
-    "lora": Checked(lambda z: Adapted(z["N"]), "a.weight"),
+    "lora": Checked(lambda z: Adapted(z["N"]), "a.weight", sizes=("N=128", "N=512")),
     "conv": Checked(lambda z: (Convolutions(z["N"]), fixed(4, 3, 8)), "mid.weight"),
 }

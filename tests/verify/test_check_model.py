@@ -16,6 +16,7 @@ torch = pytest.importorskip("torch")
 from torch import nn
 from torch.nn import functional as F
 
+from scaling_algebra import plan
 from scaling_algebra.errors import UsageError
 from scaling_algebra.solver import newton
 from scaling_algebra.solver.derivation import searched
@@ -545,3 +546,55 @@ def test_the_plugin_costs_nothing_where_it_is_not_used():
     heavy = {"torch", "sympy", "numpy", "z3", "click"}
     code = f"import sys, scaling_algebra.pytest_plugin; assert not {heavy} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+class Gated(nn.Module):
+    """A branch behind a gate that starts at zero; ``asleep``: its last matrix does so, too."""
+
+    def __init__(self, n, asleep=False):
+        super().__init__()
+        self.inp, self.a = nn.Linear(5, n, bias=False), nn.Linear(n, n, bias=False)
+        self.b, self.head = nn.Linear(n, n, bias=False), nn.Linear(n, 3, bias=False)
+        self.gate = nn.Parameter(torch.zeros(n))
+        if asleep:
+            nn.init.zeros_(self.b.weight)
+
+    def forward(self, x):
+        h = self.inp(x)
+        return self.head(h + self.gate * self.b(torch.relu(self.a(h))))
+
+
+def test_rates_behind_zeros_are_judged():
+    """Two steps were too few for what lies behind a zero gate, and a wrong rate there agreed."""
+    planted = {"a.weight": {"lr": Power()}}
+    report = check_model(lambda s: Gated(s["N"]), "N=16", "N=64", seeds=4, rules=planted)
+    assert culprit(report).quantity == "a.weight.update" and max(r.step for r in report.rows) == 3
+    short = check_model(lambda s: Gated(s["N"], asleep=True), "N=16", "N=64", seeds=4, steps=2, rules=planted)
+    assert not short.tally.refuted
+    assert (
+        short.environment["read"][0].startswith("a.weight") and "no update in 2 steps" in short.environment["read"][0]
+    )
+
+
+def test_the_readout_starts_as_the_plan_has_it():
+    """Checks drew it at zero, so that its own init was never judged; a scalar behind all was taken for one."""
+
+    def build(sizes):
+        n = sizes["N"]
+        return nn.Sequential(
+            nn.Linear(5, n, bias=False), nn.Tanh(), nn.Linear(n, n, bias=False), nn.Tanh(), nn.Linear(n, 3, bias=False)
+        )
+
+    report = check_model(build, "N=16", "N=64", seeds=4, rules={"4.weight": {"init_std": Power()}})
+    assert culprit(report).quantity == "4.weight.init" and report.exit_code == 1
+
+
+def test_plans_and_checks_leave_the_generator_alone():
+    drawn = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        plan(lambda s: Gated(s["N"]), "N=16", "N=32", lr=1e-2, eps=1e-8, std=0.1)
+        drawn.append(torch.rand(1).item())
+        torch.manual_seed(seed)
+        assert drawn[-1] == torch.rand(1).item()
+    assert drawn[0] != drawn[1]

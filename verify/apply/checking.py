@@ -29,8 +29,8 @@ from scaling_algebra.recipes.recipe import Recipe, recipe
 from scaling_algebra.recipes.sizes import Sizes, read_sizes, way
 from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.solver.derivation import Derivation, derive
+from scaling_algebra.spec.desiderata import Structure, horizon
 from scaling_algebra.spec.networks.language import Network, Product
-from scaling_algebra.spec.networks.roles import readouts
 from scaling_algebra.spec.networks.sums import experts
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.trained import OptimizerInput
@@ -44,7 +44,7 @@ from scaling_algebra.verify.measuring.batches import descend
 from scaling_algebra.verify.measuring.predictions import ALL, briefly
 from scaling_algebra.verify.networks.steppers import Fold, assembled, group, parts_of
 from scaling_algebra.verify.tracing import Traced
-from scaling_algebra.verify.tracing.gradients import roles_of
+from scaling_algebra.verify.tracing.gradients import listed, roles_of
 from scaling_algebra.verify.tracing.measuring import OUTPUT, UPDATE, Watch, of_role
 from scaling_algebra.verify.tracing.models import Inputs, built, called, exactly, limited, usual
 from scaling_algebra.verify.tracing.recording import losses_of, output_of, running
@@ -80,6 +80,8 @@ TINY = 1e-30
 """Epsilon of a parameter without a gradient."""
 RULES = {"Adam": "adamw", "AdamW": "adamw", "Muon": "muon", "SGD": "sgd"}
 """The rule of an optimizer that a model brings, by its class in torch.optim."""
+IDLE = "{}: no update in {} steps, so that nothing is said of these rates; give more steps"
+MANY = "{} tokens outnumber the width of the smallest model: an update acts on all; larger sizes, or fewer tokens"
 DIRECT = (".init", ".update")
 """Endings of what the initial values or the updates of one tensor make: its own numbers decide their power,
 where that is one at every step."""
@@ -95,7 +97,7 @@ def check_model(
     *,
     points: int = 3,
     seeds: int = 6,
-    steps: int = 2,
+    steps: int | None = None,
     lr: float = 1e-2,
     parameterization: str = "mup",
     optimizer: OptimizerInput | None = None,
@@ -111,6 +113,8 @@ def check_model(
             ``nn.Linear``; or both.
         base: sizes as for ``recipe``; by default small ones of every axis that ``build`` asks for.
         target: the same, by default with four times the widths; ``points`` sizes are trained, evenly between both.
+        steps: by default two, and one more for every zero at the start that a gradient meets (gates, B of LoRA), behind
+            which nothing trains before.
         seeds: replicas at every size. lr: of every parameter at the base, where ``build`` brings no optimizer.
         optimizer: as for ``plan``; by default the rules of the classes that ``build`` brings, or AdamW.
         rules: powers to train with instead of the derived ones, by parameter (as the plan names it) and ``init_std`` or
@@ -155,8 +159,10 @@ def check_model(
     zero = [
         role for role in first if all(not p.any() and (own is not None or p.dim() < 2) for p in of_role(model, role))
     ]
-    zero += readouts(reading.network) if own is None and not reading.network.unread else []
     zero = [role for role in zero if role not in reading.network.frozen]
+    if steps is None:
+        asleep = frozenset[str]() if reading.network.unread else reading.network.zero.union(zero)
+        steps = horizon(reading.network, Structure(zero=asleep))
     stds = _natural(model, first)
     given: Any = {"lr": lr, "std": stds, **where}
     first = recipe(sizes[0], sizes[-1], optimizer, parameterization, eps=tiny, **given)
@@ -179,6 +185,8 @@ def check_model(
     trained = _changed(numbers, rules or {})
     names = _measure(m, build, reading, inputs, trained, zero, how, lr, seeds, fold, beside, switched)
     unsettled = settled(m, switched)
+    still_there = [x.removesuffix(UPDATE) for x in names if x.endswith(UPDATE) and not _moves(m, x)]
+    idle = [IDLE.format(listed(still_there), steps)] if still_there else []
     m.environment = {
         "optimizer": numbers.derivations[0].optimizer.name,
         "device": "cpu",
@@ -186,17 +194,18 @@ def check_model(
         "dtype": "float64",
         "wall_seconds": time.monotonic() - start,
         "level": [] if (level := numbers.level) is None else [x for x in (str(level), level.concerned) if x],
-        "read": [*map(str, numbers.open), *reading.lines, *(weighed(loss, found, m) for loss, found in beside.items())],
+        "read": [*idle, *map(str, numbers.open), *reading.lines],
     }
+    m.environment["read"] += [weighed(loss, found, m) for loss, found in beside.items()]
     if reading.network.unread and numbers.level is not None:
-        m.environment["read"] = [*numbers.level.lines, *reading.lines]
-        moving = [name for name in names if any(x.any() for t in range(1, steps + 1) for x in m.values[name, t])]
+        m.environment["read"] = [*idle, *numbers.level.lines, *reading.lines]
+        moving = [name for name in names if _moves(m, name)]
         theta: dict[str, Sequence[Cell]] = {name: [..., *[Fraction(0)] * steps] for name in moving}
         report = judge(m, theta, direct={name for name in names if name.endswith(DIRECT)})
         report = of_choices(_bounded(report, lambda row: not row.quantity.endswith(UPDATE)), unsettled)
         if few := ray["M"] > 0 and any(note == CHOSEN_FEW for _, note in reading.notes):
             m.environment["read"] += [FEW]
-        return coming(_of_few(report, set(names), float(ray["M"])) if few else report)
+        return coming(_of_many(_of_few(report, set(names), float(ray["M"])) if few else report, inputs, sizes[0]))
     moved = {x: power.on(ray) for x, power in (folded(numbers, reading) if fold else {}).items()}
     left = {_signal(x.quantity) for x in level.open} if (level := numbers.derivations[-1].level) else set()
     doubtful = {name for name, quantities in names.items() if left.intersection(map(_signal, quantities))}
@@ -209,11 +218,34 @@ def check_model(
     behind = {name for name, x in names.items() if after.intersection(x)}
     report = _bounded(judge(m, asked, powers=powers, direct=direct), lambda row: (row.quantity, row.step) in most)
     report = _of_few(report, behind, float(ray["M"] - ray["K"])) if after else report
-    report = coming(of_choices(report, unsettled))
+    report = coming(_of_many(of_choices(report, unsettled), inputs, sizes[0]))
     vectors = {f"{role}.init" for role in reading.network.tensors if all(x.dim() < 2 for x in of_role(model, role))}
     report = _bounded(report, lambda row: row.quantity in vectors)  # a bias may start smaller, or at zero
     rows = (r for r in report.rows if (r.quantity, r.step) not in most or r.verdict is not Verdict.INCONCLUSIVE)
     return replace(report, rows=tuple(sorted(rows, key=lambda r: r.quantity not in doubtful)))
+
+
+def _moves(m: Measurement, name: str) -> bool:
+    return any(x.any() for t in range(1, m.steps + 1) for x in m.values[name, t])
+
+
+def _of_many(report: Report, inputs: Inputs, sizes: Sizes) -> Report:
+    """Updates that fall are not refuted where there are more tokens than the smallest model is wide.
+
+    Model: the engine's step is of a number of tokens that stays, whose signals are told apart in a wide model; where
+    they outnumber the width, an update acts on all of them, as n^(-1/2).
+    """
+    x = next((x for x in (*inputs[0], *inputs[1].values()) if isinstance(x, Tensor)), None)
+    tokens = 0 if x is None else x.numel() // (x.shape[-1] if x.is_floating_point() and x.dim() > 1 else 1)
+    if tokens <= max(sizes.get(axis, 0) for axis in WIDTHS):
+        return report
+    note = MANY.format(tokens)
+
+    def row(r: ReportRow) -> ReportRow:
+        falls = r.verdict is Verdict.REFUTED and r.quantity.endswith(UPDATE) and r.fit.high < (r.predicted or 0)
+        return replace(r, verdict=Verdict.INCONCLUSIVE, note=note) if falls and not r.fit.zero else r
+
+    return replace(report, rows=tuple(map(row, report.rows)))
 
 
 def _single(cells: Sequence[Cell]) -> bool:
@@ -322,8 +354,10 @@ def _check_trains(model: nn.Module, own: torch.optim.Optimizer | None, inputs: I
 
 
 def culprit(report: Report) -> ReportRow | None:
-    """The refuted row of the earliest step, the first in execution: what comes after may follow from it."""
-    return min((r for r in report.rows if r.verdict is Verdict.REFUTED), key=lambda r: r.step, default=None)
+    """The refuted row of the earliest step, of what a tensor's own numbers decide before others, the first in
+    execution: what comes after may follow from it."""
+    refuted = (r for r in report.rows if r.verdict is Verdict.REFUTED)
+    return min(refuted, key=lambda r: (r.step, not r.quantity.endswith(DIRECT)), default=None)
 
 
 def _measure(

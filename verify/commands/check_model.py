@@ -30,7 +30,13 @@ from scaling_algebra.recipes.files import read_config
 @click.option("--optimizer", metavar="NAME", help="As for derive; by default what the model brings, or AdamW.")
 @click.option("--points", type=Count(3, 20), metavar="N", help="Sizes between them, both included.  [default: 3]")
 @click.option("--seeds", type=Count(4, 1000), metavar="N", help="Replicas at every size.  [default: 6]")
-@click.option("--steps", type=Count(2, 100), metavar="T", help="Steps; two are judged.  [default: 2]")
+@click.option(
+    "--steps",
+    type=Count(2, 100),
+    metavar="T",
+    help="Steps, each of which is judged; by default two, and one more for every zero at the start on the way of a "
+    "gradient.",
+)
 @click.option("--all", "every", is_flag=True, help="Print every row, not only those that do not agree.")
 @FORMAT
 @click.option("-o", "--output", type=PathType(), metavar="FILE", help="Write to this file instead of stdout.")
