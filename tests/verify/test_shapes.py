@@ -320,6 +320,24 @@ def test_what_starts_away_from_zero_keeps_its_start():
     assert "std" not in rows["1.m"] and any(line.split()[:3] == ["1.m", "1", "kept"] for line in str(p).splitlines())
 
 
+def test_what_two_seeds_start_alike_is_no_draw():
+    """Rates from -2 to 1, of which no mean says that they are meant; they were drawn anew."""
+
+    class Decays(nn.Module):
+        def __init__(self, n):
+            super().__init__()
+            self.inp, self.out = nn.Linear(5, n, bias=False), nn.Linear(n, 3, bias=False)
+            self.log_a, self.shift = nn.Parameter(torch.linspace(-2, 1, n)), nn.Parameter(torch.randn(n))
+
+        def forward(self, x):
+            return self.out(self.inp(x) * self.log_a.sigmoid() + self.shift)
+
+    p = plan(lambda s: Decays(s["N"]), "N=16", "N=64", lr=1e-3, eps=1e-8, std=0.02)
+    before = {name: x.clone() for name, x in p.model.named_parameters()}
+    p.init_()
+    assert {name for name, x in p.model.named_parameters() if torch.equal(x, before[name])} == {"log_a"}
+
+
 def test_casts_to_fewer_digits_are_read():
     """A router in float32, and a table of times that is made in it; gates were read as they round."""
 

@@ -6,7 +6,7 @@ Read next: ``verify/tracing`` (the reading), ``folding.py`` (factors that it lac
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from inspect import signature
 from typing import Any
@@ -108,8 +108,9 @@ def _plan(model: Any, base: Any, target: Any, fold: bool, strict: bool, given: M
     small |= {x: n for x, n in going.target.items() if n == going.base[x] and x in small and x not in ("M", "K")}
     start, large = (called(model, dict(sizes))[0] for sizes in (small, going.target))
     if any(x.is_meta for x in start.parameters()):  # how its vectors start is not known
-        start = called(model, dict(reading.base))[0]
-    p = planned(large, reading, numbers, [start], fold)
+        small = dict(reading.base)
+        start = called(model, small)[0]
+    p = planned(large, reading, numbers, [start], fold, twin=called(model, dict(small), seed=1)[0])
     return _holding(p, start, small, strict)
 
 
@@ -247,6 +248,7 @@ def planned(
     small: Sequence[nn.Module],
     fold: bool = False,
     records: Callable[[], Records] | None = None,
+    twin: nn.Module | None = None,
 ) -> Plan:
     """The numbers of every parameter by its name, as a module's own reading has them.
 
@@ -254,6 +256,7 @@ def planned(
 
     Args:
         small: the modules that were read, whose vectors show how they start. records: as for ``parts.spans``.
+        twin: the last of them of another seed: what starts alike in both is no draw.
 
     Raises:
         UsageError: parameters that the output does not depend on, or a multiplier that is to be folded and ends in no
@@ -287,6 +290,7 @@ def planned(
         if names:
             raise UsageError(f"{why} {listed(names)}; freeze, or leave out of the model")
     given = max((d.optimizer.name for d in numbers.derivations), key=len)
+    alike_in_both = _undrawn(small[-1], twin, numbers) if twin is not None else set()
     for e in named:
         mine = roles[e.name]
         rules = {role: trainer(numbers, role) for role in mine}
@@ -296,7 +300,8 @@ def planned(
         common = alike(parts) if parts else settings.get(role, {})
         fill, spans = filled.get(role), spans_of(e, parts, reading, going.target, records)
         do = apart(rules, group, given) if parts else ""
-        e = replace(e, kept=not e.frozen and fill is None and _designed(small, role, common))
+        designed = _designed(small, role, common) or role in alike_in_both
+        e = replace(e, kept=not e.frozen and fill is None and designed)
         e = replace(e, role=role, settings=common, group=group, fill=fill, rules=rules, parts=parts, spans=spans)
         entries.append(replace(e, apart=do))
     stacks = dict.fromkeys(e.group for e in entries if e.role and e.stacked)
@@ -339,6 +344,18 @@ def _designed(models: Sequence[nn.Module], role: str, settings: Mapping[str, Any
     found = [p.double().flatten() for model in models for p in of_role(model, role)]
     there = rule is not None and not rule.terms and bool(found) and not any(p.is_meta for p in found)
     return there and all(len(p) > 1 and bool(p.mean().abs() > p.std()) for p in found)
+
+
+def _undrawn(model: nn.Module, twin: nn.Module, roles: Iterable[str]) -> set[str]:
+    """Tensors of several values that two seeds start alike, where they start others in two ways."""
+    same = {
+        role: all(torch.equal(a, b) for a, b in zip(of_role(model, role), of_role(twin, role), strict=True))
+        for role in roles
+    }
+    several = {
+        role for role, is_same in same.items() if is_same and any(p.unique().numel() > 1 for p in of_role(model, role))
+    }
+    return set() if all(same.values()) else several
 
 
 def _fill(models: Sequence[nn.Module], role: str) -> float | None:
