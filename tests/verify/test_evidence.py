@@ -150,6 +150,31 @@ def test_the_rates_of_groups_in_the_page_are_those_of_the_runs():
     assert f"(2^-8) | | {loss('sp', 256, -8)} |" in told
 
 
+def test_the_tuned_mixtral_in_the_page_is_that_of_the_runs():
+    rows = [json.loads(line) for line in (FOLDER / "tuned" / "mixtral.jsonl").read_text().splitlines()]
+
+    def losses(kind, n, **rates):
+        found = {}
+        for r in rows:
+            if (r["kind"], r["N"], r["rates"]) == (kind, n, rates):
+                found.setdefault(r["log2_lr"], []).append(r["loss"])
+        return {x: np.mean(y) for x, y in found.items() if len(y) == 2}
+
+    told, sizes = page("docs/guide/tuning.md"), (64, 256, 512)
+    chosen = {"embedding": 3, "router": 1, "readout": 4}
+    for name, rates in (
+        ("one rate for all at the base", {}),
+        ("rate of the embedding times 8", {"embedding": 3}),
+        ("embedding times 8, router times 2, readout times 16", chosen),
+    ):
+        shown = [f"{losses('mup', n, **rates)[-8]:.2f}" for n in sizes]
+        assert f"plan, {name} | {' | '.join(shown)} |" in told
+    tuned = [min(losses("sp", n).values()) for n in sizes[1:]]
+    assert f"at 512) | | {' | '.join(f'{x:.2f}' for x in tuned)} |" in told
+    plain = losses("mup", 64)
+    assert min(plain, key=plain.get) == -8 and losses("mup", 512, **chosen)[-8] < tuned[1]
+
+
 # the blind test ------------------------------------------------------------------------------------------------------
 
 
