@@ -41,7 +41,9 @@ TIED = (
     "used in two ways: the numbers are those of the use with the smaller fan-in; the model is to scale the other one, "
     "a tied readout by 1/fan_in"
 )
-SCALED = "these numbers are those of the module without the factor that it multiplies by; take the factor out"
+SCALED = (
+    "these numbers are those of the module without the factor that it multiplies by; take it out, or multiply elsewhere"
+)
 FACTORS = "a factor that changes with a size (1/sqrt(d), alpha/rank) is not seen: the numbers are those without it"
 CHOSEN = "tokens choose some of the experts, by a number that build does not take"
 TAKE_K = "let build take the number of chosen experts, sizes['K'], which is read with all of them (K = M)"

@@ -326,7 +326,8 @@ class Writer:
     def _beside(self, node: TracedNode, tensors: Sequence[Any], own: Powers) -> None:
         """A factor of the module beside a tensor, in all of its uses: its numbers are those of the product of both."""
         if any(self.beside.setdefault(c.name, own) != own for c, _ in tensors) or (own and len(tensors) != 1):
-            why = f"the module multiplies by {_shown(own)}, beside no one tensor in all of its uses; leave it out"
+            why = f"the module multiplies by {_shown(own)}, beside no one tensor in all of its uses; multiply where "
+            why += "the sum is made that needs it, as in t * ((x @ y) / n), or leave it out"
             raise Scaled(f"{node.where or 'model'}: {why}")
         if own:
             name = tensors[0][0].name
