@@ -129,7 +129,7 @@ class Recipe(Rendered):
     @property
     def level(self) -> Level | None:
         """How far the powers are shown to hold on the ray that they are of; None where they are defined."""
-        return Level.of([*(d.level for d in self.derivations), Level(self.open) if self.open else None])
+        return Level.of([Level(self.open) if self.open else None, *(d.level for d in self.derivations)])
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:

@@ -76,6 +76,15 @@ def test_what_is_undecided_is_held_against_the_demand_on_it():
     assert "may lie below a larger next power" in wrong.rows[1].note  # what it is a sum of is undecided, too
 
 
+def test_signals_need_steps_and_a_frame_has_rows():
+    """Rows without a step were taken for the start, where most is zero."""
+    log, asked = rows(**{"h1": 0.0}, seeds=64), signals("III", "sgd", quantities=["h1"])
+    with pytest.raises(UsageError, match="row 1: no step; give the number of updates"):
+        judge([{k: v for k, v in row.items() if k != "step"} for row in log], asked)
+    pandas = pytest.importorskip("pandas")
+    assert judge(pandas.DataFrame(log), asked).as_json() == judge(log, asked).as_json()
+
+
 GOOD = {"quantity": "h1", "n": 16, "seed": 0, "value": 1.0}
 
 

@@ -48,7 +48,7 @@ from which on it is told."""
 TAKEN = ("fold", *(x for x in signature(recipe).parameters if x not in ("base", "target", "starts", "where")))
 TAKEN += ("readout_init", "epsilon", "effort")
 """Arguments of ``plan`` besides the model and the sizes."""
-NEGLIGIBLE = "these are numbers of a negligible epsilon: leave it far below every gradient, such as 1e-30"
+NEGLIGIBLE = "these are numbers of a negligible epsilon: keep it far below every gradient, as 1e-30 is and 1e-8 may be"
 UNDECAYED = (
     "no decay was given: every group has weight_decay 0, whatever the optimizer itself is given; give decay=NUMBER"
 )
@@ -381,6 +381,8 @@ def frozen(p: Plan, small: nn.Module, base: Mapping[str, int]) -> Iterator[Open]
             continue
         going = p.recipe.way
         off = rule.ratio(base, going.target) / (sizes[-1] / sizes[0])
+        if e.tensor.dim() < 2 and off > 1:  # a bias that is smaller does no harm
+            continue
         if abs(math.log(off)) > max(APART, CHANCE * math.sqrt(sum(1 / (2 * x.numel()) for x in found))):
             at = ",".join(f"{axis}={n}" for axis, n in going.base.items())
             off **= _share(base, going.base, going.target)

@@ -112,8 +112,8 @@ if TYPE_CHECKING:
     "--planted",
     multiple=True,
     metavar="NAME=POWER",
-    help="Train with this power instead, e.g. readout.lr=N^-1/2 (repeatable); what is predicted stays, so that the run "
-    "is to be refuted where it matters.",
+    help="Train with this power instead, e.g. readout.lr=N^-1/2 (repeatable); what is predicted stays. A rate that is "
+    "too large is to be refuted; one that is too small may be INCONCLUSIVE.",
 )
 @click.option("--shard", metavar="I/N", help="Measure the I-th of N parts only, without a report; --merge joins them.")
 @REPORTING

@@ -43,7 +43,7 @@ def logged(source: Logged, ray: Ray | None = None) -> Measurement:
         ray: of the sizes n; by default exponents are multiples of 1/2.
 
     Raises:
-        UsageError: a file or row that cannot be used; the message names the place.
+        UsageError: a file or row that cannot be used, or with ``ray`` a row without a step; the message names it.
     """
     where, rows = _rows(source)
     log: dict[tuple[str, int], dict[float, dict[str, float]]] = {}
@@ -56,6 +56,8 @@ def logged(source: Logged, ray: Ray | None = None) -> Measurement:
         missing = [c for c in COLUMNS if _empty(row.get(c))]
         if missing:
             raise UsageError(f"{place}: no {missing[0]}; a log has {', '.join(COLUMNS)} and perhaps step")
+        if ray is not None and _empty(row.get("step")):
+            raise UsageError(f"{place}: no step; give the number of updates after which it was logged, 0 at the start")
         step = 0 if _empty(row.get("step")) else row["step"]
         n, t = (_number(x, c, place, 0, most) for c, x, most in (("n", row["n"], SIZE), ("step", step, STEPS)))
         value = _number(row["value"], "value", place, -math.inf, math.inf)
@@ -102,6 +104,8 @@ def _empty(cell: Any) -> bool:
 
 
 def _rows(source: Logged) -> tuple[str, Iterable[Mapping[str, Any]]]:
+    if hasattr(source, "to_dict"):  # a frame of pandas
+        source = source.to_dict("records")
     if not isinstance(source, str | Path):
         return "sizes", source
     instead = f"give a CSV file with {', '.join(COLUMNS)}"
