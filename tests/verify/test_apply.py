@@ -446,6 +446,34 @@ def test_what_two_configurations_have_alike_stays():
     assert "q_proj.weight" in str(odd) and "grow by another factor" in str(odd)
 
 
+class Guarded(nn.Module):
+    """Heads of a fixed length, of which there is one at least (``few``), or none in a model that is too small."""
+
+    def __init__(self, n, few, length=32):
+        super().__init__()
+        self.heads, self.length = max(few, n // length), length
+        self.e, self.u = nn.Embedding(9, n), nn.Linear(n, 9, bias=False)
+        self.q, self.k, self.v = (nn.Linear(n, self.heads * length, bias=False) for _ in range(3))
+        self.o = nn.Linear(self.heads * length, n, bias=False)
+
+    def forward(self, ids):
+        x = self.e(ids)
+        q, k, v = (f(x).unflatten(-1, (self.heads, self.length)).transpose(1, 2) for f in (self.q, self.k, self.v))
+        return self.u(self.o(nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)))
+
+
+@pytest.mark.parametrize("few", [4, 0])
+def test_a_module_that_is_another_one_at_small_sizes_is_read_at_its_base(few):
+    """Two heads at N = 32 and at 64 have a width that stays: o had one rate at every size, certified."""
+    length = 32 if few else 128
+    p = plan(lambda s: Guarded(s["N"], few, length), "N=128", "N=512", lr=1e-2, eps=1e-8, std=0.1)
+    assert p.level.certified and {
+        name: (p[name].settings["init_std"].factor, p[name].settings["lr"].factor) for name in ("o.weight", "q.weight")
+    } == dict.fromkeys(("o.weight", "q.weight"), (0.5, 0.25))
+    odd = plan(lambda s: Guarded(s["N"], 8), "N=128", "N=512", lr=1e-2, eps=1e-8, std=0.1)
+    assert odd.level.code == 3 and "o.weight" in odd.level.lines[0] and "grow by another factor" in odd.level.lines[0]
+
+
 @pytest.mark.parametrize(("heads", "said"), [(8, "scale of model.layers.*.self_attn by 0.7071 in"), (16, "")])
 def test_heads_that_grow_in_number_and_in_length_are_scaled_for_both(heads, said):
     """Llama's way from 64 to 128 dimensions a head: 1/d for d^(-1/2), left out of what was called certified."""

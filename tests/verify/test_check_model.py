@@ -548,7 +548,7 @@ def test_the_plugin_costs_nothing_where_it_is_not_used():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-class Gated(nn.Module):
+class Asleep(nn.Module):
     """A branch behind a gate that starts at zero; ``asleep``: its last matrix does so, too."""
 
     def __init__(self, n, asleep=False):
@@ -567,9 +567,9 @@ class Gated(nn.Module):
 def test_rates_behind_zeros_are_judged():
     """Two steps were too few for what lies behind a zero gate, and a wrong rate there agreed."""
     planted = {"a.weight": {"lr": Power()}}
-    report = check_model(lambda s: Gated(s["N"]), "N=16", "N=64", seeds=4, rules=planted)
+    report = check_model(lambda s: Asleep(s["N"]), "N=16", "N=64", seeds=4, rules=planted)
     assert culprit(report).quantity == "a.weight.update" and max(r.step for r in report.rows) == 3
-    short = check_model(lambda s: Gated(s["N"], asleep=True), "N=16", "N=64", seeds=4, steps=2, rules=planted)
+    short = check_model(lambda s: Asleep(s["N"], asleep=True), "N=16", "N=64", seeds=4, steps=2, rules=planted)
     assert not short.tally.refuted
     assert (
         short.environment["read"][0].startswith("a.weight") and "no update in 2 steps" in short.environment["read"][0]
@@ -593,7 +593,7 @@ def test_plans_and_checks_leave_the_generator_alone():
     drawn = []
     for seed in (1, 2):
         torch.manual_seed(seed)
-        plan(lambda s: Gated(s["N"]), "N=16", "N=32", lr=1e-2, eps=1e-8, std=0.1)
+        plan(lambda s: Asleep(s["N"]), "N=16", "N=32", lr=1e-2, eps=1e-8, std=0.1)
         drawn.append(torch.rand(1).item())
         torch.manual_seed(seed)
         assert drawn[-1] == torch.rand(1).item()

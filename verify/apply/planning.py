@@ -28,7 +28,7 @@ from scaling_algebra.spec.trained import whole
 from scaling_algebra.verify.tracing import Traced
 from scaling_algebra.verify.tracing.gradients import FROZEN, listed, roles_of
 from scaling_algebra.verify.tracing.measuring import of_role
-from scaling_algebra.verify.tracing.models import WIDEST, called, limited
+from scaling_algebra.verify.tracing.models import called, limited
 from scaling_algebra.verify.tracing.shapes import along, read
 from scaling_algebra.verify.tracing.sources import general, heads_grow, layered, longer_heads, small_of
 from scaling_algebra.waiting import rarely_collected, watched
@@ -48,6 +48,8 @@ from which on it is told."""
 TAKEN = ("fold", *(x for x in signature(recipe).parameters if x not in ("base", "target", "starts", "where")))
 TAKEN += ("readout_init", "epsilon", "effort")
 """Arguments of ``plan`` besides the model and the sizes."""
+MOST_READ = 3 * 10**7
+"""Parameters of a base at which a module is read, where it is another one at small sizes."""
 NEGLIGIBLE = "these are numbers of a negligible epsilon: keep it far below every gradient, as 1e-30 is and 1e-8 may be"
 UNDECAYED = (
     "no decay was given: every group has weight_decay 0, whatever the optimizer itself is given; give decay=NUMBER"
@@ -99,11 +101,43 @@ def _plan(model: Any, base: Any, target: Any, fold: bool, strict: bool, given: M
     if not callable(model) or isinstance(base, nn.Module) or target is None:
         raise UsageError(f"{GIVE}, and sizes are texts")
     sizes = read_sizes(base, "base")
-    model = limited(model, sizes)
-    reading = read(model, strict=strict)
-    if "raises" in reading.network.unread and max(sizes.values()) <= WIDEST:  # at the small sizes that are usual
+    model, bare = limited(model, sizes), _bare(limited(model, sizes), sizes)
+    few = sum(x.numel() for x in bare.parameters()) <= MOST_READ
+    try:
+        reading = read(model, strict=strict)
+    except UsageError:  # at the small sizes that are usual
+        if not few:
+            raise
+        reading = read(model, sizes, strict)
+    if "raises" in reading.network.unread and few:
         reading = read(model, sizes)
-    numbers = _numbers(base, target, {**given, "strict": strict}, reading.networks)
+    p, start, small = _built(model, reading, base, target, fold, {**given, "strict": strict})
+    if (odd := _otherwise(p, bare)) and few and not sizes.items() <= reading.base.items():  # there it is another model
+        p, start, small = _built(model, read(model, sizes, strict), base, target, fold, {**given, "strict": strict})
+        odd = _otherwise(p, bare)
+    p = replace(p, warnings=(*odd, *p.warnings))
+    return _holding(p, start, small, strict, odd)
+
+
+def _bare(model: Callable[[dict[str, int]], Any], sizes: Sizes) -> nn.Module:
+    """The module at these sizes, without values where it can be."""
+    try:
+        with torch.device("meta"):
+            return called(model, dict(sizes))[0]
+    except UsageError:
+        return called(model, dict(sizes))[0]
+
+
+def _built(
+    model: Callable[[dict[str, int]], Any],
+    reading: Traced,
+    base: Any,
+    target: Any,
+    fold: bool,
+    given: Mapping[str, Any],
+) -> tuple[Plan, nn.Module, dict[str, int]]:
+    """The plan of a reading, the small module that shows how vectors start, and its sizes."""
+    numbers = _numbers(base, target, given, reading.networks)
     going, small = numbers.way, dict(reading.base)
     small |= {x: n for x, n in going.target.items() if n == going.base[x] and x in small and x not in ("M", "K")}
     start, large = (called(model, dict(sizes))[0] for sizes in (small, going.target))
@@ -111,12 +145,16 @@ def _plan(model: Any, base: Any, target: Any, fold: bool, strict: bool, given: M
         small = dict(reading.base)
         start = called(model, small)[0]
     p = planned(large, reading, numbers, [start], fold, twin=called(model, dict(small), seed=1)[0])
-    return _holding(p, start, small, strict)
+    return p, start, small
 
 
-def _holding(p: Plan, small: nn.Module, base: Mapping[str, int], strict: bool) -> Plan:
-    """A plan with what its frozen tensors leave open, and with how buffers start where its model is on meta."""
-    held = tuple(frozen(p, small, base))
+def _holding(p: Plan, small: nn.Module, base: Mapping[str, int], strict: bool, odd: Sequence[str] = ()) -> Plan:
+    """A plan with what its frozen tensors and ``odd`` ones leave open, and with how buffers start where its model is on
+    meta."""
+    r = p.recipe
+    other = [Open("there is one on this ray", "the ray", 0, f"{r.missing}; these are powers of {r.instead}")]
+    read = [Open("sizes grow as they are read", "shapes", 0, line) for line in odd]
+    held = (*(other if r.missing else ()), *read, *frozen(p, small, base))
     if held and strict:
         raise Infeasible(f"{p.about}: {held[0]}", undecided=True)
     return replace(p, recipe=replace(p.recipe, open=held), starts={**beginnings(small), **p.starts})
@@ -405,14 +443,15 @@ def _size(x: Tensor) -> float:
 def _otherwise(p: Plan, small: nn.Module) -> list[str]:
     """Tensors whose number of entries grows other than the axes do that they are read with."""
     way, networks = p.recipe.way, [d.network for d in p.recipe.derivations]
-    counts = {general(e.name): e.tensor.numel() for e in parameters(small)}
+    counts = {name: e.tensor.numel() for e in parameters(small) for name in (general(e.name), e.name)}
     odd: dict[str, None] = {}
     for e in p.entries:
-        if e.role and (name := general(e.name)) in counts:
+        name = e.name if e.name in counts else general(e.name)
+        if e.role and name in counts:
             network = next(x for x in networks if e.role in x.tensors)
             letters = [x for x in network.tensors[e.role].letters if network.axes[x] != "L"]
             grows = network.size(letters).ratio(way.base, way.target)
             if not math.isclose(e.tensor.numel(), counts[name] * grows):
-                odd[name] = None
+                odd[e.group] = None
     why = "sizes grow by another factor than the axis that they are read with (N, N_e or M), whose powers they have"
     return [f"{listed(odd)}: {why}"] if odd else []

@@ -197,7 +197,13 @@ class Shapes:
                 self._tensor(p)
 
     def _grows(self, name: str, sizes: Sizes) -> Powers:
-        """The powers of the axes that a size is, rounded where it is none."""
+        """The powers of the axes that a size is, rounded where it is none.
+
+        Raises:
+            Unreadable: it is 0.
+        """
+        if 0 in sizes:
+            raise Unreadable(f"{name}: a side of it is 0 at {self.builds[0]}; give larger sizes")
         powers = powers_of(sizes, self.builds)
         if powers is None or any(p.denominator > 1 for p in powers.values()):
             self.notes.append((name, NEAREST.format(tuple(sizes))))
