@@ -26,8 +26,8 @@ from scaling_algebra.spec.networks.library import ARCHITECTURES
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.apply import plan
 from scaling_algebra.verify.apply.checking import check_model
-from scaling_algebra.verify.tracing import Traced, Unreadable, traced
-from scaling_algebra.verify.tracing.entries import classified, seen
+from scaling_algebra.verify.tracing import Traced, Unreadable, entries, traced
+from scaling_algebra.verify.tracing.entries import classified
 from scaling_algebra.verify.tracing.gradients import FROZEN, MIXED, TRAINING, UNREACHED, ZERO, frozen_roles
 from scaling_algebra.verify.tracing.measuring import Watch
 from scaling_algebra.verify.tracing.models import TOLERANCE
@@ -496,11 +496,14 @@ def test_constants_stay_in_the_graph():
     assert glu.text.count(" + ") == 1 and glu.error < 1e-12
 
 
-def test_functions_are_told_apart_by_their_values():
+def test_functions_are_told_apart_by_their_values(monkeypatch):
     assert classified(lambda x: x * torch.sigmoid(1.702 * x)) == "silu"
     assert classified(lambda x: F.leaky_relu(x)) == "relu" and classified(torch.erf) == "tanh"
     assert [classified(f) for f in (torch.cos, F.softplus, F.mish, torch.square)] == [""] * 4
-    assert seen(torch.exp) == seen(torch.sinh) == {}  # whatever classes there are: no power is as large far out
+    wide = {**FUNCTIONS, "mine": replace(FUNCTIONS["silu"], powers=frozenset({1, 2, 3}))}
+    monkeypatch.setattr(entries, "FUNCTIONS", wide)
+    monkeypatch.setattr(entries, "NAMES", ("mine",))
+    assert classified(F.mish) == "mine" and classified(torch.sinh) == classified(lambda x: torch.exp(x) - 1) == ""
 
 
 def test_a_vector_of_unit_length_is_a_norm():

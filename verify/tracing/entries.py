@@ -35,7 +35,7 @@ def generic(f: Callable[[Tensor], Tensor]) -> bool:
 
 def seen(f: Callable[[Tensor], Tensor]) -> dict[str, object]:
     """What a table of ``functions.toml`` declares, as the values of a function have it; nothing where they are not
-    finite, far out as well: exp is no power.
+    finite.
 
     Examples:
         >>> {key: x for key, x in seen(torch.nn.functional.softplus).items() if x}
@@ -43,7 +43,7 @@ def seen(f: Callable[[Tensor], Tensor]) -> dict[str, object]:
     """
     u, middle = _GRID, len(_GRID) // 2
     y, near, far = f(u), f(u / 6e4), f(u * 1e3)
-    if y.shape != u.shape or not bool(torch.isfinite(y + far).all()) or not bool(y.any()):
+    if y.shape != u.shape or not bool(torch.isfinite(y).all()) or not bool(y.any()):
         return {}
     odd, even, tiny = (y - y.flip(0)) / 2, (y + y.flip(0)) / 2, _TOLERANCE * float(y.abs().max())
     has = {
@@ -70,7 +70,8 @@ def has_class(kind: FunctionKind, values: dict[str, object]) -> bool:
 
 
 def classified(f: Callable[[Tensor], Tensor], name: str = "") -> str:
-    """The function of the language whose class the values have, up to a sign, ``name`` before others; or nothing.
+    """The function of the language whose class the values have, up to a sign, ``name`` before others; or nothing. What
+    is not finite far out, as exp, is none: no power is as large.
 
     Examples:
         >>> classified(lambda x: 0.5 * x * (1 + torch.tanh(0.8 * (x + 0.045 * x**3))))
@@ -78,5 +79,7 @@ def classified(f: Callable[[Tensor], Tensor], name: str = "") -> str:
         >>> classified(lambda x: 1 + torch.tanh(x)), classified(torch.exp), classified(lambda x: 3 * x)
         ('sigmoid', '', '')
     """
+    if not bool(torch.isfinite(f(_GRID * 1e3)).all()):
+        return ""
     both, names = (seen(f), seen(lambda u: -f(u))), sorted(NAMES, key=lambda x: x != name)
     return next((x for x in names if any(has_class(FUNCTIONS[x], values) for values in both)), "")
