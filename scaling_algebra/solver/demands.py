@@ -285,8 +285,8 @@ def violation(
         return Failure(f"{demand.label}, but {' + '.join(demand.quantities)} ~ {reached}")
     if certified and undecided:
         name, t = next((x for x in undecided if x[1] or CHANGES.isdisjoint(x[0].split("."))), undecided[0])
-        asks = 0 if limited else None, demand.kind == "theta" and len(demand.quantities) == 1
-        open_ = Open(demand.label, name, t, answers[name, t].why, _tensor(demand, name, look.network), *asks)
+        most = 0 if limited else None
+        open_ = Open(demand.label, name, t, answers[name, t].why, _tensor(demand, name, look.network), most)
         return Failure(f"{demand.label}, but {name} at t={t} is undecided", undecided=True, open=open_)
     if last and not undecided:
         found = {name: size for name in demand.quantities if (size := answers[name, horizon].size) is not None}

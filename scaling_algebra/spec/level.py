@@ -17,8 +17,7 @@ class Open:
     Attributes:
         demand: in a line. quantity, step: whose size, after how many updates. why: what stands in the way.
         tensor: the role that the demand fixes a number of, or that makes the signal it is on; empty where none does.
-        most: the exponent that the demand allows at most; None where it sets none. least: this quantity alone is to
-            have it at the last step.
+        most: the exponent that the demand allows at most; None where it sets none.
     """
 
     demand: str
@@ -27,7 +26,6 @@ class Open:
     why: str = ""
     tensor: str = ""
     most: int | None = None
-    least: bool = False
 
     def __str__(self) -> str:
         return f"{self.quantity} at t = {self.step} is undecided ({self.why or 'no certificate within the work limit'})"

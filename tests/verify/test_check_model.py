@@ -576,16 +576,28 @@ def test_rates_behind_zeros_are_judged():
     )
 
 
+def _perceptron(n):
+    sizes = (5, n), (n, n), (n, 3)
+    first, mid, last = (nn.Linear(a, b, bias=False) for a, b in sizes)
+    return nn.Sequential(first, nn.Tanh(), mid, nn.Tanh(), last)
+
+
+@pytest.mark.parametrize(("tokens", "power", "refuted"), [(4, "-3/2", True), (256, "-3/2", False), (256, "-2", True)])
+def test_tokens_that_outnumber_the_width_may_let_updates_fall(tokens, power, refuted):
+    """By less than a whole power: with few tokens, and by a whole one, a rate that is too small is refuted."""
+    x = torch.randn(tokens, 5, generator=torch.Generator().manual_seed(0))
+    rules = {"2.weight": {"lr": Power.of({"N": power})}}
+    report = check_model(lambda s: (_perceptron(s["N"]), x), "N=16", "N=128", rules=rules)
+    (row,) = (r for r in report.rows if (r.quantity, r.step) == ("2.weight.update", 1))
+    assert (row.verdict is Verdict.REFUTED) is refuted and ("256 tokens outnumber" in row.because) is not refuted
+
+
 def test_the_readout_starts_as_the_plan_has_it():
     """Checks drew it at zero, so that its own init was never judged; a scalar behind all was taken for one."""
 
-    def build(sizes):
-        n = sizes["N"]
-        return nn.Sequential(
-            nn.Linear(5, n, bias=False), nn.Tanh(), nn.Linear(n, n, bias=False), nn.Tanh(), nn.Linear(n, 3, bias=False)
-        )
-
-    report = check_model(build, "N=16", "N=64", seeds=4, rules={"4.weight": {"init_std": Power()}})
+    report = check_model(
+        lambda s: _perceptron(s["N"]), "N=16", "N=64", seeds=4, rules={"4.weight": {"init_std": Power()}}
+    )
     assert culprit(report).quantity == "4.weight.init" and report.exit_code == 1
 
 

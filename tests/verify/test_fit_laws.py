@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import numpy as np
@@ -215,6 +216,8 @@ def test_few_runs_have_no_intervals(tmp_path, capsys, monkeypatch):
     assert exit_code("law", "chinchilla", "--fit", written(tmp_path / "x.csv", table), "--claim", "alpha=0.34") == 3
     said = capsys.readouterr().out
     assert "no intervals: 6 runs for 5 unknowns; give 8 or more" in said and "INCONCLUSIVE" in said and "[" not in said
+    assert exit_code("law", "chinchilla", "--fit", str(tmp_path / "x.csv"), "--format", "json") == 0
+    assert json.loads(capsys.readouterr().out, parse_constant=pytest.fail)["fitted"]["alpha"]["low"] is None
 
 
 def test_a_fit_has_the_exponents_of_its_law(tmp_path, capsys, monkeypatch):

@@ -230,10 +230,11 @@ def _moves(m: Measurement, name: str) -> bool:
 
 
 def _of_many(report: Report, inputs: Inputs, sizes: Sizes) -> Report:
-    """Updates that fall are not refuted where there are more tokens than the smallest model is wide.
+    """Updates that fall by less than a whole power are not refuted where there are more tokens than the smallest model
+    is wide.
 
     Model: the engine's step is of a number of tokens that stays, whose signals are told apart in a wide model; where
-    they outnumber the width, an update acts on all of them, as n^(-1/2).
+    they outnumber the width, the updates of all of them act on each.
     """
     x = next((x for x in (*inputs[0], *inputs[1].values()) if isinstance(x, Tensor)), None)
     tokens = 0 if x is None else x.numel() // (x.shape[-1] if x.is_floating_point() and x.dim() > 1 else 1)
@@ -243,6 +244,7 @@ def _of_many(report: Report, inputs: Inputs, sizes: Sizes) -> Report:
 
     def row(r: ReportRow) -> ReportRow:
         falls = r.verdict is Verdict.REFUTED and r.quantity.endswith(UPDATE) and r.fit.high < (r.predicted or 0)
+        falls = falls and r.fit.low > (r.predicted or 0) - 1
         return replace(r, verdict=Verdict.INCONCLUSIVE, note=note) if falls and not r.fit.zero else r
 
     return replace(report, rows=tuple(map(row, report.rows)))

@@ -115,7 +115,6 @@ def _plan(model: Any, base: Any, target: Any, fold: bool, strict: bool, given: M
     if (odd := _otherwise(p, bare)) and few and not sizes.items() <= reading.base.items():  # there it is another model
         p, start, small = _built(model, read(model, sizes, strict), base, target, fold, {**given, "strict": strict})
         odd = _otherwise(p, bare)
-    p = replace(p, warnings=(*odd, *p.warnings))
     return _holding(p, start, small, strict, odd)
 
 

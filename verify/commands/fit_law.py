@@ -61,7 +61,10 @@ class FittedAnswer(Rendered):
         spread += f"; {f.misfit}" if f.misfit else ""
         head = ("number", "fitted", f"{LEVEL:.0%} interval", "claimed", "verdict")
         blocks = (Heading(literal(self.title), 2), Grid.of(head, rows), Lines.of(literal(spread)))
-        numbers = {q: {"value": x, "low": f.low[q], "high": f.high[q], **self._judged(q)} for q, x in f.value.items()}
+        ends = {q: (None, None) if np.isnan(f.low[q]) else (f.low[q], f.high[q]) for q in f.value}
+        numbers = {
+            q: {"value": x, "low": ends[q][0], "high": ends[q][1], **self._judged(q)} for q, x in f.value.items()
+        }
         return Document(blocks, {"fitted": numbers, "verdicts": {k: str(v) for k, v in self.verdicts.items()}})
 
     def _judged(self, name: str) -> dict[str, float | str | None]:

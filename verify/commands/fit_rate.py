@@ -42,7 +42,7 @@ def command(
     """
     numbers, far = claimed(claims), positive("--apart", apart)
     groups = Table.read(runs, renamed(columns)).numbers(("size", "lr", "loss"), "name")
-    further = [positive("--at", x) for x in sizes.split(",")] if sizes else []
+    further = [positive("--at", x) for x in sizes.split(",")] if sizes is not None else []
     fitted = together({name: fit_rates(x, where=name, at_sizes=further) for name, x in groups.items()})
     left = sum(int(np.isfinite(x["loss"]).sum()) for x in groups.values()) - len(fitted.residuals)
     how = f"{left} left out, more than {BESIDE} rates from the best one of their size" if left else "none left out"

@@ -86,7 +86,7 @@ def judge(
     cells = [cell for cell in cells if not m.logged or cell[:2] in m.values]
     rows = [rule.row(q, t, p) for q, t, p in cells if not isinstance(p, EllipsisType)]
     last = max((t for _, t, _ in cells), default=m.steps)
-    rows = [_demanded(x, asked[x.quantity], last) if (x.quantity, x.step) in undecided else x for x in rows]
+    rows = [_demanded(x, asked[x.quantity]) if (x.quantity, x.step) in undecided else x for x in rows]
     undecided -= {(x.quantity, x.step) for x in rows}
     incomplete = INTERRUPTED if m.interrupted else f"{m.missing} cells missing" if m.missing else ""
     checks = gates(m, rule.spacing) if m.sizes or not incomplete else []  # a run that never began fails none
@@ -106,11 +106,11 @@ def judge(
     )
 
 
-def _demanded(row: ReportRow, asked: Open, last: int) -> ReportRow:
-    """A row of a size that is undecided, held against the demand on it: at most that, and no less at the last step
-    where the demand is on this size alone."""
+def _demanded(row: ReportRow, asked: Open) -> ReportRow:
+    """A row of a size that is undecided, held against the demand on it: at most that. What is smaller may be so with
+    others, or at this step."""
     verdict, note = row.verdict, row.note
-    if verdict is Verdict.REFUTED and row.fit.high < (asked.most or 0) and not (asked.least and row.step == last):
+    if verdict is Verdict.REFUTED and (row.fit.zero or row.fit.high < (asked.most or 0)):
         verdict, note = Verdict.INCONCLUSIVE, "below what is demanded of it with others, or at some step"
     return replace(row, verdict=verdict, note=f"undecided; {asked.demand}{f'; {note}' if note else ''}")
 

@@ -131,8 +131,10 @@ def draw(kind: str, path: Path, studies: Sequence[Record], titles: Sequence[str]
 
 if __name__ == "__main__":
     if len(sys.argv) < 4 or sys.argv[1] not in KINDS:
-        sys.exit(f"usage: python -m {__spec__.name} {{{','.join(KINDS)}}} PICTURE.png FILE.json ...")
+        print(f"usage: python -m {__spec__.name} {{{','.join(KINDS)}}} PICTURE.png FILE.json ...", file=sys.stderr)
+        sys.exit(2)
     try:
         picture(sys.argv[1], Path(sys.argv[2]), [Path(text) for text in sys.argv[3:]])
     except UsageError as error:
-        sys.exit(f"figures: {error}")
+        print(f"figures: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -181,7 +181,7 @@ def _longer(record: Mapping[str, Any], other: Mapping[str, Any], known: Mapping[
 def heads_grow(record: Mapping[str, Any], other: Mapping[str, Any]) -> tuple[int, int] | None:
     """The dimension of heads at two configurations, where it grows, and their number, too."""
     key = next((k for k in HEADS if record.get(k) and other.get(k)), "")
-    if not key or record[key] == other[key]:
+    if not key or record[key] == other[key] or "qk_nope_head_dim" in record:  # of latent attention: said by itself
         return None
     width = size_names(record["model_type"], record)["N"]
     dims = [x.get("head_dim") or next(x[k] for k in width if k in x) // x[key] for x in (other, record)]
