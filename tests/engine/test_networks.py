@@ -12,6 +12,7 @@ from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.networks.files import as_toml, from_toml, read_network
 from scaling_algebra.spec.networks.functions import FUNCTIONS
 from scaling_algebra.spec.networks.grammar import network
+from scaling_algebra.spec.networks.indices import apart
 from scaling_algebra.spec.networks.language import Function
 from scaling_algebra.spec.networks.library import ARCHITECTURES, AXES, TITLES
 from scaling_algebra.spec.networks.printing import as_text
@@ -89,6 +90,17 @@ def test_what_stands_between_names_does_not_matter():
 def test_letters_and_names_may_be_of_any_alphabet():
     n = read("φ[ω] = W[ω,x] data[x]\nf = V[ω] φ[ω]", {"ω": "N", "x": "D"})
     assert n.axes == {"ω": "N", "x": "D"} and n.signals["φ"] == "ω"
+
+
+def test_every_letter_of_an_equation_may_meet_another_of_its_axis():
+    """The update of a tensor sums along six places in letters of its own, beside those of its use."""
+    places = "gelijm"
+    n = read(
+        "h[g,e,l,a] = W[a] data[g,e,l]\nr[g,e,l,i,j,m,a] = h[g,e,l,a] h[i,j,m,a]\nf = V[a] r[g,e,l,i,j,m,a]",
+        {"a": "N", **dict.fromkeys(places, "S")},
+    )
+    renamed = apart(n, "a", "a", places, taken=places)
+    assert len({*renamed.values(), *places}) == 13 and {n.letters[renamed[x]] for x in places} == {"S"}
 
 
 def test_axes_that_are_not_used_are_left_out():

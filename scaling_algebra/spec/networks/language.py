@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, wraps
+from itertools import islice
 from math import prod
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
@@ -371,12 +372,15 @@ class Network:
     def letters(self) -> dict[str, str]:
         """Axis of each letter: the network's own, and spare ones for indices that meet twice."""
         axes = {**self.axes, **self.beside}
-        pool = [x for x in SPARE if x not in axes]
-        for axis in dict.fromkeys(self.axes.values()):
-            if axis in self.beside.values():
-                continue
-            for _ in range(max(_SPARES, *(len(s.inputs) for s in self.statements))):
-                axes[pool.pop(0)] = axis
+        pool = iter([x for x in SPARE if x not in axes])
+        own = [axis for axis in dict.fromkeys(self.axes.values()) if axis not in self.beside.values()]
+        spares = max(_SPARES, *(len(s.inputs) for s in self.statements))
+        most = dict.fromkeys(own, 2)
+        for s in self.statements:  # an index of each of its letters may meet one of another equation
+            there = [self.axes[x] for x in {*self.signals[s.out]}.union(*(x.letters for x in s.inputs))]
+            most |= {axis: max(most[axis], there.count(axis)) for axis in most}
+        for axis, count in [*((axis, spares) for axis in own), *((axis, 2 * most[axis] - 4) for axis in own)]:
+            axes |= dict.fromkeys(islice(pool, count), axis)
         return axes
 
 
