@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from scaling_algebra import derive, plan
 from scaling_algebra.errors import UsageError
-from scaling_algebra.verify.tracing import Unreadable, fixed, recording, rules, traced, writing
+from scaling_algebra.verify.tracing import Unreadable, fixed, indices, recording, rules, traced, writing
 from scaling_algebra.verify.tracing.shapes import by_shape, read
 
 INPUT, HIDDEN, READOUT = ("1", "1"), ("N^(-1/2)", "N^-1"), ("N^-1", "N^-1")
@@ -333,6 +333,36 @@ def test_models_of_images(kind):
     assert {shapes[f"{x}.weight"] for x in READOUT_OF[kind].split()} == {READOUT}
 
 
+def relative(m, x):
+    """Attention of heads that mix, along places of two axes, with a table of relative places along one of both."""
+    h = m.n(patches(m, x))
+    q, k = (f(h).unflatten(-1, (-1, 4)).transpose(1, 2) for f in (m.q, m.k))
+    at = torch.arange(4)
+    bias = m.table[(at[:, None] - at + 3).flatten()].view(4, 4, -1).permute(2, 0, 1)
+    scores = F.scaled_dot_product_attention(query=q, key=k, value=k, attn_mask=bias)
+    return m.c((h + m.o(m.mix(scores.movedim(1, -1)).transpose(2, 3).flatten(2))).mean(1))
+
+
+RELATIVE = image(
+    relative,
+    {
+        **{x: lambda n: linear(n, n) for x in "qko"}, "mix": lambda n: linear(n // 4, n // 4),
+        "n": lambda n: nn.LayerNorm(n, elementwise_affine=False),
+        "table": lambda n: nn.Parameter(torch.randn(7, n // 4)),
+    },
+)  # fmt: skip
+
+
+def test_places_meet_as_one_axis_and_as_two():
+    """A table of relative places has one index for both axes of an image; it is taken apart where it meets them."""
+    model = traced(RELATIVE)
+    assert model.error < 1e-12 and "Table[" in model.text
+    assert powers(model) == {
+        **dict.fromkeys(("p.weight", "p.bias", "table"), INPUT), "c.weight": READOUT,
+        **dict.fromkeys(("q.weight", "k.weight", "o.weight", "mix.weight"), HIDDEN),
+    }  # fmt: skip
+
+
 LEAN = image(
     mixer,
     {
@@ -578,6 +608,11 @@ def turned_over(f):
     return lambda reader, x: f(reader, reader.constant([v.roll(1, 0) for v in x.node.value]))
 
 
+def rolled(f):
+    """A matrix of places with its rows in another order."""
+    return lambda reader, values, *rest: f(reader, [v.roll(1, 0) for v in values], *rest)
+
+
 @pytest.mark.parametrize(
     ("module", "name", "fault", "build", "said"),
     [
@@ -586,8 +621,9 @@ def turned_over(f):
         (rules, "constant", turned_over, CONV, "conv2d"),
         (rules, "constant", turned_over, NORMED, "not read"),
         (rules, "constant", turned_over, LARGEST, "max_pool1d"),
+        (indices, "fixed", rolled, RELATIVE, "add"),
     ],
-    ids=["linear", "complex", "patches", "batch norm", "pooling"],
+    ids=["linear", "complex", "patches", "batch norm", "pooling", "places"],
 )
 def test_the_guard_finds_a_planted_fault(monkeypatch, module, name, fault, build, said):
     monkeypatch.setattr(module, name, fault(getattr(module, name)))

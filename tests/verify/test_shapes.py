@@ -466,3 +466,21 @@ def test_modules_that_are_there_at_some_sizes_alone_are_left_out():
 
     report = check_model(build, "N=16,M=2", "N=64,M=8", seeds=4)
     assert "experts.*.weight" in str([row.quantity for row in report.rows])
+
+
+def test_a_list_that_is_longer_at_larger_sizes_is_no_internal_error():
+    class Reversed(nn.Module):
+        def __init__(self, n):
+            super().__init__()
+            self.a, self.b, self.order = nn.Linear(5, n), nn.Linear(n, 3), list(range(n))[::-1]
+
+        def forward(self, x):
+            return self.b(self.a(x)[:, self.order])
+
+    def build(sizes):
+        return Reversed(sizes["N"]), torch.ones(2, 5)
+
+    with pytest.raises(Unreadable, match="__getitem__: takes a list that is longer at other sizes"):
+        traced(build)
+    d = derive(ray="N=1", optimizer="adamw", parameterization="mup", network=read(build).network)
+    assert powers(d, "b.weight")[:2] == ("N^-1", "N^-1") and powers(d, "a.weight")[:2] == ("1", "1")

@@ -199,7 +199,7 @@ def _product(reader: Reader, view: View, c: Tensor, where: tuple[list[int], ...]
     places: Dims = []
     for (side, d), size in zip(keys, c.shape, strict=True):
         own = [IndexClass(view.index(e).sizes) for e in view.dims[d]] if side == "in" else []
-        own = own or [IndexClass(reader.same_everywhere(size))] * (size > 1)
+        own = own or reader.fresh(reader.same_everywhere(size))
         places.append(tuple(range(len(classes), len(classes) + len(own))))
         classes += own
     operand = fixed(reader, [c] * reader.builds, classes, places)

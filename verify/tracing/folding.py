@@ -340,7 +340,7 @@ def settled(root: TracedNode) -> TracedNode:
 
     def change(node: TracedNode) -> TracedNode:
         index = node.source.indices[node.slot].root() if node.kind == "pick" else None
-        if index is None or not index.fixed or any(leaf[0] != "param" for leaf in index.leaves):
+        if index is None or not index.fixed or any(leaf[0] == "data" for leaf in index.leaves):
             return node
         try:
             made = entry(node.source, node.slot, node.at[0])

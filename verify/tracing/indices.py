@@ -24,8 +24,8 @@ class Indices:
 
     def __init__(self, runs: Sequence[Recording], splits: Splits) -> None:
         self.runs, self.builds, self.splits = runs, len(runs), splits
-        self.leaf_sizes: dict[tuple[Any, ...], Sizes] = {}
         self.call: TorchCall | None = None
+        self.made = 0
         self.fixed: dict[Any, TracedNode] = {}
 
     def fail(self, what: str) -> Unreadable:
@@ -42,8 +42,12 @@ class Indices:
             return []
         if key in self.splits:
             return [x for k, half in enumerate(self.splits[key]) for x in self.leaf((*key, k), half)]
-        self.leaf_sizes[key] = sizes
         return [IndexClass(sizes, key)]
+
+    def fresh(self, sizes: Sizes) -> list[IndexClass]:
+        """The classes of a dimension that the call makes, which may be taken apart as those of leaves."""
+        self.made += 1
+        return self.leaf(("made", *(self.call.key if self.call else ()), self.made, sizes), sizes)
 
     def leaf_view(self, kind: str, name: str, number: int) -> View:
         indices: list[IndexClass] = []
@@ -182,10 +186,23 @@ class Indices:
             return x
         if len(entries) > 1 or not isinstance(keep := entries[0], int):
             raise self.fail("entries of several axes at once")
+        if len(classes := self.fresh(self.same_everywhere(len(at)))) > 1:
+            return self._matrix_of(x, keep, at, classes)
         node = x.node.behind("same", self.where, name="entries", exact=lambda v: v.index_select(keep, at))
-        node.indices[keep] = IndexClass(self.same_everywhere(len(at)))
+        node.indices[keep] = classes[0] if classes else IndexClass(self.same_everywhere(1))
         node.part = None if x.index(keep).sizes[0] % len(at) else (x.node, keep, (int(at[0]),), (int(at[-1]) + 1,))
         return View(node, x.dims)
+
+    def _matrix_of(self, x: View, keep: int, at: Tensor, classes: Sequence[IndexClass]) -> View:
+        """Entries along several indices: a matrix times the whole."""
+        n, old = len(x.node.indices), x.index(keep)
+        new = tuple(range(n, n + len(classes)))
+        matrix = fixed(self, [torch.eye(old.sizes[0])[at]] * self.builds, [*classes, old], []).node
+        of = dict(enumerate([*x.node.indices, *classes]))
+        out = (*range(keep), *new, *range(keep + 1, n))
+        sources = (matrix, (*new, keep)), (x.node, x.node.slots)
+        node = TracedNode("contract", [of[k] for k in out], self.where, sources, out, of)
+        return View(node, [moved(dim, keep, len(new)) for dim in x.dims])
 
     def stepped(self, x: View, d: int, first: int, step: int) -> View:
         """x[first::step] along a dimension: one of the interleaved parts of it."""
@@ -279,6 +296,7 @@ def constant(reader: Indices, x: View) -> View:
         own = [e for e in dim if isinstance(e, IndexClass)]
         if any(not e.fixed for e in own):
             values, own = alike(reader, values, d), []
+        own = [y for e in own for y in ([e] if e.root().leaves else reader.fresh(e.root().sizes))]
         dims.append(tuple(range(len(classes), len(classes) + len(own))))
         classes += own
     return fixed(reader, values, classes, dims)

@@ -173,7 +173,9 @@ def concatenated(
         if labels.count(last) > 1:
             raise reader.fail("a concatenation along several axes")
         sources.append((node, labels))
-    kind, indices = ("add" if fixed else "cat"), [*(classes[x] for x in order), IndexClass(sizes)]
+    if len(along := (fixed and reader.fresh(sizes)) or [IndexClass(sizes)]) > 1:
+        raise reader.fail("a concatenation along what is taken apart")
+    kind, indices = ("add" if fixed else "cat"), [*(classes[x] for x in order), *along]
     node = TracedNode(kind, indices, reader.where, tuple(sources), name="blend" if fixed else "", slot=last)
     view = View(node, dims).with_dim(d, (last,))
 

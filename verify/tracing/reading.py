@@ -17,7 +17,7 @@ from torch import Tensor
 from .entries import classified
 from .graph import LESS, NUMBER, Dims, Entrywise, IndexClass, TracedNode, Vector, View, both, then, times, whole_of
 from .indices import Indices, Splits, constant, differs, fixed
-from .recording import Recording, Ref, TorchCall, leaves, refs
+from .recording import Recording, Ref, TorchCall, refs
 
 GATES = {"softmax": "softmax", "softmax_topk": "topk_softmax", "topk_softmax": "topk_softmax"} | {
     name: f"normed_{name}" for name in ("sigmoid", "topk_sigmoid", "topk")
@@ -75,7 +75,7 @@ class Reader(Indices):
             if place == 0:
                 self.views[number] = self.leaf_view("data", "data", number)
         for calls in zip(*(run.calls for run in self.runs), strict=True):
-            self.call, self.calls = calls[0], calls
+            self.call, self.calls, self.made = calls[0], calls, 0
             self._step(calls)
         self.call = None
         return self.view(first.output)
@@ -92,6 +92,8 @@ class Reader(Indices):
         if isinstance(x, Ref):
             return self.view(x)
         if isinstance(x, list | tuple):
+            if len({len(t) for t in trees}) > 1:
+                raise self.fail("takes a list that is longer at other sizes; take a tensor, or loop over M or L")
             return type(x)(map(self._bound, zip(*trees, strict=True)))
         if isinstance(x, dict):
             return {k: self._bound([t[k] for t in trees]) for k in x}
@@ -117,18 +119,17 @@ class Reader(Indices):
         call = calls[0]
         if call.stale:  # the values of now are not known
             raise self.fail("reads what was written in place through a view; write whole tensors, or torch.cat")
+        results, read = list(refs(call.result)), [self.view(r) for r in refs((call.arguments, call.keywords))]
+        self.values = [[run.tensor(r) for run in self.runs] for r in results]
+        self.shapes = [[tuple(v.shape) for v in values] for values in self.values]
+        if all(v.node.kind == "const" for v in read):
+            self.views |= {r.number: self.constant(v) for r, v in zip(results, self.values, strict=True)}
+            return
+        if any(v.node.kind == "pieces" for v in read[call.name in ("__setitem__", "__getitem__") :]):
+            raise self.fail("reads a tensor of which parts alone are written; torch.cat its parts")
         args = list(self._bound([c.arguments for c in calls]))
         keywords = self._bound([c.keywords for c in calls])
         args += [keywords.pop(key) for k, key in enumerate(("input", "other")) if key in keywords and len(args) == k]
-        results, views = list(refs(call.result)), list(leaves((args, keywords), View))
-        read = views[1:] if call.name in ("__setitem__", "__getitem__") else views
-        if any(v.node.kind == "pieces" for v in read):
-            raise self.fail("reads a tensor of which parts alone are written; torch.cat its parts")
-        self.values = [[run.tensor(r) for run in self.runs] for r in results]
-        self.shapes = [[tuple(v.shape) for v in values] for values in self.values]
-        if all(v.node.kind == "const" for v in views):
-            self.views |= {r.number: self.constant(v) for r, v in zip(results, self.values, strict=True)}
-            return
         made = self.apply(self, args, keywords)
         self._kept(call, results, made)
         for k, (r, view) in enumerate(zip(results, made if isinstance(made, list) else [made], strict=False)):
