@@ -484,3 +484,20 @@ def test_a_list_that_is_longer_at_larger_sizes_is_no_internal_error():
         traced(build)
     d = derive(ray="N=1", optimizer="adamw", parameterization="mup", network=read(build).network)
     assert powers(d, "b.weight")[:2] == ("N^-1", "N^-1") and powers(d, "a.weight")[:2] == ("1", "1")
+
+
+def test_tokens_of_attention_are_vectors():
+    class Net(nn.Module):
+        def __init__(self, n):
+            super().__init__()
+            self.attn = nn.MultiheadAttention(n, 2, batch_first=True, add_bias_kv=True)
+            self.a, self.c = nn.Linear(4, n), nn.Linear(n, 3)
+
+        def forward(self, x):
+            h = torch.fft.fft(self.a(x)).real
+            return self.c(h + self.attn(h, h, h, need_weights=False)[0])
+
+    reading = read(lambda sizes: (Net(sizes["N"]), torch.randn(2, 3, 4)))
+    d = derive(ray="N=1", optimizer="adamw", parameterization="mup", network=reading.network)
+    assert {powers(d, f"attn.bias_{x}")[:2] for x in "kv"} == {("1", "1")}
+    assert not [name for name, _ in reading.notes if "bias_k" in name]

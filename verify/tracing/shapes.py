@@ -166,7 +166,8 @@ def _owned(module: nn.Module, dims: int) -> Places | None:
              nn.modules.conv._ConvNd: "conv", nn.RNNBase: "linear", nn.RNNCellBase: "linear",
              nn.MultiheadAttention: "linear"}  # fmt: skip
     call = next((x for kind, x in kinds.items() if isinstance(module, kind) and dims > 1), "")
-    return places(call, 1, dims, ("",))
+    matrix = call != "linear" or dims == 2  # what attention has beside its matrices are tokens, (1, 1, N)
+    return places(call, 1, dims, ("",)) if matrix else None
 
 
 class Shapes:
@@ -261,7 +262,7 @@ class Shapes:
         shape = tuple(sizes[0] for sizes in p.sizes)
         if len({str(grows[d]) for d in growing}) > 1 or len(growing) > 2:
             self.notes.append((name, UNSAID.format(shape, "the last one is taken")))
-        elif len(growing) == 1 and len(p.sizes) > 1:
+        elif len(growing) == 1 and (len(p.sizes) == 2 or sum(set(s) != {1} for s in p.sizes) > 1):
             self.notes.append((name, UNSAID.format(shape, "taken for an input's, not a readout's")))
         if len(growing) < 2:
             return (), tuple(range(len(p.sizes))), ()
