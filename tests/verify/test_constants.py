@@ -187,6 +187,15 @@ def turned(m, h):
     return torch.view_as_real(z * torch.polar(torch.ones(2, 1, 4), torch.arange(8.0).view(2, 1, 4))).flatten(1)
 
 
+def interleaved(m, h):
+    """Rotary positions of neighbours, the first half of a head."""
+    h, rest = h.unflatten(-1, (-1, 16)).split(8, -1)
+    a, b = h.unflatten(-1, (-1, 2)).unbind(-1)
+    angle = torch.arange(4.0).repeat_interleave(2)
+    h = h * angle.cos() + torch.stack((-b, a), -1).flatten(-2) * angle.sin()
+    return torch.cat((h, rest), -1).flatten(-2)
+
+
 def leaky(m, h):
     """Functions with a slope of their own below zero."""
     return F.prelu(F.leaky_relu(h, 0.2, inplace=False), torch.full((1,), 0.3))
@@ -221,7 +230,7 @@ HELD = of(held, drawn(2, 4), lambda n: {"a": linear(4, n), "b": linear(n, n), "c
         (POOLED, "a", "b"),
         *(
             (between(f), "a", "b")
-            for f in (centred, turned, lambda m, h: F.softplus(h), lambda m, h: F.elu(h), leaky, single_tap)
+            for f in (centred, turned, interleaved, lambda m, h: F.softplus(h), lambda m, h: F.elu(h), leaky, single_tap)
         ),
         (GIN, "a", "b"),
         (DIT, ["a", "time"], ["ada", "w"]),
@@ -234,6 +243,7 @@ HELD = of(held, drawn(2, 4), lambda n: {"a": linear(4, n), "b": linear(n, n), "c
         "pooled",
         "norm by hand",
         "complex",
+        "interleaved",
         "softplus",
         "elu",
         "leaky relu",

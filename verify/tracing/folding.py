@@ -68,7 +68,7 @@ def bare(output: View, loops: bool = False) -> tuple[View, list[tuple[str, str]]
             sources = tuple(dict.fromkeys(sources))
             if len(sources) == 1 and sources[0][1] == node.slots:
                 return sources[0][0]
-            if len(sources) == 1:
+            if len(sources) == 1 and len(sources[0][1]) == len(node.slots):
                 labels = dict(enumerate(node.indices))
                 return node.but(kind="contract", sources=sources, out=tuple(labels), labels=labels, exact=None)
         if node.kind == "contract" and node.factor and (set(node.factor) == {1.0} or (not loops and _one(node.factor))):
