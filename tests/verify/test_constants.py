@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from scaling_algebra import derive, plan
 from scaling_algebra.errors import UsageError
-from scaling_algebra.verify.tracing import Unreadable, fixed, indices, recording, rules, traced, writing
+from scaling_algebra.verify.tracing import Unreadable, fixed, indices, models, recording, rules, traced, writing
 from scaling_algebra.verify.tracing.shapes import by_shape, read
 
 INPUT, HIDDEN, READOUT = ("1", "1"), ("N^(-1/2)", "N^-1"), ("N^-1", "N^-1")
@@ -215,6 +215,54 @@ def placed(m, x):
 PLACED = of(placed, drawn(2, 4), lambda n: {"a": linear(4, n), "b": linear(n, n), "c": linear(n, 3)})
 
 
+def choosing_tokens(m, h):
+    """Experts of a fixed number, each of which takes some of the tokens."""
+    g, at = F.linear(h, m.r).softmax(-1).t().topk(3, -1)
+    y = torch.bmm(torch.relu(torch.bmm(h[at], m.up)), m.down) * g[..., None]
+    return torch.zeros_like(h).index_add(0, at.flatten(), y.flatten(0, 1))
+
+
+def choosing_experts(m, h):
+    """Tokens that take some of a fixed number of experts."""
+    w, chosen = F.linear(h, m.r).softmax(-1).topk(2, -1)
+    out = torch.zeros_like(h)
+    for e, mask in enumerate(F.one_hot(chosen, 4).permute(2, 1, 0)):
+        place, token = torch.where(mask)
+        out.index_add_(0, token, torch.relu(h[None, token].squeeze(0) @ m.up[e]) @ m.down[e] * w[token, place, None])
+    return out
+
+
+def experts(n):
+    own = {name: nn.Parameter(torch.randn(4, n, n)) for name in ("up", "down")}
+    return {"a": linear(4, n), "r": nn.Parameter(torch.randn(4, n)), **own, "c": linear(n, 3)}
+
+
+@pytest.mark.parametrize("run", [choosing_tokens, choosing_experts])
+def test_a_choice_among_a_fixed_number_is_read_as_all(run):
+    model = traced(of(lambda m, x: m.c((h := m.a(x)) + run(m, F.rms_norm(h, h.shape[-1:]))), drawn(6, 4), experts))
+    assert model.lines[-1] == f"model: {models.EVERY}" and model.network.stands == models.EVERY
+    widths = {
+        re.sub(r"\[.\]", "", role): [model.network.axes[x] for x in tensor.letters].count("N")
+        for role, tensor in model.network.tensors.items()
+    }
+    assert widths == {"a.weight": 1, "up": 2, "down": 2, "r": 1, "c.weight": 1}
+    answers = {"a.weight": INPUT, "up": HIDDEN, "down": HIDDEN, "r": READOUT, "c.weight": READOUT}
+    assert run is choosing_experts or powers(model) == answers
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda m, h: F.linear(h, m.r).topk(2, -1).values[:, :1] * h,  # of all, the first is not the largest
+        lambda m, h: h.topk(3, -1).values.sum(-1, keepdim=True) * h,  # of the width
+        lambda m, h: F.linear(F.linear(h, m.r).topk(2, -1).values, torch.ones(1, 2)) * h,  # a shape of its own
+    ],
+)
+def test_a_choice_of_another_kind_is_not_read(run):
+    with pytest.raises(Unreadable, match=r"topk: the order of what|a top-K (that leaves|along several)|no function"):
+        traced(of(lambda m, x: m.c(run(m, m.a(x))), drawn(6, 4), experts))
+
+
 def held(m, x):
     with torch.no_grad():
         h = m.a(x)
@@ -230,7 +278,15 @@ HELD = of(held, drawn(2, 4), lambda n: {"a": linear(4, n), "b": linear(n, n), "c
         (POOLED, "a", "b"),
         *(
             (between(f), "a", "b")
-            for f in (centred, turned, interleaved, lambda m, h: F.softplus(h), lambda m, h: F.elu(h), leaky, single_tap)
+            for f in (
+                centred,
+                turned,
+                interleaved,
+                lambda m, h: F.softplus(h),
+                lambda m, h: F.elu(h),
+                leaky,
+                single_tap,
+            )
         ),
         (GIN, "a", "b"),
         (DIT, ["a", "time"], ["ada", "w"]),
@@ -244,10 +300,10 @@ HELD = of(held, drawn(2, 4), lambda n: {"a": linear(4, n), "b": linear(n, n), "c
         "norm by hand",
         "complex",
         "interleaved",
-        "softplus",
-        "elu",
         "leaky relu",
         "one tap",
+        "softplus",
+        "elu",
         "gin",
         "dit",
         "places",

@@ -53,6 +53,7 @@ _SPLITS = 200
 TOLERANCE = 1e-5
 """Relative difference of the outputs, in float64 (a module may compute in float32 inside)."""
 
+EVERY = "a choice among what does not grow in number is read as all of it"
 ONE = "a reading with one layer for all leaves that out; build them in a fixed number, without sizes['L']"
 START = "all zeros at the start, and so derived; it is drawn where its init is given by name"
 OTHERWISE = " read as ", " left out", " held at "
@@ -291,10 +292,10 @@ def _exact(x: Any) -> Any:
     return x.double() if isinstance(x, Tensor) and x.is_floating_point() else x
 
 
-def _recorded(build: Build, sizes: Mapping[str, int]) -> Recording:
+def _recorded(build: Build, sizes: Mapping[str, int], every: bool = False) -> Recording:
     model, (inputs, keywords), _ = built(build, sizes)
     with exactly():
-        return record(model, inputs, keywords)
+        return record(model, inputs, keywords, every=every)
 
 
 def doubled(sizes: Mapping[str, int], axis: str) -> dict[str, int]:
@@ -316,15 +317,28 @@ def traced(build: Build, base: Mapping[str, int] | None = None, name: str = TRAC
         Unreadable: a call without a rule, a branch on values, a size that is no multiple of an axis, or equations that
             do not give the module's output.
     """
+    try:
+        return _traced(build, base, name)
+    except Unreadable as error:
+        try:
+            return _traced(build, base, name, every=True)
+        except UsageError:
+            raise error from None
+
+
+def _traced(build: Build, base: Mapping[str, int] | None, name: str, every: bool = False) -> Traced:
+    """The equations of a module. every: where a top-K leaves some out of a number that does not grow, read with all."""
     asked = Asked(base or {})
     called(build, asked)
     start = {axis: max(n, 2) if axis in COUNTS else n for axis, n in asked.items()}
     if "K" in start and "M" in start:
         start["K"] = start["M"]
-    first = _recorded(build, start)
+    first = _recorded(build, start, every)
+    if every and ("M" in start or not first.few):
+        raise Unreadable("model: every top-K chooses all")
     builds, runs, loops = [start], [first], []
     for axis in each("reading", "builds", [axis for axis in start if axis != "K"]):
-        run = _recorded(build, doubled(start, axis))
+        run = _recorded(build, doubled(start, axis), every)
         if run.names == first.names:
             builds.append(doubled(start, axis))
             runs.append(run)
@@ -336,12 +350,12 @@ def traced(build: Build, base: Mapping[str, int] | None = None, name: str = TRAC
         reader, output = _read(runs)
     except Unreadable:
         if _thin(runs) and max(start.values()) < WIDEST:  # what has one entry there says less than what has two
-            return traced(build, {x: n * (1 if x in (*COUNTS, "K") else 4) for x, n in start.items()}, name)
+            return _traced(build, {x: n * (1 if x in (*COUNTS, "K") else 4) for x, n in start.items()}, name, every)
         raise
     error = guard(reader, output)
     longer = []
     for axis in loops:
-        others = [_recorded(build, doubled(b, axis)) for b in builds]
+        others = [_recorded(build, doubled(b, axis), every) for b in builds]
         for other in others:
             if other.names != others[0].names:
                 raise _differ(others[0], other, axis)
@@ -371,7 +385,7 @@ def traced(build: Build, base: Mapping[str, int] | None = None, name: str = TRAC
         raise Unreadable(f"{where}: no network says what this computes ({why})") from None
     if lost := [x for x in start if x in AXES and x != "K" and x not in network.axes.values()]:
         raise Unreadable(f"model: build takes {', '.join(lost)}, and nothing that the output depends on grows with it")
-    notes = [*writer.notes, *notes, *((buffer, LOAD) for buffer in choosing(first))]
+    notes = [*writer.notes, *notes, *((buffer, LOAD) for buffer in choosing(first)), *[("", EVERY)] * every]
     network = replace(network, stands=next((note for _, note in notes if any(x in note for x in OTHERWISE)), ""))
     reading = Traced(text, network, writer.factors, writer.gauge, notes, calls, error, start, writer.spans)
     return _with_gradients(reading, build, writer.frozen)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from string import ascii_letters
 from typing import Any, TypeVar
@@ -65,7 +65,7 @@ class Recording:
     Attributes:
         calls: in order. tensors: by number, as they were made.
         parameters, buffers: names by number. inputs: places by number. places: of entries, by call, kept by who reads.
-        output: the logits. outputs: what every module returned last, by name.
+        output: the logits. outputs: what every module returned last, by name. few: a top-K leaves some out.
     """
 
     calls: list[TorchCall] = field(default_factory=list)
@@ -76,6 +76,7 @@ class Recording:
     places: dict[tuple[str, str, int], Any] = field(default_factory=dict)
     output: Ref = Ref(-1)
     outputs: dict[str, Ref] = field(default_factory=dict)
+    few: bool = False
 
     def tensor(self, ref: Ref) -> Tensor:
         return real(self.tensors[ref.number])
@@ -164,12 +165,32 @@ class _Inside(TorchDispatchMode):
         return result
 
 
-class Recorder(TorchFunctionMode):
-    """Writes calls down; a tensor is known by its identity, and kept so that no other takes it."""
+class _Every(TorchFunctionMode):
+    """Every top-K chooses all."""
 
-    def __init__(self, strict: bool = True) -> None:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__name__", "") == "topk":
+            dim = _along(args, kwargs or {})
+            return func(args[0], args[0].shape[dim], dim)
+        return func(*args, **kwargs or {})
+
+
+def _along(args: Any, keywords: Mapping[str, Any]) -> int:
+    """The dimension of a top-K."""
+    along: int = keywords.get("dim", args[2] if len(args) > 2 else -1)
+    return along
+
+
+class Recorder(TorchFunctionMode):
+    """Writes calls down; a tensor is known by its identity, and kept so that no other takes it.
+
+    Args:
+        strict: refuse a branch on what is computed. every: a top-K chooses all.
+    """
+
+    def __init__(self, strict: bool = True, every: bool = False) -> None:
         super().__init__()
-        self.run, self.strict, self.path = Recording(), strict, [""]
+        self.run, self.strict, self.every, self.path = Recording(), strict, every, [""]
         self.ids: dict[int, int] = {}
         self.kept: list[Tensor] = []
         self.versions: dict[int, int] = {}
@@ -214,8 +235,10 @@ class Recorder(TorchFunctionMode):
             raise self.fail(name, "writes into out=; return the result instead")
         stale = frozenset(self.ids[id(x)] for x in leaves((args, keywords), Tensor) if self._stale(x))
         result = func(*args, **keywords)
-        if name == "topk" and result[0].shape == args[0].shape:
-            result = self._in_order(args[0], keywords.get("dim", args[2] if len(args) > 2 else -1))
+        if name == "topk":
+            self.run.few |= result[0].shape != args[0].shape
+            if self.every or result[0].shape == args[0].shape:
+                result = self._in_order(args[0], _along(args, keywords))
         if name == "__getitem__":
             self.slices[id(result)] = args
         if name == "copy_" and id(args[0]) in self.slices:  # base[key].copy_(x) is base[key] = x
@@ -351,12 +374,17 @@ def running(inputs: tuple[Any, ...]) -> AbstractContextManager[None]:
 
 
 def record(
-    model: nn.Module, inputs: tuple[Any, ...], keywords: Mapping[str, Any], strict: bool = True, training: bool = False
+    model: nn.Module,
+    inputs: tuple[Any, ...],
+    keywords: Mapping[str, Any],
+    strict: bool = True,
+    training: bool = False,
+    every: bool = False,
 ) -> Recording:
     """One run of a module on its inputs, without gradients.
 
     Args:
-        strict: refuse a branch on what is computed. training: in training mode.
+        strict: refuse a branch on what is computed. training: in training mode. every: a top-K chooses all.
 
     Raises:
         Unreadable: a branch on what is computed, or ``out=``.
@@ -366,7 +394,7 @@ def record(
         if isinstance(module, nn.modules.batchnorm._BatchNorm):  # as in training, and nothing is remembered
             module.train()
             module.momentum = 0.0
-    recorder, hooks = Recorder(strict), []
+    recorder, hooks = Recorder(strict, every), []
 
     def entered(name: str) -> Callable[..., None]:
         return lambda module, args: recorder.path.append(name)
@@ -398,7 +426,8 @@ def record(
                 made = model(*inputs, **keywords)
             out = output_of(made)
             drawn = not torch.equal(state, torch.get_rng_state())
-            again = output_of(model(*inputs, **keywords)) if strict and (drawn or recorder.chosen) else out
+            with _Every() if every else nullcontext():
+                again = output_of(model(*inputs, **keywords)) if strict and (drawn or recorder.chosen) else out
             if float((out - again).abs().max()) > 1e-5 * float(out.abs().max()):
                 raise _noise(recorder.run) if drawn else Unreadable(ORDER)
     finally:

@@ -76,11 +76,15 @@ def _largest(reader: Reader, x: View, over: tuple[int, ...], k: int) -> View:
 def topk(reader: Reader, x: View, k: Any, dim: int = -1, *_: Any, **__: Any) -> list[View]:
     if not x.dims[dim]:
         return [x, *reader.constants(1)]
-    over, most = slots_along(reader, x, dim), reader.vector(k)
+    over, most, sizes = slots_along(reader, x, dim), reader.vector(k), x.sizes(dim, reader.builds)
+    if sizes != most and sizes == tuple(shape[dim] for shape in reader.shapes[0]):  # recorded with all of them
+        if not all(x.node.indices[slot].fixed for slot in over):
+            raise reader.fail(FEW)
+        return [x, *reader.constants(1)]
     if len(over) > 1:
         raise reader.fail("a top-K along several axes")
     (slot,) = over
-    if most != x.sizes(dim, reader.builds):  # refused where it is used; groups of experts are chosen by it
+    if most != sizes:  # refused where it is used; groups of experts are chosen by it
         few = x.node.behind("func", reader.where, name=FEW, over=over, exact=lambda v: v.topk(most[0], slot).values)
         few.indices[slot] = IndexClass(reader.same_everywhere(most[0]))
         return [View(few, x.dims)] * 2
