@@ -135,15 +135,12 @@ class Indices:
     def _beside(self, node: TracedNode, slot: int, start: Sizes, stop: Sizes) -> TracedNode | None:
         """The part of what was put beside each other that one of it is."""
         if node.slot == slot and (node.kind == "cat" or (node.name == "blend" and not node.note)):
-            at = self.same_everywhere(0)
-            for made, labels in node.sources:
-                if set(labels) != {*node.slots}:
+            for (made, labels), begin in zip(node.sources, node.value, strict=True):
+                if sorted(labels) != [*node.slots]:
                     return None
                 size = made.indices[labels.index(slot)].root().sizes
-                end = tuple(a + n for a, n in zip(at, size, strict=True))
-                if (at, end) == (start, stop):
+                if (begin, tuple(a + n for a, n in zip(begin, size, strict=True))) == (start, stop):
                     return made.summed(tuple(map(labels.index, node.slots)), self.where)
-                at = end
         return None
 
     def narrowed(self, x: View, d: int, start: Sizes, stop: Sizes, several: bool = False) -> View:

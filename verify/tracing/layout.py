@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from .graph import Dims, IndexClass, TracedNode, View, whole_of
+from .indices import constant
 from .reading import Reader
 from .recording import Ref, leaves, mapped
 from .table import rule
@@ -151,7 +152,7 @@ def concatenated(
     reader: Reader, parts: Sequence[View], d: int, shapes: Sequence[Sequence[int]], new: int | None = None
 ) -> View:
     """Along an axis that grows: kept apart until a product sums over it. Along a Theta(1) axis: a sum, to leading
-    order; constants among the parts are left out.
+    order; constants among the parts are left out there, zeros everywhere.
 
     Args:
         new: the dimension that a stack makes; behind that of the parts of one whole, it interleaves them.
@@ -163,20 +164,29 @@ def concatenated(
     live, sizes = [p for p in parts if p.node.kind != "const"], tuple(shape[d] for shape in shapes)
     wide = [p.index(e) for p in live for k, dim in enumerate(p.dims) for e in dim if k == d or not isinstance(e, int)]
     fixed = len(set(sizes)) == 1 and all(index.fixed for index in wide)
-    if not fixed and any(len(p.dims[d]) != 1 or not isinstance(p.dims[d][0], int) for p in parts):
-        raise reader.fail("a concatenation with what repeats, or with constants")
+    begins, at = [], reader.same_everywhere(0)
+    for p in parts:
+        begins.append(at)
+        at = tuple(a + n for a, n in zip(at, p.sizes(d, reader.builds), strict=True))
+    if not fixed:
+        parts = [p if p.node.kind != "const" or not p.node.value[0].any() else constant(reader, p) for p in parts]
+        live = [p for p in parts if p.node.kind != "const"]
+        begins = [begin for begin, p in zip(begins, parts, strict=True) if p.node.kind != "const"]
+        if any(not p.dims[d] or [*p.dims[d]] != sorted(e for e in p.dims[d] if isinstance(e, int)) for p in live):
+            raise reader.fail("a concatenation with what repeats")
     n = len(parts[0].dims)
     _, classes, terms, order, dims = reader.labelled([(p.with_dim(d, ()), range(n)) for p in live], range(n))
     last, sources = len(order), []
     for node, mine in terms:
         labels = tuple(order.index(x) if x >= 0 else last for x in mine)
-        if labels.count(last) > 1:
+        if fixed and labels.count(last) > 1:
             raise reader.fail("a concatenation along several axes")
         sources.append((node, labels))
     if len(along := (fixed and reader.fresh(sizes)) or [IndexClass(sizes)]) > 1:
         raise reader.fail("a concatenation along what is taken apart")
     kind, indices = ("add" if fixed else "cat"), [*(classes[x] for x in order), *along]
     node = TracedNode(kind, indices, reader.where, tuple(sources), name="blend" if fixed else "", slot=last)
+    node.value = begins
     view = View(node, dims).with_dim(d, (last,))
 
     def exact(*values: Tensor) -> Tensor:
@@ -187,7 +197,7 @@ def concatenated(
         return view.taken_back(y, torch.empty([i.root().sizes[0] for i in indices]))
 
     node.exact = exact
-    if len(live) < len(parts):
+    if fixed and len(live) < len(parts):
         node.note = "constants among the parts of a concatenation are left out"
     return view
 

@@ -248,18 +248,21 @@ class Reader(Indices):
         label = mine[node.slot]
         if label in out:
             raise self.fail("a concatenation along an axis that grows is multiplied; multiply its parts")
-        terms, start = [], self.same_everywhere(0)
-        for part, own in node.sources:
-            along = part.indices[own.index(node.slot)].root()
-            stop = tuple(a + n for a, n in zip(start, along.sizes, strict=True))
-            now, known = [], {**classes, label: along}
+        terms = []
+        for (part, own), start in zip(node.sources, node.value, strict=True):
+            along = [x.root() for x, slot in zip(part.indices, own, strict=True) if slot == node.slot]
+            size = [prod(column) for column in zip(*(x.sizes for x in along), strict=True)]
+            stop, fresh = tuple(a + n for a, n in zip(start, size, strict=True)), max([*classes, *mine]) + 1
+            inner = [label, *range(fresh, fresh + len(along) - 1)]
+            now, known, rest = [], classes | dict(zip(inner, along, strict=True)), iter(inner)
             for g, labels in factors[:k] + factors[k + 1 :]:
                 if label in labels:
-                    g, count, at = self.part(g, labels.index(label), start, stop), len(labels), labels.index(label)
-                    self.align([[along], g.indices[at : at + 1 + len(g.indices) - count]])
+                    at, count = labels.index(label), len(labels)
+                    g = self.part(g, at, start, stop)
+                    self.align([along, g.indices[at : at + 1 + len(g.indices) - count]])
+                    labels = (*labels[:at], *inner, *labels[at + 1 :])
                 now.append((g, labels))
-            start = stop
-            now.insert(k, (part, tuple(mine[x] for x in own)))
+            now.insert(k, (part, tuple(next(rest) if x == node.slot else mine[x] for x in own)))
             terms.append((self.product(now, out, known, factor), tuple(range(len(out)))))
         return TracedNode("add", [classes[x] for x in out], self.where, tuple(terms))
 
@@ -357,9 +360,12 @@ class Reader(Indices):
             raise self.fail(
                 "multiplies by a constant whose large entries become rarer with size; no equation says this"
             )
+        wide = self.spread(x, by)
+        if any(n > 1 and not all(isinstance(e, int) for e in wide.dims[d - c.dim()]) for d, n in enumerate(c.shape)):
+            return self.contract(*broadcast([constant(self, by), x]))  # of each entry there are several
         note = "" if bool((c == 1).all()) else "a constant factor is left out (rotary angles, masks)"
         self.left_out.add((NUMBER.sub("*", self.where), round(first, 9)))
-        return self.same(self.spread(x, by), lambda v: v * c.to(v.dtype), note)
+        return self.same(wide, lambda v: v * c.to(v.dtype), note)
 
     def _where_chosen(self, x: View, c: Tensor) -> View | None:
         """Values of the chosen where one expert is, or where each is (an identity matrix): that value, or that of each;
