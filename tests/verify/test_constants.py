@@ -11,7 +11,17 @@ from torch.nn import functional as F
 
 from scaling_algebra import derive, plan
 from scaling_algebra.errors import UsageError
-from scaling_algebra.verify.tracing import Unreadable, fixed, indices, models, recording, rules, traced, writing
+from scaling_algebra.verify.tracing import (
+    Unreadable,
+    fixed,
+    indices,
+    models,
+    reading,
+    recording,
+    rules,
+    traced,
+    writing,
+)
 from scaling_algebra.verify.tracing.shapes import by_shape, read
 
 INPUT, HIDDEN, READOUT = ("1", "1"), ("N^(-1/2)", "N^-1"), ("N^-1", "N^-1")
@@ -194,6 +204,67 @@ def interleaved(m, h):
     angle = torch.arange(4.0).repeat_interleave(2)
     h = h * angle.cos() + torch.stack((-b, a), -1).flatten(-2) * angle.sin()
     return torch.cat((h, rest), -1).flatten(-2)
+
+
+def biased(m, x):
+    """One bias of three parts, of which that in the middle is zero (BEiT); heads grow in number and side by side."""
+    h = F.rms_norm(y := m.a(x), y.shape[-1:])
+    bias = torch.cat([m.qb, torch.zeros_like(m.qb), m.vb])
+    q, k, v = F.linear(h, weight=m.qkv, bias=bias).unflatten(-1, (3, -1, 4)).permute(1, 2, 0, 3)
+    attended = ((q @ k.transpose(1, 2) / 2).softmax(-1) @ v).permute(1, 0, 2).flatten(1)
+    return m.c(h + m.o(attended))
+
+
+BIASED = of(
+    biased,
+    drawn(3, 4),
+    lambda n: {
+        "a": linear(4, n), "qkv": nn.Parameter(torch.randn(3 * n, n)), "o": linear(n, n), "c": linear(n, 3),
+        "qb": nn.Parameter(torch.randn(n)), "vb": nn.Parameter(torch.randn(n)),
+    },
+)  # fmt: skip
+
+
+def skipped(m, x):
+    """The input as waves, beside what was made of it, and heads beside a perceptron (NeRF, Flux)."""
+    x = torch.cat([x, (x[..., None] * torch.tensor([1.0, 2.0])).sin().flatten(-2)], -1)
+    h = torch.relu(m.a(x))
+    return m.c(torch.relu(m.b(torch.cat([h.unflatten(-1, (-1, 4)).tanh().flatten(-2), x, h], -1))))
+
+
+SKIPPED = of(skipped, drawn(3, 4), lambda n: {"a": linear(12, n), "b": linear(2 * n + 12, n), "c": linear(n, 3)})
+
+
+def merged(m, x):
+    """Neighbours beside each other along the width, with one norm (Swin)."""
+    h = m.a(x)
+    return m.c(m.b(F.layer_norm(torch.cat([h[0::2], h[1::2]], -1), (2 * h.shape[-1],))))
+
+
+MERGED = of(merged, drawn(4, 4), lambda n: {"a": linear(4, n), "b": linear(2 * n, n), "c": linear(n, 3)})
+
+
+@pytest.mark.parametrize(
+    ("build", "answers"),
+    [
+        (BIASED, {"a": INPUT, "qb": INPUT, "vb": INPUT, "qkv": HIDDEN, "o": HIDDEN}),
+        (SKIPPED, {"a": INPUT, "b": HIDDEN, "b[1]": INPUT}),
+        (MERGED, {"a": INPUT, "b": HIDDEN}),
+    ],
+    ids=["bias", "skip", "merge"],
+)
+def test_concatenations_along_the_width(build, answers):
+    model = traced(build)
+    assert model.error < 1e-12
+    for role, answer in powers(model).items():
+        name = role.replace(".weight", "")
+        assert answer == (answers | {"c": READOUT}).get(name, answers.get(name.partition("[")[0], READOUT)), role
+
+
+def test_a_bias_of_zeros_is_in_no_equation():
+    """Queries and keys have no bias in common, or their product would be larger."""
+    equations = traced(BIASED).text.partition('equations = """')[2]
+    assert equations.count("Qb") == equations.count("Vb") == 1
 
 
 def leaky(m, h):
@@ -688,8 +759,9 @@ def rolled(f):
         (rules, "constant", turned_over, NORMED, "not read"),
         (rules, "constant", turned_over, LARGEST, "max_pool1d"),
         (indices, "fixed", rolled, RELATIVE, "add"),
+        (reading, "fixed", rolled, MERGED, "linear"),
     ],
-    ids=["linear", "complex", "patches", "batch norm", "pooling", "places"],
+    ids=["linear", "complex", "patches", "batch norm", "pooling", "places", "parts"],
 )
 def test_the_guard_finds_a_planted_fault(monkeypatch, module, name, fault, build, said):
     monkeypatch.setattr(module, name, fault(getattr(module, name)))

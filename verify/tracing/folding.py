@@ -322,9 +322,10 @@ def _kind(node: TracedNode) -> tuple[Any, ...]:
 
 def settled(root: TracedNode) -> TracedNode:
     """Entries of Theta(1) axes of tensors as tensors of their own; packed q, k, v are three."""
-    cache: dict[Any, TracedNode] = {}
+    cache: dict[Any, TracedNode | None] = {}
 
-    def entry(node: TracedNode, slot: int, k: int) -> TracedNode:
+    def entry(node: TracedNode, slot: int, k: int) -> Any:
+        """One entry of a node; None: it is zero."""
         mark = node.number, slot, k
         if mark not in cache:
             if node.kind == "param":
@@ -332,10 +333,19 @@ def settled(root: TracedNode) -> TracedNode:
                 indices = without(node.indices, slot)
                 axes = (*node.axes[:slot], *node.axes[slot + 1 :])
                 cache[mark] = node.but(indices=indices, name=f"{node.name}[{k}]", value=None, part=part, axes=axes)
+            elif node.name == "which":
+                value = node.value.select(slot, k)
+                cache[mark] = node.but(indices=without(node.indices, slot), value=value) if value.any() else None
             elif slot in node.over or node.kind not in ("contract", "add", "func"):
                 raise node.fail("mixes the entries of an axis")
             else:
-                cache[mark] = pushed(node, slot, lambda c, at: entry(c, at, k))
+                mine = node.out[slot] if node.kind == "contract" else slot
+                live = [s for s in node.sources if mine not in s[1] or entry(s[0], s[1].index(mine), k) is not None]
+                cache[mark] = None
+                if (node.kind == "add" and live) or len(live) == len(node.sources):
+                    cache[mark] = pushed(node.but(sources=tuple(live)), slot, lambda c, at: entry(c, at, k))
+                elif node.kind == "func":
+                    raise node.fail("a function of zeros")
         return cache[mark]
 
     def change(node: TracedNode) -> TracedNode:
@@ -345,6 +355,8 @@ def settled(root: TracedNode) -> TracedNode:
         try:
             made = entry(node.source, node.slot, node.at[0])
         except Unreadable:
+            return node
+        if made is None:
             return node
         if made.call is None:
             made.call = node.call

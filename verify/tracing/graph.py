@@ -158,6 +158,11 @@ class TracedNode:
             self._weight = self.kind == "param" or (bool(self.sources) and all(c.weight for c in self.children))
         return self._weight
 
+    @property
+    def given(self) -> bool:
+        """Is it made of the input and of constants alone?"""
+        return all(node.kind != "param" for node in walk(self))
+
     def entries(self) -> tuple[tuple[TracedNode, Callable[[Tensor], Tensor]], ...]:
         return ((self, lambda x: x), *self.entry)
 

@@ -159,6 +159,7 @@ def concatenated(
     """
     first, *more = {whole_of(p.node) for p in parts}
     known = first is not None and not more and all(p.dims == parts[0].dims for p in parts)
+    known = known and (new is not None or first[1] in parts[0].dims[d])  # type: ignore[index]
     if first is not None and known and _all_of(*first, parts):
         return _mixed(reader, parts, *first[:2], between=new is not None and first[1] in parts[0].dims[new - 1])
     live, sizes = [p for p in parts if p.node.kind != "const"], tuple(shape[d] for shape in shapes)

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from scaling_algebra.errors import UsageError
+
 from .entries import classified
 from .graph import LESS, NUMBER, Dims, Entrywise, IndexClass, TracedNode, Vector, View, both, then, times, whole_of
 from .indices import Indices, Splits, constant, differs, fixed
@@ -130,7 +132,12 @@ class Reader(Indices):
         args = list(self._bound([c.arguments for c in calls]))
         keywords = self._bound([c.keywords for c in calls])
         args += [keywords.pop(key) for k, key in enumerate(("input", "other")) if key in keywords and len(args) == k]
-        made = self.apply(self, args, keywords)
+        try:
+            made = self.apply(self, args, keywords)
+        except UsageError:  # what is made of the input alone, and does not grow, is an input
+            if not all(v.node.given for v in read) or any(len({*shapes}) > 1 for shapes in self.shapes):
+                raise
+            made = self.constants()
         self._kept(call, results, made)
         for k, (r, view) in enumerate(zip(results, made if isinstance(made, list) else [made], strict=False)):
             if view.node.call is None:
@@ -265,6 +272,27 @@ class Reader(Indices):
             now.insert(k, (part, tuple(next(rest) if x == node.slot else mine[x] for x in own)))
             terms.append((self.product(now, out, known, factor), tuple(range(len(out)))))
         return TracedNode("add", [classes[x] for x in out], self.where, tuple(terms))
+
+    def parted(self, x: View) -> View:
+        """A concatenation of equal parts along an axis that grows as a sum: each, times a constant that says which.
+        Anything else as it is."""
+        node, slot = x.node, x.node.slot
+        if node.kind != "cat":
+            return x
+        whole, n = node.indices[slot].root().sizes, len(node.indices)
+        sizes = {View(part, [tuple(_at(own, slot))]).sizes(0, self.builds) for part, own in node.sources}
+        count, size = whole[0] // min(sizes)[0], min(sizes)
+        if len(sizes) > 1 or whole != tuple(count * k for k in size):
+            return x
+        terms, (which,) = [], self.fresh(self.same_everywhere(count))
+        for (part, own), begin in zip(node.sources, node.value, strict=True):
+            one = fixed(self, [torch.eye(count)[begin[0] // size[0]]] * self.builds, [which], [(0,)])
+            one.node.name = "which"
+            operands = (one, ["which"]), (View(part, [tuple(_at(own, d)) for d in range(n)]), range(n))
+            terms.append(self.contract(operands, [*range(slot), "which", *range(slot, n)]))
+        y = self.add(terms) if len(terms) > 1 else terms[0]
+        of = [*y.dims[:slot], y.dims[slot] + y.dims[slot + 1], *y.dims[slot + 2 :]]
+        return View(y.node, [tuple(f for e in dim for f in (of[e] if isinstance(e, int) else [e])) for dim in x.dims])
 
     def multiply(self, a: View, b: View) -> View:
         """Entry by entry. Known products are functions: x sigmoid(x), x / rms(x); an added constant is written out."""
@@ -467,6 +495,11 @@ def broadcast(views: Sequence[View]) -> tuple[list[Operand], range]:
     """Keys of elementwise operands: their dimensions, counted from the last; and those of the result."""
     n = max(len(v.dims) for v in views)
     return [(v, range(n - len(v.dims), n)) for v in views], range(n)
+
+
+def _at(labels: Sequence[int], label: int) -> list[int]:
+    """The slots of a source that have a label."""
+    return [k for k, x in enumerate(labels) if x == label]
 
 
 def _entries(op: Callable[[Tensor, Tensor], Tensor], a: View, b: View) -> Any:

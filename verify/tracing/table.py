@@ -21,7 +21,7 @@ from .entries import NAMES, classified, generic
 from .fixed import linear
 from .graph import View
 from .reading import Reader
-from .recording import MAKERS, leaves, refs
+from .recording import MAKERS, leaves, mapped, refs
 
 Rule = Callable[..., Any]
 RULES: dict[str, Rule] = {}
@@ -45,6 +45,8 @@ ALIKE = 1e-3
 """Difference of values up to which a function is the one that it is read as (approximations of GELU)."""
 COMPARISONS = {"gt", "lt", "ge", "le", "eq", "ne"}
 """Functions without a gradient."""
+PARTED = {"add", "sub", "rms_norm", "layer_norm", "native_layer_norm", "normalize", "softmax"}
+"""Calls that take a concatenation along an axis that grows as a sum of its parts."""
 SAME = {
     "to", "float", "type_as", "contiguous", "clone", "detach", "dropout", "double", "half", "bfloat16", "type", "cpu",
     "alias", "requires_grad", "long", "int", "lift_fresh", "native_dropout", "get_data", "to_copy", "pos",
@@ -86,6 +88,9 @@ def apply(reader: Reader, args: list[Any], keywords: Any) -> Any:
         return reader.same(x, lambda v: v, "a stop of the gradient is left out", lambda u: u)
     if name in SAME:
         return x
+    if name in PARTED or name in (*ENTRYWISE, *NAMES):
+        args = mapped(args, View, reader.parted)
+        x = args[0]
     if name in (*ENTRYWISE, *NAMES) and x.node.kind != "const":
         return _entrywise(reader, name, *args, **keywords)
     if any(reader.runs[0].tensors[r.number].is_complex() for r in refs((reader.call.arguments, reader.call.keywords))):
@@ -102,6 +107,9 @@ def apply(reader: Reader, args: list[Any], keywords: Any) -> Any:
     try:
         return RULES[name](reader, *args, **keywords)
     except UsageError as error:
+        parted = mapped((args, keywords), View, reader.parted)
+        if [*leaves(parted, View)] != views:
+            return RULES[name](reader, *parted[0], **parted[1])
         return _linear(reader, error)
     except (AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         raise reader.fail(f"called in a way that its rule does not read ({type(error).__name__}: {error})") from error
@@ -143,7 +151,7 @@ def _entrywise(reader: Reader, name: str, x: View, *rest: Any, **words: Any) -> 
     elif name in FUNCTIONS:
         raise reader.fail(f"its values are not of the class that functions.toml gives {name}")
     else:
-        return reader.function(name, x, exact)
+        return reader.constants()[0] if x.node.given else reader.function(name, x, exact)
     return made if middle == 0 else reader.shifted(made, reader.numbers([middle] * reader.builds))
 
 
