@@ -267,6 +267,21 @@ def test_a_bias_of_zeros_is_in_no_equation():
     assert equations.count("Qb") == equations.count("Vb") == 1
 
 
+def bottlenecks(m, x):
+    """Means over places as a module of its own, clipped above, and a matrix for each entry of the input."""
+    h = F.adaptive_avg_pool2d(F.hardtanh(m.a(x), 0.0, 6.0), (2, 1)).flatten(2).mean(2)
+    return m.c(F.bilinear(h, x.mean((2, 3)), m.w))
+
+
+BOTTLENECKS = of(
+    bottlenecks,
+    drawn(2, 3, 4, 4),
+    lambda n: {
+        "a": nn.Conv2d(3, n, 1, bias=False), "w": nn.Parameter(torch.randn(n, n, 3)), "c": linear(n, 3),
+    },
+)  # fmt: skip
+
+
 def leaky(m, h):
     """Functions with a slope of their own below zero."""
     return F.prelu(F.leaky_relu(h, 0.2, inplace=False), torch.full((1,), 0.3))
@@ -365,6 +380,7 @@ HELD = of(held, drawn(2, 4), lambda n: {"a": linear(4, n), "b": linear(n, n), "c
         (CONV, "a", "b"),
         (DEPTHWISE, "ab", ""),
         (CELL, "a", "rzw"),
+        (BOTTLENECKS, "a", "w"),
     ],
     ids=[
         "pooled",
@@ -381,6 +397,7 @@ HELD = of(held, drawn(2, 4), lambda n: {"a": linear(4, n), "b": linear(n, n), "c
         "conv",
         "depthwise",
         "gru",
+        "bottlenecks",
     ],
 )
 def test_right_answers(build, inputs, hidden):

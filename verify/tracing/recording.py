@@ -132,9 +132,24 @@ def kinked(x: Tensor, weight: Tensor) -> Tensor:
     return torch.relu(x) + weight * -torch.relu(-x)
 
 
+def twice_linear(a: Tensor, b: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """A matrix for each entry, between two signals."""
+    y = torch.einsum("...oj,...j->...o", torch.einsum("...i,oij->...oj", a, weight), b)
+    return y if bias is None else y + bias
+
+
+def mean_of_places(x: Tensor, output_size: Any) -> Tensor:
+    """A matrix of means along each of two axes."""
+    sizes = output_size if isinstance(output_size, list | tuple) else (output_size,) * 2
+    eyes = [torch.eye(n, dtype=x.dtype)[None] for n in x.shape[-2:]]
+    rows, columns = (nn.functional.adaptive_avg_pool1d(e, n or len(e[0]))[0] for e, n in zip(eyes, sizes, strict=True))
+    return rows.T @ x @ columns
+
+
 WRITTEN_OUT: dict[str, Callable[..., Any]] = {
     "scaled_dot_product_attention": attention, "addmm": added, "baddbmm": added, "glu": gated, "addcmul": product_added,
-    "lerp": lambda a, b, weight: a + weight * (b - a), "prelu": kinked,
+    "lerp": lambda a, b, weight: a + weight * (b - a), "prelu": kinked, "bilinear": twice_linear,
+    "adaptive_avg_pool2d": mean_of_places,
 }  # fmt: skip
 """Functions as python in the calls that have rules."""
 
