@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from scaling_algebra import derive, plan
 from scaling_algebra.errors import UsageError
+from scaling_algebra.verify.apply.checking import check_model
 from scaling_algebra.verify.tracing import (
     Unreadable,
     fixed,
@@ -347,6 +348,28 @@ def test_a_choice_among_a_fixed_number_is_read_as_all(run):
 def test_a_choice_of_another_kind_is_not_read(run):
     with pytest.raises(Unreadable, match=r"topk: the order of what|a top-K (that leaves|along several)|no function"):
         traced(of(lambda m, x: m.c(run(m, m.a(x))), drawn(6, 4), experts))
+
+
+def timed(m, x, t):
+    """The time step as waves, as many as the model is wide."""
+    waves = t[:, None] * torch.logspace(0, -3, m.b.weight.shape[0] // 2)
+    return m.c(torch.tanh(m.b(torch.tanh(m.a(x) + m.t(torch.cat([waves.cos(), waves.sin()], -1))))))
+
+
+TIMED = of(
+    timed,
+    (drawn(2, 4), torch.tensor([3.0, 7.0])),
+    lambda n: {"a": linear(4, n), "t": linear(n, n), "b": linear(n, n), "c": linear(n, 3)},
+)
+
+
+def test_a_constant_that_grows_and_meets_a_matrix_is_a_frozen_tensor():
+    model = traced(TIMED)
+    assert model.error < 1e-12 and "constants_1: frozen: no rate" in model.lines
+    answers = {"a": INPUT, "t": HIDDEN, "b": HIDDEN, "c": READOUT, "constants_1": ("1", "None")}
+    assert {role.partition(".")[0]: answer for role, answer in powers(model).items()} == answers
+    with pytest.raises(UsageError, match="constants_1 is no parameter, but differs"):
+        check_model(TIMED)
 
 
 def held(m, x):

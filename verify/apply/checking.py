@@ -142,7 +142,9 @@ def check_model(
     if own is not None and all(map(torch.equal, model.parameters(), again.parameters())):
         raise UsageError("build draws the same values whatever the seed: it calls torch.manual_seed; leave that out")
     optimizer = _rules(own, model, reading) if optimizer is None else optimizer
-    if any(not of_role(model, role) for role in reading.network.tensors):
+    if lost := [role for role in reading.network.tensors if not of_role(model, role)]:
+        if lost[0] in reading.network.frozen:
+            raise UsageError(f"{lost[0]} is no parameter, but differs along an axis that grows; make it a frozen one")
         raise UsageError("the output grows; return one of the same shape at every size, such as logits")
     where: Any = {"network": reading.networks}
     asked: Any = {"ray": ray, "network": reading.network}  # a recipe looks for another ray otherwise

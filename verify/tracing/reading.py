@@ -48,6 +48,7 @@ class Reader(Indices):
         shapes, values: of its results, by result, then by build.
         left_out: the largest entries of constants, and where they multiply.
         fixed: constants of the equations, by their entries. means: slots of a node along which another is its mean.
+        frozen: constants that differ along an axis that grows, by their entries.
     """
 
     def __init__(self, runs: Sequence[Recording], splits: Splits, apply: Callable[[Reader, list[Any], Any], Any]):
@@ -58,6 +59,7 @@ class Reader(Indices):
         self.one_hot: dict[int, TracedNode] = {}
         self.left_out: set[tuple[str, float]] = set()
         self.means: dict[tuple[int, int], tuple[int, ...]] = {}
+        self.frozen: dict[bytes, View] = {}
         self.name = ""
         self.calls: Sequence[TorchCall] = ()
         self.shapes: list[list[tuple[int, ...]]] = []
@@ -196,8 +198,11 @@ class Reader(Indices):
         if any(v.node.kind == "const" and not any(bool(c.any()) for c in v.node.value) for v, _ in operands):
             return self._zero(operands, out)
         if not all(ones):
-            operands = [(v if one else constant(self, v), keys) for (v, keys), one in zip(operands, ones, strict=True)]
-            return self.contract(operands, out, factor)
+            made = [
+                v if one else self._constant(v, keys, operands, out)
+                for (v, keys), one in zip(operands, ones, strict=True)
+            ]
+            return self.contract([(v, keys) for v, (_, keys) in zip(made, operands, strict=True)], out, factor)
         owned = {x for _, mine in factors for x in mine}
         for label in (x for key in labels if key not in out for x in labels[key] if x not in owned):
             factor = times(factor, classes[label].root().sizes)  # a sum of what is constant along it
@@ -205,6 +210,25 @@ class Reader(Indices):
             node, mine = factors[0]
             return View(node, [tuple(mine.index(order[e]) if isinstance(e, int) else e for e in d) for d in dims])
         return View(self.product(factors, tuple(order), classes, factor), dims)
+
+    def _constant(self, x: View, keys: Sequence[Any], operands: Sequence[Operand], out: Sequence[Any]) -> View:
+        """A constant of a product; one that differs along an axis that grows, and meets weights alone there, is what a
+        frozen tensor makes."""
+        grows = {key for d, key in enumerate(keys) if key not in out and not all(x.index(e).fixed for e in x.dims[d])}
+        if not differs(self, x) or any(grows & {*ks} and not v.node.weight for v, ks in operands if v is not x):
+            return constant(self, x)
+        mark, value = x.node.value[0].numpy().tobytes(), x.node.value[0].double()
+        if mark not in self.frozen:
+            name, found = f"constants_{len(self.frozen) + 1}", list[list[IndexClass]]()
+            for d in range(len(x.dims)):
+                found.append(self.leaf(("frozen", name, d), x.sizes(d, self.builds)))
+            indices = [i for dim in found for i in dim]
+            axes = tuple(d for d, dim in enumerate(found) for _ in dim)
+            shape = [i.sizes[0] for i in indices]
+            node = TracedNode("param", indices, name=name, value=value.reshape(shape), axes=axes, frozen=True)
+            places = iter(range(len(indices)))
+            self.frozen[mark] = View(node, [tuple(next(places) for _ in dim) for dim in found])
+        return self._acting(self.frozen[mark])
 
     def _zero(self, operands: Sequence[Operand], out: Sequence[Any]) -> View:
         """A product with zeros."""

@@ -226,6 +226,7 @@ class Writer:
         stem = re.sub(r"^(?=\d)", "W", stem)
         symbol = self._fresh(stem[0].upper() + stem[1:])
         self.parameters[symbol] = name
+        self.frozen += [name] if node.frozen else []
         return symbol
 
     def ref(self, node: TracedNode, letters: Iterable[str]) -> str:
