@@ -283,6 +283,20 @@ BOTTLENECKS = of(
 )  # fmt: skip
 
 
+def queried(m, x):
+    """A token behind a norm and a matrix, which no input reaches."""
+    return m.c(m.a(x) * torch.tanh(m.b(F.layer_norm(m.p, m.p.shape) + m.v)))
+
+
+QUERIED = of(
+    queried,
+    drawn(3, 4),
+    lambda n: {
+        "a": linear(4, n), "b": linear(n, n), "c": linear(n, 3), **{x: nn.Parameter(torch.randn(n)) for x in "pv"},
+    },
+)  # fmt: skip
+
+
 def leaky(m, h):
     """Functions with a slope of their own below zero."""
     return F.prelu(F.leaky_relu(h, 0.2, inplace=False), torch.full((1,), 0.3))
@@ -404,6 +418,7 @@ HELD = of(held, drawn(2, 4), lambda n: {"a": linear(4, n), "b": linear(n, n), "c
         (DEPTHWISE, "ab", ""),
         (CELL, "a", "rzw"),
         (BOTTLENECKS, "a", "w"),
+        (QUERIED, "apv", "b"),
     ],
     ids=[
         "pooled",
@@ -421,6 +436,7 @@ HELD = of(held, drawn(2, 4), lambda n: {"a": linear(4, n), "b": linear(n, n), "c
         "depthwise",
         "gru",
         "bottlenecks",
+        "queries",
     ],
 )
 def test_right_answers(build, inputs, hidden):

@@ -153,9 +153,10 @@ class TracedNode:
 
     @property
     def weight(self) -> bool:
-        """Is it made of parameters alone?"""
+        """Is it made of parameters alone, without functions?"""
         if self._weight is None:
-            self._weight = self.kind == "param" or (bool(self.sources) and all(c.weight for c in self.children))
+            made = bool(self.sources) and self.kind != "func" and all(c.weight for c in self.children)
+            self._weight = self.kind == "param" or made
         return self._weight
 
     @property
