@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from scaling_algebra import Infeasible, derive
 from scaling_algebra.cli import main
 from scaling_algebra.documents import Document
+from scaling_algebra.documents.frames import rows
 from scaling_algebra.errors import UsageError
 from scaling_algebra.recipes.recipe import recipe
 from scaling_algebra.solver.presentation import brief
@@ -438,6 +439,8 @@ def test_a_factor_beside_a_tensor_moves_its_rate_by_its_rule(rule, times):
     d = derive(ray="N=1", optimizer=rule, parameterization="mup", network=option.network)
     record = option.beside(Document((), d.as_json())).record
     assert Power.of(record["parameters"]["head.weight"]["lr"]) == d["head.weight"].lr * Power.of({"N": times})
+    head = next(row for row in rows(record) if row["name"] == "head.weight")  # of CSV: both, side by side
+    assert head["parameter.lr.N_value"] == head["lr.N_value"] + times and head["multiplier.N"] == "0"
 
 
 def test_a_gain_that_is_a_number():
