@@ -293,7 +293,7 @@ GOES_WITH: dict[str, tuple[str, Callable[[Optimizer], object]]] = {
     "shape": ("normalises = 'matrix', without blocks and sphere", lambda o: o.normalises == "matrix" and not o.sphere),
     "flattened": _MATRICES,
     "per": _MATRICES,
-    "blocks": ("normalises = 'matrix'", lambda o: o.normalises),
+    "blocks": _NORMALISED,
     "relative": _NORMALISED,
     "sphere": (
         "a normaliser and relative = true, without blocks",
@@ -386,6 +386,6 @@ def _own(file: str) -> Optimizer:
     check_names(f"attribute in {file}", record, known)
     beside = str(Path(file).parent / str(record.get("torch", "")))
     rule = Optimizer(file, **{**record, **({"torch": beside} if Path(beside.rpartition(":")[0]).is_file() else {})})
-    if not {"normalises", "torch"} & set(record):
+    if not (rule.normalises or rule.torch):
         raise UsageError(f"{file} says of no optimizer what it is; write for example normalises = 'entry'")
     return rule
