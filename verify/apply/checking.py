@@ -81,6 +81,7 @@ TINY = 1e-30
 RULES = {"Adam": "adamw", "AdamW": "adamw", "Muon": "muon", "SGD": "sgd"}
 """The rule of an optimizer that a model brings, by its class in torch.optim."""
 IDLE = "{}: no update in {} steps, so that nothing is said of these rates; give more steps"
+BLOCKED = "exactly zero, as the gradients of {} are whatever the weights"
 MANY = "{} tokens outnumber the width of the smallest model: an update acts on all; larger sizes, or fewer tokens"
 DIRECT = (".init", ".update")
 """Endings of what the initial values or the updates of one tensor make: its own numbers decide their power,
@@ -218,7 +219,7 @@ def check_model(
     behind = {name for name, x in names.items() if after.intersection(x)}
     report = _bounded(judge(m, asked, powers=powers, direct=direct), lambda row: (row.quantity, row.step) in most)
     report = _of_few(report, behind, float(ray["M"] - ray["K"])) if after else report
-    report = coming(_of_many(of_choices(report, unsettled), inputs, sizes[0]))
+    report = _of_blocked(coming(_of_many(of_choices(report, unsettled), inputs, sizes[0])), reading.blocked)
     vectors = {f"{role}.init" for role in reading.network.tensors if all(x.dim() < 2 for x in of_role(model, role))}
     report = _bounded(report, lambda row: row.quantity in vectors)  # a bias may start smaller, or at zero
     rows = (r for r in report.rows if (r.quantity, r.step) not in most or r.verdict is not Verdict.INCONCLUSIVE)
@@ -227,6 +228,19 @@ def check_model(
 
 def _moves(m: Measurement, name: str) -> bool:
     return any(x.any() for t in range(1, m.steps + 1) for x in m.values[name, t])
+
+
+def _of_blocked(report: Report, blocked: Sequence[str]) -> Report:
+    """Rows that are exactly zero are not refuted where gradients are zero whatever the weights (``blocked``), but for
+    updates of other tensors."""
+    others = {r.quantity for r in report.rows if r.quantity.endswith(UPDATE)} - {f"{role}{UPDATE}" for role in blocked}
+    note = BLOCKED.format(listed(blocked))
+
+    def row(r: ReportRow) -> ReportRow:
+        told = r.verdict is Verdict.REFUTED and r.fit.zero and r.quantity not in others
+        return replace(r, verdict=Verdict.INCONCLUSIVE, note=note) if told and blocked else r
+
+    return replace(report, rows=tuple(map(row, report.rows)))
 
 
 def _of_many(report: Report, inputs: Inputs, sizes: Sizes) -> Report:

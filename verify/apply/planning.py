@@ -320,12 +320,12 @@ def planned(
     entries, named = [], list(parameters(model))
     roles = roles_of([e.name for e in named], numbers)
     train = [e.name for e in named if not e.frozen]
-    for why, names in (
-        ("the output does not depend on", [name for name in train if not roles[name]]),
-        ("no gradient of the output reaches", [name for name in train if network.frozen.issuperset(roles[name])]),
-    ):
-        if names:
-            raise UsageError(f"{why} {listed(names)}; freeze, or leave out of the model")
+    still = {
+        "the output does not depend on": [name for name in train if not roles[name]],
+        "no gradient of the output reaches": [x for x in train if roles[x] and network.frozen.issuperset(roles[x])],
+    }
+    if said := [f"{why} {listed(names)}" for why, names in still.items() if names]:
+        raise UsageError(f"{', and '.join(said)}; freeze, or leave out of the model")
     given = max((d.optimizer.name for d in numbers.derivations), key=len)
     alike_in_both = _undrawn(small[-1], twin, numbers) if twin is not None else set()
     for e in named:
