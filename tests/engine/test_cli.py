@@ -58,7 +58,7 @@ def test_help_says_which_options_a_question_of_a_verb_takes():
 @pytest.mark.parametrize(
     ("name", "module"),
     [
-        *(("SIGINT", "click"), ("SIGINT", "call"), ("SIGHUP", "call")),
+        *(("SIGINT", "waiting"), ("SIGINT", "click"), ("SIGINT", "call"), ("SIGHUP", "call")),
         *(("SIGTERM", "commands.derive"), ("SIGTERM", "scaling_algebra.commands.derive")),
     ],
 )
