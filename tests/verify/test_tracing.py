@@ -212,16 +212,6 @@ def test_what_a_loop_over_experts_itself_multiplies_by(way):
     assert {axis: power for _, powers in model.factors.values() for axis, power in powers.items()} == own
 
 
-def test_tokens_that_change_experts_while_a_model_trains_are_told():
-    build = with_experts(WAYS["largest of all"][0], sparse=True)
-    model = build({"N": 8, "N_e": 8, "M": 4, "K": 1}).double()
-    watch = Watch(model, ((torch.randn(9, 5, dtype=torch.float64),), {}), traced(build))
-    with torch.no_grad():
-        model.router.weight.neg_()
-    with pytest.raises(UsageError, match=r"where: calls change while the model trains; .* K = M"):
-        watch()
-
-
 def test_layers_with_experts_are_two_letters():
     """Both loops are folded, with biases in every turn and a factor that changes with their lengths."""
 

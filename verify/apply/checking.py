@@ -226,7 +226,7 @@ def check_model(
 
 
 def _moves(m: Measurement, name: str) -> bool:
-    return any(x.any() for t in range(1, m.steps + 1) for x in m.values[name, t])
+    return any(x.any() for t in range(1, m.steps + 1) for x in m.values.get((name, t), ()))
 
 
 def _of_many(report: Report, inputs: Inputs, sizes: Sizes) -> Report:
@@ -308,6 +308,12 @@ def settled(m: Measurement, switched: Mapping[int, Sequence[Sequence[bool]]]) ->
         elif not all(x.all() for x in kept):
             for key in (key for key in m.values if key[1] == step):
                 m.values[key] = [v[x] for v, x in zip(m.values[key], kept, strict=True)]
+    for series in (m.values, m.standard, m.control):
+        for key, values in [*series.items()]:
+            if any(np.isnan(v).any() for v in values):
+                series[key] = [v[~np.isnan(v)] for v in values]
+                if min(map(len, series[key])) < (1 if series is m.control else MIN_SEEDS):
+                    del series[key]
     return few
 
 
