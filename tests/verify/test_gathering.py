@@ -1,4 +1,4 @@
-"""Checks of experts that gather the tokens that chose them, as public code does: a token may choose others in training."""
+"""Checks of experts that gather the tokens that chose them: a token may choose others while a model trains."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from scaling_algebra.verify.tracing.models import traced
 
 
 class Experts(nn.Module):
-    """Two of M experts a token. hit: only experts that a token chose are called."""
+    """K of M experts a token. hit: only experts that a token chose are called."""
 
-    def __init__(self, n, e, m, hit):
+    def __init__(self, n, e, m, k, hit):
         super().__init__()
-        self.router, self.hit = nn.Linear(n, m, bias=False), hit
+        self.router, self.k, self.hit = nn.Linear(n, m, bias=False), k, hit
         self.experts = nn.ModuleList(
             nn.Sequential(nn.Linear(n, e, bias=False), nn.SiLU(), nn.Linear(e, n, bias=False)) for _ in range(m)
         )
 
     def forward(self, h):
-        top, chosen = F.softmax(self.router(h), -1).topk(2, -1)
+        top, chosen = F.softmax(self.router(h), -1).topk(self.k, -1)
         weights, out = top / top.sum(-1, keepdim=True), torch.zeros_like(h)
         for e, expert in enumerate(self.experts):
             rows, place = torch.where(chosen == e)
@@ -39,9 +39,9 @@ class Experts(nn.Module):
 
 
 class Gathering(nn.Module):
-    def __init__(self, n, e, m, hit):
+    def __init__(self, n, e, m, k, hit):
         super().__init__()
-        self.embed, self.norm, self.layer = nn.Embedding(64, n), nn.RMSNorm(n), Experts(n, e, m, hit)
+        self.embed, self.norm, self.layer = nn.Embedding(64, n), nn.RMSNorm(n), Experts(n, e, m, k, hit)
         self.last, self.head = nn.RMSNorm(n), nn.Linear(n, 16, bias=False)
 
     def forward(self, ids):
@@ -49,26 +49,25 @@ class Gathering(nn.Module):
         return self.head(self.last(h + self.layer(self.norm(h)))).unflatten(0, ids.shape)
 
 
-def gathering(hit, m=6):
-    return lambda sizes: Gathering(sizes["N"], sizes["N_e"], m, hit)
+def gathering(hit):
+    return lambda sizes: Gathering(*(sizes[axis] for axis in ("N", "N_e", "M", "K")), hit)
 
 
-@pytest.mark.parametrize("hit", [False, True])
-def test_experts_that_gather_tokens_are_checked_and_a_planted_rate_is_found(hit):
-    for rules in ({}, {"layer.experts[0][2].weight": {"lr": Power()}}):
-        report = check_model(gathering(hit), "N=16,N_e=16", "N=64,N_e=64", seeds=4, rules=rules)
-        refuted = {row.quantity for row in report.rows if row.verdict is Verdict.REFUTED}
-        assert refuted == ({"layer.experts.*.2.weight.update"} if rules else set())
-        agree = {row.quantity for row in report.rows if row.verdict is Verdict.AGREES}
-        assert {"layer.experts.*.0.weight.update", "layer.router.weight.init", "embed.weight.update"} <= agree
+@pytest.mark.parametrize(("hit", "rules"), [(False, {}), (True, {"layer.experts.*.2.weight": {"lr": Power()}})])
+def test_experts_that_gather_tokens_are_checked_and_a_planted_rate_is_found(hit, rules):
+    report = check_model(gathering(hit), "N=16,N_e=16,M=6,K=2", "N=64,N_e=64,M=6,K=2", seeds=4, rules=rules)
+    refuted = {row.quantity for row in report.rows if row.verdict is Verdict.REFUTED}
+    assert refuted == ({"layer.experts.*.2.weight.update"} if rules else set())
+    agree = {row.quantity for row in report.rows if row.verdict is Verdict.AGREES}
+    assert {"layer.experts.*.0.weight.update", "layer.router.weight.init", "embed.weight.update"} <= agree
 
 
 @pytest.mark.parametrize("hit", [False, True])
 def test_what_an_expert_does_for_other_tokens_than_before_is_no_change(hit):
     """Updates are those of the tokens that an expert has now; their signals are not those of the tokens before."""
-    build = gathering(hit, 4)
+    build = gathering(hit)
     torch.manual_seed(0)
-    model = build({"N": 8, "N_e": 8}).double()
+    model = build({"N": 8, "N_e": 8, "M": 4, "K": 2}).double()
     ids = torch.randint(0, 64, (1, 5))
     watch = Watch(model, ((ids,), {}), traced(build))
     assert not any(map(math.isnan, watch().values())) and not watch.switched

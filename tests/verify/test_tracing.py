@@ -29,7 +29,6 @@ from scaling_algebra.verify.apply.checking import check_model
 from scaling_algebra.verify.tracing import Traced, Unreadable, entries, traced
 from scaling_algebra.verify.tracing.entries import classified
 from scaling_algebra.verify.tracing.gradients import FROZEN, MIXED, TRAINING, UNREACHED, ZERO, frozen_roles
-from scaling_algebra.verify.tracing.measuring import Watch
 from scaling_algebra.verify.tracing.models import TOLERANCE
 from scaling_algebra.verify.tracing.shapes import by_shape, read
 from scaling_algebra.verify.tracing.sources import ModelOption
