@@ -10,14 +10,14 @@ torch = pytest.importorskip("torch")
 import torch.nn.functional as F
 from torch import nn
 
-from scaling_algebra import UsageError, check_model
+from scaling_algebra import UsageError, check_model, plan
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.judging.fit import Verdict
 from scaling_algebra.verify.tracing.measuring import Watch
 from scaling_algebra.verify.tracing.models import traced
 
 
-class Experts(nn.Module):
+class GatheringExperts(nn.Module):
     """K of M experts a token. hit: only experts that a token chose are called."""
 
     def __init__(self, n, e, m, k, hit):
@@ -38,10 +38,10 @@ class Experts(nn.Module):
         return out
 
 
-class Gathering(nn.Module):
+class GatheringModel(nn.Module):
     def __init__(self, n, e, m, k, hit):
         super().__init__()
-        self.embed, self.norm, self.layer = nn.Embedding(64, n), nn.RMSNorm(n), Experts(n, e, m, k, hit)
+        self.embed, self.norm, self.layer = nn.Embedding(64, n), nn.RMSNorm(n), GatheringExperts(n, e, m, k, hit)
         self.last, self.head = nn.RMSNorm(n), nn.Linear(n, 16, bias=False)
 
     def forward(self, ids):
@@ -50,7 +50,7 @@ class Gathering(nn.Module):
 
 
 def gathering(hit):
-    return lambda sizes: Gathering(*(sizes[axis] for axis in ("N", "N_e", "M", "K")), hit)
+    return lambda sizes: GatheringModel(*(sizes[axis] for axis in ("N", "N_e", "M", "K")), hit)
 
 
 @pytest.mark.parametrize(("hit", "rules"), [(False, {}), (True, {"layer.experts.*.2.weight": {"lr": Power()}})])
@@ -78,7 +78,7 @@ def test_what_an_expert_does_for_other_tokens_than_before_is_no_change(hit):
     assert watch.switched and now["layer.experts.*.2.weight.update"] > 0 and now["output"] > 0
 
 
-class Restless(nn.Module):
+class RestlessModel(nn.Module):
     def __init__(self, n):
         super().__init__()
         self.first, self.last, self.turns = nn.Linear(5, n), nn.Linear(n, 3), 0
@@ -90,8 +90,41 @@ class Restless(nn.Module):
 
 
 def test_calls_that_change_without_a_choice_are_told():
-    model = Restless(8).double()
-    watch = Watch(model, ((torch.randn(9, 5, dtype=torch.float64),), {}), traced(lambda sizes: Restless(sizes["N"])))
+    model = RestlessModel(8).double()
+    watch = Watch(
+        model, ((torch.randn(9, 5, dtype=torch.float64),), {}), traced(lambda sizes: RestlessModel(sizes["N"]))
+    )
     model.turns = 40
     with pytest.raises(UsageError, match="calls change while the model trains, and no choice of experts changes them"):
         watch()
+
+
+class NormalisedSlots(nn.Module):
+    """Weights that are normalised before they act, with a gain that the sum over the width makes N^-1."""
+
+    def __init__(self, n):
+        super().__init__()
+        self.embed, self.norm, self.head = nn.Embedding(40, n), nn.LayerNorm(n), nn.Linear(n, 16, bias=False)
+        self.slots, self.rms, self.up = nn.Parameter(torch.randn(6, n)), nn.RMSNorm(n), nn.Linear(n, n, bias=False)
+
+    def forward(self, ids):
+        x = self.norm(self.embed(ids))
+        logits = x @ self.rms(self.slots).T
+        return self.head(x + logits.softmax(-1) @ self.up(logits.softmax(-2).transpose(-2, -1) @ x))
+
+
+def normalised_slots(sizes):
+    return NormalisedSlots(sizes["N"]), torch.arange(16).reshape(2, 8)
+
+
+def test_a_gain_that_starts_alike_goes_by_its_power_and_what_is_normalised_is_no_product():
+    p = plan(normalised_slots, "N=32", "N=256", lr=1e-2, eps=1e-12, std=0.02)
+    p.init_()
+    assert p["rms.weight"].fill == 1 / 8 and torch.equal(p.model.rms.weight, torch.full((256,), 1 / 8))
+    assert p["norm.weight"].fill == 1 and p["norm.bias"].fill == 0
+    planted = {"rms.weight": {"init_std": Power()}}
+    for rules in ({}, planted):
+        report = check_model(normalised_slots, "N=32", "N=128", seeds=4, rules=rules)
+        assert "slots.init" not in {row.quantity for row in report.rows}
+        refuted = {row.quantity for row in report.rows if row.verdict is Verdict.REFUTED}
+        assert bool(refuted) == bool(rules)

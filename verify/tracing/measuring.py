@@ -128,7 +128,7 @@ class Watch:
             if name in numbers:  # it multiplies; in the equations it acts on data
                 continue
             uses = [network.uses(role) for role in known[name]]
-            if not uses or any(len(u) != len(calls) for u in uses):
+            if not uses or any(len(u) != len(calls) for u in uses) or not all(self._affine(name, x) for _, x in calls):
                 continue
             for k in range(len(calls)):
                 statements = [u[k] for u in uses]
@@ -136,6 +136,20 @@ class Watch:
                 if plain and not any(role in self.traced.gauge for role in known[name]):
                     outs[self._key(known[name][0], k)] = tuple(s.out for s in statements)
         return outs
+
+    def _affine(self, name: str, number: int) -> bool:
+        """Is a tensor that is made of weights affine in a parameter? One that is normalised before it acts is not."""
+        none, once, twice = (self._scaled(name, number, factor) for factor in (0, 1, 2))
+        return torch.allclose(twice - once, once - none)
+
+    def _scaled(self, name: str, number: int, factor: int) -> Tensor:
+        """A tensor that is made of weights, where one parameter is multiplied by a factor."""
+        run = self.first
+        if number in run.parameters:
+            return run.tensors[number] * (factor if run.parameters[number] == name else 1)
+        if name not in self.weights.get(number, ()) or number != next(refs(self.makers[number].result)).number:
+            return run.tensors[number]
+        return _again(self.makers[number], lambda n: self._scaled(name, n, factor))
 
     @cached_property
     def _modules(self) -> Mapping[str, Ref]:
