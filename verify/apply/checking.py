@@ -604,6 +604,8 @@ def _predicted(
         return [cell(quantity, t) for t in range(1 if quantity.endswith(".init") else steps + 1)]
 
     def powers(name: str, t: int) -> list[tuple[Fraction, bool]]:
+        if ... in rows[name][t]:
+            raise LookupError(f"{name} at t={t} is undecided")
         return [(e + more(quantity), seen) for quantity in names[name] for e, seen in look.powers(quantity, t)]
 
     def at_most(quantities: Sequence[str]) -> Cell:
