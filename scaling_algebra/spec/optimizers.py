@@ -97,6 +97,11 @@ class _Rules:
         return self.each(lambda rule: OPTIMIZERS["sgd"] if rule.epsilon else rule)
 
     @property
+    def with_normalisers(self) -> Self:
+        """A run that is gradient descent where its epsilons are the normalisers: Adam for every rule without one."""
+        return self.each(lambda rule: rule if rule.normalises else OPTIMIZERS["adam"])
+
+    @property
     def regime(self) -> Epsilon | None:
         """The regime of the epsilons; None if there is none."""
         if any(rule.negligible for rule in self.rules):

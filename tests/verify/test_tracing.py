@@ -30,7 +30,6 @@ from scaling_algebra.verify.apply.checking import check_model
 from scaling_algebra.verify.tracing import Traced, Unreadable, entries, traced
 from scaling_algebra.verify.tracing.entries import classified
 from scaling_algebra.verify.tracing.gradients import ALONE, FROZEN, MIXED, TRAINING, UNREACHED, ZERO, frozen_roles
-from scaling_algebra.verify.tracing.measuring import Watch
 from scaling_algebra.verify.tracing.models import TOLERANCE
 from scaling_algebra.verify.tracing.shapes import by_shape, read
 from scaling_algebra.verify.tracing.sources import ModelOption
@@ -211,16 +210,6 @@ def test_what_a_loop_over_experts_itself_multiplies_by(way):
     model = traced(with_experts(between, sparse="K" in own or way[:7] == "largest"))
     assert model.error < 1e-12 and model.network.axes["i"] == "M"
     assert {axis: power for _, powers in model.factors.values() for axis, power in powers.items()} == own
-
-
-def test_tokens_that_change_experts_while_a_model_trains_are_told():
-    build = with_experts(WAYS["largest of all"][0], sparse=True)
-    model = build({"N": 8, "N_e": 8, "M": 4, "K": 1}).double()
-    watch = Watch(model, ((torch.randn(9, 5, dtype=torch.float64),), {}), traced(build))
-    with torch.no_grad():
-        model.router.weight.neg_()
-    with pytest.raises(UsageError, match=r"where: calls change while the model trains; .* K = M"):
-        watch()
 
 
 def test_layers_with_experts_are_two_letters():

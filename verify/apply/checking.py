@@ -165,7 +165,7 @@ def check_model(
         asleep = frozenset[str]() if reading.network.unread else reading.network.zero.union(zero)
         steps = horizon(reading.network, Structure(zero=asleep))
     stds = _natural(model, first)
-    given: Any = {"lr": lr, "std": stds, **where}
+    given: Any = {"lr": lr, "std": stds, "starts": (), **where}
     first = recipe(sizes[0], sizes[-1], optimizer, parameterization, eps=tiny, **given)
     eps = _gradients(model, own, inputs, reading, first, zero, steps) if tiny else None
     routers = {role for e in experts(reading.network) for role in e.routers}
@@ -227,7 +227,7 @@ def check_model(
 
 
 def _moves(m: Measurement, name: str) -> bool:
-    return any(x.any() for t in range(1, m.steps + 1) for x in m.values[name, t])
+    return any(x.any() for t in range(1, m.steps + 1) for x in m.values.get((name, t), ()))
 
 
 def _of_blocked(report: Report, blocked: Sequence[str]) -> Report:
@@ -322,6 +322,12 @@ def settled(m: Measurement, switched: Mapping[int, Sequence[Sequence[bool]]]) ->
         elif not all(x.all() for x in kept):
             for key in (key for key in m.values if key[1] == step):
                 m.values[key] = [v[x] for v, x in zip(m.values[key], kept, strict=True)]
+    for series in (m.values, m.standard, m.control):
+        for key, values in [*series.items()]:
+            if any(np.isnan(v).any() for v in values):
+                series[key] = [v[~np.isnan(v)] for v in values]
+                if min(map(len, series[key])) < (1 if series is m.control else MIN_SEEDS):
+                    del series[key]
     return few
 
 
@@ -400,20 +406,21 @@ def _measure(
         UsageError: an input that grows, or a multiplier that is left to the model.
     """
     names: dict[str, Sequence[str]] = {}
+    small = called(build, dict(m.dims[0]))[0]  # what starts alike goes on from there
 
     def put(series: Series, i: int, size: Sizes, seed: int, how: Kind) -> None:
         model, mine, optimizer = built(build, size, seed)
         if [x.shape for x in _flat(mine)] != [x.shape for x in _flat(inputs)]:
             raise UsageError(f"the input grows at {dict(size)}; return one of the same shape at every size")
         there = numbers.at(size)
-        p = planned(model, reading, there, [model])
+        p = planned(model, reading, there, [small])
         if left := {name: x for name, x in p.multipliers.items() if x != 1}:
             alone = [name for name in left if not foldable(reading.network, name)]
             if alone or not fold or how == "own":
                 todo = ", as fold=True ends in no whole parameter" if alone else ", or fold=True"
                 todo = "" if how == "own" else todo
                 raise _lacking(reading, there, size, next(iter(alone or left)), left, todo)
-            p = planned(model, reading, there, [model], fold=True)
+            p = planned(model, reading, there, [small], fold=True)
         if how == "one":
             optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
         elif how == "plan":
@@ -611,6 +618,8 @@ def _predicted(
         return [cell(quantity, t) for t in range(1 if quantity.endswith(".init") else steps + 1)]
 
     def powers(name: str, t: int) -> list[tuple[Fraction, bool]]:
+        if ... in rows[name][t]:
+            raise LookupError(f"{name} at t={t} is undecided")
         return [(e + more(quantity), seen) for quantity in names[name] for e, seen in look.powers(quantity, t)]
 
     def at_most(quantities: Sequence[str]) -> Cell:
