@@ -17,10 +17,7 @@ OLDEST = ROOT / "tests" / "oldest.txt"
 RUN_WITH = ("pandas", "pytest", "pytest-timeout", "hypothesis")
 TESTS = ("tests/engine/test_commands.py", "tests/engine/test_documents.py", "tests/verify/test_fit.py")
 TESTS += ("tests/verify/test_session.py", "tests/verify/test_cluster.py", "tests/verify/test_output.py")
-TESTS += (
-    "tests/engine/test_level.py",
-    "tests/verify/test_check_model.py::test_a_configuration_has_layers_where_depth_grows",
-)
+TESTS += ("tests/engine/test_level.py",)
 
 
 def main() -> int:
@@ -31,7 +28,7 @@ def main() -> int:
         python = Path(place) / "bin" / "python"
         install = [python, "-m", "pip", "install", "-q", "-c", OLDEST]
         subprocess.run([*install, torch], check=True)
-        subprocess.run([*install, "-e", f"{ROOT}[verify,cluster,models]", *RUN_WITH], check=True)
+        subprocess.run([*install, "-e", f"{ROOT}[verify,cluster]", *RUN_WITH], check=True)
         subprocess.run([python, "-m", "pip", "list"], check=True)
         environ = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
         return subprocess.run([python, "-m", "pytest", "-x", *TESTS], cwd=ROOT, env=environ).returncode
