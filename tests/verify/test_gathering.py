@@ -15,6 +15,7 @@ from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.judging.fit import Verdict
 from scaling_algebra.verify.tracing.measuring import Watch
 from scaling_algebra.verify.tracing.models import traced
+from scaling_algebra.verify.tracing.recording import record
 
 
 class GatheringExperts(nn.Module):
@@ -64,18 +65,21 @@ def test_experts_that_gather_tokens_are_checked_and_a_planted_rate_is_found(hit,
 
 @pytest.mark.parametrize("hit", [False, True])
 def test_what_an_expert_does_for_other_tokens_than_before_is_no_change(hit):
-    """Updates are those of the tokens that an expert has now; their signals are not those of the tokens before."""
+    """Updates are those of the tokens that an expert has now, be there more experts with tokens than before; their
+    signals are not those of the tokens before."""
     build = gathering(hit)
     torch.manual_seed(0)
     model = build({"N": 8, "N_e": 8, "M": 4, "K": 2}).double()
-    ids = torch.randint(0, 64, (1, 5))
-    watch = Watch(model, ((ids,), {}), traced(build))
+    watch = Watch(model, ((torch.randint(0, 64, (1, 3)),), {}), traced(build))
     assert not any(map(math.isnan, watch().values())) and not watch.switched
+    calls = len(watch.first.calls)
     with torch.no_grad():
         model.layer.router.weight.neg_()
-        model.layer.experts[1][2].weight.mul_(2)
+        for expert in model.layer.experts:
+            expert[2].weight.mul_(2)
     now = watch()
     assert watch.switched and now["layer.experts.*.2.weight.update"] > 0 and now["output"] > 0
+    assert (len(record(model, *watch.inputs, strict=False).calls) > calls) == hit
 
 
 class RestlessModel(nn.Module):
