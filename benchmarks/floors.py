@@ -14,9 +14,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 OLDEST = ROOT / "tests" / "oldest.txt"
-RUN_WITH = ("pytest", "pytest-timeout", "hypothesis")
+RUN_WITH = ("pandas", "pytest", "pytest-timeout", "hypothesis")
 TESTS = ("tests/engine/test_commands.py", "tests/engine/test_documents.py", "tests/verify/test_fit.py")
 TESTS += ("tests/verify/test_session.py", "tests/verify/test_cluster.py", "tests/verify/test_output.py")
+TESTS += ("tests/engine/test_level.py",)
 
 
 def main() -> int:

@@ -2,7 +2,7 @@
 
 The cells are synthetic: the names are those of a trained cell, the values follow the predictions with noise, and the
 project's own writer stores them. Every figure is of a fresh process, with its largest resident memory.
-Run: ``python benchmarks/load.py [report|resume|plan ...] [--cells 2136] [--planned 14400]``.
+Run: ``python benchmarks/load.py [report|resume|plan ...] [--cells 2136] [--planned 14400] [--replicas 1]``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from scaling_algebra.verify.measuring.store import Store, read_plan, write_plan
 HERE = Path(__file__).parent
 SIZES = (8, 12, 18, 27, 40)
 ASKED = ("I", "II", "III")
-"""Regimes of the runs that are stored and planned, SGD and muP, in cells of one replica."""
+"""Regimes of the runs that are stored and planned, SGD and muP."""
 
 
 def planned(least: int, together: int) -> list[Job]:
@@ -94,13 +94,16 @@ def plan(folder: str) -> str:
 @click.argument("figures", nargs=-1, type=click.Choice(["report", "resume", "plan"]))
 @click.option("--cells", "stored", default=2136, show_default=True, help="Cells that are stored, at least.")
 @click.option("--planned", "in_plan", default=14400, show_default=True, help="Cells that are planned, at least.")
-def main(figures: Sequence[str], stored: int, in_plan: int) -> None:
+@click.option("--replicas", default=1, show_default=True, help="Replicas in a stored cell.")
+def main(figures: Sequence[str], stored: int, in_plan: int, replicas: int) -> None:
     """Print all figures, or those that are named."""
     rows = []
     with tempfile.TemporaryDirectory() as name:
         full, empty = Path(name) / "full", Path(name) / "empty"
         if not figures or set(figures) & {"report", "resume"}:
-            store(full, planned(stored, 1))
+            store(full, runs := planned(stored, replicas))
+            size = sum(x.stat().st_size for x in full.rglob("*")) / sum(len(cells(run.setup())) for run in runs)
+            click.echo(f"a stored cell of {replicas} replicas: {size / 1e3:.1f} KB")
         write_plan(empty, {"runs": [run.as_json() for run in planned(in_plan, 1)]})
         commands = {
             "report": command("verify", "--merge", str(full)),

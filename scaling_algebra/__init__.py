@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import importlib
 import re
-from inspect import isfunction
-from pathlib import Path
-from typing import Any
+from types import FunctionType
 
-_STUB = Path(__file__).with_suffix(".pyi").read_text("utf-8")
+with open(f"{__file__.rpartition('.')[0]}.pyi", encoding="utf-8") as _file:
+    _STUB = _file.read()
 _HOME = {
     name: module
     for module, names in re.findall(r"^from (\S+) import (.+)$", _STUB, re.M)
@@ -26,7 +25,7 @@ _HOME = {
 __all__ = sorted((*_HOME, "__version__"))
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name == "__version__":
         from importlib.metadata import version
 
@@ -34,7 +33,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(_HOME[name], __name__), name)
-    if isfunction(value):
+    if isinstance(value, FunctionType):
         from .arguments import checked
 
         value = checked(value)

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-import signal
-
-from .waiting import ended, heard
+import sys
 
 
 def run() -> None:
     """The command line, which takes the signals over while a verb works (``waiting.interruptible``)."""
-    for s in heard():
-        signal.signal(s, ended)
+    try:
+        import signal
+
+        from .waiting import ended, heard
+
+        for s in heard():
+            signal.signal(s, ended)
+    except KeyboardInterrupt:  # before there is a handler
+        sys.stderr.write("scalecalc: interrupted\n")
+        sys.exit(130)
     from .cli import main
 
     main(prog_name="scalecalc")

@@ -55,15 +55,9 @@ def shown(value: object) -> str:
 
 
 @contextmanager
-def foreign(where: str, instead: str = "") -> Iterator[None]:
-    """Runs code of somebody else. ``os._exit`` there would end this program as if all were well, so it raises.
-
-    Args:
-        where: what the message begins with. instead: its end, what to do.
-
-    Raises:
-        UsageError: it raises anything but that and Ctrl-C, the end of the program included.
-    """
+def unending() -> Iterator[None]:
+    """Runs what may call code of somebody else: ``os._exit`` there would end this program as if all were well, so it
+    raises SystemExit; a process of its own may end."""
     process = os.getpid()
 
     def ended(code: int) -> None:
@@ -71,9 +65,27 @@ def foreign(where: str, instead: str = "") -> Iterator[None]:
             _EXIT(code)
         raise SystemExit(code)
 
+    before = os._exit
     try:
         os._exit = ended  # type: ignore[assignment]
         yield
+    finally:
+        os._exit = before
+
+
+@contextmanager
+def foreign(where: str, instead: str = "") -> Iterator[None]:
+    """Runs code of somebody else.
+
+    Args:
+        where: what the message begins with. instead: its end, what to do.
+
+    Raises:
+        UsageError: it raises anything but that and Ctrl-C, the end of the program included.
+    """
+    try:
+        with unending():
+            yield
         if sys.stdout is not None and getattr(sys.stdout, "closed", False):
             sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
             raise ValueError("it closed standard output")
@@ -82,8 +94,6 @@ def foreign(where: str, instead: str = "") -> Iterator[None]:
     except BaseException as error:
         what = "ends the program" if isinstance(error, SystemExit) else f"raises {told(error)}"
         raise UsageError(f"{where} {what}{instead}") from error
-    finally:
-        os._exit = _EXIT
 
 
 def told(error: BaseException) -> str:

@@ -40,11 +40,11 @@ from .options import chosen, examples, network_options, printed, traced
 def command(architecture: str | None, network: Path | None, glossary: bool) -> Document | str:
     """List every name the other commands accept; or, of one network, its equations and quantities.
 
-    Of a torch module (--model) the network is printed as a file for --network.
+    Of a torch module (--model) the network is printed as a file for --network, with what is not in it as comments.
     """
     shown = chosen(architecture, network)
     if traced() is not None and not glossary:
-        return str(traced().text).rstrip()
+        return "\n".join([str(traced().text).rstrip(), *(f"# {line}" for line in traced().model.lines)])
     if glossary and shown is not None:
         raise UsageError("--glossary is about no network; leave out --architecture and --network")
     return glossary_document() if glossary else names_document() if shown is None else network_document(shown)

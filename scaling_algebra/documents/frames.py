@@ -29,7 +29,7 @@ SETTINGS, POWERS = ("init", "lr", "eps"), ("multiplier", "init_std", "lr", "eps"
 ASKED = ("architecture", "regime", "ray", "optimizer", "epsilon", "parameterization", "readout_init", "level")
 """What every row says of the configuration that was asked for."""
 _EXACT = re.compile(r"-?\d+(/\d+)?")
-_ALWAYS = re.compile(rf"[abcd]|({'|'.join(POWERS)})\..*")
+_ALWAYS = re.compile(rf"[abcd]|(parameter\.)?({'|'.join(POWERS)})\..*")
 _OF_RECIPE = re.compile(r".*\.(base|rule|rule_at_base|factor|target)")
 """Columns of a recipe, whose numbers are floats and whose rules are no numbers."""
 
@@ -41,7 +41,8 @@ def rows(record: Mapping[str, Any]) -> list[Row] | None:
         >>> rows({"tensors": {"router": {"b": "1/2", "lr": {"N": "-1"}}}})
         [{'name': 'router', 'b': '1/2', 'b_value': 0.5, 'b_is_zero': False, 'lr.N': '-1', 'lr.N_value': -1.0}]
     """
-    key = next((x for x in TABLES if isinstance(record.get(x), list | Mapping)), None)
+    tables = ("tensors",) if "aggregation" in record else TABLES
+    key = next((x for x in tables if isinstance(record.get(x), list | Mapping)), None)
     if key is None:
         return None
     found = [dict(_flat(_whole(row, record))) for row in _named(record[key])]
@@ -71,12 +72,16 @@ def _whole(row: Mapping[str, Any], record: Mapping[str, Any]) -> Mapping[str, An
     """A row with the columns of every answer. A power has all axes (0: it is not in it; nothing: there is no power), an
     interval two ends."""
     if "aggregation" in record:
-        powers = {
-            x: {axis: None if row[x] is None else row[x].get(axis, "0") for axis in record["ray"]} for x in POWERS
-        }
-        told = {"tied": row["name"] in record["tied"]}
+
+        def powers(of: Mapping[str, Any]) -> Row:
+            axes = record["ray"]
+            return {x: {a: None if of[x] is None else of[x].get(a, "0") for a in axes} for x in POWERS if x in of}
+
+        told: Row = {"tied": row["name"] in record["tied"]}
         told["undecided"] = any(row["name"] in (x["tensor"], x["quantity"]) for x in record["open"])
-        return {**row, **powers, **told, "because": {x: row["because"].get(x) for x in SETTINGS}}
+        if "parameters" in record:  # of a module: without the factors that stand beside them there
+            told["parameter"] = powers(record["parameters"][row["name"]])
+        return {**row, **powers(row), **told, "because": {x: row["because"].get(x) for x in SETTINGS}}
     if "ci" in row:
         low, high = row["ci"] or (None, None)
         return {**{key: x for key, x in row.items() if key != "note"}, "ci_low": low, "ci_high": high}

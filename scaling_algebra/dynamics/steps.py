@@ -7,7 +7,7 @@ Read next: ``trajectory.py`` (takes the steps), ``scaling_algebra/spec/optimizer
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial, reduce
 from itertools import combinations, combinations_with_replacement
 from operator import xor
@@ -319,13 +319,25 @@ def _skew(tr: TrainingRun, s: Signal) -> int:
     if None in largest and (0 in largest or s.signed):
         return 0
     products = {x for x in parity.values() if x is not None}
+    if not _spans_one([2 * x + 1 for x in products]):
+        return 0
     pairs, number = {x ^ y for x in products for y in products}, 1
     while 0 not in products:
-        wider = products | {x ^ y for x in products for y in pairs}
-        if wider == products:
-            return 0
-        products, number = wider, number + 2
+        products, number = products | {x ^ y for x in products for y in pairs}, number + 2
     return max(number, 3)
+
+
+def _spans_one(vectors: Iterable[int]) -> bool:
+    """Is 1 a sum of some vectors of bits, modulo two?"""
+    basis: list[int] = []
+
+    def reduced(x: int) -> int:
+        return reduce(lambda rest, y: min(rest, rest ^ y), basis, x)
+
+    for x in vectors:
+        if rest := reduced(x):
+            basis = sorted([*basis, rest], reverse=True)
+    return reduced(1) == 0
 
 
 def _signed(tr: TrainingRun, s: Signal, whole: Signal, name: str) -> Signal:

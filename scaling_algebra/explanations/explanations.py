@@ -74,7 +74,7 @@ def explain(
     if known and setting not in SETTINGS:
         raise unknown_name("setting", setting, SETTINGS)
     if setting in SETTINGS and not known and what not in quantities(asked.network):
-        raise unknown_name("tensor", role, asked.network.tensors)
+        raise asked.network.unknown("tensor", role)
     d = derive(asked)
     if what == "alignment":
         return alignments(d)

@@ -258,7 +258,7 @@ def read_structure(text: str, network: Network) -> Structure:
         if kind not in sets or not role.strip():
             raise UsageError(f"cannot read {part!r} in the structure; write for example: tied expert_in, zero router")
         if role.strip() not in network.tensors:
-            raise unknown_name(f"tensor of {network.name}", role.strip(), network.tensors)
+            raise network.unknown(f"tensor of {network.name}", role.strip())
         if kind == "tied" and not network.tensors[role.strip()].experts:
             raise UsageError(f"cannot tie {role.strip()}: it has no expert index")
         sets[kind].add(role.strip())

@@ -22,6 +22,7 @@ from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import ARCHITECTURES
 from scaling_algebra.spec.networks.sums import experts
 from scaling_algebra.spec.optimizers import Optimizer
+from scaling_algebra.spec.parameterizations import parameterization as asked_for
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.records import plain
 from scaling_algebra.spec.scaling import Scaling, TensorScaling
@@ -82,6 +83,7 @@ class Recipe(Rendered):
             the power of that itself.
         open: what is undecided besides what is of the derivations.
         notes: what else to look at first, a line each.
+        parameterization: the name that was asked for; MSSP has muP's numbers where no experts are summed.
     """
 
     way: Way
@@ -96,6 +98,7 @@ class Recipe(Rendered):
     run: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     open: tuple[Open, ...] = ()
     notes: tuple[str, ...] = ()
+    parameterization: str = "mup"
 
     @property
     def configuration(self) -> Configuration:
@@ -177,7 +180,7 @@ class Recipe(Rendered):
             "exact": self.way.exact,
             "optimizer": configuration.optimizer.name,
             "epsilon": configuration.optimizer.regime,
-            "parameterization": configuration.parameterization.name,
+            "parameterization": asked_for(self.parameterization).name,
             "gauge": self.derivations[-1].gauge,
             "readout_init": configuration.readout_init,
             **recorded(self.level),
@@ -199,12 +202,14 @@ class Recipe(Rendered):
     def about(self) -> str:
         configuration = self.configuration
         sizes = " to ".join(",".join(f"{a}={n}" for a, n in x.items()) for x in (self.way.base, self.way.target))
-        gauge = self.derivations[-1].gauge
+        gauge, asked = self.derivations[-1].gauge, asked_for(self.parameterization)
         where = "" if gauge == OWN else f", gauge {gauge}"
+        same = configuration.parameterization == asked
+        title = asked.title if same else f"{asked.title} ({configuration.parameterization.title} without experts)"
         level = (
             [] if self.level is None else [str(self.level) if self.instead is None else f"{self.level} on another ray"]
         )
-        return ", ".join([configuration.parameterization.title, configuration.optimizer.name, *level, sizes + where])
+        return ", ".join([title, configuration.optimizer.name, *level, sizes + where])
 
 
 def recipe(
@@ -297,7 +302,8 @@ def recipe(
     multipliers = {m: Setting.of(going, 1 / before.multipliers[m], 1 / x) for m, x in after.multipliers.items()}
     broken = tuple(_breaks(derivations, going)) if instead else ()
     tensors = {role: settings(role) for role in after.tensors}
-    r = Recipe(going, derivations, tensors, multipliers, after.tied, instead, missing, broken, horizons, run)
+    found = going, derivations, tensors, multipliers, after.tied, instead, missing, broken, horizons, run
+    r = Recipe(*found, parameterization=parameterization)
     if strict and r.level is not None and not r.level.certified:
         raise Infeasible(f"{r.about}: {r.level.lines[0]}", undecided=True)
     return r
@@ -405,8 +411,8 @@ def _powers(
         for network in (*block, *networks):
             rules = trained(optimizer, network, networks)
             point = Configuration.of(None, rules, parameterization, ray=_own(ray, network), network=network, **rest)
-            shapes = bool(network.unread) and network is not networks[-1]  # beside equations
-            if point.parameterization.structural and (shapes or not any(e.tensors for e in experts(network))):
+            shapes = network is not networks[-1] if network.unread else not any(e.tensors for e in experts(network))
+            if point.parameterization.structural and shapes:  # of shapes beside equations, too
                 point = point.but(parameterization="mup")  # they differ where experts are summed, and nowhere else
             derivations.append(derive(point).in_gauge(gauge))
         return tuple(derivations[len(block) :])

@@ -17,7 +17,7 @@ from scaling_algebra.documents import Rendered
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.answers import Answer
 from scaling_algebra.dynamics.quantities import quantity
-from scaling_algebra.errors import UsageError, named, unknown_name
+from scaling_algebra.errors import UsageError, named
 from scaling_algebra.spec.assumptions import ASSUMPTIONS
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION, Configuration, Where
@@ -132,7 +132,7 @@ class Derivation(Rendered):
             UsageError: the network has no such tensor.
         """
         if role not in self.tensors:
-            raise unknown_name("tensor", str(role), self.tensors)
+            raise self.network.unknown("tensor", str(role))
         return self.tensors[role]
 
     def __iter__(self) -> Iterator[str]:

@@ -162,6 +162,7 @@ class Solver:
         structures = Structures(self.network, base, parameterization.structural)
         self._last, law = None, None
         stacked = parameterization.structural and not given and bool(self.network.norms)
+        unsure = False
         everywhere, failed = not stacked, list[Demand]()  # that the law, one point, fails proves nothing
         if not (given or parameterization.structural):
             try:
@@ -188,6 +189,7 @@ class Solver:
                     structures.found = True
                 except Infeasible as problem:
                     undecided |= problem.undecided and not rejected
+                    unsure |= problem.undecided
                     structures.reject(structure, problem.demand)
                     rejected.append((structure, str(problem)))
                 continue
@@ -223,6 +225,8 @@ class Solver:
             everywhere = everywhere and sure
         if undecided and not (given or stacked):
             best = law or self.by_layers(parameterization.demanded(self.network, base), base) or best
+        if unsure and not found:
+            found = self._as_normalised(parameterization, base, rejected)
         if found:
             best = min(found, key=lambda x: len(x.level.open))
             best = replace(best, others=tuple(x.structure for x in found if x is not best))
@@ -335,6 +339,24 @@ class Solver:
         unmet, left = self._unmet(parameterization.demanded(self.network, structure), look, PROPOSED)
         fixed = {name: x for name, x in free.fixed_by.items() if name not in given.held}
         return Solution(scaling, structure, fixed, (), unmet, (), look.assumed, Level(left), exchanged=True)
+
+    def _as_normalised(
+        self, parameterization: Parameterization, base: Structure, rejected: Sequence[tuple[Structure, str]]
+    ) -> list[Solution]:
+        """The layer-wise law in the structures that rules with an epsilon have, where no demand that is decided fails.
+
+        Law: with epsilon at the largest gradient their run is one of gradient descent with c - d for c; their steps are
+        bounded, so bounds show more of it.
+        """
+        rules, found = self.optimizer.with_normalisers, list[Solution]()
+        with suppress(Infeasible):
+            other = self if rules == self.optimizer else Solver(self.network, self.ray, rules, effort=self.effort)
+            if other is not self:
+                same = other.solve(parameterization, base)
+                for structure in (same.structure, *same.others):
+                    law = self.by_layers(parameterization.demanded(self.network, structure), structure)
+                    found += [replace(law, rejected=tuple(rejected))] if law else []
+        return found
 
     def met(self, demands: Iterable[Demand], look: Analysis) -> tuple[Open, ...]:
         """The sizes that stay undecided, of demands of which none is seen to fail.

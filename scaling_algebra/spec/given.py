@@ -159,7 +159,7 @@ def _name(label: str, network: Network, optimizer: Trained) -> str:
     role = symbols.get(tensor, tensor)
     if role not in network.tensors:
         others = (m for m in network.multipliers if m != "alpha")
-        raise unknown_name(f"tensor or multiplier of {network.name}", tensor, (*network.tensors, *symbols, *others))
+        raise network.unknown(f"tensor or multiplier of {network.name}", tensor, (*symbols, *others))
     if setting not in SETTINGS:
         example = " or ".join(f"{tensor}.{s}" for s in SETTINGS)
         raise UsageError(f"cannot hold {label!r}; give {example}, or {AGGREGATION}")

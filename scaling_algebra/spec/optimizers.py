@@ -97,6 +97,11 @@ class _Rules:
         return self.each(lambda rule: OPTIMIZERS["sgd"] if rule.epsilon else rule)
 
     @property
+    def with_normalisers(self) -> Self:
+        """A run that is gradient descent where its epsilons are the normalisers: Adam for every rule without one."""
+        return self.each(lambda rule: rule if rule.normalises else OPTIMIZERS["adam"])
+
+    @property
     def regime(self) -> Epsilon | None:
         """The regime of the epsilons; None if there is none."""
         if any(rule.negligible for rule in self.rules):
@@ -293,7 +298,7 @@ GOES_WITH: dict[str, tuple[str, Callable[[Optimizer], object]]] = {
     "shape": ("normalises = 'matrix', without blocks and sphere", lambda o: o.normalises == "matrix" and not o.sphere),
     "flattened": _MATRICES,
     "per": _MATRICES,
-    "blocks": ("normalises = 'matrix'", lambda o: o.normalises),
+    "blocks": _NORMALISED,
     "relative": _NORMALISED,
     "sphere": (
         "a normaliser and relative = true, without blocks",
@@ -386,6 +391,6 @@ def _own(file: str) -> Optimizer:
     check_names(f"attribute in {file}", record, known)
     beside = str(Path(file).parent / str(record.get("torch", "")))
     rule = Optimizer(file, **{**record, **({"torch": beside} if Path(beside.rpartition(":")[0]).is_file() else {})})
-    if not {"normalises", "torch"} & set(record):
+    if not (rule.normalises or rule.torch):
         raise UsageError(f"{file} says of no optimizer what it is; write for example normalises = 'entry'")
     return rule

@@ -15,6 +15,7 @@ from typing import Any
 
 from scaling_algebra.errors import UsageError, shown, unknown_name
 from scaling_algebra.files import read_text, toml
+from scaling_algebra.limits import rational
 from scaling_algebra.spec.given import SETTINGS
 from scaling_algebra.spec.powers import Power
 
@@ -167,8 +168,8 @@ def _power(text: Mapping[str, str] | str) -> str | Power:
     if isinstance(text, str):
         return text
     try:
-        return Power.of({axis: Fraction(e) for axis, e in text.items()})
-    except (ValueError, ZeroDivisionError):
+        return Power.of({axis: rational(e) for axis, e in text.items()})
+    except ValueError:
         return " ".join(f"{axis}^({e})" for axis, e in text.items())
 
 

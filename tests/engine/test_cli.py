@@ -5,6 +5,7 @@ import importlib
 import importlib.util
 import io
 import json
+import os
 import pkgutil
 import re
 import subprocess
@@ -16,7 +17,7 @@ import pytest
 
 import scaling_algebra
 from scaling_algebra.cli import Verbs
-from scaling_algebra.errors import UsageError, foreign
+from scaling_algebra.errors import UsageError, foreign, unending
 from scaling_algebra.explanations.mechanisms import TITLES
 from scaling_algebra.spec.glossary import DESIDERATA
 
@@ -58,7 +59,7 @@ def test_help_says_which_options_a_question_of_a_verb_takes():
 @pytest.mark.parametrize(
     ("name", "module"),
     [
-        *(("SIGINT", "click"), ("SIGINT", "call"), ("SIGHUP", "call")),
+        *(("SIGINT", "waiting"), ("SIGINT", "click"), ("SIGINT", "call"), ("SIGHUP", "call")),
         *(("SIGTERM", "commands.derive"), ("SIGTERM", "scaling_algebra.commands.derive")),
     ],
 )
@@ -193,3 +194,20 @@ def test_docstring_examples():
             assert result.failed == 0 and result.attempted > 0, name
             tried += 1
     assert tried >= 6
+
+
+def test_called_code_that_ends_the_process_is_exit_2(monkeypatch):
+    """Wherever a verb calls it, and whatever its code; a process of its own may end so."""
+
+    def ends(*_, **__):
+        os._exit(0)
+
+    usual = os._exit
+    monkeypatch.setattr("scaling_algebra.commands.derive.derive", ends)
+    result = run("derive", "--regime", "II", "--optimizer", "sgd")
+    assert result.exit_code == 2 and "called ended the program, with 0; it must return" in result.stderr
+    assert os._exit is usual
+    with unending():
+        if not (child := os.fork()):
+            os._exit(5)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 5

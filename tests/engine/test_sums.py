@@ -106,12 +106,14 @@ def test_structures_that_do_with_as_few_interventions_are_named(monkeypatch):
     assert all(len(x.tied) == 1 or x.zero != base.zero for x in found.others) and len(found.rejected) == 1
 
 
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @pytest.mark.parametrize(("regime", "chosen"), [("II", {"exempt": {"h3i"}})])
-def test_mssp_of_a_whole_layer_intervenes_as_for_its_experts(regime, chosen, monkeypatch, layer="mixtral"):
-    """What is smaller is refuted by a bound on the first piece, or left out where a piece is undecided. In III, and of
-    other layers: ``tests/measure/test_whole_blocks.py``."""
+def test_mssp_of_a_whole_layer_intervenes_as_for_its_experts(regime, chosen, optimizer, monkeypatch, layer="mixtral"):
+    """What is smaller is refuted by a bound on the first piece, or left out where a piece is undecided; descent, of
+    whose pieces some stay undecided, has the structure of Adam and its c - d. In III, and of other layers:
+    ``tests/measure/test_whole_blocks.py``."""
     monkeypatch.setattr(newton, "PROPOSED", 2_000)
-    asked = Configuration.of(regime, "adam", "mssp", architecture=layer)
+    asked = Configuration.of(regime, optimizer, "mssp", architecture=layer)
     base = asked.parameterization.base_structure(asked.network, asked.readout_init)
     found = newton.Solver(asked.network, asked.ray, asked.optimizer).solve(asked.parameterization, base)
     for field in ("exempt", "tied"):
@@ -119,3 +121,6 @@ def test_mssp_of_a_whole_layer_intervenes_as_for_its_experts(regime, chosen, mon
     assert not found.level.certified and found.structure.zero == {"readout"}
     assert {s: why.split(" but ")[-1] for s, why in found.rejected}[base] == "h3.A1 ~ n^(-1/2)"
     assert str(found.scaling.tensors["expert_out"].init_std) == {"II": "M^(1/2)", "III": "N_e^(-1/2)"}[regime]
+    rates = {"II": {"sgd": "N M", "adam": "1"}, "III": {"sgd": "N M N_e^-1", "adam": "N_e^-1"}}
+    assert str(found.scaling.tensors["expert_out"].lr) == rates[regime][optimizer]
+    assert str(found.scaling.tensors["query"].lr) == {"sgd": "1", "adam": "N^-1"}[optimizer]

@@ -66,10 +66,26 @@ def test_an_optimizer_of_a_file_is_that_of_its_attributes(tmp_path):
     assert Configuration.from_json(Configuration.of("III", name).as_json()).optimizer == own
 
 
+@pytest.mark.parametrize(
+    "said", ["", 'torch = ""', 'torch = ""\nmemory = false', 'normalises = ""', "decoupled_decay = true"]
+)
+def test_a_file_that_says_of_no_optimizer_what_it_is_is_refused(tmp_path, said):
+    (tmp_path / "own.toml").write_text(said)
+    with pytest.raises(UsageError, match=r"own\.toml says of no optimizer what it is; write for example normalises"):
+        optimizer(str(tmp_path / "own.toml"))
+
+
 def test_matrices_in_blocks_of_a_fixed_side_have_the_rates_of_entries(tmp_path):
-    (tmp_path / "own.toml").write_text("normalises = 'matrix'\nmemory = true\nblocks = 4\n")
-    blocks, whole = (derive("III", x, "mup").tensors for x in (str(tmp_path / "own.toml"), "shampoo"))
-    assert blocks == derive("III", "shampoo-blocks", "mup").tensors != whole
+    """Whichever normaliser is written, and with none not at all."""
+    expected = derive("III", "shampoo-blocks", "mup").tensors
+    assert expected != derive("III", "shampoo", "mup").tensors
+    for normaliser in ("matrix", "entry"):
+        (tmp_path / "own.toml").write_text(f"normalises = '{normaliser}'\nmemory = true\nblocks = 4\n")
+        assert derive("III", str(tmp_path / "own.toml"), "mup").tensors == expected
+    with pytest.raises(
+        UsageError, match="blocks of the optimizer own is 4; it goes with a normaliser, entry or matrix"
+    ):
+        Optimizer("own", torch="SGD", blocks=4)
 
 
 @pytest.mark.parametrize(

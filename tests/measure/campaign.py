@@ -61,6 +61,7 @@ SETTLED = {
     " entries carry the mean square at n = 2^14. Medians over entries are n^0 and n^-1 to 1 %, and the mean square is"
     " so at a tenth of the rate",
     1264: "as 1228, with gelu and Shampoo: at a tenth of the rate all 108 agree to n = 4096",
+    1268: "as 423: of epsilon ten times as large o.propagating@1 is n^-.47 to n = 256 and n^-.48 to n = 1024",
     1309: "as 1228, with gelu and Muon",
     273: "h11.change@1 is a sum: h10.change is 15 at all sizes, h9.change comes to n^(1/2), 1.2 at n = 512",
 }

@@ -30,12 +30,13 @@ def test_held_unknowns_are_equations_of_the_proof():
     test_given.test_held_unknowns_are_equations_of_the_proof("III", "sgd", "moe", "router")
 
 
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @pytest.mark.parametrize("layer", ["mixtral", "qwen3-moe", "deepseek-v3"])
 @pytest.mark.parametrize(
     ("regime", "chosen"), [("II", {"exempt": {"h3i"}}), ("III", {"tied": {"expert_in", "expert_out"}})]
 )
-def test_mssp_of_a_whole_layer_intervenes_as_for_its_experts(layer, regime, chosen, monkeypatch):
-    test_sums.test_mssp_of_a_whole_layer_intervenes_as_for_its_experts(regime, chosen, monkeypatch, layer)
+def test_mssp_of_a_whole_layer_intervenes_as_for_its_experts(layer, regime, chosen, optimizer, monkeypatch):
+    test_sums.test_mssp_of_a_whole_layer_intervenes_as_for_its_experts(regime, chosen, optimizer, monkeypatch, layer)
 
 
 def test_a_model_of_transformers_says_how_it_is_built():

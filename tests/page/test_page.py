@@ -124,9 +124,14 @@ def test_what_is_not_found_is_proved_as_on_the_command_line(page):
 def test_an_old_answer_is_grey_until_the_new_one_is_there(page):
     ask(page, {"ask": "derive", "regime": "II", "optimizer": "sgd", "parameterization": "mup"})
     opacity = "['answer-title', 'document', 'tools'].map(x => getComputedStyle(document.getElementById(x)).opacity)"
+    page.run("""(() => { const usual = Worker.prototype.postMessage; window.held = [];
+        window.release = () => { Worker.prototype.postMessage = usual; window.held.forEach(send => send()); };
+        Worker.prototype.postMessage = function (...given) { window.held.push(() => usual.apply(this, given)); };
+        })()""")
     page.run("location.hash = 'grow=ray&ray=N=1,N_e=1/5,M=6/5'")
-    page.until("document.querySelector('#answer').dataset.state === 'busy'")
+    page.until("window.held.length > 0 && document.querySelector('#answer').dataset.state === 'busy'")
     page.until(f"String({opacity}) === '0.45,0.45,0.45'")
+    page.run("window.release()")
     page.until("document.querySelector('#answer').dataset.state === 'shown'", RAY)
     page.until(f"String({opacity}) === '1,1,1'")
 

@@ -121,6 +121,15 @@ def test_tied_initial_values():
     p = plan(Small, BASE, TARGET, optimizer="adam", parameterization="mssp", std=0.1)
     model = p.init_()
     assert p.recipe.tied and all(torch.equal(x[0], x[1]) and x.any() for x in (model.block.up, model.block.down))
+    assert str(p).startswith("MSSP, adam, ")
+
+
+def test_without_experts_a_plan_says_of_mssp_that_it_is_mup():
+    p = plan(
+        lambda s: nn.Sequential(nn.Linear(5, s["N"]), nn.Linear(s["N"], 3)), "N=16", "N=64", parameterization="mssp"
+    )
+    assert str(p).startswith("MSSP (muP without experts), adamw, certified, N=16 to N=64")
+    assert p.recipe.as_json()["parameterization"] == "mssp"
 
 
 def test_frozen_parameters_and_modules_on_meta():

@@ -576,6 +576,39 @@ def test_rates_behind_zeros_are_judged():
     )
 
 
+class Blocked(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * 0
+
+
+class Behind(Asleep):
+    def forward(self, x):
+        return self.head(torch.relu(self.b(Blocked.apply(self.a(self.inp(x))))))
+
+
+@pytest.mark.parametrize(("rates", "refuted"), [({}, set()), ({"b": 0.0}, {"b.weight.update"})])
+def test_what_no_gradient_can_move_refutes_nothing(rates, refuted):
+    """Updates that are exactly zero: of the custom backward they say nothing, of a rate of zero everything."""
+
+    def build(sizes):
+        n, model = sizes["N"], Behind(sizes["N"])
+        model.gate.requires_grad_(False)
+        for name, std in (("inp", 1), ("a", n**-0.5), ("b", n**-0.5), ("head", 1 / n)):
+            nn.init.normal_(getattr(model, name).weight, std=std)
+        lr = {"inp": 0.01, "a": 0.3 / n, "b": 0.3 / n, "head": 0.3 / n} | rates
+        return model, torch.optim.AdamW([{"params": [getattr(model, x).weight], "lr": lr[x]} for x in lr])
+
+    report = check_model(build, "N=32", "N=128")
+    zero = {r.quantity for r in report.rows if r.fit.zero and r.predicted is not None}
+    assert zero >= {"inp.weight.update", "a.weight.update"}
+    assert {r.quantity for r in report.rows if r.verdict is Verdict.REFUTED and r.quantity in zero} == refuted
+
+
 def _perceptron(n):
     sizes = (5, n), (n, n), (n, 3)
     first, mid, last = (nn.Linear(a, b, bias=False) for a, b in sizes)

@@ -197,6 +197,7 @@ def test_sign_descent_and_lion_are_the_published_rules():
         ("Optimizer", {}, "raises TypeError"),
         ("Adam", {"foo": 1}, "unexpected keyword argument 'foo'"),
         ("Adam", {"betas": [2.0, 3.0]}, "raises ValueError: Invalid beta"),
+        ("Adam", {"lr": 3.0}, r"lr in options of o\.toml is set for every tensor by itself; leave it out"),
         ("SGD", {"weight_decay": math.nan}, "makes weights that are not finite"),
         ("{own}:function", {}, "is no optimizer"),
         ("{own}:Missing", {}, "is no optimizer"),

@@ -121,6 +121,8 @@ def test_what_an_answer_by_shape_does_not_claim(tmp_path):
     network = read(odd).network
     with pytest.raises(UsageError, match="by shape, nothing is known of MSSP"):
         derive(ray="N=1,N_e=1,M=0", optimizer="adamw", parameterization="mssp", network=network)
+    with pytest.raises(UsageError, match="by shape, nothing is known of MSSP"):
+        plan(odd, "N=32,N_e=24,M=4", "N=64,N_e=24,M=4", parameterization="mssp")
     with pytest.raises(UsageError, match="by shape, nothing is known of the depth: keep L"):
         plan(odd, "N=32,N_e=24,M=4,L=2", "N=64,N_e=24,M=4,L=4")
     with pytest.raises(Unreadable, match="fft_fft"):

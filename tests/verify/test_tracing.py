@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from scaling_algebra import Infeasible, derive
 from scaling_algebra.cli import main
 from scaling_algebra.documents import Document
+from scaling_algebra.documents.frames import rows
 from scaling_algebra.errors import UsageError
 from scaling_algebra.recipes.recipe import recipe
 from scaling_algebra.solver.presentation import brief
@@ -28,8 +29,7 @@ from scaling_algebra.verify.apply import plan
 from scaling_algebra.verify.apply.checking import check_model
 from scaling_algebra.verify.tracing import Traced, Unreadable, entries, traced
 from scaling_algebra.verify.tracing.entries import classified
-from scaling_algebra.verify.tracing.gradients import FROZEN, MIXED, TRAINING, UNREACHED, ZERO, frozen_roles
-from scaling_algebra.verify.tracing.measuring import Watch
+from scaling_algebra.verify.tracing.gradients import ALONE, FROZEN, MIXED, TRAINING, UNREACHED, ZERO, frozen_roles
 from scaling_algebra.verify.tracing.models import TOLERANCE
 from scaling_algebra.verify.tracing.shapes import by_shape, read
 from scaling_algebra.verify.tracing.sources import ModelOption
@@ -210,16 +210,6 @@ def test_what_a_loop_over_experts_itself_multiplies_by(way):
     model = traced(with_experts(between, sparse="K" in own or way[:7] == "largest"))
     assert model.error < 1e-12 and model.network.axes["i"] == "M"
     assert {axis: power for _, powers in model.factors.values() for axis, power in powers.items()} == own
-
-
-def test_tokens_that_change_experts_while_a_model_trains_are_told():
-    build = with_experts(WAYS["largest of all"][0], sparse=True)
-    model = build({"N": 8, "N_e": 8, "M": 4, "K": 1}).double()
-    watch = Watch(model, ((torch.randn(9, 5, dtype=torch.float64),), {}), traced(build))
-    with torch.no_grad():
-        model.router.weight.neg_()
-    with pytest.raises(UsageError, match=r"where: calls change while the model trains; .* K = M"):
-        watch()
 
 
 def test_layers_with_experts_are_two_letters():
@@ -438,6 +428,8 @@ def test_a_factor_beside_a_tensor_moves_its_rate_by_its_rule(rule, times):
     d = derive(ray="N=1", optimizer=rule, parameterization="mup", network=option.network)
     record = option.beside(Document((), d.as_json())).record
     assert Power.of(record["parameters"]["head.weight"]["lr"]) == d["head.weight"].lr * Power.of({"N": times})
+    head = next(row for row in rows(record) if row["name"] == "head.weight")  # of CSV: both, side by side
+    assert head["parameter.lr.N_value"] == head["lr.N_value"] + times and head["multiplier.N"] == "0"
 
 
 def test_a_gain_that_is_a_number():
@@ -608,10 +600,35 @@ def test_a_plan_takes_out_what_the_module_multiplies_by():
     assert p["w.weight"].settings["lr"].factor == 1 / 4 and torch.equal(p.init_().norm.weight, torch.ones(64))
 
 
-def test_what_the_output_does_not_depend_on_has_no_numbers():
-    build = of(lambda m, h: m.w(h), spare=lambda n: nn.Linear(n, n))
-    with pytest.raises(UsageError, match=r"the output does not depend on spare.weight, spare.bias; freeze"):
+SPARE = """
+from torch import nn
+from torch.nn import functional as F
+class M(nn.Module):
+    def __init__(self, n):
+        super().__init__()
+        self.a, self.b, self.head = nn.Linear(5, n, bias=False), nn.Linear(n, n), nn.Linear(n, 3, bias=False)
+    def forward(self, x):
+        return self.head(F.linear(self.a(x), self.b.weight.data))
+def build(sizes):
+    return M(sizes["N"])
+"""
+
+
+def test_what_the_output_does_not_depend_on_has_no_numbers(tmp_path):
+    """Every verb names it: a plan with what no gradient reaches."""
+    build = of(lambda m, h: F.linear(h, m.w.weight.data), spare=lambda n: nn.Linear(n, n))
+    told = r"does not depend on spare.weight, spare.bias, and no gradient of the output reaches w.weight; freeze"
+    with pytest.raises(UsageError, match=told):
         plan(build, "N=16", "N=64")
+    (tmp_path / "mine.py").write_text(SPARE)
+    model = ("--model", f"{tmp_path / 'mine.py'}:build")
+    listed = shared.scalecalc("list", *model).stdout
+    assert f"# b.bias: {ALONE}\n# b.weight: {UNREACHED}" in listed and from_toml(listed).tensors.keys() == {
+        "a.weight", "b.weight", "head.weight"
+    }  # fmt: skip
+    for words in (("explain", "b.bias.lr"), ("derive", "--given", "b.bias.lr=N^-1")):
+        refused = shared.scalecalc(*words, *model)
+        assert (refused.exit_code, refused.stderr) == (2, f"scalecalc: b.bias: {ALONE}\n")
 
 
 def test_what_acts_in_training_mode_alone_has_the_numbers_of_its_shape():

@@ -81,6 +81,7 @@ TINY = 1e-30
 RULES = {"Adam": "adamw", "AdamW": "adamw", "Muon": "muon", "SGD": "sgd"}
 """The rule of an optimizer that a model brings, by its class in torch.optim."""
 IDLE = "{}: no update in {} steps, so that nothing is said of these rates; give more steps"
+BLOCKED = "exactly zero, as the gradients of {} are whatever the weights"
 MANY = "{} tokens outnumber the width of the smallest model: an update acts on all; larger sizes, or fewer tokens"
 DIRECT = (".init", ".update")
 """Endings of what the initial values or the updates of one tensor make: its own numbers decide their power,
@@ -166,7 +167,7 @@ def check_model(
         asleep = frozenset[str]() if reading.network.unread else reading.network.zero.union(zero)
         steps = horizon(reading.network, Structure(zero=asleep))
     stds = _natural(model, first)
-    given: Any = {"lr": lr, "std": stds, **where}
+    given: Any = {"lr": lr, "std": stds, "starts": (), **where}
     first = recipe(sizes[0], sizes[-1], optimizer, parameterization, eps=tiny, **given)
     eps = _gradients(model, own, inputs, reading, first, zero, steps) if tiny else None
     routers = {role for e in experts(reading.network) for role in e.routers}
@@ -220,7 +221,7 @@ def check_model(
     behind = {name for name, x in names.items() if after.intersection(x)}
     report = _bounded(judge(m, asked, powers=powers, direct=direct), lambda row: (row.quantity, row.step) in most)
     report = _of_few(report, behind, float(ray["M"] - ray["K"])) if after else report
-    report = coming(_of_many(of_choices(report, unsettled), inputs, sizes[0]))
+    report = _of_blocked(coming(_of_many(of_choices(report, unsettled), inputs, sizes[0])), reading.blocked)
     vectors = {f"{role}.init" for role in reading.network.tensors if all(x.dim() < 2 for x in of_role(model, role))}
     report = _bounded(report, lambda row: row.quantity in vectors)  # a bias may start smaller, or at zero
     rows = (r for r in report.rows if (r.quantity, r.step) not in most or r.verdict is not Verdict.INCONCLUSIVE)
@@ -228,7 +229,20 @@ def check_model(
 
 
 def _moves(m: Measurement, name: str) -> bool:
-    return any(x.any() for t in range(1, m.steps + 1) for x in m.values[name, t])
+    return any(x.any() for t in range(1, m.steps + 1) for x in m.values.get((name, t), ()))
+
+
+def _of_blocked(report: Report, blocked: Sequence[str]) -> Report:
+    """Rows that are exactly zero are not refuted where gradients are zero whatever the weights (``blocked``), but for
+    updates of other tensors."""
+    others = {r.quantity for r in report.rows if r.quantity.endswith(UPDATE)} - {f"{role}{UPDATE}" for role in blocked}
+    note = BLOCKED.format(listed(blocked))
+
+    def row(r: ReportRow) -> ReportRow:
+        told = r.verdict is Verdict.REFUTED and r.fit.zero and r.quantity not in others
+        return replace(r, verdict=Verdict.INCONCLUSIVE, note=note) if told and blocked else r
+
+    return replace(report, rows=tuple(map(row, report.rows)))
 
 
 def _of_many(report: Report, inputs: Inputs, sizes: Sizes) -> Report:
@@ -310,6 +324,12 @@ def settled(m: Measurement, switched: Mapping[int, Sequence[Sequence[bool]]]) ->
         elif not all(x.all() for x in kept):
             for key in (key for key in m.values if key[1] == step):
                 m.values[key] = [v[x] for v, x in zip(m.values[key], kept, strict=True)]
+    for series in (m.values, m.standard, m.control):
+        for key, values in [*series.items()]:
+            if any(np.isnan(v).any() for v in values):
+                series[key] = [v[~np.isnan(v)] for v in values]
+                if min(map(len, series[key])) < (1 if series is m.control else MIN_SEEDS):
+                    del series[key]
     return few
 
 
@@ -388,20 +408,21 @@ def _measure(
         UsageError: an input that grows, or a multiplier that is left to the model.
     """
     names: dict[str, Sequence[str]] = {}
+    small = called(build, dict(m.dims[0]))[0]  # what starts alike goes on from there
 
     def put(series: Series, i: int, size: Sizes, seed: int, how: Kind) -> None:
         model, mine, optimizer = built(build, size, seed)
         if [x.shape for x in _flat(mine)] != [x.shape for x in _flat(inputs)]:
             raise UsageError(f"the input grows at {dict(size)}; return one of the same shape at every size")
         there = numbers.at(size)
-        p = planned(model, reading, there, [model])
+        p = planned(model, reading, there, [small])
         if left := {name: x for name, x in p.multipliers.items() if x != 1}:
             alone = [name for name in left if not foldable(reading.network, name)]
             if alone or not fold or how == "own":
                 todo = ", as fold=True ends in no whole parameter" if alone else ", or fold=True"
                 todo = "" if how == "own" else todo
                 raise _lacking(reading, there, size, next(iter(alone or left)), left, todo)
-            p = planned(model, reading, there, [model], fold=True)
+            p = planned(model, reading, there, [small], fold=True)
         if how == "one":
             optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
         elif how == "plan":
@@ -599,6 +620,8 @@ def _predicted(
         return [cell(quantity, t) for t in range(1 if quantity.endswith(".init") else steps + 1)]
 
     def powers(name: str, t: int) -> list[tuple[Fraction, bool]]:
+        if ... in rows[name][t]:
+            raise LookupError(f"{name} at t={t} is undecided")
         return [(e + more(quantity), seen) for quantity in names[name] for e, seen in look.powers(quantity, t)]
 
     def at_most(quantities: Sequence[str]) -> Cell:

@@ -18,7 +18,7 @@ from scaling_algebra.arguments import checked
 from scaling_algebra.errors import UsageError, check_names
 from scaling_algebra.recipes.files import sizes_of
 from scaling_algebra.recipes.recipe import Recipe, recipe
-from scaling_algebra.recipes.sizes import Sizes, read_sizes
+from scaling_algebra.recipes.sizes import Sizes, Way, read_sizes
 from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.solver.derivation import Derivation
 from scaling_algebra.spec.level import Level, Open
@@ -304,7 +304,7 @@ def planned(
     own = {name: Power.of(reading.factors.get(name, ("", {}))[1]) for name in numbers.multipliers}
     left = {name: s.factor / own[name].ratio(going.base, going.target) for name, s in numbers.multipliers.items()}
     left = {name: 1.0 if math.isclose(x, 1.0) else x for name, x in left.items()}
-    settings, filled = dict(numbers.tensors), {role: _fill(small, role) for role in numbers.tensors}
+    settings = dict(numbers.tensors)
     for role, powers in reading.gauge.items():
         power = 1 / Power.of(powers)
         settings[role] = scaled(settings[role], power, power.ratio(going.base, going.target), trainer(numbers, role))
@@ -314,18 +314,17 @@ def planned(
         shared = [d.network for d in numbers.derivations if name in d.network.multipliers]  # kinds of layers
         for role in dict.fromkeys(role for one in shared for role in ends(one, name).roles):
             settings[role] = scaled(settings[role], rule / own[name], x, trainer(numbers, role))
-            value = filled[role]
-            filled[role] = None if value is None else value * x
         left[name] = 1.0
+    filled = {role: _fill(small, role, settings[role]["init_std"].rule, going) for role in numbers.tensors}
     entries, named = [], list(parameters(model))
     roles = roles_of([e.name for e in named], numbers)
     train = [e.name for e in named if not e.frozen]
-    for why, names in (
-        ("the output does not depend on", [name for name in train if not roles[name]]),
-        ("no gradient of the output reaches", [name for name in train if network.frozen.issuperset(roles[name])]),
-    ):
-        if names:
-            raise UsageError(f"{why} {listed(names)}; freeze, or leave out of the model")
+    still = {
+        "the output does not depend on": [name for name in train if not roles[name]],
+        "no gradient of the output reaches": [x for x in train if roles[x] and network.frozen.issuperset(roles[x])],
+    }
+    if said := [f"{why} {listed(names)}" for why, names in still.items() if names]:
+        raise UsageError(f"{', and '.join(said)}; freeze, or leave out of the model")
     given = max((d.optimizer.name for d in numbers.derivations), key=len)
     alike_in_both = _undrawn(small[-1], twin, numbers) if twin is not None else set()
     for e in named:
@@ -395,12 +394,14 @@ def _undrawn(model: nn.Module, twin: nn.Module, roles: Iterable[str]) -> set[str
     return set() if all(same.values()) else several
 
 
-def _fill(models: Sequence[nn.Module], role: str) -> float | None:
-    """The value that all entries of a vector start with, as the modules have it."""
+def _fill(models: Sequence[nn.Module], role: str, rule: Power | None, way: Way) -> float | None:
+    """The value that all entries of a vector start with, as the modules have it at the base, and from there by the rule
+    of initial values."""
     found = [p for model in models for p in of_role(model, role)]
     values = [p.flatten() for p in found]
     alike = all(p.dim() < 2 for p in found) and all(bool((x == values[0][0]).all()) for x in values)
-    return float(values[0][0]) if values and alike else None
+    factor = 1.0 if rule is None else rule.ratio(way.base, way.target)
+    return float(values[0][0]) * factor if values and alike else None
 
 
 def frozen(p: Plan, small: nn.Module, base: Mapping[str, int]) -> Iterator[Open]:

@@ -243,7 +243,8 @@ def stepper(rule: Optimizer) -> Callable[..., torch.optim.Optimizer]:
     """The class that steps by a rule, with its options, once tried on a small tensor.
 
     Raises:
-        UsageError: there is none, it fails with these options, or makes weights that are not finite.
+        UsageError: there is none, an option that its rule sets, it fails with these options, or makes weights that are
+            not finite.
     """
     if rule.untrained:
         raise UsageError(rule.untrained)
@@ -253,13 +254,15 @@ def stepper(rule: Optimizer) -> Callable[..., torch.optim.Optimizer]:
     if not isinstance(found, type) or not issubclass(found, torch.optim.Optimizer):
         raise UsageError(f"{what} is no optimizer; name a class of torch.optim, or FILE.py:Class with one of its own")
     cls: Callable[..., torch.optim.Optimizer] = found
-    if rule.folded:
-        cls = partial(cls, shape=rule.shape, **({"blocks": rule.blocks} if rule.blocks else {}))
+    sides = {"shape": rule.shape, **({"blocks": rule.blocks} if rule.blocks else {})} if rule.folded else {}
+    cls = partial(cls, **sides) if sides else cls
     weight = nn.Parameter(torch.ones(1, 2, 2, device="cpu"))
     weight.grad = torch.ones_like(weight)
-    fold = {"fold": Fold((0,), (1,), (2,))} if rule.folded else {}
+    numbers = group(rule, weight, 0.1, 1e-8, 0.0, **({"fold": Fold((0,), (1,), (2,))} if rule.folded else {}))[1]
+    if taken := [x for x in rule.options if x in numbers or x in sides]:
+        raise UsageError(f"{taken[0]} in options of {rule.name} is set for every tensor by itself; leave it out")
     with foreign(what):
-        cls([dict(group(rule, weight, 0.1, 1e-8, 0.0, **fold)[1])], **rule.options).step()
+        cls([dict(numbers)], **rule.options).step()
     if not weight.isfinite().all():
         raise UsageError(f"{what} makes weights that are not finite; change its options {shown(rule.options)}")
     return cls

@@ -85,6 +85,12 @@ def _besides(model: nn.Module, names: Sequence[str], run: Callable[[nn.Module], 
     return [x for x, grad in zip(names, grads, strict=False) if grad is not None]
 
 
+def lacking(found: Mapping[str, str], roles: Sequence[str]) -> dict[str, str]:
+    """Of every parameter that a reading has no role for why it has no numbers."""
+    of = roles_of(found, roles)
+    return {name: x if x in (FROZEN, TRAINING) else ALONE for name, x in found.items() if not of[name]}
+
+
 def frozen_roles(found: Mapping[str, str], roles: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:
     """The roles of which no parameter trains; and of all that does not train what is said, as (names, note).
 
@@ -97,8 +103,9 @@ def frozen_roles(found: Mapping[str, str], roles: Sequence[str]) -> tuple[list[s
     for name, state in found.items():
         for role in of[name]:
             by_role.setdefault(role, set()).add(UNREACHED if state == TRAINING else state)
-        if not of[name] and state != FROZEN:
-            said.setdefault(TRAINING if state == TRAINING else ALONE, {})[name] = None
+    for name, note in lacking(found, roles).items():
+        if note != FROZEN:
+            said.setdefault(note, {})[name] = None
     for role, all_of in by_role.items():
         note = all_of.copy().pop() if len(all_of) == 1 or all_of <= still else MIXED if all_of & still else ""
         if note:

@@ -6,10 +6,12 @@ signals of then and now. Read next: ``models.py`` (the reading), ``verify/apply/
 
 from __future__ import annotations
 
+import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
-from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -126,7 +128,7 @@ class Watch:
             if name in numbers:  # it multiplies; in the equations it acts on data
                 continue
             uses = [network.uses(role) for role in known[name]]
-            if not uses or any(len(u) != len(calls) for u in uses):
+            if not uses or any(len(u) != len(calls) for u in uses) or not all(self._affine(name, x) for _, x in calls):
                 continue
             for k in range(len(calls)):
                 statements = [u[k] for u in uses]
@@ -134,6 +136,20 @@ class Watch:
                 if plain and not any(role in self.traced.gauge for role in known[name]):
                     outs[self._key(known[name][0], k)] = tuple(s.out for s in statements)
         return outs
+
+    def _affine(self, name: str, number: int) -> bool:
+        """Is a tensor that is made of weights affine in a parameter? One that is normalised before it acts is not."""
+        none, once, twice = (self._scaled(name, number, factor) for factor in (0, 1, 2))
+        return torch.allclose(twice - once, once - none)
+
+    def _scaled(self, name: str, number: int, factor: int) -> Tensor:
+        """A tensor that is made of weights, where one parameter is multiplied by a factor."""
+        run = self.first
+        if number in run.parameters:
+            return run.tensors[number] * (factor if run.parameters[number] == name else 1)
+        if name not in self.weights.get(number, ()) or number != next(refs(self.makers[number].result)).number:
+            return run.tensors[number]
+        return _again(self.makers[number], lambda n: self._scaled(name, n, factor))
 
     @cached_property
     def _modules(self) -> Mapping[str, Ref]:
@@ -152,35 +168,54 @@ class Watch:
         return re.sub(r"(\[\d+\])+$", "", role) + (f" {k + 1}" if k else "")
 
     def __call__(self) -> dict[str, float]:
-        """Root-mean-squares as they are now, by key.
+        """Root-mean-squares as they are now, by key; NaN of what no token reaches, or other ones than before.
 
         Raises:
-            UsageError: the module makes other calls than before training.
+            UsageError: the module makes other calls than before training, and chooses nothing.
         """
         now, first = self._record(), self.first
-        for a, b in zip_longest(first.calls, now.calls):
-            if not a or not b or a.name != b.name or [*_shapes(first, a)] != [*_shapes(now, b)]:
-                at = a or first.calls[-1]
-                todo = "run every expert on every token, or check with K = M"
-                raise UsageError(f"{at.module or 'model'}: {at.name}: calls change while the model trains; {todo}")
-        self.switched = self.switched or any(
-            _chosen(first, c) != _chosen(now, c) for c in first.calls if c.name == "topk"
+        there = self._as_then(now)
+        same = first.names == now.names and all(
+            [*_shapes(first, call)] == [*_shapes(there, call)] for call in first.calls
         )
+        if not (same or self.chosen):
+            raise UsageError("calls change while the model trains, and no choice of experts changes them")
+        choices = [call for call in first.calls if call.name == "topk"]
+        self.switched = self.switched or not same or any(_chosen(first, c) != _chosen(there, c) for c in choices)
         sizes: dict[str, list[float]] = {}
         for name, calls in self.products.items():
             for key, (call, number) in zip(self._keys(name, len(calls)), calls, strict=False):
                 if key:
-                    for part, size in self._parts(call, number, now).items():
+                    for part, size in self._parts(call, number, there).items():
                         sizes.setdefault(f"{key}.{part}", []).append(size)
 
-        def change(ref: Ref) -> list[float]:
-            return [_square(now.tensors[ref.number] - first.tensors[ref.number])]
+        def change(ref: Ref, later: Tensor | None) -> list[float]:
+            return [_square(_less(later, first.tensors[ref.number]))]
 
-        sizes |= {name: change([*refs(call.result)][place]) for name, call, place in self._signals.values()}
+        for name, call, place in self._signals.values():
+            ref = [*refs(call.result)][place]
+            sizes[name] = change(ref, there.tensors.get(ref.number))
         for name, x in self._modules.items():
-            sizes[_changes(name)] = [_square(now.tensors[now.outputs[name].number] - first.tensors[x.number])]
-        sizes[OUTPUT] = change(first.output)
-        return {key: (sum(x) / len(x)) ** 0.5 for key, x in sizes.items()}
+            sizes[_changes(name)] = change(x, now.tensors[now.outputs[name].number] if name in now.outputs else None)
+        sizes[OUTPUT] = change(first.output, now.tensors[now.output.number])
+        known = {key: [x for x in each if not math.isnan(x)] for key, each in sizes.items()}
+        return {key: (sum(x) / len(x)) ** 0.5 if x else math.nan for key, x in known.items()}
+
+    def _as_then(self, now: Recording) -> Recording:
+        """A later run with tensors by the numbers of the first: what calls read and make that are made as often as then
+        in their module; an expert without a token makes none."""
+        first = self.first
+        if first.names == now.names:
+            return now
+        kept = {name for name, count in Counter(first.names).items() if Counter(now.names)[name] == count}
+        again = {call.key: call for call in now.calls}
+        named = [(x, {value: number for number, value in y.items()}) for x, y in _named(first, now)]
+        tensors = {a: now.tensors[y[value]] for x, y in named for a, value in x.items() if value in y}
+        for call in first.calls:
+            if (call.name, call.module) in kept:
+                pairs = zip(*map(_around, (call, again[call.key])), strict=False)
+                tensors |= {a.number: now.tensors[b.number] for a, b in pairs}
+        return replace(now, tensors=tensors)
 
     def _parts(self, call: TorchCall, number: int, now: Recording) -> dict[str, float]:
         """Mean squares of W_0 x_0, dW_t x_t and W_0 dx_t of the product that a call makes of a tensor of weights.
@@ -199,9 +234,19 @@ class Watch:
 
             return _again(call, value)
 
-        init, held = made(self.first) - made(self.first, torch.zeros_like), made(now)
+        init = made(self.first) - made(self.first, torch.zeros_like)
+        if not all(x in now.tensors for x in self._needed(call)):
+            return {"init": _square(init), "update": math.nan, "propagating": math.nan}
+        held = made(now)
         moved, passed = made(now, lambda _: now.tensors[number]), held - made(now, torch.zeros_like)
-        return {"init": _square(init), "update": _square(moved - held), "propagating": _square(passed - init)}
+        return {"init": _square(init), "update": _square(moved - held), "propagating": _square(_less(passed, init))}
+
+    def _needed(self, call: TorchCall) -> Iterator[int]:
+        """The numbers of the tensors that a call is made of again."""
+        for r in refs((call.arguments, call.keywords)):
+            yield r.number
+            if r.number in self.weights and r.number in self.makers:
+                yield from self._needed(self.makers[r.number])
 
     def _weight(self, number: int, run: Recording, weights: Recording) -> Tensor:
         """A tensor that is made of parameters, those of ``weights``; what was chosen is chosen as in ``run``."""
@@ -228,12 +273,27 @@ def _chosen(run: Recording, call: TorchCall) -> list[Any]:
 
 
 def _shapes(run: Recording, call: TorchCall) -> Iterator[tuple[int, ...]]:
-    return (tuple(run.tensors[r.number].shape) for r in refs(call.result))
+    return (tuple(x.shape) for r in refs(call.result) if (x := run.tensors.get(r.number)) is not None)
 
 
 def _changes(module: str) -> str:
     return f"{module}: output"
 
 
+def _around(call: TorchCall) -> Iterator[Ref]:
+    return refs((call.arguments, call.keywords, call.result))
+
+
+def _named(*runs: Recording) -> Iterator[tuple[dict[int, Any], ...]]:
+    """What has a name in runs: parameters, buffers, inputs; by number."""
+    return zip(*([run.parameters, run.buffers, run.inputs] for run in runs), strict=True)
+
+
+def _less(x: Tensor | None, before: Tensor) -> Tensor:
+    """What has changed; nothing where an expert gathers other tokens than before, which are no more and no less."""
+    return before.new_zeros(0) if x is None or x.shape != before.shape else x - before
+
+
 def _square(x: Tensor) -> float:
+    """The mean square; NaN of no entries."""
     return float(x.double().square().mean())

@@ -27,7 +27,7 @@ from scaling_algebra.waiting import each
 
 from . import layout, routing, rules  # noqa: F401 - fill the table
 from .folding import Folder, bare, settled, wiring
-from .gradients import FROZEN, TRAINING, frozen_roles, listed, roles_of, states
+from .gradients import FROZEN, TRAINING, ZERO, frozen_roles, lacking, listed, roles_of, states
 from .graph import IndexClass, Restart, TracedNode, Unreadable, View, refused, walk
 from .reading import Reader
 from .recording import Guessed, Recording, choosing, record
@@ -75,6 +75,7 @@ class Traced:
             last of few is in the middle of many.
         error: relative difference of the executed equations from the module. base: the first sizes. spans: where
             parts of parameters lie. training: parameters that act in training mode alone. beside: those by shape.
+        blocked: roles whose gradient is exactly zero, whatever the weights.
     """
 
     text: str
@@ -88,6 +89,7 @@ class Traced:
     spans: Mapping[str, Span] = field(default_factory=dict)
     training: Sequence[str] = ()
     beside: Network | None = None
+    blocked: Sequence[str] = ()
 
     @property
     def networks(self) -> tuple[Network, ...]:
@@ -104,9 +106,13 @@ class Traced:
         frozen, notes = frozen_roles(found, self.roles)
         frozen = [role for role in frozen if role in self.network.tensors]
         network = self.network.freezing(frozen)
+        network = replace(network, lacking={**lacking(found, self.roles), **network.lacking})
+        of = roles_of(found, network.tensors)
+        others = {role for name, state in found.items() if state != ZERO for role in of[name]}
+        blocked = [*self.blocked, *dict.fromkeys(role for role in chain(*of.values()) if role not in others)]
         table = f"frozen = {json.dumps(frozen)}\n" if frozen else ""
         text = self.text.replace('equations = """', f'{table}equations = """', 1)
-        return replace(self, text=text, network=network, notes=[*self.notes, *notes])
+        return replace(self, text=text, network=network, notes=[*self.notes, *notes], blocked=blocked)
 
     def starting(self, build: Build) -> Traced:
         """The reading of a module of whose trained matrices some start at zero (B of LoRA); what ``torch.empty`` leaves

@@ -364,7 +364,8 @@ def layered(reading: Traced) -> Traced:
     """A reading of one layer as that of every layer: its number becomes ``*``."""
     text, gauge = general(reading.text), {general(role): x for role, x in reading.gauge.items()}
     network = from_toml(text, reading.network.name)
-    network = replace(network, unread=reading.network.unread, stands=reading.network.stands)
+    read = reading.network
+    network = replace(network, unread=read.unread, stands=read.stands, lacking=read.lacking)
     spans = {general(role): x for role, x in reading.spans.items()}
     return replace(reading, text=text, gauge=gauge, network=network, spans=spans)
 

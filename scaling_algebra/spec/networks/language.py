@@ -15,6 +15,7 @@ from itertools import islice
 from math import prod
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
+from scaling_algebra.errors import UsageError, unknown_name
 from scaling_algebra.spec.axes import FIXED, ordered
 from scaling_algebra.spec.powers import Power
 
@@ -149,6 +150,7 @@ class Network:
         losses: numbers beside the output that are added to the loss, each with a weight of its own.
         unread: of a module whose equations are not known, what stands in the way: tensors alone are what it says.
         stands: of a module, which of its values are read otherwise: as another function, left out, or held.
+        lacking: of a module, why parameters without a path to its output have no numbers, by name.
     """
 
     name: str
@@ -165,6 +167,7 @@ class Network:
     losses: tuple[str, ...] = ()
     unread: str = ""
     stands: str = ""
+    lacking: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def __hash__(self) -> int:
         return hash(self.name)
@@ -172,6 +175,12 @@ class Network:
     @property
     def output(self) -> str:
         return self.statements[-1].out
+
+    def unknown(self, kind: str, name: str, choices: Iterable[str] = ()) -> UsageError:
+        """The error of what is no tensor, nor one of the other choices."""
+        if name in self.lacking:
+            return UsageError(f"{name}: {self.lacking[name]}")
+        return unknown_name(kind, name, (*self.tensors, *choices))
 
     @cached_property
     def aside(self) -> frozenset[str]:

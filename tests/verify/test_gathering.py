@@ -1,0 +1,134 @@
+"""Checks of experts that gather the tokens that chose them: a token may choose others while a model trains."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+torch = pytest.importorskip("torch")
+import torch.nn.functional as F
+from torch import nn
+
+from scaling_algebra import UsageError, check_model, plan
+from scaling_algebra.spec.powers import Power
+from scaling_algebra.verify.judging.fit import Verdict
+from scaling_algebra.verify.tracing.measuring import Watch
+from scaling_algebra.verify.tracing.models import traced
+from scaling_algebra.verify.tracing.recording import record
+
+
+class GatheringExperts(nn.Module):
+    """K of M experts a token. hit: only experts that a token chose are called."""
+
+    def __init__(self, n, e, m, k, hit):
+        super().__init__()
+        self.router, self.k, self.hit = nn.Linear(n, m, bias=False), k, hit
+        self.experts = nn.ModuleList(
+            nn.Sequential(nn.Linear(n, e, bias=False), nn.SiLU(), nn.Linear(e, n, bias=False)) for _ in range(m)
+        )
+
+    def forward(self, h):
+        top, chosen = F.softmax(self.router(h), -1).topk(self.k, -1)
+        weights, out = top / top.sum(-1, keepdim=True), torch.zeros_like(h)
+        for e, expert in enumerate(self.experts):
+            rows, place = torch.where(chosen == e)
+            if self.hit and rows.numel() == 0:
+                continue
+            out.index_add_(0, rows, expert(h[rows]) * weights[rows, place, None])
+        return out
+
+
+class GatheringModel(nn.Module):
+    def __init__(self, n, e, m, k, hit):
+        super().__init__()
+        self.embed, self.norm, self.layer = nn.Embedding(64, n), nn.RMSNorm(n), GatheringExperts(n, e, m, k, hit)
+        self.last, self.head = nn.RMSNorm(n), nn.Linear(n, 16, bias=False)
+
+    def forward(self, ids):
+        h = self.embed(ids).flatten(0, 1)
+        return self.head(self.last(h + self.layer(self.norm(h)))).unflatten(0, ids.shape)
+
+
+def gathering(hit):
+    return lambda sizes: GatheringModel(*(sizes[axis] for axis in ("N", "N_e", "M", "K")), hit)
+
+
+@pytest.mark.parametrize(("hit", "rules"), [(False, {}), (True, {"layer.experts.*.2.weight": {"lr": Power()}})])
+def test_experts_that_gather_tokens_are_checked_and_a_planted_rate_is_found(hit, rules):
+    report = check_model(gathering(hit), "N=16,N_e=16,M=6,K=2", "N=64,N_e=64,M=6,K=2", seeds=4, rules=rules)
+    refuted = {row.quantity for row in report.rows if row.verdict is Verdict.REFUTED}
+    assert refuted == ({"layer.experts.*.2.weight.update"} if rules else set())
+    agree = {row.quantity for row in report.rows if row.verdict is Verdict.AGREES}
+    assert {"layer.experts.*.0.weight.update", "layer.router.weight.init", "embed.weight.update"} <= agree
+
+
+@pytest.mark.parametrize("hit", [False, True])
+def test_what_an_expert_does_for_other_tokens_than_before_is_no_change(hit):
+    """Updates are those of the tokens that an expert has now, be there more experts with tokens than before; their
+    signals are not those of the tokens before."""
+    build = gathering(hit)
+    torch.manual_seed(0)
+    model = build({"N": 8, "N_e": 8, "M": 4, "K": 2}).double()
+    watch = Watch(model, ((torch.randint(0, 64, (1, 3)),), {}), traced(build))
+    assert not any(map(math.isnan, watch().values())) and not watch.switched
+    calls = len(watch.first.calls)
+    with torch.no_grad():
+        model.layer.router.weight.neg_()
+        for expert in model.layer.experts:
+            expert[2].weight.mul_(2)
+    now = watch()
+    assert watch.switched and now["layer.experts.*.2.weight.update"] > 0 and now["output"] > 0
+    assert (len(record(model, *watch.inputs, strict=False).calls) > calls) == hit
+
+
+class RestlessModel(nn.Module):
+    def __init__(self, n):
+        super().__init__()
+        self.first, self.last, self.turns = nn.Linear(5, n), nn.Linear(n, 3), 0
+
+    def forward(self, x):
+        self.turns += 1
+        h = self.first(x)
+        return self.last(torch.relu(h) if self.turns > 40 else h)
+
+
+def test_calls_that_change_without_a_choice_are_told():
+    model = RestlessModel(8).double()
+    watch = Watch(
+        model, ((torch.randn(9, 5, dtype=torch.float64),), {}), traced(lambda sizes: RestlessModel(sizes["N"]))
+    )
+    model.turns = 40
+    with pytest.raises(UsageError, match="calls change while the model trains, and no choice of experts changes them"):
+        watch()
+
+
+class NormalisedSlots(nn.Module):
+    """Weights that are normalised before they act, with a gain that the sum over the width makes N^-1."""
+
+    def __init__(self, n):
+        super().__init__()
+        self.embed, self.norm, self.head = nn.Embedding(40, n), nn.LayerNorm(n), nn.Linear(n, 16, bias=False)
+        self.slots, self.rms, self.up = nn.Parameter(torch.randn(6, n)), nn.RMSNorm(n), nn.Linear(n, n, bias=False)
+
+    def forward(self, ids):
+        x = self.norm(self.embed(ids))
+        logits = x @ self.rms(self.slots).T
+        return self.head(x + logits.softmax(-1) @ self.up(logits.softmax(-2).transpose(-2, -1) @ x))
+
+
+def normalised_slots(sizes):
+    return NormalisedSlots(sizes["N"]), torch.arange(16).reshape(2, 8)
+
+
+def test_a_gain_that_starts_alike_goes_by_its_power_and_what_is_normalised_is_no_product():
+    p = plan(normalised_slots, "N=32", "N=256", lr=1e-2, eps=1e-12, std=0.02)
+    p.init_()
+    assert p["rms.weight"].fill == 1 / 8 and torch.equal(p.model.rms.weight, torch.full((256,), 1 / 8))
+    assert p["norm.weight"].fill == 1 and p["norm.bias"].fill == 0
+    planted = {"rms.weight": {"init_std": Power()}}
+    for rules in ({}, planted):
+        report = check_model(normalised_slots, "N=32", "N=128", seeds=4, rules=rules)
+        assert "slots.init" not in {row.quantity for row in report.rows}
+        refuted = {row.quantity for row in report.rows if row.verdict is Verdict.REFUTED}
+        assert bool(refuted) == bool(rules)
