@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import pytest
 
@@ -122,13 +123,13 @@ def normalised_slots(sizes):
 
 
 def test_a_gain_that_starts_alike_goes_by_its_power_and_what_is_normalised_is_no_product():
-    p = plan(normalised_slots, "N=32", "N=256", lr=1e-2, eps=1e-12, std=0.02)
+    p = plan(normalised_slots, "N=32", "N=256", lr=1e-2, eps=1e-12, std=0.02, fold=True)
     p.init_()
     assert p["rms.weight"].fill == 1 / 8 and torch.equal(p.model.rms.weight, torch.full((256,), 1 / 8))
     assert p["norm.weight"].fill == 1 and p["norm.bias"].fill == 0
-    planted = {"rms.weight": {"init_std": Power()}}
+    planted = {"rms.weight": {"init_std": Power.of({"N": Fraction(1)})}}  # as if the width made no factor
     for rules in ({}, planted):
-        report = check_model(normalised_slots, "N=32", "N=128", seeds=4, rules=rules)
+        report = check_model(normalised_slots, "N=32", "N=128", seeds=4, rules=rules, fold=True)
         assert "slots.init" not in {row.quantity for row in report.rows}
         refuted = {row.quantity for row in report.rows if row.verdict is Verdict.REFUTED}
         assert bool(refuted) == bool(rules)

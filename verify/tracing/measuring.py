@@ -46,11 +46,13 @@ class Watch:
 
     Attributes:
         switched: has a token chosen other experts since then?
+        read: numbers of parameters, and of what is made of them alone, that a call reads as signals: those that it
+            normalises, or that it is no affine function of in another way; by call.
     """
 
     def __init__(self, model: nn.Module, inputs: Inputs, traced: Traced) -> None:
         self.model, self.inputs, self.traced, self.switched = model, inputs, traced, False
-        self.first = self._record()
+        self.first, self.read = self._record(), dict[tuple[str, str, int], list[int]]()
         self.weights, self.chosen, self.products = self._sorted()
         self.roles = roles_of(self.products, traced.network.tensors)
         self.makers = {r.number: call for call in self.first.calls for r in refs(call.result)}
@@ -70,6 +72,9 @@ class Watch:
             mine = dict.fromkeys(r.number for r in refs((call.arguments, call.keywords)))
             acted, made = [x for x in mine if x in signals], list(refs(call.result))
             held = [x for x in mine if x in weights]
+            if held and not acted and not self.traced.network.unread:
+                acted = self.read[call.key] = [x for x in held if not _affine(call, x, run)]
+                held = [x for x in held if x not in acted]
             reads = acted and not all(x in chosen for x in acted)
             if held and (not acted or (not reads and call.name not in DATA_READERS)):
                 names = frozenset[str]().union(*(weights[x] for x in held))
@@ -128,7 +133,7 @@ class Watch:
             if name in numbers:  # it multiplies; in the equations it acts on data
                 continue
             uses = [network.uses(role) for role in known[name]]
-            if not uses or any(len(u) != len(calls) for u in uses) or not all(self._affine(name, x) for _, x in calls):
+            if not uses or any(len(u) != len(calls) for u in uses):
                 continue
             for k in range(len(calls)):
                 statements = [u[k] for u in uses]
@@ -136,20 +141,6 @@ class Watch:
                 if plain and not any(role in self.traced.gauge for role in known[name]):
                     outs[self._key(known[name][0], k)] = tuple(s.out for s in statements)
         return outs
-
-    def _affine(self, name: str, number: int) -> bool:
-        """Is a tensor that is made of weights affine in a parameter? One that is normalised before it acts is not."""
-        none, once, twice = (self._scaled(name, number, factor) for factor in (0, 1, 2))
-        return torch.allclose(twice - once, once - none)
-
-    def _scaled(self, name: str, number: int, factor: int) -> Tensor:
-        """A tensor that is made of weights, where one parameter is multiplied by a factor."""
-        run = self.first
-        if number in run.parameters:
-            return run.tensors[number] * (factor if run.parameters[number] == name else 1)
-        if name not in self.weights.get(number, ()) or number != next(refs(self.makers[number].result)).number:
-            return run.tensors[number]
-        return _again(self.makers[number], lambda n: self._scaled(name, n, factor))
 
     @cached_property
     def _modules(self) -> Mapping[str, Ref]:
@@ -227,7 +218,7 @@ class Watch:
             """With the signals of a run and initial weights, but the one: that is changed as said."""
 
             def value(n: int) -> Tensor:
-                if n not in self.weights:
+                if n not in self.weights or n in self.read.get(call.key, ()):
                     return run.tensors[n]
                 start = self._weight(n, run, self.first)
                 return start if of is None or n != number else of(start)
@@ -264,6 +255,18 @@ def _again(call: TorchCall, value: Callable[[int], Tensor]) -> Tensor:
         out = call.function(*arguments, **keywords)
     made: Tensor = out[0] if isinstance(out, list | tuple) else out
     return made
+
+
+def _affine(call: TorchCall, number: int, run: Recording) -> bool:
+    """Is what a call makes affine in one of its tensors? What it does not change with is."""
+
+    def made(factor: int) -> Tensor:
+        return _again(call, lambda n: run.tensors[n] * (factor if n == number else 1))
+
+    if not run.tensors[number].is_floating_point():
+        return True
+    none, once, twice = map(made, range(3))
+    return torch.allclose(twice - once, once - none) if once.is_floating_point() else True
 
 
 def _chosen(run: Recording, call: TorchCall) -> list[Any]:
