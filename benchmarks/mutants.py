@@ -169,13 +169,15 @@ MUTANTS = [
         ("checking.py", "falls = falls and r.fit.low > (r.predicted or 0) - 1", "falls = falls and True"),
         ("planning.py", "if (odd := _otherwise(p, bare)) and few", "if (odd := _otherwise(p, bare)) and not few"),
         ("planning.py", "other if r.missing else ()", "()"),
-        ("planning.py", "factor = 1.0 if rule is None else rule.ratio(way.base, way.target)", "factor = 1.0"),
+        ("planning.py", "else value * rule.ratio(going.base, going.target)", "else value"),
+        ("planning.py", "if off > 1 and _added(p.recipe, e.role):", "if off > 1 and e.tensor.dim() < 2:"),
     ),
     *_room(
         "tracing",
         "verify/tracing",
         ("measuring.py", "if not (same or self.chosen):", "if False:"),
         ("measuring.py", "torch.allclose(twice - once, once - none)", "True"),
+        ("measuring.py", "return math.inf if math.isnan(square) and x.numel() else square", "return square"),
         ("measuring.py", "pairs = zip(*map(_around, (call, again[call.key])), strict=False)", "pairs = ()"),
     ),
     *_room(

@@ -348,15 +348,16 @@ class Solver:
         Law: with epsilon at the largest gradient their run is one of gradient descent with c - d for c; their steps are
         bounded, so bounds show more of it.
         """
-        rules, found = self.optimizer.with_normalisers, list[Solution]()
-        with suppress(Infeasible):
-            other = self if rules == self.optimizer else Solver(self.network, self.ray, rules, effort=self.effort)
-            if other is not self:
-                same = other.solve(parameterization, base)
-                for structure in (same.structure, *same.others):
-                    law = self.by_layers(parameterization.demanded(self.network, structure), structure)
-                    found += [replace(law, rejected=tuple(rejected))] if law else []
-        return found
+        rules = self.optimizer.with_normalisers
+        if rules == self.optimizer:
+            return []
+        try:
+            same = Solver(self.network, self.ray, rules, effort=self.effort).solve(parameterization, base)
+        except Infeasible:
+            return []
+        structures = (same.structure, *same.others)
+        laws = [self.by_layers(parameterization.demanded(self.network, x), x) for x in structures]
+        return [replace(law, rejected=tuple(rejected)) for law in laws if law]
 
     def met(self, demands: Iterable[Demand], look: Analysis) -> tuple[Open, ...]:
         """The sizes that stay undecided, of demands of which none is seen to fail.

@@ -31,7 +31,7 @@ from scaling_algebra.verify.tracing.measuring import Watch
 from scaling_algebra.verify.tracing.models import built, traced
 
 from ..docs.pages import ROOT, write_files
-from .test_tracing import Attention, FourWays
+from .test_tracing import Attention, FourWays, Stop
 
 pytest_plugins = ("pytester",)
 
@@ -576,19 +576,9 @@ def test_rates_behind_zeros_are_judged():
     )
 
 
-class Blocked(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx, g):
-        return g * 0
-
-
 class Behind(Asleep):
     def forward(self, x):
-        return self.head(torch.relu(self.b(Blocked.apply(self.a(self.inp(x))))))
+        return self.head(torch.relu(self.b(Stop.apply(self.a(self.inp(x))))))
 
 
 @pytest.mark.parametrize(("rates", "refuted"), [({}, set()), ({"b": 0.0}, {"b.weight.update"})])

@@ -133,3 +133,39 @@ def test_a_gain_that_starts_alike_goes_by_its_power_and_what_is_normalised_is_no
         assert "slots.init" not in {row.quantity for row in report.rows}
         refuted = {row.quantity for row in report.rows if row.verdict is Verdict.REFUTED}
         assert bool(refuted) == bool(rules)
+
+
+class ScaledByWidth(nn.Module):
+    """A gain whose start the module itself makes of the width."""
+
+    def __init__(self, n, trains):
+        super().__init__()
+        self.first, self.last, self.mid = nn.Linear(5, n), nn.Linear(n, 3, bias=False), nn.Linear(n, n, bias=False)
+        self.gain = nn.Parameter(torch.full((n,), n**-0.5), requires_grad=trains)
+
+    def forward(self, x):
+        return self.last(torch.relu(self.mid(torch.relu(self.first(x)) * self.gain)))
+
+
+@pytest.mark.parametrize("base", [32, 256])
+def test_a_start_that_a_module_makes_of_its_width_is_that_of_the_base(base):
+    """Not of the small sizes at which the module is read; a frozen one is held against what the numbers need."""
+    given = {"lr": 1e-2, "eps": 1e-12, "std": 0.02}
+    p = plan(lambda sizes: ScaledByWidth(sizes["N"], True), f"N={base}", "N=1024", **given)
+    assert p["gain"].fill == pytest.approx(base**-0.5) and p.recipe.level.certified
+    held = plan(lambda sizes: ScaledByWidth(sizes["N"], False), f"N={base}", "N=1024", **given)
+    (left,) = held.recipe.level.open
+    assert left.quantity == "gain" and f"by {(1024 / base) ** 0.5:.3g}" in left.why
+
+
+def test_values_that_are_no_numbers_are_not_those_of_other_tokens():
+    """They are infinite, so that the gate on finite values sees them."""
+    model = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3, bias=False)).double()
+    read = traced(
+        lambda sizes: nn.Sequential(nn.Linear(5, sizes["N"]), nn.ReLU(), nn.Linear(sizes["N"], 3, bias=False))
+    )
+    watch = Watch(model, ((torch.ones(2, 5, dtype=torch.float64),), {}), read)
+    with torch.no_grad():
+        model[2].weight.fill_(math.nan)
+    now = watch()
+    assert now["output"] == now["2.weight.update"] == math.inf and not watch.switched

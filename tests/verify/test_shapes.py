@@ -184,6 +184,7 @@ def test_a_weight_norm_is_that_of_the_matrix_that_is_drawn():
         norm, drawn = layer.parametrizations.weight.original0, layer.parametrizations.weight.original1
         assert torch.allclose(layer.weight, drawn) and torch.allclose(norm, drawn.norm(dim=1, keepdim=True))
     assert any("original0: init_ sets these to the norms" in x for x in p.warnings)
+    assert any("2.parametrizations.weight.original0: no call says what it multiplies" in x for x in p.warnings)
     model, inputs, _ = built(build, {"N": 16})
     assert [x for x in Watch(model, inputs, read(build)).names if "output" in x] == [
         "0: output", "1: output", "2: output", "output"

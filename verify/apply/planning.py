@@ -18,7 +18,7 @@ from scaling_algebra.arguments import checked
 from scaling_algebra.errors import UsageError, check_names
 from scaling_algebra.recipes.files import sizes_of
 from scaling_algebra.recipes.recipe import Recipe, recipe
-from scaling_algebra.recipes.sizes import Sizes, Way, read_sizes
+from scaling_algebra.recipes.sizes import Sizes, read_sizes
 from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.solver.derivation import Derivation
 from scaling_algebra.spec.level import Level, Open
@@ -140,11 +140,19 @@ def _built(
     going, small = numbers.way, dict(reading.base)
     small |= {x: n for x, n in going.target.items() if n == going.base[x] and x in small and x not in ("M", "K")}
     start, large = (called(model, dict(sizes))[0] for sizes in (small, going.target))
-    if any(x.is_meta for x in start.parameters()):  # how its vectors start is not known
+    if _on_meta(start):  # how its vectors start is not known
         small = dict(reading.base)
         start = called(model, small)[0]
+    at_base = {**small, **going.base}
+    if any(_alike([start], role) not in (None, _alike([large], role)) for role in numbers.tensors):
+        there = called(model, dict(at_base))[0]  # vectors start at a value that changes with the sizes
+        small, start = (small, start) if _on_meta(there) else (at_base, there)
     p = planned(large, reading, numbers, [start], fold, twin=called(model, dict(small), seed=1)[0])
     return p, start, small
+
+
+def _on_meta(model: nn.Module) -> bool:
+    return any(x.is_meta for x in model.parameters())
 
 
 def _holding(p: Plan, small: nn.Module, base: Mapping[str, int], strict: bool, odd: Sequence[str] = ()) -> Plan:
@@ -315,7 +323,10 @@ def planned(
         for role in dict.fromkeys(role for one in shared for role in ends(one, name).roles):
             settings[role] = scaled(settings[role], rule / own[name], x, trainer(numbers, role))
         left[name] = 1.0
-    filled = {role: _fill(small, role, settings[role]["init_std"].rule, going) for role in numbers.tensors}
+    filled = {role: _alike(small, role) for role in numbers.tensors}
+    for role, value in filled.items():
+        rule = settings[role]["init_std"].rule
+        filled[role] = value if value is None or rule is None else value * rule.ratio(going.base, going.target)
     entries, named = [], list(parameters(model))
     roles = roles_of([e.name for e in named], numbers)
     train = [e.name for e in named if not e.frozen]
@@ -394,20 +405,18 @@ def _undrawn(model: nn.Module, twin: nn.Module, roles: Iterable[str]) -> set[str
     return set() if all(same.values()) else several
 
 
-def _fill(models: Sequence[nn.Module], role: str, rule: Power | None, way: Way) -> float | None:
-    """The value that all entries of a vector start with, as the modules have it at the base, and from there by the rule
-    of initial values."""
-    found = [p for model in models for p in of_role(model, role)]
-    values = [p.flatten() for p in found]
-    alike = all(p.dim() < 2 for p in found) and all(bool((x == values[0][0]).all()) for x in values)
-    factor = 1.0 if rule is None else rule.ratio(way.base, way.target)
-    return float(values[0][0]) * factor if values and alike else None
+def _alike(models: Sequence[nn.Module], role: str) -> float | None:
+    """The value that all entries of a vector start with, as the modules have it; None where they do not start alike."""
+    values = [p.flatten() for model in models for p in of_role(model, role)]
+    if not values or any(p.dim() > 1 or p.is_meta for model in models for p in of_role(model, role)):
+        return None
+    return float(values[0][0]) if all(bool((x == values[0][0]).all()) for x in values) else None
 
 
 def frozen(p: Plan, small: nn.Module, base: Mapping[str, int]) -> Iterator[Open]:
     """Frozen tensors whose values in the module change with its size other than the numbers need, by more than chance
     may; those whose parts need different powers are not compared."""
-    for e in (e for e in p.entries if e.frozen and e.role and e.fill is None):
+    for e in (e for e in p.entries if e.frozen and e.role):
         found, demand = [*of_role(small, e.role)[:1], e.tensor], "a frozen tensor is as large as derived"
         if any(x.is_meta for x in found):  # has no values
             continue
@@ -419,7 +428,7 @@ def frozen(p: Plan, small: nn.Module, base: Mapping[str, int]) -> Iterator[Open]
             continue
         going = p.recipe.way
         off = rule.ratio(base, going.target) / (sizes[-1] / sizes[0])
-        if e.tensor.dim() < 2 and off > 1:  # a bias that is smaller does no harm
+        if off > 1 and _added(p.recipe, e.role):  # a bias that is smaller does no harm
             continue
         if abs(math.log(off)) > max(APART, CHANCE * math.sqrt(sum(1 / (2 * x.numel()) for x in found))):
             at = ",".join(f"{axis}={n}" for axis, n in going.base.items())
@@ -427,6 +436,13 @@ def frozen(p: Plan, small: nn.Module, base: Mapping[str, int]) -> Iterator[Open]
             why = f"it is frozen, and the numbers need that it goes as {rule}: from {at} on the module's own is"
             why += f" {1 / off:.3g} times that; multiply it, or what it makes, by {off:.3g}, or let it train"
             yield Open(demand, e.name, 0, why, e.role)
+
+
+def _added(numbers: Recipe, role: str) -> bool:
+    """Is a tensor one number for each entry of what it is added to?"""
+    network = next(d.network for d in numbers.derivations if role in d.network.tensors)
+    read = (x.name for s in network.uses(role) for x in s.factors)
+    return not network.tensors[role].fan_in and all(network.producer(name) is None for name in read)
 
 
 def _share(small: Mapping[str, int], base: Mapping[str, int], target: Mapping[str, int]) -> float:

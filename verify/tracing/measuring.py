@@ -298,5 +298,6 @@ def _less(x: Tensor | None, before: Tensor) -> Tensor:
 
 
 def _square(x: Tensor) -> float:
-    """The mean square; NaN of no entries."""
-    return float(x.double().square().mean())
+    """The mean square; NaN of no entries, and infinite where an entry is no number."""
+    square = float(x.double().square().mean())
+    return math.inf if math.isnan(square) and x.numel() else square

@@ -47,6 +47,7 @@ SCALED = (
 FACTORS = "a factor that changes with a size (1/sqrt(d), alpha/rank) is not seen: the numbers are those without it"
 CHOSEN = "tokens choose some of the experts, by a number that build does not take"
 TAKE_K = "let build take the number of chosen experts, sizes['K'], which is read with all of them (K = M)"
+FACTOR = "no call says what it multiplies: as a factor of a matrix (weight_norm) start and rate go as its entries need"
 UNSAID = "no call says which side of {} is summed: {}"
 
 
@@ -264,6 +265,8 @@ class Shapes:
             self.notes.append((name, UNSAID.format(shape, "the last one is taken")))
         elif len(growing) == 1 and (len(p.sizes) == 2 or sum(set(s) != {1} for s in p.sizes) > 1):
             self.notes.append((name, UNSAID.format(shape, "taken for an input's, not a readout's")))
+        elif not growing and len(p.sizes) > 1 and math.prod(shape) > 1:
+            self.notes.append((name, FACTOR))
         if len(growing) < 2:
             return (), tuple(range(len(p.sizes))), ()
         *stack, made, summed = growing
