@@ -22,7 +22,7 @@ from scaling_algebra.errors import UsageError
 
 from .gradients import roles_of
 from .models import Inputs, Traced, exactly
-from .recording import Recording, Ref, TorchCall, mapped, record, refs
+from .recording import Recording, Ref, TorchCall, leaves, mapped, record, refs
 
 OUTPUT, UPDATE = "output", ".update"
 """The name of what the module returns."""
@@ -55,7 +55,9 @@ class Watch:
         self.first, self.read = self._record(), dict[tuple[str, str, int], list[int]]()
         self.weights, self.chosen, self.products = self._sorted()
         self.roles = roles_of(self.products, traced.network.tensors)
-        self.makers = {r.number: call for call in self.first.calls for r in refs(call.result)}
+        self.makers = {
+            x: call for call in self.first.calls for x in _numbers(call.result) if x not in _numbers(_read(call))
+        }  # what is returned as it is, or written in place, is no other tensor
 
     def _record(self) -> Recording:
         with exactly():
@@ -72,7 +74,7 @@ class Watch:
             mine = dict.fromkeys(r.number for r in refs((call.arguments, call.keywords)))
             acted, made = [x for x in mine if x in signals], list(refs(call.result))
             held = [x for x in mine if x in weights]
-            if held and not acted and not self.traced.network.unread:
+            if held and made and not acted and not self.traced.network.unread:
                 acted = self.read[call.key] = [x for x in held if not _affine(call, x, run)]
                 held = [x for x in held if x not in acted]
             reads = acted and not all(x in chosen for x in acted)
@@ -177,7 +179,7 @@ class Watch:
         for name, calls in self.products.items():
             for key, (call, number) in zip(self._keys(name, len(calls)), calls, strict=False):
                 if key:
-                    for part, size in self._parts(call, number, there).items():
+                    for part, size in self._parts(name, call, number, there).items():
                         sizes.setdefault(f"{key}.{part}", []).append(size)
 
         def change(ref: Ref, later: Tensor | None) -> list[float]:
@@ -208,53 +210,67 @@ class Watch:
                 tensors |= {a.number: now.tensors[b.number] for a, b in pairs}
         return replace(now, tensors=tensors)
 
-    def _parts(self, call: TorchCall, number: int, now: Recording) -> dict[str, float]:
-        """Mean squares of W_0 x_0, dW_t x_t and W_0 dx_t of the product that a call makes of a tensor of weights.
+    def _parts(self, name: str, call: TorchCall, number: int, now: Recording) -> dict[str, float]:
+        """Mean squares of W_0 x_0, dW_t x_t and W_0 dx_t of the product that a call makes of a parameter, from which
+        the tensor of that number is made.
 
-        Law: a call is affine in each of its tensors of weights; less its value at zero it is the product.
+        Law: a call is affine in each of its parameters; less its value where that is zero it is the product.
         """
 
-        def made(run: Recording, of: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+        def made(run: Recording, of: Callable[[], Tensor] | None = None) -> Tensor:
             """With the signals of a run and initial weights, but the one: that is changed as said."""
 
             def value(n: int) -> Tensor:
                 if n not in self.weights or n in self.read.get(call.key, ()):
                     return run.tensors[n]
-                start = self._weight(n, run, self.first)
-                return start if of is None or n != number else of(start)
+                return self._weight(n, run) if of is None or n != number else of()
 
             return _again(call, value)
 
-        init = made(self.first) - made(self.first, torch.zeros_like)
+        def product(run: Recording) -> Tensor:
+            return made(run) - made(run, lambda: self._weight(number, run, name))
+
+        init = product(self.first)
         if not all(x in now.tensors for x in self._needed(call)):
             return {"init": _square(init), "update": math.nan, "propagating": math.nan}
-        held = made(now)
-        moved, passed = made(now, lambda _: now.tensors[number]), held - made(now, torch.zeros_like)
-        return {"init": _square(init), "update": _square(moved - held), "propagating": _square(_less(passed, init))}
+        moved = made(now, lambda: now.tensors[number]) - made(now)
+        return {"init": _square(init), "update": _square(moved), "propagating": _square(_less(product(now), init))}
 
     def _needed(self, call: TorchCall) -> Iterator[int]:
         """The numbers of the tensors that a call is made of again."""
-        for r in refs((call.arguments, call.keywords)):
-            yield r.number
-            if r.number in self.weights and r.number in self.makers:
-                yield from self._needed(self.makers[r.number])
+        for x in _numbers(_read(call)):
+            yield x
+            if x in self.weights and x in self.makers:
+                yield from self._needed(self.makers[x])
 
-    def _weight(self, number: int, run: Recording, weights: Recording) -> Tensor:
-        """A tensor that is made of parameters, those of ``weights``; what was chosen is chosen as in ``run``."""
+    def _weight(self, number: int, run: Recording, zero: str = "") -> Tensor:
+        """A tensor that is made of parameters, the initial ones, of which one may be zero; what was chosen is chosen as
+        in a run."""
         call = self.makers.get(number)
-        if call is None or not any(r.number in self.chosen for r in refs((call.arguments, call.keywords))):
-            return weights.tensors[number]
-        return _again(call, lambda n: self._weight(n, run, weights) if n in self.weights else run.tensors[n])
+        if self.first.parameters.get(number, "") == zero != "":
+            return torch.zeros_like(self.first.tensors[number])
+        again = zero in self.weights.get(number, ()) or any(x in self.chosen for x in _numbers(call and _read(call)))
+        if call is None or not again:
+            return self.first.tensors[number]
+        return _again(call, lambda n: self._weight(n, run, zero) if n in self.weights else run.tensors[n], number)
 
 
-def _again(call: TorchCall, value: Callable[[int], Tensor]) -> Tensor:
-    """The first result of a call with other tensors, by number."""
+def _again(call: TorchCall, value: Callable[[int], Tensor], number: int | None = None) -> Tensor:
+    """A result of a call, the first or that of a number, with other tensors, by number."""
 
     arguments, keywords = mapped((call.arguments, call.keywords), Ref, lambda r: value(r.number).clone())
     with torch.no_grad(), exactly():  # the call may write in place
         out = call.function(*arguments, **keywords)
-    made: Tensor = out[0] if isinstance(out, list | tuple) else out
-    return made
+    found: list[Tensor] = [*leaves(out, Tensor)]
+    return found[0 if number is None else _numbers(call.result).index(number)]
+
+
+def _read(call: TorchCall) -> Any:
+    return call.arguments, call.keywords
+
+
+def _numbers(tree: Any) -> list[int]:
+    return [r.number for r in refs(tree)]
 
 
 def _affine(call: TorchCall, number: int, run: Recording) -> bool:

@@ -1,4 +1,4 @@
-"""Checks of experts that gather the tokens that chose them: a token may choose others while a model trains."""
+"""What a check measures of a module: experts that gather tokens, parameters behind norms and sums, starts."""
 
 from __future__ import annotations
 
@@ -133,6 +133,31 @@ def test_a_gain_that_starts_alike_goes_by_its_power_and_what_is_normalised_is_no
         assert "slots.init" not in {row.quantity for row in report.rows}
         refuted = {row.quantity for row in report.rows if row.verdict is Verdict.REFUTED}
         assert bool(refuted) == bool(rules)
+
+
+class OneAndMore(nn.Module):
+    """A norm with the gain 1 + g, as Gemma has it."""
+
+    def __init__(self, n):
+        super().__init__()
+        self.g = nn.Parameter(torch.zeros(n))
+
+    def forward(self, x):
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True)) * (1 + self.g).to(x.dtype)
+
+
+def one_and_more(sizes):
+    n = sizes["N"]
+    layers = nn.Embedding(64, n), OneAndMore(n), nn.Linear(n, n, bias=False), OneAndMore(n), nn.Linear(n, 8, bias=False)
+    return nn.Sequential(*layers)
+
+
+@pytest.mark.parametrize("rules", [{}, {"1.g": {"lr": Power.of({"N": Fraction(1)})}}])
+def test_what_a_parameter_is_added_to_is_no_part_of_its_product(rules):
+    report = check_model(one_and_more, "N=16", "N=64", seeds=4, rules=rules)
+    found = {row.quantity: row for row in report.rows}
+    refuted = {x for x, row in found.items() if row.verdict is Verdict.REFUTED}
+    assert found["1.g.init"].fit.zero and ("1.g.update" in refuted if rules else not refuted)
 
 
 class ScaledByWidth(nn.Module):
