@@ -2,8 +2,8 @@
 
 A call that no row of the table reads is made again with a random tensor along the dimensions of its signals that do not
 grow, beside one random vector along those that do. Where each result is a multiple of that vector and the multiples are
-entries of the tensor, C chooses; else unit vectors take the place of the tensor, and the multiples are C. Read next: ``reading.py`` (products), ``table.py`` (who asks), ``writing.py`` (the constant's
-letters).
+entries of the tensor, C chooses; else unit vectors take the place of the tensor, and the multiples are C. Read next:
+``reading.py`` (products), ``table.py`` (who asks), ``writing.py`` (the constant's letters).
 """
 
 from __future__ import annotations
