@@ -12,7 +12,7 @@ from copy import copy
 from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property, partial
-from itertools import count
+from itertools import count, islice
 
 from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.kernels import Exhausted
@@ -211,7 +211,7 @@ class Analysis:
         answer = self._two_sided(name, t, WITNESSES[0]) if self.point.zero and not self._whole else None
         return answer if answer is not None and answer.zero else None
 
-    def _in_parts(self, name: str, steps: Iterable[int]) -> Answer | None:
+    def _in_parts(self, name: str, steps: Collection[int]) -> Answer | None:
         """The witness of ``in_parts`` at these steps; a network without norms needs no such runs."""
         if self._whole or not self.network.norms or self.upper(name) is None:
             return None
@@ -242,10 +242,9 @@ class Analysis:
         """The points of ``parts``, each made once, when it is asked for."""
         made, rest = self._points.setdefault(signal, ([], parts(self.network, self.point, signal)))
         for k in count():
-            if k == len(made) and (point := next(rest, None)) is None:
+            made += islice(rest, max(0, k + 1 - len(made)))
+            if k == len(made):
                 return
-            elif k == len(made):
-                made.append(point)
             yield made[k]
 
     def _meets(self, name: str, size: Fraction | None) -> bool:

@@ -12,7 +12,7 @@ Read next: ``analysis.py`` (holds answers against them), ``proofs/every_step.py`
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from fractions import Fraction
 from functools import partial
 from itertools import product
@@ -54,7 +54,7 @@ class BoundRun(Trajectory):
         self.bounds: dict[Bounded, int] = {}
         self._readers: defaultdict[Bounded, set[Bounded]] = defaultdict(set)
         self._read, self._stepping = set[Bounded](), dict[str, tuple[list[Increment], set[Bounded]]]()
-        self.why = ""
+        self._made, self.why = dict[Hashable, Signal | None](), ""
         self.assumes: set[str] = set()
 
     def settled(self) -> bool:
@@ -329,6 +329,12 @@ class BoundRun(Trajectory):
                 powers[axis] = powers.get(axis, Fraction(0)) - Fraction(1, 2)
             sides.append(Signal(live(one.copies + letters), {}, self.algebra.scale(powers)))
         return Increment(1, rates, sides[0], (sides[1],))
+
+    def once(self, rule: Hashable, signal: Signal, compute: Callable[[], Signal]) -> Signal:
+        if (key := (rule, signal.content)) not in self._made:
+            made = compute()
+            self._made[key] = None if made is signal else made
+        return self._made[key] or signal
 
     def change_via(self, signal: str, t: int, via: str) -> Signal:
         """The part of a step that came by one path: a part of a gradient may be larger than the whole, and a step that

@@ -154,14 +154,14 @@ def _maps(
             columns.append((last(y, along) * ray).sum(sums) / ray.square().sum() if sums else y / float(ray))
         return columns
 
-    ray, part, side = drawn(shape, grows), drawn(shape, stays), [shape[d] for d in stays]
+    ray, part, kept = drawn(shape, grows), drawn(shape, stays), [shape[d] for d in stays]
     found = [_chosen(y, part) for y in read(part)]
     if all(c is not None for c in found):
         matrices = [c for c in found if c is not None]
     else:
-        units = torch.eye(prod(side), dtype=torch.float64).reshape(-1, *side)
+        units = torch.eye(prod(kept), dtype=torch.float64).reshape(-1, *kept)
         matrices = [torch.stack(c, -1) for c in zip(*map(read, units), strict=True)]
-    matrices = [c.reshape([*c.shape[:-1], *side]) for c in matrices]
+    matrices = [c.reshape([*c.shape[:-1], *kept]) for c in matrices]
     if signless and any(float(c.min()) < 0 for c in matrices):
         raise reader.fail("a difference of two signals of one law may cancel, and the equations have no signs")
     for side, number in zip(sides, numbers, strict=True):  # the same map of any vector, at every build
