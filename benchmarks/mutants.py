@@ -107,6 +107,8 @@ MUTANTS = [
         ("norms.py", "if not outgrown or tr.decays:", "if True:"),
         ("run.py", "if self.grows(x)), default=1)", "if not self.network.live), default=1)"),
         ("steps.py", "return reduced(1) == 0", "return reduced(1) != 0"),
+        ("bounds.py", "if key not in x[1]}", "}"),
+        ("bounds.py", "key := (rule, signal.content)", "key := (rule, signal.letters)"),
     ),
     *_room(
         "solver",
@@ -176,6 +178,7 @@ MUTANTS = [
         "tracing",
         "verify/tracing",
         ("measuring.py", "if not (same or self.chosen):", "if False:"),
+        ("fixed.py", "signs = (y * part.flatten()[places[near]]).sign()", "signs = y.sign().abs()"),
         ("measuring.py", "again = zero in self.weights.get(number, ()) or", "again ="),
         ("measuring.py", "torch.allclose(twice - once, once - none)", "True"),
         ("measuring.py", "return math.inf if math.isnan(square) and x.numel() else square", "return square"),
