@@ -95,7 +95,7 @@ MUTANTS = [
         ("sparse_routing.py", "multipliers=(*s.multipliers, SHARE)", "multipliers=(*s.multipliers,)"),
         ("parts.py", "if signal in b.inside - b.after]", "if signal in b.inside]"),
         ("analysis.py", "key = part.point.zero, rung", "key = frozenset(), rung"),
-        ("analysis.py", "if t and self.network.live and self._stepped(signs=True)", "if False"),
+        ("analysis.py", "if t and look.network.live and look.runs.stepped(signs=True)", "if False"),
         ("trajectory.py", "size = own.packed if own.certain else", "size ="),
         ("steps.py", "whole = tr.algebra.uncentred(s)", "whole = s"),
         ("steps.py", 'if not any(f.kind.kind in ("norm", "softmax")', 'if not any(f.kind.kind in ("norm",)'),

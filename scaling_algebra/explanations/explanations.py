@@ -14,8 +14,8 @@ from typing import Unpack
 from scaling_algebra import limits
 from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.signals import Scalar, Signal
-from scaling_algebra.dynamics.analysis import Analysis
-from scaling_algebra.dynamics.answers import UnknownSize
+from scaling_algebra.dynamics.analysis import SHORTLY, Analysis
+from scaling_algebra.dynamics.brackets import UnknownSize
 from scaling_algebra.dynamics.quantities import Quantity, inner_product, quantities, quantity
 from scaling_algebra.dynamics.trajectory import Trajectory
 from scaling_algebra.errors import UsageError, unknown_name
@@ -191,7 +191,7 @@ def _by_law(d: Derivation, unknown: str, found: SettingExplanation) -> SettingEx
     for demand in (x for x in demands if x.fixes == unknown and x.kind == "theta"):
         look = d.analysis()
         for t, x in ((t, x) for t in range(1, demand.horizon + 1) for x in demand.quantities):
-            if (answer := look.quick(x, t)).decided and answer.exponent == 0:
+            if (answer := look(x, t, SHORTLY)).decided and answer.exponent == 0:
                 because = f"{found.because}; it meets {demand.label}"
                 return replace(found, because=because, behind=explain_quantity(d, look, x, t))
     return found

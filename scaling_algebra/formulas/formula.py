@@ -19,7 +19,7 @@ from scaling_algebra.counting.graded import Graded
 from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import Signal
 from scaling_algebra.documents import Rendered
-from scaling_algebra.dynamics.analysis import Analysis
+from scaling_algebra.dynamics.analysis import LEAD, Analysis
 from scaling_algebra.dynamics.quantities import Quantity, quantities, quantity
 from scaling_algebra.dynamics.run import BeyondPowerCounting
 from scaling_algebra.errors import UsageError, named, shown, unknown_name
@@ -153,10 +153,10 @@ class Formula(Rendered):
         for name, k in product(self.assumes, range(self.step + 1)):
             if k == self.step and name == self.quantity.partition(".")[0]:
                 continue
-            bound = look.lower(name, k)
+            bound = look(name, k, LEAD)
             if bound.unknown:
                 raise UsageError(f"{name}@{k} is undecided on {ray}: this formula holds while it is O(1)")
-            if (size := bound.size) is not None and size > 0:
+            if (size := bound.lead) is not None and size > 0:
                 raise UsageError(f"{name}@{k} ~ n^({size}) on {ray}: this formula holds while it is O(1)")
         values = {f"{x}.{role}": value for x in "bcd" for role, value in getattr(point, x).items()}
         values |= dict(point.multipliers)

@@ -402,7 +402,7 @@ class System:
             return Clause(demand.label, atoms, why)
         if any(x.normalises for x in rule.rules):
             with expressible():
-                left = unmet(self.demands, self.look(self.point(values), rule), certified=True)
+                left = unmet(self.demands, self.look(self.point(values), rule))
             if left is not None:
                 raise Undecided(f"gradient descent and {rule.name} differ: {left[2]}")
         return None

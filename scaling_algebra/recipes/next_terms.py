@@ -116,7 +116,7 @@ def _demanded(d: Derivation, ray: Ray, scaling: Scaling) -> Iterator[tuple[str, 
     for name, horizon in last.items():
         for t in range(horizon, 0, -1):
             with suppress(Exhausted, BeyondPowerCounting):
-                forms = look.forms(name, t)
+                forms = look.runs.forms(name, t)
                 if forms:
                     yield name, t, [scaling.size(form) for form in forms]
                 break

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from scaling_algebra import limits
 from scaling_algebra.documents import Rendered
-from scaling_algebra.dynamics.analysis import Analysis
+from scaling_algebra.dynamics.analysis import Analysis, lead_within
 from scaling_algebra.errors import UsageError, check_names, shown, unknown_name
 from scaling_algebra.solver.demands import HORIZON, Infeasible
 from scaling_algebra.solver.derivation import Derivation, derive
@@ -58,8 +58,8 @@ MEANS = (
     "(sde) where noise rules all; where noise rules experts, too, recipe --hold sde --experts has their factors in K/M"
 )
 """What is mixed where batch and the share of an expert change together."""
-_WORK = 50_000
-"""Nodes of matching searches for a signal that grows."""
+_LITTLE = lead_within(50_000)
+"""For a signal that grows."""
 
 Tuned = Mapping[str, float]
 """A tuned value by role; under the empty name that of every other role."""
@@ -467,13 +467,14 @@ def _breaks(derivations: Sequence[Derivation], going: Way) -> Iterator[Breaks]:
     seen = set()
     for d in derivations:
         ray = _own(going.ray, d.network)
-        look = Analysis(ray, d.scaling.point(ray), d.optimizer, d.network).limited(_WORK)
+        look = Analysis(ray, d.scaling.point(ray), d.optimizer, d.network)
         for signal in (s.out for s in d.network.statements if s.out not in seen):
             seen.add(signal)
-            answers = ((look.lower(signal, t), t) for t in range(HORIZON + 2))
-            grown = [(a, t) for a, t in answers if a.size is not None and a.size > 0 and a.form is not None]
+            answers = ((look(signal, t, _LITTLE), t) for t in range(HORIZON + 2))
+            grown = [
+                (a.lead, -t, a.form) for a, t in answers if a.lead is not None and a.lead > 0 and a.form is not None
+            ]
             if grown:
-                largest, t = max(grown, key=lambda x: (x[0].size, -x[1]))
-                assert largest.form is not None
-                power = d.scaling.size(largest.form)
-                yield Breaks(signal, t, power, power.ratio(every_axis(going.base), every_axis(going.target)))
+                _, t, form = max(grown, key=lambda x: x[:2])
+                power = d.scaling.size(form)
+                yield Breaks(signal, -t, power, power.ratio(every_axis(going.base), every_axis(going.target)))

@@ -15,7 +15,7 @@ from typing import Any, Unpack
 from scaling_algebra import limits
 from scaling_algebra.documents import Rendered
 from scaling_algebra.dynamics.analysis import Analysis
-from scaling_algebra.dynamics.answers import Answer
+from scaling_algebra.dynamics.brackets import Bracket
 from scaling_algebra.dynamics.quantities import quantity
 from scaling_algebra.errors import UsageError, named
 from scaling_algebra.spec.assumptions import ASSUMPTIONS
@@ -198,7 +198,7 @@ class Signals(Rendered):
 
     derivation: Derivation
     steps: int
-    quantities: Mapping[str, tuple[Answer, ...]]
+    quantities: Mapping[str, tuple[Bracket, ...]]
 
     def without_assumptions(self) -> Signals:
         """The signals, undecided where an exponent rests on more than counting powers."""

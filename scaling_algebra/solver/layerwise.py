@@ -5,10 +5,10 @@ Source: MSSP paper, App. I.1.2 (eq. I.3).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
-from scaling_algebra.dynamics.analysis import Analysis
+from scaling_algebra.dynamics.analysis import SHORTLY, WITNESS, Analysis
 from scaling_algebra.dynamics.sparse_routing import sparse
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.desiderata import Structure, horizon
@@ -115,7 +115,7 @@ def _aligned(look: Analysis, over: Power, total: Fraction | None, *parts: Fracti
 
 
 def _size(look: Analysis, name: str, t: int) -> Fraction | None:
-    return look.quick(name, t).size
+    return look(name, t, SHORTLY).lead
 
 
 def _changed(look: Analysis, signal: str, t: int) -> Fraction | None:
@@ -125,7 +125,21 @@ def _changed(look: Analysis, signal: str, t: int) -> Fraction | None:
 def _learned(look: Analysis, signal: str, t: int) -> Fraction | None:
     """The size of what an update of the tensor of a signal makes of it."""
     names = [name for part in _LEARNED if (name := f"{signal}.{part}") in look.table]
-    return look.leading(names or [f"{signal}.change"], t).size
+    return _largest(look, names or [f"{signal}.change"], t)
+
+
+def _largest(look: Analysis, names: Sequence[str], t: int) -> Fraction | None:
+    """The size of the largest of some quantities: that of the first witness as large as the bounds on all of them,
+    else of all of them at the price of the first rung."""
+    uppers = [look.upper(name) for name in names]
+    top = max((x for x in uppers if x is not None), default=None)
+    for name in names if None not in uppers and t else ():
+        if top is not None and look(name, t, WITNESS).low == top:
+            return top
+    answers = [look(name, t, SHORTLY) for name in names]
+    if not all(x.decided for x in answers):
+        return None
+    return max((x.size for x in answers if x.size is not None), default=None)
 
 
 def at_full_alignment(network: Network, ray: Ray, optimizer: Trained, structure: Structure = PLAIN) -> dict[str, Power]:

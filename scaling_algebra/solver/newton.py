@@ -18,8 +18,8 @@ from functools import cached_property
 from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.signals import Rung
 from scaling_algebra.counting.store import Meter
-from scaling_algebra.dynamics.analysis import WORK, Analysis
-from scaling_algebra.dynamics.answers import CLOSELY, QUICK
+from scaling_algebra.dynamics.analysis import LEAD, SHORTLY, WITNESS, WORK, Analysis, lead_within
+from scaling_algebra.dynamics.budgets import AHEAD, CLOSELY, LITTLE, PIECE, PROPOSED, QUICK, SHOWN, STRUCTURES
 from scaling_algebra.dynamics.run import unknowns
 from scaling_algebra.errors import UsageError
 from scaling_algebra.linear.linear import Row, solve_linear
@@ -63,20 +63,8 @@ _LAZY = Fraction(2)
 _ROUNDS = 24
 _SHARED = 3
 """Sizes that may stay undecided before the others climb one rung alone."""
-SHOWN: tuple[tuple[int | None, int | None], ...] = ((8_000, None), (80_000, 160_000), (None, None))
-"""Work that bound and witness of one demand may take, and those of all: a little first, then of what is left more."""
-PROPOSED = 200_000
-"""Work, in nodes of matching searches, until the layer-wise law is shown to hold but for what is open."""
-_AHEAD = 5_000
-"""Nodes of matching searches that one product may take on the update after the horizon."""
-_LITTLE = 5_000
-"""Work for one demand before all of them were asked."""
-
-
-PIECE = 100_000
-"""Work for a piece of a sum over experts that one tensor makes."""
-STRUCTURES = 1_200_000
-"""Work for all structures where each is judged at the layer-wise law."""
+_AHEAD = lead_within(AHEAD)
+"""For the update after the horizon."""
 
 
 @dataclass(frozen=True)
@@ -272,7 +260,7 @@ class Solver:
         for loss, x, g in meetings(self.network):
             weight = self.network.weight(loss)
             look = self.looked(structure.point(self.network, values | {weight: Fraction(0)}))
-            size = look.quick(f"{g}.by-{loss}", 0).size or Fraction(0)
+            size = look(f"{g}.by-{loss}", 0, SHORTLY).lead or Fraction(0)
             values[weight] = self.network.size(self.network.signals[x]).on(self.ray) + size
         return values
 
@@ -375,9 +363,9 @@ class Solver:
                 check(demands, look)
             with self._within(every):
                 demands = [*(d for d in each("deriving", "demands", demands) if not self._shown(d, look, one))]
-        ahead = self._fresh(look.point).limited(_AHEAD)
+        ahead = self._fresh(look.point)
         for demand in demands:
-            if failure := look_ahead(demand, ahead):
+            if failure := look_ahead(demand, ahead, _AHEAD):
                 raise Infeasible(failure)
         left: list[Open] = []
         closer, quick = look.closely(() if self.effort else CLOSELY), self._quickly(look)
@@ -399,7 +387,7 @@ class Solver:
         Args:
             work: for all demands; then what diverges after one update, which takes the least, is looked for first.
         """
-        ahead = self._fresh(look.point).limited(_AHEAD)
+        ahead = self._fresh(look.point)
         failures: dict[Demand, Failure | None] = {}
         demands = [d for d in demands if concerns(d, self.optimizer)]
 
@@ -407,10 +395,10 @@ class Solver:
             if first and not met(d, look):
                 early = violation(d, look, horizon=1)
                 return early if early and early.step <= 1 else Failure("", undecided=True)
-            return None if met(d, look) else violation(d, look) or unfaithful(d, look) or look_ahead(d, ahead)
+            return None if met(d, look) else violation(d, look) or unfaithful(d, look) or look_ahead(d, ahead, _AHEAD)
 
         with self._within(work):
-            for one in (None,) if work is None else (_LITTLE, work // 4, None):
+            for one in (None,) if work is None else (LITTLE, work // 4, None):
                 for d in each("certifying", "demands", demands):
                     with self._within(one):
                         failures[d] = failure(d, one is not None)
@@ -446,7 +434,7 @@ class Solver:
             seen.append((values, stuck, steady))
             try:
                 look = self.looked(structure.point(self.network, values))
-                look.lower(self.network.statements[0].out, 0)
+                look(self.network.statements[0].out, 0, LEAD)
             except UsageError:
                 raise
             except ValueError:  # a fraction too fine for the engine: the iteration does not settle
@@ -482,7 +470,7 @@ class Solver:
         """
         zero = structure.zero - self.network.frozen
         for t in range(last):
-            gradients = {role: look.lower(f"g{self.network.tensors[role].symbol}", t) for role in zero}
+            gradients = {role: look(f"g{self.network.tensors[role].symbol}", t, LEAD) for role in zero}
             if any(x.unknown for x in gradients.values()):
                 return False
             if all(x.zero for x in gradients.values()):
@@ -664,12 +652,12 @@ def _largest_gradient(look: Analysis, symbol: str, last: int) -> Fraction:
     """
     steps, name = range(1, last + 1), f"g{symbol}"
     top = look.upper(name)
-    if top is not None and any(x is not None and x.size == top for x in (look.witness(name, t) for t in steps)):
+    if top is not None and any(look(name, t, WITNESS).low == top for t in steps):
         return top
-    sizes = {t: look.lower(name, t) for t in steps}
+    sizes = {t: look(name, t, LEAD) for t in steps}
     if open_at := [t for t, x in sizes.items() if x.unknown]:
         raise Infeasible(f"mu-3: {name} at t={open_at[0]} is undecided")
-    return max((x.size for x in sizes.values() if x.size is not None), default=Fraction(0))
+    return max((x.lead for x in sizes.values() if x.lead is not None), default=Fraction(0))
 
 
 def by_axis(forms: Mapping[str, Fixing], held: Mapping[str, Power]) -> dict[str, Power]:

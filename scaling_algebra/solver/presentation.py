@@ -20,7 +20,7 @@ from scaling_algebra.documents.blocks import (
     literal,
 )
 from scaling_algebra.documents.notation import plain, rich, typeset
-from scaling_algebra.dynamics.answers import Answer
+from scaling_algebra.dynamics.brackets import Bracket
 from scaling_algebra.spec.assumptions import ASSUMPTIONS, listed
 from scaling_algebra.spec.axes import FIXED, about
 from scaling_algebra.spec.configuration import Configuration
@@ -294,7 +294,7 @@ def signals(s: Signals) -> Document:
     return Document(tuple(blocks), s.as_json())
 
 
-def _size(a: Answer) -> Piece:
+def _size(a: Bracket) -> Piece:
     if a.decided:
         return Size(a.exponent)
     return "undecided" if a.low is None or a.high is None else f"undecided, n^({a.low}) to n^({a.high})"

@@ -10,7 +10,7 @@ import pytest
 
 from scaling_algebra import Configuration, Infeasible, derive, network, recipe
 from scaling_algebra.dynamics.analysis import Analysis
-from scaling_algebra.dynamics.answers import Answer
+from scaling_algebra.dynamics.brackets import NOTHING, Bracket, shown
 from scaling_algebra.solver import newton
 from scaling_algebra.solver.demands import violation
 from scaling_algebra.solver.derivation import searched
@@ -162,14 +162,14 @@ def test_an_interrupt_says_what_was_open(monkeypatch, interruptible):
 
 def test_the_size_that_is_named_is_one_that_no_run_decides():
     """A closer run that gives up at once knows less at t = 0 than the first one."""
-    zero, unknown, size = Answer(None, None), Answer(None, None, decided=False), Answer(Fraction(0), None)
+    zero, unknown, size = Bracket(NOTHING, NOTHING), Bracket(), shown(Fraction(0), None, certain=True, below=True)
     demand = Demand("mu-2", "theta", ("h1.propagating",), because="it is Theta(1)")
 
     class Known(Analysis):
         def __init__(self, start, later):
             self.start, self.later, self.network = start, later, ARCHITECTURES["mlp"]
 
-        def __call__(self, name, t):
+        def __call__(self, name, t, means=None):
             return self.later if t else self.start
 
     first, spent = Known(zero, unknown), Known(unknown, unknown)
