@@ -1,7 +1,7 @@
 """Certified exponents of named quantities: strategies narrow a bracket, the cheap ones first, until its ends meet.
 
-Read next: ``quantities.py`` (what can be asked), ``runs.py`` (what one budget shows), ``newton.py`` and
-``derivation.py`` (who asks).
+Read next: ``quantities.py`` (what can be asked), ``runs.py`` (what one budget shows), ``newton.py``
+and ``derivation.py`` (who asks).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The table of budgets: how precisely a question keeps signals, and how much work it may take.
 
 A rung limits one run. The work of a search is in nodes of matching searches, over all the runs that it asks.
-Read next: ``analysis.py`` (climbs the rungs), ``scaling_algebra/solver/newton.py`` (shares out the work).
+Read next: ``analysis.py`` (climbs the rungs), ``scaling_algebra/solver/search.py`` (shares out the work).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 At a scaling that is linear in the rates every size is a maximum of linear functions of the rates, so that the rays on
 which nothing exceeds O(1) are a cone, and its spanning rays are enough to check it.
-Read next: ``convexity.py`` (the proof), ``scaling_algebra/all_rays`` (all cones), ``newton.py`` (a formula on one ray).
+Read next: ``convexity.py`` (the proof), ``scaling_algebra/all_rays`` (all cones), ``search.py`` (a formula on one ray).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The functions that users call first: ``derive`` and ``signals``, whose results print themselves.
 
-Read next: ``newton.py`` (solves), ``scaling_algebra/spec/configuration.py`` (what is asked),
+Read next: ``search.py`` (solves), ``scaling_algebra/spec/configuration.py`` (what is asked),
 ``presentation.py`` (how results are printed).
 """
 
@@ -37,7 +37,8 @@ from scaling_algebra.waiting import rarely_collected, working
 
 from .demands import Fixing, Infeasible, NotFound
 from .layerwise import at_full_alignment
-from .newton import Solution, Solver
+from .points import Points
+from .search import Solution, solve
 
 LAWS = {
     "init": "spectral condition, std = min(1, sqrt(out / in)) / sqrt(in), or 1 / sqrt(in) of what does not train",
@@ -379,16 +380,16 @@ def searched(asked: Configuration) -> Solution | NotFound:
     rule = asked.parameterization
     try:
         with rarely_collected(), working(f"deriving {rule.title}"):
-            solver = _solver(asked.network, asked.ray, asked.optimizer, asked.effort)
-            return solver.solve(rule, rule.base_structure(asked.network, asked.readout_init), asked.given)
+            at = _points(asked.network, asked.ray, asked.optimizer, asked.effort)
+            return solve(at, rule, rule.base_structure(asked.network, asked.readout_init), asked.given)
     except Infeasible as failure:
         return NotFound(asked, str(failure), failure.undecided, failure.everywhere)
 
 
 @lru_cache(maxsize=16)
-def _solver(network: Network, ray: Ray, optimizer: Trained, effort: bool) -> Solver:
+def _points(network: Network, ray: Ray, optimizer: Trained, effort: bool) -> Points:
     """Shared by the parameterizations of one network, ray and optimizer."""
-    return Solver(network, ray, optimizer, effort=effort)
+    return Points(network, ray, optimizer, effort=effort)
 
 
 def _reasons(network: Network, solution: Solution) -> dict[tuple[str, str], str]:

@@ -1,7 +1,7 @@
 """Desiderata as data: what each parameterization demands of which quantities, and which unknown a demand fixes.
 
 Adding a desideratum: one more ``Demand`` in ``mup_demands`` or ``mssp_demands``.
-Read next: ``newton.py`` (solves them), ``quantities.py`` (what the quantities are).
+Read next: ``search.py`` (solves them), ``quantities.py`` (what the quantities are).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Exponents that are given instead of derived: ``router.init=N^-1/2``, ``W2.lr=N^-1``, ``readout.init=0``, and tensors
 that are not trained: ``W2.lr=0``.
 
-Read next: ``configuration.py`` (a part of every question), ``scaling_algebra/solver/newton.py`` (derives the rest).
+Read next: ``configuration.py`` (a part of every question), ``scaling_algebra/solver/search.py`` (derives the rest).
 """
 
 from __future__ import annotations

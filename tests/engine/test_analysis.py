@@ -13,7 +13,8 @@ from scaling_algebra.dynamics.brackets import NOTHING, Bracket, UnknownSize, sho
 from scaling_algebra.dynamics.budgets import LADDER
 from scaling_algebra.solver.demands import Infeasible, largest, violation
 from scaling_algebra.solver.derivation import derive
-from scaling_algebra.solver.newton import Solver
+from scaling_algebra.solver.newton import aligned, iterated
+from scaling_algebra.solver.points import Points
 from scaling_algebra.spec.desiderata import Demand, Structure
 from scaling_algebra.spec.networks.grammar import network
 from scaling_algebra.spec.networks.library import AXES, MOE_BLOCK
@@ -140,7 +141,7 @@ def test_what_is_unknown_fixes_nothing():
 
 def test_newton_does_not_take_an_exhausted_gradient_for_zero(monkeypatch):
     """Adam's epsilon starts at the largest gradient of gradient descent; one that is unknown is said to be so."""
-    solver = Solver(MOE_BLOCK, derive("III", "adam", "mup").ray, optimizer("adam"))
+    at = Points(MOE_BLOCK, derive("III", "adam", "mup").ray, optimizer("adam"))
     ask = Analysis.__call__
 
     def blind(self, name, t, means=None):
@@ -149,9 +150,9 @@ def test_newton_does_not_take_an_exhausted_gradient_for_zero(monkeypatch):
     monkeypatch.setattr(Analysis, "__call__", blind)
     rule = parameterization("mup")
     demands = rule.demanded(MOE_BLOCK, Structure())
-    start = {**solver.aligned(), "c.router": Fraction(3)}  # does not stand as it is
+    start = {**aligned(at), "c.router": Fraction(3)}  # does not stand as it is
     with pytest.raises(Infeasible, match=r"mu-3: gW\d at t=1 is undecided"):
-        solver.iterate(demands, Structure(), start)
+        iterated(at, demands, Structure(), start)
 
 
 def test_bounds_are_charged_to_no_question():
