@@ -52,14 +52,15 @@ Strategy = Callable[[Query, Bracket], Bracket]
 
 
 class Means(NamedTuple):
-    """The strategies by name that narrow the bracket of a question, one after the other.
+    """The strategies by name that narrow the bracket of a question, one after the other; other means are asked where
+    nothing is known.
 
     Attributes:
         kept: a question that was asked before is not asked again.
     """
 
     name: str
-    strategies: Mapping[str, Strategy]
+    strategies: Mapping[str, Strategy | Means]
     kept: bool = True
 
     def __str__(self) -> str:
@@ -128,7 +129,10 @@ class Analysis:
     def _narrowed(self, name: str, t: int, means: Means) -> Bracket:
         bracket = Bracket()
         for strategy in means.strategies.values():
-            bracket = strategy(Query(self, name, t), bracket)
+            if not isinstance(strategy, Means):
+                bracket = strategy(Query(self, name, t), bracket)
+            elif bracket.unknown:
+                bracket = self(name, t, strategy)
         return bracket
 
     def known(self, name: str, t: int) -> bool:
@@ -363,11 +367,6 @@ def restricted(q: Query, known: Bracket) -> Bracket:
     return known
 
 
-def in_parts(q: Query, known: Bracket) -> Bracket:
-    """What restricted runs show, asked once."""
-    return known if known.decided else q.look(q.name, q.t, RESTRICTED)
-
-
 def monomial(q: Query, known: Bracket) -> Bracket:
     """The largest monomial that is found among few, where nothing can cancel it."""
     look, name, t = q
@@ -446,16 +445,9 @@ def answered(q: Query, known: Bracket) -> Bracket:
     return q.look(q.name, q.t) if q.look.known(q.name, q.t) else known
 
 
-def certified(q: Query, known: Bracket) -> Bracket:
-    """The certified answer, where nothing is known."""
-    return q.look(q.name, q.t) if known.unknown else known
-
-
 RESTRICTED = Means("in runs in which less happens", {"restricted runs": restricted})
 WITNESS = Means(
-    "from below",
-    {"exact zero": exact_zero, "restricted runs": in_parts, "few monomials": monomial},
-    kept=False,
+    "from below", {"exact zero": exact_zero, "restricted runs": RESTRICTED, "few monomials": monomial}, kept=False
 )
 CERTIFIED = Means(
     "certified",
@@ -467,7 +459,7 @@ SHORTLY = Means(
     kept=False,
 )
 SIMPLY = Means("simply", {"little work": partial(climb, rungs=(SIMPLEST,))}, kept=False)
-LEAD = Means("lead", {"leading kernel": leading, "witness": witnessed, "certified": certified})
+LEAD = Means("lead", {"leading kernel": leading, "witness": witnessed, "certified": CERTIFIED})
 MEANS = (CERTIFIED, SHORTLY, LEAD, WITNESS, RESTRICTED, SIMPLY)
 """All that a question may be answered by: the whole; at the price of the first budget; for searching; from below."""
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property, partial
 from itertools import product
-from typing import Literal
+from typing import Literal, TypeVar
 
 from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.signals import EntrySize, Scalar, Signal
@@ -26,6 +26,7 @@ from scaling_algebra.spec.scaling import Point
 from .ledger import Ledger
 from .tails import Tails
 
+S = TypeVar("S", bound=Statement)
 Which = Literal["initial", "change", "value"]
 """A signal before training, its change, or what it is now."""
 Degrees = Literal["usual", "raised", "lowest"]
@@ -150,6 +151,12 @@ class TrainingRun:
         """The change of the output of a statement, from those of what it reads and of its tensors."""
         raise NotImplementedError
 
+    def own(self, statement: S) -> S:
+        """A statement in the letters of this run."""
+        own = self.network.producer(statement.out)
+        assert isinstance(own, type(statement))
+        return own
+
     def at(self, factor: Factor, which: Which, t: int) -> Signal:
         """A signal in the letters it has in an equation."""
         read = {"initial": lambda: self.initial(factor.name), "change": lambda: self.change(factor.name, t)}
@@ -164,9 +171,8 @@ class TrainingRun:
         Args:
             x: instead of the signals, where there is one.
         """
-        return self.algebra.add(
-            [self._part(statement, term, mode, which, t, x) for term in written_out(self.network, statement)]
-        )
+        s = self.own(statement)
+        return self.algebra.add([self._part(s, term, mode, which, t, x) for term in written_out(self.network, s)])
 
     def regated(self, statement: Product, t: int) -> Signal:
         """``(gates_t - gates_0) * the rest at t``.
@@ -174,7 +180,7 @@ class TrainingRun:
         A held gate counts where nothing that is summed grows: else its fluctuations average out (standing assumption
         B2 of MSSP paper, J.2).
         """
-        letters, parts = self.network.signals[statement.out], []
+        statement, letters, parts = self.own(statement), self.network.signals[statement.out], []
         weights = written_out(self.network, statement)[0].weights
         summed = [x for x in statement.letters if x not in letters]
         averaged = any(self.grows(x) for x in summed)

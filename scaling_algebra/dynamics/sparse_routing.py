@@ -184,25 +184,8 @@ class RoutedTrajectory(Trajectory):
                 )
         return super()._gradient(signal, t, modes, via)
 
-    def part(self, statement: Product, mode: Mode, which: Which, t: int, x: Signal | None = None) -> Signal:
-        return super().part(self._as_seen(statement), mode, which, t, x)
-
-    def regated(self, statement: Product, t: int) -> Signal:
-        return super().regated(self._as_seen(statement), t)
-
-    def spread(self, function: Function, t: int) -> Signal:
-        seen = self.network.producer(function.out)
-        assert isinstance(seen, Function)
-        return super().spread(seen, t)
-
     def decaying(self) -> Trajectory:
         raise BeyondPowerCounting("weight decay at K < M is not covered")
-
-    def _as_seen(self, statement: Product) -> Product:
-        """The statement in the letters of the experts that a token sees."""
-        seen = self.network.producer(statement.out)
-        assert isinstance(seen, Product)
-        return seen
 
     def raw_gradient_size(self, role: str, t: int) -> EntrySize:
         return self._batch.raw_gradient_size(role, t)
@@ -261,10 +244,9 @@ class RoutedBounds(RoutedTrajectory, BoundRun):
         return self.algebra.nothing(self.network.signals[s.out]) if size is None else self._sized(s.out, size)
 
     def part(self, statement: Product, mode: Mode, which: Which, t: int, x: Signal | None = None) -> Signal:
-        batch = self._batch.network.producer(statement.out)
-        if statement.out not in self._alike or x is not None or not isinstance(batch, Product):
+        if statement.out not in self._alike or x is not None:
             return super().part(statement, mode, which, t, x)
-        return self._seen(self._batch.part(batch, mode, which, t))
+        return self._seen(self._batch.part(statement, mode, which, t))
 
     def _over_all(self, network: Network, context: RunContext) -> BoundRun:
         return BoundRun(network, self.algebra, self.point, self.optimizer, context)

@@ -27,14 +27,9 @@ from .steps import Step, apart, crossed, entrywise, signs, turned, vanishes
 
 
 class Trajectory(TrainingRun):
-    """All signals of a training run, computed on demand and kept."""
-
-    def tensor(self, role: str) -> Signal:
-        """The initial tensor of a role."""
-        return self._initial[role]
+    """All signals of a training run, computed on demand and kept: what ``quantities.Run`` says, of exponents."""
 
     def value(self, signal: str, t: int) -> Signal:
-        """Value after t updates."""
         statement = self.network.producer(signal)
         if statement is None:
             return self.steady(signal)
@@ -43,7 +38,6 @@ class Trajectory(TrainingRun):
         return self.kept(("value", signal, t), f"{signal}@{t}", lambda: rule(statement).value(self, statement, t))
 
     def change(self, signal: str, t: int) -> Signal:
-        """Value after t updates minus the initial value."""
         statement = self.network.producer(signal)
         if t == 0 or statement is None:
             return self.algebra.nothing(self.network.signals[signal])
@@ -69,9 +63,8 @@ class Trajectory(TrainingRun):
         return self.gradient(signal, step, via=via)
 
     def spread(self, function: Function, t: int) -> Signal:
-        """The argument of a function minus its mean along the index that it goes along."""
-        (x,) = function.inputs
-        return self.algebra.centred(self.at(x, "value", t), function.over)
+        function = self.own(function)
+        return self.algebra.centred(self.at(function.inputs[0], "value", t), function.over)
 
     def relative(self, signal: Signal, source: str, t: int) -> Signal:
         """A signal over the size of another one after t updates.
@@ -85,7 +78,6 @@ class Trajectory(TrainingRun):
         return self.algebra.scaled(signal, Scalar(f"1/rms of {source}@{t}", -(self.algebra.rms(whole) or 0)))
 
     def normalised(self, function: Function, signal: Signal, t: int) -> Signal:
-        """A part of the argument of a norm, divided as the norm divides."""
         return over(self, function, signal, t)
 
     def inner(self, left: Signal, right: Signal) -> Signal:
@@ -101,12 +93,10 @@ class Trajectory(TrainingRun):
         return self.algebra.contract(left, right, kept)
 
     def alone(self, changing: str, outside: Collection[str]) -> Trajectory:
-        """The run in which one tensor, or one of the signals that come from outside, alone changes."""
         run: Trajectory = alone(self, changing, outside)
         return run
 
     def by(self, loss: str) -> Trajectory:
-        """The same run, with gradients of one loss alone: of the output, or of a loss beside it."""
         run: Trajectory = self.ledger.remembered((self.context.name, "by", loss), lambda: by_loss(self, loss))
         return run
 
@@ -138,12 +128,6 @@ class Trajectory(TrainingRun):
         return self.ledger.remembered((self.context.name, "decaying"), run)
 
     def gradient(self, signal: str, t: int, modes: Modes | None = None, via: str = "") -> Signal:
-        """Derivative of the output with respect to a signal after t updates.
-
-        Args:
-            modes: keep only this part of these tensors (the others are whole).
-            via: only through the statement that computes this signal.
-        """
         modes = dict(modes or {})
         if t == 0 and self.context.start is not None:
             return self.context.start.gradient(signal, 0, modes, via)
@@ -167,7 +151,6 @@ class Trajectory(TrainingRun):
         return EntrySize(max(packed, default=None), all(x.certain for x in sizes))
 
     def update_size(self, role: str, t: int) -> EntrySize:
-        """Entry size of ``W_t - W_0``."""
         return self._largest([size for _, size in self.update_sizes(role, t)])
 
     def update_sizes(self, role: str, t: int) -> list[tuple[Increment, EntrySize]]:

@@ -244,11 +244,7 @@ def look_ahead(demand: Demand, look: Analysis, means: Means = LEAD) -> Failure |
 
 
 def violation(
-    demand: Demand,
-    look: Analysis,
-    certified: bool = True,
-    horizon: int | None = None,
-    closer: Analysis | None = None,
+    demand: Demand, look: Analysis, certified: bool = True, horizon: int | None = None, closer: Analysis | None = None
 ) -> Failure | None:
     """Why a demand fails; None if it holds. What certainly diverges is said before what is undecided.
 

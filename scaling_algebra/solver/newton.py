@@ -90,12 +90,7 @@ def iterated(
 
 
 def newton(
-    at: Points,
-    demands: Iterable[Demand],
-    structure: Structure,
-    start: Values,
-    held: Values,
-    shown: bool = True,
+    at: Points, demands: Iterable[Demand], structure: Structure, start: Values, held: Values, shown: bool = True
 ) -> tuple[Analysis, dict[str, Fixing]]:
     """Newton's method from a start.
 
