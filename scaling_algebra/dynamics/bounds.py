@@ -274,7 +274,7 @@ class BoundRun(Trajectory):
                 passed = self.adjoint(s, above)
             else:
                 passed = rule(s).adjoint(self, s, k, above, t, modes)
-            paths.append(self.relabelled(passed, s.inputs[k].letters, self.network.signals[signal]))
+            paths.append(self.algebra.relabelled(passed, s.inputs[k].letters, self.network.signals[signal]))
         return self.algebra.add(paths)
 
     # steps -----------------------------------------------------------------------------------------------------

@@ -161,8 +161,12 @@ def divisor(tr: TrainingRun, s: Function, t: int) -> Scalar:
     if s.kind.centres:
         x = normed(tr, s, "value", t)
         size, certain = tr.algebra.rms(x), tr.algebra.certified(x)
+    elif (known := tr.context.certified(source, t)) is not None:
+        size, certain = known, True
     else:
-        size, certain = tr.measure(source, t)
+        x = tr.value(source, t)
+        size = None if x.zero else tr.algebra.rms(x)
+        certain = x.zero or (size is not None and tr.algebra.certified(x))
     if size is None and certain:
         raise BeyondPowerCounting(f"{s.name} divides by the size of {source}, exactly zero at t={t}")
     return Scalar(f"1/rms of {source}@{t}", -(size or 0), certain)

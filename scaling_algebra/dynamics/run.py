@@ -15,10 +15,9 @@ from typing import Literal, TypeVar
 
 from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.signals import EntrySize, Scalar, Signal
-from scaling_algebra.spec.networks.indices import apart, multiplicity, tracked
-from scaling_algebra.spec.networks.language import Factor, Function, Mode, Network, Product, Statement
+from scaling_algebra.spec.networks.indices import apart
+from scaling_algebra.spec.networks.language import Factor, Mode, Network, Product, Statement
 from scaling_algebra.spec.networks.multipliers import SHARE
-from scaling_algebra.spec.networks.signs import passes
 from scaling_algebra.spec.networks.terms import Term, written_out
 from scaling_algebra.spec.optimizers import Trained
 from scaling_algebra.spec.scaling import Point
@@ -121,14 +120,14 @@ class TrainingRun:
                 varying = tensor.letters.replace(tensor.experts, "") if role in point.tied else tensor.letters
                 self._initial[role] = algebra.tensor(role, tensor.letters, size, varying)
         counted = {*network.free_multipliers, SHARE}
-        self._multipliers = {name: self._multiplier(name) for name in network.multipliers if name in counted}
-
-    def _multiplier(self, name: str) -> Scalar:
-        if name == SHARE:
-            return Scalar("times K/M, the share of the batch", self.algebra.scale({"K": 1, "M": -1}))
-        aggregated = any(name in s.multipliers for s in self.network.aggregations)
-        label = "aggregation multiplier" if aggregated else f"multiplier {name}"
-        return Scalar(label, self.algebra.pack(-self.point.multipliers.get(name, Fraction(0)), {}, {name: -1}))
+        self._multipliers = dict[str, Scalar]()
+        for name in (x for x in network.multipliers if x in counted):
+            aggregated = any(name in s.multipliers for s in network.aggregations)
+            size = algebra.pack(-point.multipliers.get(name, Fraction(0)), {}, {name: -1})
+            self._multipliers[name] = Scalar("aggregation multiplier" if aggregated else f"multiplier {name}", size)
+        if SHARE in self._multipliers:
+            share = Scalar("times K/M, the share of the batch", algebra.scale({"K": 1, "M": -1}))
+            self._multipliers[SHARE] = share
 
     @cached_property
     def tails(self) -> Tails:
@@ -161,7 +160,7 @@ class TrainingRun:
         """A signal in the letters it has in an equation."""
         read = {"initial": lambda: self.initial(factor.name), "change": lambda: self.change(factor.name, t)}
         whole = read.get(which, lambda: self.value(factor.name, t))()
-        return self.relabelled(whole, self.network.signals[factor.name], factor.letters)
+        return self.algebra.relabelled(whole, self.network.signals[factor.name], factor.letters)
 
     def part(self, statement: Product, mode: Mode, which: Which, t: int, x: Signal | None = None) -> Signal:
         """A part of a product, with gates at their initial values: tensors by ``mode``, signals by ``which``.
@@ -194,38 +193,10 @@ class TrainingRun:
         scalars = self._scalars(statement.multipliers)
         return self.algebra.scaled(self.algebra.add(parts or [self.algebra.nothing(letters)]), *scalars)
 
-    def powers(self, function: Function) -> frozenset[int]:
-        """Powers of the argument in the polynomial that stands for a function."""
-        powers, degrees = function.kind.powers, self.context.degrees
-        if passes(self.network, function):
-            return frozenset({1})
-        if degrees == "lowest":
-            return powers & {0, 1}
-        more, most = 2 if degrees == "raised" else 0, max(multiplicity(self.network).values())
-        return powers | {q for p in powers if p > 1 for q in range(p, max(p, most) + more + 1, 2)}
-
-    def odd_powers(self, letters: str) -> range:
-        """Powers of a signal in an odd function of it, entry by entry: as many as products see at an index that grows.
-        At others nothing averages out, and what is linear is as large."""
-        most = max((multiplicity(self.network)[x] for x in letters if self.grows(x)), default=1)
-        more = self.context.degrees == "raised" and (most > 2 or not self.network.live)
-        return range(1, 2 if self.context.degrees == "lowest" else most + (3 if more else 1), 2)
-
     def grows(self, letter: str) -> bool:
         """Does what an index runs over grow?"""
         axis = self.network.letters[letter]
         return axis in self.context.growing or self.algebra.ray[axis] > 0
-
-    def measure(self, signal: str, t: int) -> tuple[int | None, bool]:
-        """The size of a signal that something is divided by, and whether it is certified."""
-        certified = self.context.certified(signal, t)
-        if certified is not None:
-            return certified, True
-        whole = self.value(signal, t)
-        if whole.zero:
-            return None, True
-        size = self.algebra.rms(whole)
-        return size, size is not None and self.algebra.certified(whole)
 
     def gradient(self, signal: str, t: int, modes: Modes | None = None, via: str = "") -> Signal:
         """Derivative of the output with respect to a signal after t updates.
@@ -283,7 +254,7 @@ class TrainingRun:
             renamed = apart(self.network, own, indices, read, avoid=own + read)
             products.append(
                 tuple(
-                    self.relabelled(s, old, "".join(renamed[x] for x in old))
+                    self.algebra.relabelled(s, old, "".join(renamed[x] for x in old))
                     for s, old in zip(signals, letters, strict=True)
                 )
             )
@@ -320,16 +291,6 @@ class TrainingRun:
         """A result, computed once and named for explanations."""
         return self.ledger.remembered((self.context.name, *key), lambda: self.named(compute(), name))
 
-    def steady(self, name: str) -> Signal:
-        """The input, or a constant: flat, but for a mark that it depends on the indices that functions go along."""
-        letters = self.network.signals[name]
-        followed = "".join(x for x in letters if x in tracked(self.network))
-        return self.algebra.marked(name, letters, followed) if followed else self.algebra.constant(letters)
-
-    def relabelled(self, signal: Signal, old: str, new: str) -> Signal:
-        """A signal with its letters renamed."""
-        return signal if old == new else self.algebra.relabelled(signal, old, new)
-
     def _scalars(self, multipliers: Sequence[str]) -> list[Scalar]:
         return [self._multipliers[m] for m in multipliers if m in self._multipliers]
 
@@ -343,7 +304,7 @@ class TrainingRun:
         weights = [self.at(w, "initial", 0) for w in term.weights]
         if x is not None:
             (only,) = term.signals
-            choices = [[self.relabelled(x, self.network.signals[only.name], only.letters)]]
+            choices = [[self.algebra.relabelled(x, self.network.signals[only.name], only.letters)]]
         elif which == "change":
             changes = [self.at(f, "change", t) for f in term.signals]
             initial, now = ([self.at(f, w, t) for f in term.signals] for w in ("initial", "value"))
@@ -416,12 +377,12 @@ class TrainingRun:
         """The factors of an increment in the letters that the tensor has in an equation."""
         own, inner = self.network.tensors[x.name].letters, "".join(s.letters for s in step.factors)
         renamed = apart(self.network, own, x.letters, inner, taken)
-        relabel = [self.relabelled(s, s.letters, "".join(renamed[c] for c in s.letters)) for s in step.factors]
+        relabel = [self.algebra.relabelled(s, s.letters, "".join(renamed[c] for c in s.letters)) for s in step.factors]
         return relabel[0], relabel[1:]
 
     def _used(self, x: Factor) -> Signal:
         """An initial tensor in the letters that it has in an equation."""
-        return self.relabelled(self._initial[x.name], self.network.tensors[x.name].letters, x.letters)
+        return self.algebra.relabelled(self._initial[x.name], self.network.tensors[x.name].letters, x.letters)
 
     def covered(self, operands: list[Signal], out: str) -> list[Signal]:
         """Operands of a product without the ones that are 1, with one for each letter that nothing else has."""

@@ -26,7 +26,7 @@ from .budgets import LADDER, QUICK
 from .quantities import Quantity, quantity
 from .run import BeyondPowerCounting, Degrees, RunContext
 from .sparse_routing import algebra_for, bounds_for, trajectory_for
-from .steps import SQUARED
+from .steps import SQUARED, odd_powers
 from .trajectory import Trajectory
 
 _ORTHOGONAL = "the norm may cancel it: it is orthogonal to what the norm divides"
@@ -148,7 +148,7 @@ class Runs:
         tensors, buffers = self.network.tensors.items(), self.network.buffers
         trained = ((rules(role), x.letters) for role, x in tensors if role not in buffers)
         entries = (x for rule, x in trained if (rule.signs if signs else rule.normalises == "entry"))
-        return any(len(run.odd_powers(letters)) > 1 for letters in entries)
+        return any(len(odd_powers(run, letters)) > 1 for letters in entries)
 
     def forms(self, name: str, t: int) -> tuple[Form, ...]:
         """Forms of the monomials that a lower bound of a signal is read off: each is a lower bound of its size, at

@@ -16,6 +16,7 @@ from typing import Any
 from scaling_algebra.counting.kernels import INDICATOR, Exhausted
 from scaling_algebra.counting.signals import Scalar, Signal
 from scaling_algebra.spec.axes import FIXED
+from scaling_algebra.spec.networks.indices import multiplicity
 from scaling_algebra.spec.networks.language import Factor, Function, Network, Product, Statement, Sum
 from scaling_algebra.spec.networks.signs import passes
 
@@ -203,9 +204,9 @@ def _unsigned(tr: TrainingRun, factor: Factor, t: int) -> Signal:
     """A signal with the sign of another, in the letters that it has in an equation: positive factors are means."""
     s = tr.network.producer(factor.name)
     if isinstance(s, Function) and s.kind.signed and s.source:
-        return tr.relabelled(_unsigned(tr, s.source, t), s.source.letters, factor.letters)
+        return tr.algebra.relabelled(_unsigned(tr, s.source, t), s.source.letters, factor.letters)
     if isinstance(s, Function) and s.kind.positive:
-        return tr.relabelled(mean(tr, s), tr.network.signals[factor.name], factor.letters)
+        return tr.algebra.relabelled(mean(tr, s), tr.network.signals[factor.name], factor.letters)
     return tr.at(factor, "value", t)
 
 
@@ -250,7 +251,7 @@ def crossed(tr: TrainingRun, role: str, gradients: Sequence[Factors], share: int
     sizes are not known, or there are many kernels, a bound: it is no larger than the gradient.
     """
     letters = tr.algebra.live(tr.network.tensors[role].letters)
-    there, most = [x for x in gradients if not vanishes(x)], tr.odd_powers(letters)[-1]
+    there, most = [x for x in gradients if not vanishes(x)], odd_powers(tr, letters)[-1]
     if len(there) < 2 or most < 3 or again:
         return []
     sizes = [x.packed for x in (tr.entry(role, y) for y in there) if x.packed is not None]
@@ -278,6 +279,14 @@ def crossed(tr: TrainingRun, role: str, gradients: Sequence[Factors], share: int
     return steps
 
 
+def odd_powers(tr: TrainingRun, letters: str) -> range:
+    """Powers of a signal in an odd function of it, entry by entry: as many as products see at an index that grows.
+    At others nothing averages out, and what is linear is as large."""
+    most = max((multiplicity(tr.network)[x] for x in letters if tr.grows(x)), default=1)
+    more = tr.context.degrees == "raised" and (most > 2 or not tr.network.live)
+    return range(1, 2 if tr.context.degrees == "lowest" else most + (3 if more else 1), 2)
+
+
 def odd(tr: TrainingRun, s: Signal, again: bool = False) -> Signal:
     """A factor of a generic odd function of a gradient, entry by entry; the factor itself where that makes it.
 
@@ -286,7 +295,7 @@ def odd(tr: TrainingRun, s: Signal, again: bool = False) -> Signal:
     sum sees. What of them is not kept is no larger than the gradient, since |F(x)| <= C |x|.
     """
     whole = tr.algebra.uncentred(s)
-    size, most = tr.algebra.rms(s), tr.odd_powers(s.letters)[-1] if len(s.terms) > 1 and not again else 1
+    size, most = tr.algebra.rms(s), odd_powers(tr, s.letters)[-1] if len(s.terms) > 1 and not again else 1
     few = whole if most > 1 else tr.algebra.largest(whole, SKEWED)
     if any(map(tr.grows, s.letters)) and tr.context.degrees != "lowest":
         most = max(most, _skew(tr, few))

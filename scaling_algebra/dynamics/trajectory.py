@@ -16,6 +16,7 @@ from itertools import zip_longest
 from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import EntrySize, Scalar, Signal
 from scaling_algebra.spec.desiderata import HORIZON
+from scaling_algebra.spec.networks.indices import tracked
 from scaling_algebra.spec.networks.language import Function, Product, Statement
 from scaling_algebra.spec.networks.roles import gradient_name
 
@@ -32,7 +33,9 @@ class Trajectory(TrainingRun):
     def value(self, signal: str, t: int) -> Signal:
         statement = self.network.producer(signal)
         if statement is None:
-            return self.steady(signal)
+            letters = self.network.signals[signal]  # the input, or a constant: flat, but along what functions go along
+            followed = "".join(x for x in letters if x in tracked(self.network))
+            return self.algebra.marked(signal, letters, followed) if followed else self.algebra.constant(letters)
         if t == 0 and self.context.start is not None:
             return self.context.start.value(signal, 0)
         return self.kept(("value", signal, t), f"{signal}@{t}", lambda: rule(statement).value(self, statement, t))
@@ -168,7 +171,7 @@ class Trajectory(TrainingRun):
         for s, k in uses:
             above = self.gradient(s.out, t, modes)
             passed = rule(s).adjoint(self, s, k, above, t, modes)
-            path = self.relabelled(passed, s.inputs[k].letters, letters)
+            path = self.algebra.relabelled(passed, s.inputs[k].letters, letters)
             paths.append(self.named(path, f"through {s.out}"))
         return self.algebra.add(paths)
 
