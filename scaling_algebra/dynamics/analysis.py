@@ -27,14 +27,13 @@ from scaling_algebra.waiting import each
 
 from .bounds import BoundRun
 from .brackets import Bracket
-from .budgets import ALONE, LADDER, NEAR, PARTS, QUICK, SIMPLEST, WITNESSES
+from .budgets import ALONE, LADDER, NEAR, PARTS, QUICK, SIMPLEST, WITNESSES, WORK
 from .parts import ORDERS, SLOW, parts, signal_of
 from .quantities import Quantity, quantities, with_decay
 from .run import BeyondPowerCounting
 from .runs import Runs
 from .trajectory import Trajectory
 
-WORK = "what was left out may be as large: all of it takes more work than a question may"
 _RAISED = "functions are read as polynomials, and two degrees more give"
 _CUBES = "a product may see the cubic part of a sign, of which functions leave an upper bound alone"
 

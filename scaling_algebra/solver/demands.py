@@ -1,4 +1,4 @@
-"""Demands at one point: those that fail, the reason, and the monomial that must become Theta(1).
+"""Demands at one point: those that fail, the reason, the monomial that must become Theta(1), and what stays open.
 
 Read next: ``newton.py`` (moves the point until none fails), ``scaling_algebra/spec/desiderata.py`` (the demands).
 """
@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from scaling_algebra.dynamics.analysis import LEAD, RESTRICTED, SHORTLY, SIMPLY, WITNESS, Analysis, Means
+from scaling_algebra.dynamics.analysis import LEAD, RESTRICTED, SHORTLY, SIMPLY, WITNESS, Analysis, Means, lead_within
 from scaling_algebra.dynamics.brackets import Bracket, Exponent
+from scaling_algebra.dynamics.budgets import AHEAD, CLOSELY, LITTLE, PIECE, QUICK, SHOWN, WORK
 from scaling_algebra.dynamics.sparse_routing import sparse
 from scaling_algebra.errors import Unsatisfiable
 from scaling_algebra.spec.axes import Ray
@@ -23,6 +24,9 @@ from scaling_algebra.spec.networks.language import Function, Network, Product
 from scaling_algebra.spec.networks.sums import experts
 from scaling_algebra.spec.optimizers import Trained
 from scaling_algebra.spec.powers import Form
+from scaling_algebra.waiting import each
+
+from .points import Points
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,10 @@ CHANGES = frozenset({"change", "propagating", "effective", "cross"})
 """Parts of a change, zero before the first update: where work ends no step is decided, and a later one is named."""
 NO_COMMON = "the demands that fix the unknowns have no common solution"
 """Why a search ends without an answer where each demand by itself has one."""
+_AHEAD = lead_within(AHEAD)
+"""For the update after the horizon."""
+_SHARED = 3
+"""Sizes that may stay undecided before the others climb one rung alone."""
 
 
 class Infeasible(Unsatisfiable):
@@ -91,8 +99,8 @@ class NotFound(Infeasible):
 def provable(network: Network, ray: Ray, optimizer: Trained) -> str:
     """Why proofs do not reach a configuration; empty if they do."""
     if by := [s.out for s in (*network.live, *network.norms) if not first_power(network, ray, s)]:
-        each = " ".join(f"--without {name}" for name in by)
-        unknown = f"unknown sizes ({', '.join(by)}; derive {each} leaves {'them' if by[1:] else 'it'} out)"
+        without = " ".join(f"--without {name}" for name in by)
+        unknown = f"unknown sizes ({', '.join(by)}; derive {without} leaves {'them' if by[1:] else 'it'} out)"
         return f"{network.name} divides or gates by {unknown}; proofs are for products, sums and held gates"
     if sparse(network, ray):
         return f"K < M on {ray}; proofs are for K = M"
@@ -399,3 +407,105 @@ def _scaled(demand: Demand, form: Form) -> Form:
     counts = dict(form.unknowns)
     counts[demand.fixes] = counts.get(demand.fixes, 0) + 1
     return Form(form.power, tuple(counts.items()))
+
+
+# all demands ----------------------------------------------------------------------------------------------------
+
+
+def left_open(at: Points, demands: Iterable[Demand], look: Analysis) -> tuple[Open, ...]:
+    """The sizes that stay undecided, of demands of which none is seen to fail.
+
+    A demand is met where bound and witness meet; the others are examined step by step. Behind one that stays
+    undecided on the closer rungs the others climb the first two alone, and behind a few the first: unless effort is
+    asked for.
+
+    Raises:
+        Infeasible: a demand does not hold.
+    """
+    demands = list(demands)
+    for one, every in SHOWN:
+        if one is None:
+            check(demands, look)
+        with at.within(every):
+            demands = [*(d for d in each("deriving", "demands", demands) if not _met(at, d, look, one))]
+    ahead = at.fresh(look.point)
+    for demand in demands:
+        if failure := look_ahead(demand, ahead, _AHEAD):
+            raise Infeasible(failure)
+    left: list[Open] = []
+    closer, quick = look.closely(() if at.effort else CLOSELY), look.closely(QUICK[:1])
+    for demand in each("certifying", "demands left", demands):
+        failure = violation(demand, quick if len(left) >= _SHARED and not at.effort else look)
+        if failure and failure.undecided and (at.effort or not left):
+            failure = violation(demand, look, closer=closer)
+        if failure and failure.open is None:
+            raise Infeasible(failure, demand=demand)
+        left += [failure.open] if failure and failure.open else []
+    return tuple(replace(x, why=look.bounds.why or x.why) if x.why in ("", WORK) else x for x in left)
+
+
+def _met(at: Points, demand: Demand, look: Analysis, work: int | None) -> bool:
+    with at.within(work):
+        return met(demand, look)
+
+
+def unmet(
+    at: Points, demands: Iterable[Demand], look: Analysis, work: int | None = None
+) -> tuple[tuple[tuple[Demand, str], ...], tuple[Open, ...]]:
+    """The demands that fail, in order of update and signal; and the sizes that are undecided of those that neither
+    bound and witness nor a certificate show.
+
+    Args:
+        work: for all demands; then what diverges after one update, which takes the least, is looked for first.
+    """
+    ahead = at.fresh(look.point)
+    failures: dict[Demand, Failure | None] = {}
+    demands = [d for d in demands if concerns(d, at.optimizer)]
+
+    def failure(d: Demand, first: bool) -> Failure | None:
+        if first and not met(d, look):
+            early = violation(d, look, horizon=1)
+            return early if early and early.step <= 1 else Failure("", undecided=True)
+        return None if met(d, look) else violation(d, look) or unfaithful(d, look) or look_ahead(d, ahead, _AHEAD)
+
+    with at.within(work):
+        for one in (None,) if work is None else (LITTLE, work // 4, None):
+            for d in each("certifying", "demands", demands):
+                with at.within(one):
+                    failures[d] = failure(d, one is not None)
+            demands = [d for d in demands if (left := failures[d]) and left.undecided]
+    if work is None and demands:  # work that is not shared goes further
+        alone = Analysis(at.ray, look.point, at.optimizer, at.network)
+        failures |= {d: violation(d, alone) or unfaithful(d, alone) for d in demands}
+    closer = look.but(ladder=())
+    with at.within(PIECE):
+        failures |= {d: dwindles(d, look, closer) or x for d, x in failures.items() if x and x.undecided}
+    found = causes_first(failures, at.network)
+    return tuple((d, x.reason) for d, x in found if not x.undecided), tuple(x.open for _, x in found if x.open)
+
+
+def not_below(demands: Iterable[Demand], look: Analysis) -> None:
+    """Examines what bounds alone show.
+
+    Raises:
+        Infeasible: something is bounded by less than it must be.
+    """
+    for d in demands:
+        if failure := below(d, look):
+            raise Infeasible(failure, demand=d)
+
+
+def pieces(at: Points, demands: Sequence[Demand], look: Analysis) -> None:
+    """Examines the pieces of sums over experts that one tensor makes, or none.
+
+    Raises:
+        Infeasible: there are no bounds, something is bounded by less than it must be, or a piece is undecided.
+    """
+    if look.bounds.why:
+        raise Infeasible(look.bounds.why, undecided=True)
+    not_below(demands, look)
+    names = {f"{e.out}.{k}" for e in experts(at.network) for k, x in e.pieces.items() if x not in e.entering}
+    for d in (d for d in demands if names.intersection(d.quantities)):
+        with at.within(PIECE):
+            if failure := violation(d, look.closely(QUICK[:1])):
+                raise Infeasible(failure, demand=d)

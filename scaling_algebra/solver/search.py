@@ -1,6 +1,6 @@
 """From desiderata to exponents: the fewest interventions with which Newton's method ends where every demand holds.
 
-Read next: ``newton.py`` (the iteration), ``examining.py`` (the check), ``derivation.py`` (what users call).
+Read next: ``newton.py`` (the iteration), ``demands.py`` (the check), ``derivation.py`` (what users call).
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from scaling_algebra.spec.parameterizations import Parameterization
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import Scaling, TensorScaling
 
-from .demands import Fixing, Infeasible, bounded, check, concerns, dwindles
-from .examining import left_open, not_below, pieces, unmet
+from .demands import Fixing, Infeasible, bounded, check, concerns, dwindles, left_open, not_below, pieces, unmet
 from .layerwise import at_full_alignment, layerwise
 from .newton import aligned, by_axis, iterated, lazy
 from .points import Points

@@ -152,7 +152,7 @@ def test_an_interrupt_says_what_was_open(monkeypatch, interruptible):
         signal.raise_signal(signal.SIGINT)
 
     searched.cache_clear()
-    monkeypatch.setattr("scaling_algebra.solver.examining.met", stopped)
+    monkeypatch.setattr("scaling_algebra.solver.demands.met", stopped)
     done = scalecalc("derive", "--architecture", "mlp", "--ray", "N=1/7", "--optimizer", "sgd")
     assert done.exit_code == 130 and done.stderr.startswith("scalecalc: interrupted while deriving: 1 of ")
     monkeypatch.setattr("scaling_algebra.solver.newton.largest", stopped)

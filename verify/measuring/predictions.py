@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from scaling_algebra.dynamics.analysis import SHORTLY, WORK, Analysis
+from scaling_algebra.dynamics.analysis import SHORTLY, Analysis
 from scaling_algebra.dynamics.brackets import Bracket
+from scaling_algebra.dynamics.budgets import WORK
 from scaling_algebra.solver.derivation import Derivation, Signals
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import ARCHITECTURES, moving
