@@ -24,9 +24,10 @@ from scaling_algebra.spec.networks.terms import written_out
 
 from .functions import mean, unbounded
 from .norms import normed
+from .products import Increment
 from .quantities import Quantity
 from .rules import rule
-from .run import BeyondPowerCounting, Increment, Modes
+from .run import BeyondPowerCounting, Modes
 from .steps import vanishes
 from .trajectory import Trajectory
 
@@ -125,7 +126,7 @@ class BoundRun(Trajectory):
         """Packed bound on the entries of a sum of products in the letters of a tensor."""
         totals = []
         for factors, scalars in products:
-            sizes = [self.algebra.bound(s) for s in self.entries(role, factors)]
+            sizes = [self.algebra.bound(s) for s in self.products.entries(role, factors)]
             if None not in sizes:
                 totals.append(sum(x for x in sizes if x is not None) + sum(x.size for x in scalars))
         return max(totals, key=self.algebra.value, default=None)
@@ -222,7 +223,7 @@ class BoundRun(Trajectory):
         for term in written_out(self.network, statement, without=k):
             others = [*(self.at(x, "value", t) for x in term.signals), *(self._gate(x, t) for x in term.weights)]
             for mode in product(*[_BOTH] * len(term.tensors)):
-                parts.append(self._multiplied(term, mode, written, others, out, t))
+                parts.append(self.products.written(term, mode, written, others, out, partial(self._updates, t=t)))
         return self.algebra.add(parts)
 
     def _written(self, signal: str, t: int) -> list[Signal]:
@@ -240,7 +241,7 @@ class BoundRun(Trajectory):
         ):
             return []
         factors = [self.gradient(reader.out, t), *(self._gate(x, t) for x in gates)]
-        return [self.multiplied(factors[0], reader.multipliers), *factors[1:]]
+        return [self.products.multiplied(factors[0], reader.multipliers), *factors[1:]]
 
     def _gate(self, factor: Factor, t: int) -> Signal:
         return self.at(factor, "initial" if self.network.is_held(factor.name) else "value", t)

@@ -48,7 +48,7 @@ class Bracket:
     @property
     def decided(self) -> bool:
         """Both ends meet."""
-        return self.low is not None and self.low == self.high
+        return self.low is not None and (self.low is self.high or self.low == self.high)  # the same, mostly
 
     @property
     def zero(self) -> bool:

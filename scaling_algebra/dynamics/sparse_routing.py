@@ -26,7 +26,8 @@ from scaling_algebra.spec.optimizers import Trained
 from scaling_algebra.spec.scaling import Point
 
 from .bounds import BoundRun
-from .run import BeyondPowerCounting, Increment, Modes, RunContext, Which, unknowns
+from .products import Increment
+from .run import BeyondPowerCounting, Modes, RunContext, Which, unknowns
 from .trajectory import Trajectory
 
 

@@ -156,7 +156,7 @@ def _lasting(tr: TrainingRun, role: str, s: Signal, whole: Signal, t: int) -> Si
 
 def _leading(tr: TrainingRun, role: str, gradients: Sequence[Factors]) -> int:
     """The product that is larger than all others."""
-    entries = [tr.entry(role, factors) for factors in gradients]
+    entries = [tr.products.entry(role, factors) for factors in gradients]
     if not all(x.certain for x in entries):
         raise Exhausted
     sizes = [tr.algebra.value(x.packed or 0) for x in entries]
@@ -197,7 +197,7 @@ def _direction(tr: TrainingRun, signal: str, t: int) -> Signal:
     ):
         return tr.gradient(signal, t)
     operands = [_direction(tr, s.out, t), *(_unsigned(tr, x, t) for x in others)]
-    return tr.multiplied(tr.algebra.product(tr.covered(operands, letters), letters), s.multipliers)
+    return tr.products.multiplied(tr.products.product(operands, letters), s.multipliers)
 
 
 def _unsigned(tr: TrainingRun, factor: Factor, t: int) -> Signal:
@@ -254,7 +254,7 @@ def crossed(tr: TrainingRun, role: str, gradients: Sequence[Factors], share: int
     there, most = [x for x in gradients if not vanishes(x)], odd_powers(tr, letters)[-1]
     if len(there) < 2 or most < 3 or again:
         return []
-    sizes = [x.packed for x in (tr.entry(role, y) for y in there) if x.packed is not None]
+    sizes = [x.packed for x in (tr.products.entry(role, y) for y in there) if x.packed is not None]
     if len(sizes) < len(there) or sum(len(s.terms) for x in there for s in x) > SKEWED:
         return [((), tuple(Signal(s.letters, {}, tr.algebra.bound(s)) for s in x)) for x in there]
     size = max(sizes, key=tr.algebra.value)
@@ -266,7 +266,7 @@ def crossed(tr: TrainingRun, role: str, gradients: Sequence[Factors], share: int
     parts = []
     for factors in there:
         groups = [[s for s in factors if x.issuperset(s.letters) and s.letters] for x in blocks]
-        parts.append([tr.algebra.product(tr.covered(group, x), x) for group, x in zip(groups, kept, strict=True)])
+        parts.append([tr.products.product(group, x) for group, x in zip(groups, kept, strict=True)])
     steps: list[Step] = []
     for number in range(3, most + 1, 2):
         less = [Scalar("1/a square", (1 - number) * size), Scalar("what the step divides by over epsilon", share)]
@@ -388,7 +388,7 @@ def apart(tr: TrainingRun, role: str, gradients: Sequence[Factors]) -> list[Scal
     if len(there) == 1:
         shares[there[0]] = Scalar("all of the gradient", 0)
         return shares
-    entries = {k: tr.entry(role, gradients[k]) for k in there}
+    entries = {k: tr.products.entry(role, gradients[k]) for k in there}
     sizes, certain = {k: x.packed or 0 for k, x in entries.items()}, all(x.certain for x in entries.values())
     group = {k: k for k in there}
     for j, k in combinations(there, 2):

@@ -22,8 +22,9 @@ from scaling_algebra.spec.networks.roles import gradient_name
 
 from .alone import alone, by_loss
 from .norms import over
+from .products import Increment
 from .rules import ENTRYWISE, rule
-from .run import Increment, Modes, TrainingRun
+from .run import Modes, TrainingRun
 from .steps import Step, apart, crossed, entrywise, signs, turned, vanishes
 
 
@@ -58,7 +59,7 @@ class Trajectory(TrainingRun):
         parts = []
         for step in self._updates(statement.tensor.name, t):
             alone = replace(step, gradient=self._through_alone(signal, step.step, via))
-            parts.append(self._applied([(statement.tensor, alone)], [], [x], letters))
+            parts.append(self.products.applied([(statement.tensor, alone)], [], [x], letters))
         return self.algebra.add(parts) if parts else self.algebra.nothing(letters)
 
     def _through_alone(self, signal: str, step: int, via: str) -> Signal:
@@ -144,7 +145,7 @@ class Trajectory(TrainingRun):
 
         Law: the largest of its uses; rms(u v) = rms(u) rms(v) where no index is summed, for polynomials of Gaussians.
         """
-        return self._largest([self.entry(role, factors) for factors in self.factors(role, t)])
+        return self._largest([self.products.entry(role, factors) for factors in self.factors(role, t)])
 
     def _largest(self, sizes: Sequence[EntrySize]) -> EntrySize:
         """Entry size of a sum, from those of its terms."""
@@ -158,7 +159,7 @@ class Trajectory(TrainingRun):
 
     def update_sizes(self, role: str, t: int) -> list[tuple[Increment, EntrySize]]:
         """Every step of ``W_t - W_0`` with its entry size."""
-        return [(step, self.entry(role, step.factors, step.scalars)) for step in self._updates(role, t)]
+        return [(step, self.products.entry(role, step.factors, step.scalars)) for step in self._updates(role, t)]
 
     def _gradient(self, signal: str, t: int, modes: Modes, via: str) -> Signal:
         letters = self.network.signals[signal]
@@ -293,7 +294,7 @@ class _Decaying(Trajectory):
     decays = True
 
     def _updates(self, role: str, t: int) -> list[Increment]:
-        initial, stays = self._initial[role], role in self.network.frozen
+        initial, stays = self.products.initial[role], role in self.network.frozen
         if not (t and self.optimizer.of(role).decoupled_decay) or initial.zero or stays:
             return super()._updates(role, t)
         return [*super()._updates(role, t), Increment(t - 1, (Scalar("weight decay", 0),), initial, ())]

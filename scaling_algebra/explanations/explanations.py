@@ -137,7 +137,7 @@ def _outer(d: Derivation, run: Trajectory, what: Quantity, t: int) -> Explanatio
     algebra, role = run.algebra, what.tensor
     constants: tuple[Constant, ...] = ()
     if what.name.startswith("g"):
-        parts = max(run.factors(role, t), key=lambda factors: run.entry(role, factors).packed or 0)
+        parts = max(run.factors(role, t), key=lambda factors: run.products.entry(role, factors).packed or 0)
         formula = f"{' times '.join(x.name for x in parts)} of {role}"
     else:
         sizes = [(size.packed, step) for step, size in run.update_sizes(role, t) if size.packed is not None]

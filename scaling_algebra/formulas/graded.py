@@ -116,7 +116,7 @@ class FormTrajectory(Trajectory):
 
     def _outer(self, role: str, factors: Sequence[Signal]) -> Sizes:
         sizes: Sizes = {0: (0, 0)}
-        for s in self.entries(role, factors):
+        for s in self.products.entries(role, factors):
             sizes = _product(sizes, self.forms.sizes(s))
         return sizes
 
