@@ -6,10 +6,11 @@ and ``derivation.py`` (who asks).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property, partial
+from itertools import count, islice
 from typing import Any, NamedTuple
 
 from scaling_algebra.counting.algebra import Algebra
@@ -267,17 +268,29 @@ class Parts:
 
     def __init__(self, whole: Analysis) -> None:
         self.whole = whole
-        self._points: dict[str, tuple[Point, ...]] = {}
+        self._points: dict[str, tuple[list[Point], Iterator[Point]]] = {}
         self._parts = Kept[tuple[frozenset[str], frozenset[str]], Analysis | None](whole.meter)
         self._alike = Kept[frozenset[str], bool](whole.meter)
         self._starts: dict[tuple[frozenset[str], Rung], Trajectory] = {}
 
-    def likely(self, name: str) -> tuple[Point, ...]:
-        """The points at which a quantity is likely to be as large, the likeliest first."""
+    def ranked(self, name: str, steps: Collection[int]) -> Iterator[tuple[int, Point]]:
+        """Steps and the points at which a quantity is likely to be as large, few steps first; at the first point, which
+        is the likeliest, one step more."""
         signal = signal_of(self.whole.network, self.whole.table[name])
-        if signal not in self._points:
-            self._points[signal] = tuple(parts(self.whole.network, self.whole.point, signal))
-        return self._points[signal]
+        for least in range(min(steps) - 1, max(steps) + 1):
+            for k, point in enumerate(self._likely(signal)):
+                if (step := least if k else least + 1) in steps:
+                    yield step, point
+
+    def _likely(self, signal: str) -> Iterator[Point]:
+        """The points of ``parts``, each made once, when it is asked for."""
+        points = parts(self.whole.network, self.whole.point, signal)
+        made, rest = self._points.setdefault(signal, ([], points))
+        for k in count():
+            made += islice(rest, max(0, k + 1 - len(made)))
+            if k == len(made):
+                return
+            yield made[k]
 
     def at(self, point: Point) -> Analysis | None:
         """The run at a point where less happens; None if it divides by other sizes."""
@@ -347,9 +360,8 @@ def restricted(q: Query, known: Bracket) -> Bracket:
     steps = (t,) if t > 2 or _still(look, name, t - 1).zero else range(t + 1)
     if look.whole is not None or not look.network.norms or look.upper(name) is None:
         return known
-    ranked = [(step if k else step - 1, step, x) for k, x in enumerate(look.parts.likely(name)) for step in steps]
     begun = set[frozenset[str]]()
-    for _, step, point in sorted(ranked, key=lambda x: x[0]):
+    for step, point in look.parts.ranked(name, steps):
         if look.meter.spent:
             break
         if not step and point.zero in begun:  # before training, parts that begin alike are one

@@ -6,7 +6,7 @@ a statement and an optimizer make of it), ``trajectory.py`` (runs them).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import product
@@ -234,6 +234,10 @@ class TrainingRun:
     def kept(self, key: tuple[object, ...], name: str, compute: Callable[[], Signal]) -> Signal:
         """A result, computed once and named for explanations."""
         return self.ledger.remembered((self.context.name, *key), lambda: self.named(compute(), name))
+
+    def once(self, rule: Hashable, signal: Signal, compute: Callable[[], Signal]) -> Signal:
+        """What a rule makes of a signal; signals that are counted alike are made once where none is explained."""
+        return compute()
 
     def _part(self, s: Product, term: Term, mode: Mode, which: Which, t: int, x: Signal | None) -> Signal:
         out = self.network.signals[s.out]
