@@ -214,6 +214,7 @@ MUTANTS = [
         "verify/infinite_width",
         ("vectors.py", "source.inner(hat, unit) * target.padded(y)", "0 * target.padded(y)"),
         ("vectors.py", 'return ""', "return source"),
+        ("functions.py", "ordered[..., k : k + 1] < MARGIN", "ordered[..., k : k + 1] < 0"),
         ("stepping.py", "gradient.rest >= min(level, gradient.power)", "False"),
         ("stepping.py", "gradient.values * float(gradient.power == self.level)", "gradient.values"),
     ),

@@ -117,6 +117,9 @@ CASES = {
     "two layers of tanh": lambda: dense(TWO_LAYERS, DEEP, 3, 0.5),
     "Adam": lambda: course("mlp", optimizer="adam", steps=4, lr=0.1, samples=2, ray="N=1"),
     "Adam, few experts": lambda: router("sigmoid", 3, 0.3, optimizer="adam"),
+    "the largest of logits that a bias sets apart": lambda: course(
+        "routers-softmax-bias-topk", "mup-sigmoid", "momentum", steps=3, lr=0.1, samples=2
+    ),
     "a rule for each tensor": lambda: course("mlp", optimizer="rmsprop,hidden=momentum", steps=4, lr=0.1, ray="N=1"),
     "many experts": lambda: course("moe", "mssp", steps=4, lr=0.1, regime="II"),
     "many experts, muP": lambda: course("moe", steps=4, lr=0.1, regime="II"),
@@ -251,6 +254,7 @@ def test_a_wide_network_is_within_one_percent():
     [
         (lambda: router("sigmoid", 2, 0.1), 3, ""),
         (lambda: course("routers-sigmoid", "sp", steps=2, lr=0.1), 0, "psi is a random sum of size n^0"),
+        (lambda: course("routers-sigmoid-topk", steps=1, lr=0.1), 0, "phi selects among what is alike"),
         (lambda: course("mlp", "sp", "adam", steps=2, lr=0.1, ray="N=1"), 0, "f is a random sum of size n^0"),
     ],
 )

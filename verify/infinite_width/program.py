@@ -22,7 +22,7 @@ from scaling_algebra.verify.measuring.sizes import FIXED
 from scaling_algebra.verify.networks.scales import FIXED_SIZES
 
 from .contraction import HALF, NONE, Contractions, Leading, added, levelled, named, numbers
-from .functions import slope_of, softmax, value_of
+from .functions import numbers_of, slope_of, value_of
 from .fusing import fused
 from .stepping import Stepped
 from .vectors import GaussianMatrix, NotCovered, Particles, Points, Space, Values
@@ -193,7 +193,8 @@ class Limit:
             along = s.over in self.growing
             if len(self.growing & set(self.network.signals[s.out])) > 1:
                 raise UsageError(f"{s.name} at {s.out} has two indices that grow: its limit is not computed")
-            if s.kind.kind == "noise" or s.kind.selects or (s.kind.kind == "norm" and (not along or s.kind.centres)):
+            chooses = s.kind.selects and self.growing & set(self.network.signals[s.out])
+            if s.kind.kind == "noise" or chooses or (s.kind.kind == "norm" and (not along or s.kind.centres)):
                 raise UsageError(f"the limit has no rule for {s.name} at {s.out}")
             if s.kind.kind == "softmax" and along and not self.products.sampled(s.over):
                 raise UsageError(f"the softmax at {s.out} goes along an index that grows: its limit is not computed")
@@ -335,11 +336,9 @@ class Limit:
         if s.kind.kind == "softmax" and q.over:
             e = np.exp(levelled(q).values)
             return Leading(q.letters, q.over, e / e.mean(-1, keepdims=True), Fraction(-1), q.rest - 1)
-        if s.kind.kind == "softmax":
-            return Leading(q.letters, "", softmax(numbers(q), q.letters.index(s.over)), rest=q.rest)
         if q.over:
             return self.products.apply(partial(value_of, s.kind), [levelled(q)], q.letters, q.over, s.out)
-        return Leading(q.letters, "", value_of(s.kind, numbers(q)), rest=q.rest)
+        return Leading(q.letters, "", numbers_of(s, q.letters, numbers(q)), rest=q.rest)
 
     def _pulled(self, s: Function, q: Leading, above: Leading) -> Leading:
         """The gradient at the argument of a function, from that at its value."""
@@ -354,18 +353,14 @@ class Limit:
             mean = self.products.contract([shares, above], q.letters, s.out)
             whole = added([above, self.products.contract([mean.times(-1.0)], q.letters + q.over, s.out)])
             return self.products.entrywise([shares, whole], q.over, s.out)
-        if s.kind.kind == "softmax":
-            axis = q.letters.index(s.over)
-            phi = softmax(numbers(q), axis)
-            values = phi * (above.values - (phi * above.values).sum(axis, keepdims=True))
-            values = np.where(np.abs(values) > 1e-14 * np.abs(above.values).max(initial=0), values, 0.0)
-            return replace(above, values=values, power=above.power if values.any() else NONE)
         if q.over:
             at = self.products.apply(
                 partial(slope_of, s.kind), [levelled(q)], q.letters, q.over, f"the slope at {s.out}"
             )
             return self.products.entrywise([at, above], q.over, f"the gradient at {s.out}")
-        return replace(above, values=slope_of(s.kind, numbers(q)) * above.values)
+        above = self.products.contract([above], q.letters, s.out)
+        values = numbers_of(s, q.letters, numbers(q), above.values)
+        return replace(above, values=values, power=above.power if values.any() else NONE)
 
     def backward(self, signals: Mapping[str, Leading]) -> tuple[dict[str, Leading], list[tuple[str, Any]]]:
         """Gradients of the output at every signal, and at every tensor: quantities, or factors of rank-one matrices."""
