@@ -21,7 +21,7 @@ from scaling_algebra.verify.infinite_width.comparison import compared
 from scaling_algebra.verify.infinite_width.contraction import NONE, Leading
 from scaling_algebra.verify.infinite_width.course import Descent, trajectory
 from scaling_algebra.verify.infinite_width.stepping import Stepped
-from scaling_algebra.verify.infinite_width.vectors import NotCovered, Particles
+from scaling_algebra.verify.infinite_width.vectors import NotCovered, Particles, Points
 from scaling_algebra.verify.judging.fit import Verdict
 from scaling_algebra.verify.studies.figures import picture
 
@@ -235,6 +235,14 @@ def test_samples_of_experts_are_closed_under_signs():
     (x,), (y,) = space.gaussians(1, "Q"), space.gaussians(1, "W")
     assert x @ x == pytest.approx(4096) and abs(x @ np.tanh(y)) < 1e-9 and abs((x**3 * y).sum()) < 1e-9
     assert space.inner(x, x**3) > 1 and space.inner(x, y**3 * x**2) == 0
+
+
+def test_few_points_carry_few_gaussians():
+    space = Points(64, 0, "N")
+    x = np.concatenate([space.gaussians(8, "W"), space.gaussians(8, "V")])
+    assert x @ x.T / 64 == pytest.approx(np.eye(16), abs=1e-9)
+    with pytest.raises(NotCovered, match="too many for 64"):
+        space.gaussians(2, "W")
 
 
 def test_training_starts_from_the_same_bias():

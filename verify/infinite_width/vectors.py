@@ -175,9 +175,15 @@ class Particles:
         return np.zeros(self.patterns * self.base)
 
     def gaussians(self, count: int, source: str) -> Values:
-        """New standard Gaussians of a tensor, (count, samples)."""
+        """New standard Gaussians of a tensor, (count, samples).
+
+        Raises:
+            NotCovered: there are too many for so few samples.
+        """
         sign, known, found = self.signs.get(source, np.ones(1)), self.known.setdefault(self.kin(source), []), []
         for _ in range(count):
+            if len(known) > self.base / 4:
+                raise NotCovered(f"more than {len(known)} Gaussian vectors enter: too many for {self.base} samples")
             x = self.fresh()
             for y in known:
                 x = x - (x @ y / self.base) * y
