@@ -18,7 +18,7 @@ from scaling_algebra.linear.linear import SIDES, Vector, dot
 from scaling_algebra.solver.cones import reach
 from scaling_algebra.solver.convexity import Looks, cone_holds, open_axes, ray_along
 from scaling_algebra.solver.demands import Failure, Infeasible
-from scaling_algebra.solver.points import Points
+from scaling_algebra.solver.points import Places
 from scaling_algebra.solver.search import Solution, solve
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.desiderata import Structure, horizon
@@ -78,7 +78,7 @@ class Face:
     def solve(self, ray: Ray) -> tuple[Solution | None, str]:
         """The certified solution on a ray; or None, and why."""
         try:
-            solution = solve(Points(self.network, ray, self.optimizer), self.rule)
+            solution = solve(Places(self.network, ray, self.optimizer), self.rule)
         except Infeasible as failure:
             return None, str(failure)
         return (solution, "") if solution.level.certified else (None, str(solution.level.open[0]))

@@ -26,7 +26,7 @@ from scaling_algebra.spec.optimizers import Trained
 from scaling_algebra.spec.powers import Form
 from scaling_algebra.waiting import each
 
-from .points import Points
+from .points import Places
 
 
 @dataclass(frozen=True)
@@ -412,7 +412,7 @@ def _scaled(demand: Demand, form: Form) -> Form:
 # all demands ----------------------------------------------------------------------------------------------------
 
 
-def left_open(at: Points, demands: Iterable[Demand], look: Analysis) -> tuple[Open, ...]:
+def left_open(at: Places, demands: Iterable[Demand], look: Analysis) -> tuple[Open, ...]:
     """The sizes that stay undecided, of demands of which none is seen to fail.
 
     A demand is met where bound and witness meet; the others are examined step by step. Behind one that stays
@@ -444,13 +444,13 @@ def left_open(at: Points, demands: Iterable[Demand], look: Analysis) -> tuple[Op
     return tuple(replace(x, why=look.bounds.why or x.why) if x.why in ("", WORK) else x for x in left)
 
 
-def _met(at: Points, demand: Demand, look: Analysis, work: int | None) -> bool:
+def _met(at: Places, demand: Demand, look: Analysis, work: int | None) -> bool:
     with at.within(work):
         return met(demand, look)
 
 
 def unmet(
-    at: Points, demands: Iterable[Demand], look: Analysis, work: int | None = None
+    at: Places, demands: Iterable[Demand], look: Analysis, work: int | None = None
 ) -> tuple[tuple[tuple[Demand, str], ...], tuple[Open, ...]]:
     """The demands that fail, in order of update and signal; and the sizes that are undecided of those that neither
     bound and witness nor a certificate show.
@@ -495,7 +495,7 @@ def not_below(demands: Iterable[Demand], look: Analysis) -> None:
             raise Infeasible(failure, demand=d)
 
 
-def pieces(at: Points, demands: Sequence[Demand], look: Analysis) -> None:
+def pieces(at: Places, demands: Sequence[Demand], look: Analysis) -> None:
     """Examines the pieces of sums over experts that one tensor makes, or none.
 
     Raises:

@@ -37,7 +37,7 @@ from scaling_algebra.waiting import rarely_collected, working
 
 from .demands import Fixing, Infeasible, NotFound
 from .layerwise import at_full_alignment
-from .points import Points
+from .points import Places
 from .search import Solution, solve
 
 LAWS = {
@@ -387,9 +387,9 @@ def searched(asked: Configuration) -> Solution | NotFound:
 
 
 @lru_cache(maxsize=16)
-def _points(network: Network, ray: Ray, optimizer: Trained, effort: bool) -> Points:
+def _points(network: Network, ray: Ray, optimizer: Trained, effort: bool) -> Places:
     """Shared by the parameterizations of one network, ray and optimizer."""
-    return Points(network, ray, optimizer, effort=effort)
+    return Places(network, ray, optimizer, effort=effort)
 
 
 def _reasons(network: Network, solution: Solution) -> dict[tuple[str, str], str]:

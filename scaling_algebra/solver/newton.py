@@ -23,7 +23,7 @@ from scaling_algebra.waiting import each
 
 from .demands import NO_COMMON, Fixing, Infeasible, check, concerns, diverges, largest, met, unknown
 from .layerwise import PLAIN, at_full_alignment
-from .points import Points
+from .points import Places
 
 _LAZY = Fraction(2)
 """Learning rates n^-x that vanish, in units of the largest rate of the ray."""
@@ -34,7 +34,7 @@ Values = Mapping[str, Fraction]
 NONE_HELD: Values = {}
 
 
-def aligned(at: Points, structure: Structure = PLAIN) -> dict[str, Fraction]:
+def aligned(at: Places, structure: Structure = PLAIN) -> dict[str, Fraction]:
     """The exponents of the layer-wise law on the ray.
 
     The weight of a loss beside the output is that at which its gradients are one over the number of entries.
@@ -49,7 +49,7 @@ def aligned(at: Points, structure: Structure = PLAIN) -> dict[str, Fraction]:
     return values
 
 
-def lazy(at: Points) -> dict[str, Fraction]:
+def lazy(at: Places) -> dict[str, Fraction]:
     """Variance-preserving inits and vanishing learning rates: every form starts at first order in the updates."""
     values = dict.fromkeys(unknowns(at.network), Fraction(0))
     for role, tensor in at.network.tensors.items():
@@ -58,7 +58,7 @@ def lazy(at: Points) -> dict[str, Fraction]:
     return values
 
 
-def _stands(at: Points, demands: Sequence[Demand], structure: Structure, values: Values) -> bool:
+def _stands(at: Places, demands: Sequence[Demand], structure: Structure, values: Values) -> bool:
     """Bound and witness show that a proposal meets what is demanded of the sizes of signals."""
     look = at.looked(structure.point(at.network, values))
     asked = [d for d in demands if d.kind in ("theta", "bounded")]
@@ -66,7 +66,7 @@ def _stands(at: Points, demands: Sequence[Demand], structure: Structure, values:
 
 
 def iterated(
-    at: Points,
+    at: Places,
     demands: Sequence[Demand],
     structure: Structure,
     start: Values,
@@ -90,7 +90,7 @@ def iterated(
 
 
 def newton(
-    at: Points, demands: Iterable[Demand], structure: Structure, start: Values, held: Values, shown: bool = True
+    at: Places, demands: Iterable[Demand], structure: Structure, start: Values, held: Values, shown: bool = True
 ) -> tuple[Analysis, dict[str, Fixing]]:
     """Newton's method from a start.
 
@@ -163,7 +163,7 @@ def _row(look: Analysis, form: Form, held: Values) -> Row:
 
 
 def _after_descent(
-    at: Points,
+    at: Places,
     demands: Sequence[Demand],
     structure: Structure,
     start: Values,
@@ -201,7 +201,7 @@ def _after_descent(
     return values
 
 
-def _faithful(at: Points, look: Analysis, last: int, held: Values) -> dict[str, Fraction]:
+def _faithful(at: Places, look: Analysis, last: int, held: Values) -> dict[str, Fraction]:
     """Values for rules with an epsilon from those of gradient descent: epsilons at the largest gradients of its run,
     and c - d is what c was; what is held stays."""
     values = dict(look.point.values)

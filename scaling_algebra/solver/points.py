@@ -22,7 +22,7 @@ from scaling_algebra.spec.scaling import Point
 from .layerwise import PLAIN
 
 
-class Points:
+class Places:
     """The engine at points of one network, ray and optimizer; all share products of kernels.
 
     Args:
@@ -73,8 +73,8 @@ class Points:
         return [role for role in trained if self.optimizer.of(role).epsilon]
 
     @cached_property
-    def descent(self) -> Points:
+    def descent(self) -> Places:
         """The same with gradient descent for every rule that has an epsilon; these points where none has."""
         if not self.epsilons:
             return self
-        return Points(self.network, self.ray, self.optimizer.with_descent, self._algebras, self.effort)
+        return Places(self.network, self.ray, self.optimizer.with_descent, self._algebras, self.effort)

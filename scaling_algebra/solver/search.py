@@ -22,7 +22,7 @@ from scaling_algebra.spec.scaling import Scaling, TensorScaling
 from .demands import Fixing, Infeasible, bounded, check, concerns, dwindles, left_open, not_below, pieces, unmet
 from .layerwise import at_full_alignment, layerwise
 from .newton import aligned, by_axis, iterated, lazy
-from .points import Points
+from .points import Places
 from .structures import Structures
 
 Rejected = tuple[tuple[Structure, str], ...]
@@ -55,7 +55,7 @@ class Solution:
     exchanged: bool = False
 
 
-def solve(at: Points, rule: Parameterization, base: Structure | None = None, given: Given = NOTHING) -> Solution:
+def solve(at: Places, rule: Parameterization, base: Structure | None = None, given: Given = NOTHING) -> Solution:
     """The solution of a parameterization's demands with the fewest interventions in the structure.
 
     Where norms stand in the way of exact counting, a structure is judged at the layer-wise law: bounds refute it,
@@ -92,7 +92,7 @@ def solve(at: Points, rule: Parameterization, base: Structure | None = None, giv
     return _iterated(at, rule, base, law=law) if law.level.certified or at.effort else law
 
 
-def _structured(at: Points, rule: Parameterization, base: Structure) -> Solution:
+def _structured(at: Places, rule: Parameterization, base: Structure) -> Solution:
     """The structures with the fewest interventions that the layer-wise law is a candidate for.
 
     Raises:
@@ -122,7 +122,7 @@ def _structured(at: Points, rule: Parameterization, base: Structure) -> Solution
 
 
 def _iterated(
-    at: Points,
+    at: Places,
     rule: Parameterization,
     base: Structure,
     given: Given = NOTHING,
@@ -194,7 +194,7 @@ def _iterated(
 # the layer-wise law ---------------------------------------------------------------------------------------------
 
 
-def proposed(at: Points, demands: Sequence[Demand], structure: Structure) -> Solution:
+def proposed(at: Places, demands: Sequence[Demand], structure: Structure) -> Solution:
     """The layer-wise law.
 
     Raises:
@@ -210,7 +210,7 @@ def proposed(at: Points, demands: Sequence[Demand], structure: Structure) -> Sol
     return replace(law, assumes=look.assumed)
 
 
-def judged(at: Points, demands: Sequence[Demand], structure: Structure) -> Solution:
+def judged(at: Places, demands: Sequence[Demand], structure: Structure) -> Solution:
     """The layer-wise law, with nothing that has no bounds, and no undecided piece of a sum that one tensor makes.
 
     Raises:
@@ -221,18 +221,18 @@ def judged(at: Points, demands: Sequence[Demand], structure: Structure) -> Solut
     return _at_law(at, demands, structure, look)
 
 
-def by_layers(at: Points, demands: Sequence[Demand], structure: Structure) -> Solution | None:
+def by_layers(at: Places, demands: Sequence[Demand], structure: Structure) -> Solution | None:
     """The layer-wise law, if no demand that is decided fails."""
     with suppress(Infeasible):
         return proposed(at, demands, structure)
     return None
 
 
-def _look(at: Points, structure: Structure) -> Analysis:
+def _look(at: Places, structure: Structure) -> Analysis:
     return at.looked(structure.point(at.network, aligned(at, structure)))
 
 
-def _at_law(at: Points, demands: Sequence[Demand], structure: Structure, look: Analysis) -> Solution:
+def _at_law(at: Places, demands: Sequence[Demand], structure: Structure, look: Analysis) -> Solution:
     with at.within(PROPOSED):
         check([d for d in demands if d.kind in ("theta", "bounded") and not bounded(d, look)], look)
         not_below(demands, look)
@@ -244,7 +244,7 @@ def _at_law(at: Points, demands: Sequence[Demand], structure: Structure, look: A
     return Solution(scaling, structure, {}, assumes=look.assumed, level=Level(left))
 
 
-def _as_normalised(at: Points, rule: Parameterization, base: Structure, rejected: Rejected) -> list[Solution]:
+def _as_normalised(at: Places, rule: Parameterization, base: Structure, rejected: Rejected) -> list[Solution]:
     """The layer-wise law in the structures that rules with an epsilon have, where no demand that is decided fails.
 
     Law: with epsilon at the largest gradient their run is one of gradient descent with c - d for c; their steps are
@@ -254,7 +254,7 @@ def _as_normalised(at: Points, rule: Parameterization, base: Structure, rejected
     if rules == at.optimizer:
         return []
     try:
-        same = solve(Points(at.network, at.ray, rules, effort=at.effort), rule, base)
+        same = solve(Places(at.network, at.ray, rules, effort=at.effort), rule, base)
     except Infeasible:
         return []
     laws = [by_layers(at, rule.demanded(at.network, x), x) for x in (same.structure, *same.others)]
@@ -264,7 +264,7 @@ def _as_normalised(at: Points, rule: Parameterization, base: Structure, rejected
 # where exponents are given --------------------------------------------------------------------------------------
 
 
-def _free(at: Points, rule: Parameterization, base: Structure) -> Solution | None:
+def _free(at: Places, rule: Parameterization, base: Structure) -> Solution | None:
     """The solution where nothing is given, if there is one."""
     key = rule.name, base
     if key not in at.solved:
@@ -275,7 +275,7 @@ def _free(at: Points, rule: Parameterization, base: Structure) -> Solution | Non
     return solution
 
 
-def _exchanged(at: Points, rule: Parameterization, free: Solution, given: Given) -> Solution:
+def _exchanged(at: Places, rule: Parameterization, free: Solution, given: Given) -> Solution:
     """The solution where nothing is given, with what is given in the place of its own powers: the demands that fail
     there fail first."""
     scaling, structure = given.over(free.scaling), given.structure(free.structure)
@@ -287,7 +287,7 @@ def _exchanged(at: Points, rule: Parameterization, free: Solution, given: Given)
 
 
 def _scaled(
-    at: Points, look: Analysis, powers: dict[str, Power], structure: Structure, given: Given = NOTHING
+    at: Places, look: Analysis, powers: dict[str, Power], structure: Structure, given: Given = NOTHING
 ) -> Scaling:
     """Powers of the axes, of which the forms axis by axis are some. Where axes grow alike these cannot tell them
     apart, and the layer-wise system decides if it meets the solution with half-integer powers."""

@@ -14,7 +14,7 @@ from scaling_algebra.dynamics.budgets import LADDER
 from scaling_algebra.solver.demands import Infeasible, largest, violation
 from scaling_algebra.solver.derivation import derive
 from scaling_algebra.solver.newton import aligned, iterated
-from scaling_algebra.solver.points import Points
+from scaling_algebra.solver.points import Places
 from scaling_algebra.spec.desiderata import Demand, Structure
 from scaling_algebra.spec.networks.grammar import network
 from scaling_algebra.spec.networks.library import AXES, MOE_BLOCK
@@ -141,7 +141,7 @@ def test_what_is_unknown_fixes_nothing():
 
 def test_newton_does_not_take_an_exhausted_gradient_for_zero(monkeypatch):
     """Adam's epsilon starts at the largest gradient of gradient descent; one that is unknown is said to be so."""
-    at = Points(MOE_BLOCK, derive("III", "adam", "mup").ray, optimizer("adam"))
+    at = Places(MOE_BLOCK, derive("III", "adam", "mup").ray, optimizer("adam"))
     ask = Analysis.__call__
 
     def blind(self, name, t, means=None):

@@ -16,7 +16,7 @@ from scaling_algebra.solver.demands import violation
 from scaling_algebra.solver.derivation import searched
 from scaling_algebra.solver.layerwise import at_full_alignment
 from scaling_algebra.solver.newton import aligned
-from scaling_algebra.solver.points import Points
+from scaling_algebra.solver.points import Places
 from scaling_algebra.solver.search import by_layers, solve
 from scaling_algebra.spec.desiderata import Demand
 from scaling_algebra.spec.level import CERTIFIED, Level, Open, recorded
@@ -88,7 +88,7 @@ def test_nothing_that_is_refuted_is_printed():
     for name, ray, stands in (("lora", "N=1", False), ("mlp", "N=1", True)):
         asked = Configuration.of(None, "sgd", ray=ray, architecture=name)
         base = asked.parameterization.base_structure(asked.network, asked.readout_init)
-        at = Points(asked.network, asked.ray, asked.optimizer)
+        at = Places(asked.network, asked.ray, asked.optimizer)
         found = by_layers(at, asked.parameterization.demanded(asked.network, base), base)
         assert (found is not None) == stands
         assert found is None or found.scaling == derive(asked).scaling
@@ -100,9 +100,9 @@ def test_work_that_does_not_suffice_leaves_the_numbers_and_says_what_is_open(mon
     assert found.level == CERTIFIED
     monkeypatch.setattr(search, "PROPOSED", 2_000)
     question = asked.network, asked.ray, asked.optimizer
-    short, again = (solve(Points(*question), asked.parameterization) for _ in range(2))
+    short, again = (solve(Places(*question), asked.parameterization) for _ in range(2))
     assert short.scaling == found.scaling and not short.level.certified and short.level == again.level
-    whole = solve(Points(*question, effort=True), asked.parameterization)
+    whole = solve(Places(*question, effort=True), asked.parameterization)
     assert whole.level == CERTIFIED and whole.scaling == found.scaling
 
 
@@ -123,7 +123,7 @@ def test_a_router_of_many_experts_is_bounded_by_all_of_them():
     roles = {"E": "embedding", "Q": "router", "W2": "expert_in", "W3": "expert_out", "R": "late", "U": "readout"}
     net = network("routed", ROUTED, axes={"a": "N", "b": "N", "i": "M", "k": "N_e", "x": "D"}, roles=roles)
     asked = Configuration.of(None, "adam", ray="N=1,N_e=1,M=1,K=0", network=net)
-    at = Points(asked.network, asked.ray, asked.optimizer)
+    at = Places(asked.network, asked.ray, asked.optimizer)
     look = at.looked(asked.parameterization.base_structure(net, "maximal").point(net, aligned(at)))
     assert look.upper("psi.propagating") == look.upper("h.change")
     assert look.upper("z.propagating") == look.upper("y.change") + Fraction(1, 2)

@@ -19,7 +19,7 @@ from scaling_algebra.page import maps as kept_maps
 from scaling_algebra.solver.cones import reach
 from scaling_algebra.solver.convexity import Looks, cone_holds
 from scaling_algebra.solver.newton import aligned, iterated
-from scaling_algebra.solver.points import Points
+from scaling_algebra.solver.points import Places
 from scaling_algebra.spec.axes import REGIMES, Ray
 from scaling_algebra.spec.desiderata import Structure
 from scaling_algebra.spec.networks.library import ARCHITECTURES, MOE_BLOCK
@@ -244,7 +244,7 @@ def test_a_gradient_above_its_epsilon_is_not_a_proof():
 
 def test_the_solution_does_not_depend_on_the_start():
     """Every start that converges ends at the same exponents."""
-    at = Points(MOE_BLOCK, ray(1, "3/4", "1/2"), optimizer("sgd"))
+    at = Places(MOE_BLOCK, ray(1, "3/4", "1/2"), optimizer("sgd"))
     demands = MUP.demanded(MOE_BLOCK, Structure())
     reached = []
     for start in (aligned(at), {k: v + Fraction(1, 5) for k, v in aligned(at).items()}):

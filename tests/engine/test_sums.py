@@ -8,7 +8,7 @@ from scaling_algebra import derive
 from scaling_algebra.errors import UsageError
 from scaling_algebra.solver import search
 from scaling_algebra.solver.demands import Infeasible
-from scaling_algebra.solver.points import Points
+from scaling_algebra.solver.points import Places
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.spec.desiderata import Structure, mssp_demands, options
 from scaling_algebra.spec.level import Level, Open
@@ -101,7 +101,7 @@ def test_structures_that_do_with_as_few_interventions_are_named(monkeypatch):
         return search.Solution(None, structure, {}, level=Level(left))
 
     monkeypatch.setattr(search, "judged", judged)
-    found = search.solve(Points(asked.network, asked.ray, asked.optimizer), asked.parameterization, base)
+    found = search.solve(Places(asked.network, asked.ray, asked.optimizer), asked.parameterization, base)
     assert found.structure.exempt and found.others and not any(x.exempt for x in found.others)
     assert all(len(x.tied) == 1 or x.zero != base.zero for x in found.others) and len(found.rejected) == 1
 
@@ -115,7 +115,7 @@ def test_mssp_of_a_whole_layer_intervenes_as_for_its_experts(regime, chosen, opt
     monkeypatch.setattr(search, "PROPOSED", 2_000)
     asked = Configuration.of(regime, optimizer, "mssp", architecture=layer)
     base = asked.parameterization.base_structure(asked.network, asked.readout_init)
-    found = search.solve(Points(asked.network, asked.ray, asked.optimizer), asked.parameterization, base)
+    found = search.solve(Places(asked.network, asked.ray, asked.optimizer), asked.parameterization, base)
     for field in ("exempt", "tied"):
         assert getattr(found.structure, field) == chosen.get(field, set())
     assert not found.level.certified and found.structure.zero == {"readout"}
