@@ -17,7 +17,7 @@ from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.signals import EntrySize, Scalar, Signal
 from scaling_algebra.spec.networks.indices import apart, multiplicity, tracked
 from scaling_algebra.spec.networks.language import Factor, Function, Mode, Network, Product, Statement
-from scaling_algebra.spec.networks.multipliers import SHARE
+from scaling_algebra.spec.networks.multipliers import SHARE, free_multipliers
 from scaling_algebra.spec.networks.signs import passes
 from scaling_algebra.spec.networks.terms import Term, written_out
 from scaling_algebra.spec.optimizers import Trained
@@ -44,7 +44,7 @@ def unknowns(network: Network) -> tuple[str, ...]:
     """Names of b, of c and d of what trains, and of the multipliers: ``("b.input", ..., "alpha")``."""
     trained = [role for role in network.tensors if role not in network.frozen]
     names = {"b": [*network.tensors], "c": trained, "d": trained}
-    return (*(f"{x}.{role}" for x, roles in names.items() for role in roles), *network.free_multipliers)
+    return (*(f"{x}.{role}" for x, roles in names.items() for role in roles), *free_multipliers(network))
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class TrainingRun:
                 size = algebra.pack(-b, {}, {f"b.{role}": -1})
                 varying = tensor.letters.replace(tensor.experts, "") if role in point.tied else tensor.letters
                 self._initial[role] = algebra.tensor(role, tensor.letters, size, varying)
-        counted = {*network.free_multipliers, SHARE}
+        counted = {*free_multipliers(network), SHARE}
         self._multipliers = {name: self._multiplier(name) for name in network.multipliers if name in counted}
 
     def _multiplier(self, name: str) -> Scalar:

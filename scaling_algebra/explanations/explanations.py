@@ -24,6 +24,7 @@ from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION, Configuration, Where
 from scaling_algebra.spec.desiderata import Structure
 from scaling_algebra.spec.given import SETTINGS
+from scaling_algebra.spec.networks.multipliers import free_multipliers, gauges
 from scaling_algebra.spec.networks.roles import readouts
 from scaling_algebra.spec.powers import Form, Power, symbol
 from scaling_algebra.spec.trained import OptimizerInput
@@ -78,7 +79,7 @@ def explain(
     d = derive(asked)
     if what == "alignment":
         return alignments(d)
-    multipliers = (*asked.network.free_multipliers, *asked.network.gauges)
+    multipliers = (*free_multipliers(asked.network), *gauges(asked.network))
     if what in (aggregation, f"{aggregation}.alpha"):
         if not multipliers:
             first = next(iter(asked.network.tensors))

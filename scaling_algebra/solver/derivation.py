@@ -26,6 +26,7 @@ from scaling_algebra.spec.gauges import GAUGES, OWN
 from scaling_algebra.spec.given import SETTINGS, unknown
 from scaling_algebra.spec.level import Level, recorded
 from scaling_algebra.spec.networks.language import Network
+from scaling_algebra.spec.networks.multipliers import free_multipliers, gauges
 from scaling_algebra.spec.networks.roles import readouts
 from scaling_algebra.spec.networks.sums import experts
 from scaling_algebra.spec.optimizers import Trained
@@ -408,9 +409,9 @@ def _reasons(network: Network, solution: Solution) -> dict[tuple[str, str], str]
                 )
     reasons |= {(x, "init"): STARTS for x in network.zero if solution.scaling.tensors[x].init_std is None}
     reasons |= {(role, "init"): UNFAVOURED for role in network.buffers}
-    fixed = {name: solution.fixed_by[name] for name in network.free_multipliers if name in solution.fixed_by}
+    fixed = {name: solution.fixed_by[name] for name in free_multipliers(network) if name in solution.fixed_by}
     reasons |= {("aggregation", name): fixing.demand.label for name, fixing in fixed.items()}
-    return reasons | {("aggregation", name): _gauge_reason(network, name) for name in network.gauges}
+    return reasons | {("aggregation", name): _gauge_reason(network, name) for name in gauges(network)}
 
 
 def _by_law(network: Network, solution: Solution) -> dict[tuple[str, str], str]:
@@ -424,7 +425,7 @@ def _by_law(network: Network, solution: Solution) -> dict[tuple[str, str], str]:
             reasons[role, "init"] += ", times the root of the number of experts"
     reasons |= {
         ("aggregation", x): "layer-wise law: one over the number of terms, 1 where weights sum to 1"
-        for x in network.free_multipliers
+        for x in free_multipliers(network)
     }
     for loss in network.losses:
         reasons["aggregation", network.weight(loss)] = f"layer-wise law: {LAWS['eps']}"
@@ -442,7 +443,7 @@ def _settings(network: Network) -> list[tuple[str, str]]:
     """Everything that has a reason, in reporting order."""
     return [
         *((role, what) for role in network.tensors for what in SETTINGS),
-        *(("aggregation", name) for name in (*network.free_multipliers, *network.gauges)),
+        *(("aggregation", name) for name in (*free_multipliers(network), *gauges(network))),
     ]
 
 

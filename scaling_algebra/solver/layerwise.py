@@ -13,6 +13,7 @@ from scaling_algebra.dynamics.sparse_routing import sparse
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.desiderata import Structure, horizon
 from scaling_algebra.spec.networks.language import Function, Network, Product
+from scaling_algebra.spec.networks.multipliers import free_multipliers
 from scaling_algebra.spec.networks.roles import meetings
 from scaling_algebra.spec.networks.sums import experts
 from scaling_algebra.spec.optimizers import Trained
@@ -174,7 +175,7 @@ def terms_behind(network: Network, ray: Ray) -> dict[str, Power]:
         for f in (network.producer(x.name) for x in s.factors):
             if isinstance(f, Function) and f.kind.kind == "softmax" and f.over in network.summed(s):
                 terms /= Power.of({"K": 1}) if active and f.kind.selects else network.size([f.over])
-        found |= {name: terms for name in s.multipliers if name in network.free_multipliers}
+        found |= {name: terms for name in s.multipliers if name in free_multipliers(network)}
     return found
 
 

@@ -28,6 +28,7 @@ from scaling_algebra.spec.desiderata import Demand, Structure, interventions
 from scaling_algebra.spec.given import NOTHING, Given
 from scaling_algebra.spec.level import CERTIFIED, Level, Open
 from scaling_algebra.spec.networks.language import Network
+from scaling_algebra.spec.networks.multipliers import free_multipliers
 from scaling_algebra.spec.networks.roles import meetings
 from scaling_algebra.spec.networks.sums import experts
 from scaling_algebra.spec.optimizers import Trained
@@ -651,7 +652,7 @@ class Solver:
         }
         return Scaling(
             tensors,
-            {m: powers.get(m, Power()) for m in self.network.free_multipliers},
+            {m: powers.get(m, Power()) for m in free_multipliers(self.network)},
             tuple(r for r in self.network.tensors if r in structure.tied),
         )
 

@@ -13,6 +13,7 @@ from .given import NOTHING, Given, GivenInput
 from .networks.files import as_toml, from_toml
 from .networks.language import Network
 from .networks.library import ARCHITECTURES, MOE_BLOCK, architecture
+from .networks.multipliers import holding
 from .networks.roles import readouts
 from .optimizers import Trained
 from .parameterizations import READOUTS, Parameterization, ReadoutInit, parameterization
@@ -88,7 +89,7 @@ class Configuration:
         if self.ray["L"] and "L" not in self.network.axes.values():
             raise UsageError(f"the ray has L growing, but {self.network.name} has no depth: give L=0 or leave it out")
         name = self.network.name
-        if name in ARCHITECTURES and ARCHITECTURES[name] != self.network.freezing(()).holding(()):
+        if name in ARCHITECTURES and ARCHITECTURES[name] != holding(self.network.freezing(()), ()):
             raise UsageError(f"{name} is another network, one that ships; give yours another name")
 
     @classmethod

@@ -19,6 +19,8 @@ from scaling_algebra.spec.networks.sums import experts
 from scaling_algebra.spec.networks.terms import written_out
 from scaling_algebra.spec.scaling import Point
 
+from .networks.multipliers import free_multipliers, needs, opened
+
 Kind = Literal["theta", "bounded", "balanced", "scale"]
 
 NONE = "no intervention"
@@ -79,7 +81,7 @@ class Structure:
             return {role: values.get(f"{letter}.{role}", Fraction(0)) for role in network.tensors}
 
         b = {role: None if role in self.zero else x for role, x in of("b").items()}
-        multipliers = {name: values.get(name, Fraction(0)) for name in network.free_multipliers}
+        multipliers = {name: values.get(name, Fraction(0)) for name in free_multipliers(network)}
         return Point(b, of("c"), of("d"), multipliers, self.tied, network.frozen)
 
     def __str__(self) -> str:
@@ -136,9 +138,9 @@ def _mup(network: Network, structure: Structure) -> list[Demand]:
         demands += _of_tensor(network, structure, role)
     demands += [_of_weight(network, loss) for loss in network.losses if network.learns(loss)]
     weights = {network.weight(loss) for loss in network.losses}
-    needed = [x for x in network.multipliers if network.needs(x) and x not in weights]
+    needed = [x for x in network.multipliers if needs(network, x) and x not in weights]
     demands += [_of_multiplier(network, multiplier) for multiplier in needed]
-    for multiplier in network.opened:
+    for multiplier in opened(network):
         demands = _instead(network, demands, multiplier)
     for role, tensor in network.tensors.items():
         if role in network.frozen:
@@ -152,7 +154,7 @@ def _of_tensor(network: Network, structure: Structure, role: str) -> list[Demand
     """The demands that fix init and learning rate of a tensor; none fixes the init of one that starts at zero, or the
     rate of a frozen one."""
     w, uses, init = network.tensors[role].symbol, network.uses(role), list[Demand]()
-    unscaled = tuple(s for s in uses if not any(map(network.needs, s.multipliers)))
+    unscaled = tuple(s for s in uses if not any(needs(network, m) for m in s.multipliers))
     uses = unscaled or uses  # a use with a multiplier of its own is set by that
     if role in network.buffers and role in structure.zero:
         pass  # a choice: the selection is Theta(1) by the scores beside it

@@ -15,6 +15,7 @@ from scaling_algebra.errors import UsageError, shown, unknown_name
 from .axes import AXES, FIXED, ordered
 from .desiderata import Structure
 from .networks.language import Network
+from .networks.multipliers import holding
 from .optimizers import Trained
 from .powers import Power
 from .scaling import Scaling
@@ -77,7 +78,8 @@ class Given:
     def within(self, network: Network) -> Network:
         """A network in which tensors with a rate of zero are frozen, and what is given takes up gauge freedom."""
         network = network.freezing(network.frozen | self.frozen)
-        return network.holding("alpha" if n == AGGREGATION else n for n, power in self.items if power is not None)
+        given = ("alpha" if n == AGGREGATION else n for n, power in self.items if power is not None)
+        return holding(network, given)
 
     @property
     def held(self) -> dict[str, Power]:

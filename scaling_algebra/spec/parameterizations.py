@@ -18,6 +18,7 @@ from .desiderata import Demand, Structure, mssp_demands, mup_demands
 from .entries import registry
 from .gauges import regauged
 from .networks.language import Network
+from .networks.multipliers import free_multipliers
 from .networks.roles import readouts
 from .networks.sums import experts
 from .optimizers import Optimizer, Trained
@@ -114,7 +115,7 @@ class Parameterization:
         assert self.gauge is not None
         tensors = {role: self.gauge(network, role).free(optimizer.of(role)) for role in network.tensors}
         summed = {m for s in network.aggregations for m in s.multipliers}
-        return Scaling(tensors, {m: Power.of({"M": 1} if m in summed else {}) for m in network.free_multipliers})
+        return Scaling(tensors, {m: Power.of({"M": 1} if m in summed else {}) for m in free_multipliers(network)})
 
 
 ROOT = Fraction(-1, 2)

@@ -20,7 +20,6 @@ from scaling_algebra.spec.axes import FIXED, ordered
 from scaling_algebra.spec.powers import Power
 
 from .functions import FUNCTIONS, FunctionKind
-from .multipliers import SHARE, Scales, gauges, tensor_of
 
 Mode = Literal["init", "update"]
 """Part of a tensor: its initial value W_0, or W_t - W_0."""
@@ -301,47 +300,6 @@ class Network:
         """Named multipliers, in the order of appearance."""
         names = (m for s in self.statements if isinstance(s, Product) for m in s.multipliers)
         return tuple(dict.fromkeys(names))
-
-    @cached_property
-    def free_multipliers(self) -> tuple[str, ...]:
-        """Multipliers that are unknowns: all but those that are a choice of gauge, which stay 1."""
-        closed = {*self.gauges, SHARE}
-        return tuple(m for m in self.multipliers if m not in closed)
-
-    @cached_property
-    def gauges(self) -> tuple[str, ...]:
-        """Multipliers that the scale of tensors stands for (``multipliers.py``), beside what is given."""
-        held = (name if name in self.multipliers else tensor_of(name) for name in sorted(self.held))
-        return gauges(self._products, held)
-
-    def needs(self, multiplier: str) -> bool:
-        """Can no other name stand for a multiplier, whatever is given?"""
-        return multiplier not in self._choices and multiplier != SHARE
-
-    @cached_property
-    def _choices(self) -> tuple[str, ...]:
-        return gauges(self._products)
-
-    @cached_property
-    def opened(self) -> tuple[str, ...]:
-        """Multipliers that are unknowns because something of their class is given."""
-        return tuple(m for m in self._choices if m not in self.gauges)
-
-    @cached_property
-    def _products(self) -> list[Scales]:
-        return [
-            (s.tensor.name if s.tensor else "", tuple(m for m in s.multipliers if m != SHARE))
-            for s in self.statements
-            if isinstance(s, Product)
-        ]
-
-    def holding(self, names: Iterable[str]) -> Network:
-        """The network where inits and rates of some tensors (``ROLE.init``, ``ROLE.lr``) and some multipliers are
-        given; itself where no multiplier is a choice of gauge."""
-        if not self._choices:
-            return self
-        scaled = {f"{role}.{x}" for role, multipliers in self._products if multipliers for x in ("init", "lr")}
-        return replace(self, held=frozenset(names) & {*self.multipliers, *scaled})
 
     def freezing(self, roles: Iterable[str]) -> Network:
         """The network in which these tensors, and no others, are not trained."""
