@@ -20,6 +20,8 @@ from scaling_algebra.counting.store import Kept
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.assumptions import ASSUMPTIONS
 from scaling_algebra.spec.axes import Ray
+from scaling_algebra.spec.networks.ancestors import depth
+from scaling_algebra.spec.networks.auxiliary import buffers
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.spec.optimizers import Trained
@@ -140,8 +142,8 @@ class Analysis:
             signs: of one that takes signs.
         """
         run, rules = self._run(LADDER[0]), self.optimizer.of
-        tensors, buffers = self.network.tensors.items(), self.network.buffers
-        trained = ((rules(role), x.letters) for role, x in tensors if role not in buffers)
+        tensors, held = self.network.tensors.items(), buffers(self.network)
+        trained = ((rules(role), x.letters) for role, x in tensors if role not in held)
         entries = (x for rule, x in trained if (rule.signs if signs else rule.normalises == "entry"))
         return any(len(run.odd_powers(letters)) > 1 for letters in entries)
 
@@ -493,7 +495,7 @@ class Analysis:
 
     def _leaves(self, rung: Rung) -> int | None:
         """Kernels hold the tensors that a signal passed through: a longer way takes more leaves."""
-        return None if rung.leaves is None else rung.leaves + max(0, self.network.depth - _LONG)
+        return None if rung.leaves is None else rung.leaves + max(0, depth(self.network) - _LONG)
 
     def _run(self, rung: Rung) -> Trajectory:
         if rung not in self._runs:

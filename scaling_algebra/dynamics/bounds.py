@@ -19,6 +19,7 @@ from itertools import product
 
 from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import EntrySize, Scalar, Signal
+from scaling_algebra.spec.networks.auxiliary import counted
 from scaling_algebra.spec.networks.language import Factor, Function, Mode, Product, Statement
 from scaling_algebra.spec.networks.terms import written_out
 
@@ -262,7 +263,7 @@ class BoundRun(Trajectory):
         return set.intersection(*({s.over} for s in statements if isinstance(s, Function)))
 
     def _gradient(self, signal: str, t: int, modes: Modes, via: str) -> Signal:
-        if signal in self.network.counted:
+        if signal in counted(self.network):
             return self._sized(signal, 0)
         uses = [(s, k) for s, k in self.network.consumers(signal) if via in ("", s.out)]
         if not t or not any(isinstance(s, Function) and not s.held for s, _ in uses):

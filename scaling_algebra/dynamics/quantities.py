@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from scaling_algebra import limits
 from scaling_algebra.errors import UsageError, unknown_name
-from scaling_algebra.spec.networks.indices import spreading
+from scaling_algebra.spec.networks.indices import expert_letters, spreading
 from scaling_algebra.spec.networks.language import Function, Mode, Network, Product, Statement
 from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.spec.networks.roles import Adjoint, adjoints, first_layer, forks, meetings, one_layer, pathways
@@ -188,7 +188,7 @@ def _product_parts(network: Network, statement: Product, initial: Reading) -> di
 
 def _weighing(network: Network, statement: Product) -> str:
     """``M^-a sum_i phi_i h3i``."""
-    summed = network.experts(statement)
+    summed = expert_letters(network, statement)
     weights = [w.name for w in written_out(network, statement)[0].weights]
     rest = [x.name for x in statement.factors if x.name not in weights]
     gates = [f"{w}_{summed}" if summed else w for w in weights]
@@ -332,7 +332,7 @@ def _alone(e: ExpertSum, changing: str) -> Reading:
 
 def _piece(network: Network, e: ExpertSum, changing: str) -> str:
     """``M^-a sum_i phi_i W3_0 dW2_t h1_0``: a chain of tensors is written out, ``h2 by dG_t`` is what is none."""
-    letters = network.experts(e.aggregation)
+    letters = expert_letters(network, e.aggregation)
     factors, signal, tensor = [f"M^-a sum_{letters}", *(f"{x}_{letters}" for x in e.weights)], e.source, ""
     while (signal in e.body and tensor != changing) or not tensor:
         s = network.producer(signal)

@@ -15,7 +15,7 @@ from typing import Literal
 
 from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.signals import EntrySize, Scalar, Signal
-from scaling_algebra.spec.networks.indices import apart, multiplicity, tracked
+from scaling_algebra.spec.networks.indices import aggregations, apart, multiplicity, tracked
 from scaling_algebra.spec.networks.language import Factor, Function, Mode, Network, Product, Statement
 from scaling_algebra.spec.networks.multipliers import SHARE, free_multipliers
 from scaling_algebra.spec.networks.signs import passes
@@ -125,7 +125,7 @@ class TrainingRun:
     def _multiplier(self, name: str) -> Scalar:
         if name == SHARE:
             return Scalar("times K/M, the share of the batch", self.algebra.scale({"K": 1, "M": -1}))
-        aggregated = any(name in s.multipliers for s in self.network.aggregations)
+        aggregated = any(name in s.multipliers for s in aggregations(self.network))
         label = "aggregation multiplier" if aggregated else f"multiplier {name}"
         return Scalar(label, self.algebra.pack(-self.point.multipliers.get(name, Fraction(0)), {}, {name: -1}))
 

@@ -24,6 +24,7 @@ from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION, Configuration, Where
 from scaling_algebra.spec.desiderata import Structure
 from scaling_algebra.spec.given import SETTINGS
+from scaling_algebra.spec.networks.indices import aggregations
 from scaling_algebra.spec.networks.multipliers import free_multipliers, gauges
 from scaling_algebra.spec.networks.roles import readouts
 from scaling_algebra.spec.powers import Form, Power, symbol
@@ -84,7 +85,7 @@ def explain(
         if not multipliers:
             first = next(iter(asked.network.tensors))
             raise UsageError(f"{asked.network.name} has no multiplier to explain; give a tensor's, as in {first}.lr")
-        summed = {m for s in asked.network.aggregations for m in s.multipliers}
+        summed = {m for s in aggregations(asked.network) for m in s.multipliers}
         what, *more = [m for m in multipliers if m in summed] or multipliers
         if more:
             raise UsageError(f"explain {aggregation}: there are several; give {', '.join([what, *more])}")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from scaling_algebra.spec.glossary import MECHANISMS
-from scaling_algebra.spec.networks.sums import EXPERTS
+from scaling_algebra.spec.networks.indices import EXPERTS
 
 from .monomials import MatchedMonomial, Pair
 

@@ -15,7 +15,7 @@ from math import prod
 
 from scaling_algebra.documents import Rendered
 from scaling_algebra.solver.derivation import Derivation
-from scaling_algebra.spec.networks.sums import EXPERTS
+from scaling_algebra.spec.networks.indices import EXPERTS
 from scaling_algebra.spec.powers import Power, exponent_text
 
 from .mechanisms import Mechanism, inner_products

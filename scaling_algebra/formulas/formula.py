@@ -31,6 +31,7 @@ from scaling_algebra.linear.maxform import leading
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.configuration import DEFAULT_ARCHITECTURE, DEFAULT_OPTIMIZER
 from scaling_algebra.spec.desiderata import Structure
+from scaling_algebra.spec.networks.indices import may_grow
 from scaling_algebra.spec.networks.language import Network, Product
 from scaling_algebra.spec.networks.library import architecture as _architecture
 from scaling_algebra.spec.networks.roles import readouts
@@ -274,7 +275,7 @@ def _fixed(axes: Collection[str], network: Network) -> frozenset[str]:
     Raises:
         UsageError: an axis that the network does not have, or nothing left that grows.
     """
-    widths = [axis for axis in network.may_grow if axis != "L"]
+    widths = [axis for axis in may_grow(network) if axis != "L"]
     given = frozenset(axes)
     for axis in sorted(given):
         if axis not in widths:

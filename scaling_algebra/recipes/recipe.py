@@ -18,6 +18,7 @@ from scaling_algebra.spec.axes import AXES, Ray, about, ordered
 from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER, Configuration, Where
 from scaling_algebra.spec.gauges import OWN
 from scaling_algebra.spec.level import Level, Open, recorded
+from scaling_algebra.spec.networks.indices import may_grow
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import ARCHITECTURES
 from scaling_algebra.spec.networks.sums import experts
@@ -386,7 +387,7 @@ def _networks(going: Way, where: Where) -> list[Network]:
         networks = [
             ARCHITECTURES[name] for name in (TRANSFORMER if {"M", "N_e"} & set(going.base) else TRANSFORMER[:1])
         ]
-    mine = {*AXES, *(axis for network in networks for axis in network.may_grow)}
+    mine = {*AXES, *(axis for network in networks for axis in may_grow(network))}
     if strange := [axis for axis in going.base if axis not in mine]:
         raise unknown_name(f"axis of {networks[-1].name}", strange[0], ordered(mine))
     for network in networks:

@@ -25,6 +25,7 @@ from scaling_algebra.spec.desiderata import NONE, Structure
 from scaling_algebra.spec.gauges import GAUGES, OWN
 from scaling_algebra.spec.given import SETTINGS, unknown
 from scaling_algebra.spec.level import Level, recorded
+from scaling_algebra.spec.networks.auxiliary import buffers, weight_of
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.multipliers import free_multipliers, gauges
 from scaling_algebra.spec.networks.roles import readouts
@@ -408,7 +409,7 @@ def _reasons(network: Network, solution: Solution) -> dict[tuple[str, str], str]
                     "MSSP pathways: with zero init both pathways of the propagating update vanish, else they differ"
                 )
     reasons |= {(x, "init"): STARTS for x in network.zero if solution.scaling.tensors[x].init_std is None}
-    reasons |= {(role, "init"): UNFAVOURED for role in network.buffers}
+    reasons |= {(role, "init"): UNFAVOURED for role in buffers(network)}
     fixed = {name: solution.fixed_by[name] for name in free_multipliers(network) if name in solution.fixed_by}
     reasons |= {("aggregation", name): fixing.demand.label for name, fixing in fixed.items()}
     return reasons | {("aggregation", name): _gauge_reason(network, name) for name in gauges(network)}
@@ -428,8 +429,8 @@ def _by_law(network: Network, solution: Solution) -> dict[tuple[str, str], str]:
         for x in free_multipliers(network)
     }
     for loss in network.losses:
-        reasons["aggregation", network.weight(loss)] = f"layer-wise law: {LAWS['eps']}"
-    return reasons | {(role, "lr"): SHIFTED for role in network.buffers}
+        reasons["aggregation", weight_of(network, loss)] = f"layer-wise law: {LAWS['eps']}"
+    return reasons | {(role, "lr"): SHIFTED for role in buffers(network)}
 
 
 def _gauge_reason(network: Network, multiplier: str) -> str:

@@ -27,6 +27,7 @@ from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.desiderata import Demand, Structure, interventions
 from scaling_algebra.spec.given import NOTHING, Given
 from scaling_algebra.spec.level import CERTIFIED, Level, Open
+from scaling_algebra.spec.networks.auxiliary import weight_of
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.multipliers import free_multipliers
 from scaling_algebra.spec.networks.roles import meetings
@@ -271,7 +272,7 @@ class Solver:
         at_zero = dict.fromkeys(unknowns(self.network), Fraction(0))
         values = at_zero | {name: power.on(self.ray) for name, power in self._law(structure).items()}
         for loss, x, g in meetings(self.network):
-            weight = self.network.weight(loss)
+            weight = weight_of(self.network, loss)
             look = self.looked(structure.point(self.network, values | {weight: Fraction(0)}))
             size = look.quick(f"{g}.by-{loss}", 0).size or Fraction(0)
             values[weight] = self.network.size(self.network.signals[x]).on(self.ray) + size

@@ -26,6 +26,7 @@ from scaling_algebra.spec.axes import FIXED, about
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.spec.gauges import GAUGES, OWN
 from scaling_algebra.spec.level import Level
+from scaling_algebra.spec.networks.indices import aggregations
 from scaling_algebra.spec.networks.language import Function
 from scaling_algebra.spec.networks.multipliers import free_multipliers, gauges
 from scaling_algebra.spec.powers import exponent_text
@@ -121,7 +122,7 @@ def multipliers(ds: Sequence[Derivation], reasons: bool = False) -> list[Block]:
     """A line for each multiplier, the values of parameterizations after the first in brackets."""
     first, *others = ds
     lines: list[Sequence[Piece]] = []
-    summed = {m for s in first.network.aggregations for m in s.multipliers}
+    summed = {m for s in aggregations(first.network) for m in s.multipliers}
     network = first.network
     for name, power in first.scaling.multipliers.items() if free_multipliers(network) or gauges(network) else ():
         own = f" {name}" if name not in summed or len(summed) > 1 else ""

@@ -11,6 +11,7 @@ from scaling_algebra.errors import UsageError, named, shown, unknown_name
 from .axes import AXES, Ray, ordered, regime
 from .given import NOTHING, Given, GivenInput
 from .networks.files import as_toml, from_toml
+from .networks.indices import may_grow
 from .networks.language import Network
 from .networks.library import ARCHITECTURES, MOE_BLOCK, architecture
 from .networks.multipliers import holding
@@ -80,7 +81,7 @@ class Configuration:
     effort: bool = False
 
     def __post_init__(self) -> None:
-        mine = {*AXES, *self.network.may_grow}
+        mine = {*AXES, *may_grow(self.network)}
         if strange := [axis for axis in self.ray.rates if axis not in mine]:
             raise unknown_name(f"axis of {self.network.name}", strange[0], ordered(mine))
         if lacks := self.ray.lacks(self.network.axes.values()):

@@ -19,6 +19,9 @@ from scaling_algebra.spec.networks.sums import experts
 from scaling_algebra.spec.networks.terms import written_out
 from scaling_algebra.spec.scaling import Point
 
+from .networks.ancestors import learns
+from .networks.auxiliary import aside, buffers, weight_of
+from .networks.indices import aggregations
 from .networks.multipliers import free_multipliers, needs, opened
 
 Kind = Literal["theta", "bounded", "balanced", "scale"]
@@ -129,15 +132,15 @@ def _mup(network: Network, structure: Structure) -> list[Demand]:
     demands: list[Demand] = []
     gates = {s.out for s in network.functions if s.gates}
     for out in (s.out for s in network.statements):
-        if out not in structure.exempt and out not in gates and out not in network.aside:
+        if out not in structure.exempt and out not in gates and out not in aside(network):
             demands.append(Demand("mu-1", "bounded", (out,), because=f"{out} stays O(1)"))
-            if network.learns(out):
+            if learns(network, out):
                 because = f"the change of {out} is Theta(1)"
                 demands.append(Demand("mu-1", "theta", (f"{out}.change",), because=because))
     for role in network.tensors:
         demands += _of_tensor(network, structure, role)
-    demands += [_of_weight(network, loss) for loss in network.losses if network.learns(loss)]
-    weights = {network.weight(loss) for loss in network.losses}
+    demands += [_of_weight(network, loss) for loss in network.losses if learns(network, loss)]
+    weights = {weight_of(network, loss) for loss in network.losses}
     needed = [x for x in network.multipliers if needs(network, x) and x not in weights]
     demands += [_of_multiplier(network, multiplier) for multiplier in needed]
     for multiplier in opened(network):
@@ -156,7 +159,7 @@ def _of_tensor(network: Network, structure: Structure, role: str) -> list[Demand
     w, uses, init = network.tensors[role].symbol, network.uses(role), list[Demand]()
     unscaled = tuple(s for s in uses if not any(needs(network, m) for m in s.multipliers))
     uses = unscaled or uses  # a use with a multiplier of its own is set by that
-    if role in network.buffers and role in structure.zero:
+    if role in buffers(network) and role in structure.zero:
         pass  # a choice: the selection is Theta(1) by the scores beside it
     elif all(_fixed(network, s) for s in uses) and role in network.zero:
         pass  # a class token or places, beside what is Theta(1)
@@ -180,20 +183,20 @@ def _of_tensor(network: Network, structure: Structure, role: str) -> list[Demand
         return init
     names = tuple(f"{s.out}.{part}" for s in uses for part in _learned(network, s))
     why = f"effective update d{w} {_read(uses[0])} = Theta(1)"
-    why += ", as the scores beside it are by which is selected" if role in network.buffers else ""
+    why += ", as the scores beside it are by which is selected" if role in buffers(network) else ""
     return [*init, Demand("mu-2", "theta", names, f"c.{role}", why)]
 
 
 def _of_multiplier(network: Network, multiplier: str) -> Demand:
     """The demand that fixes a multiplier: on what the products with it learn, or what they are where nothing trains."""
     scaled = [s for s in network.statements if isinstance(s, Product) and multiplier in s.multipliers]
-    if not any(network.learns(s.out) for s in scaled):
+    if not any(learns(network, s.out) for s in scaled):
         still = tuple(s.out for s in scaled)
         return Demand("mu-2", "theta", still, multiplier, f"{still[0]} = Theta(1), of signals that do not train")
     names = tuple(f"{s.out}.{part}" for s in scaled for part in _learned(network, s))
     if not any(_written(network, s) for s in scaled):
         why = f"the change of {scaled[0].out} is Theta(1)"
-    elif any(s in network.aggregations for s in scaled):
+    elif any(s in aggregations(network) for s in scaled):
         why = "the aggregated effective update is Theta(1)"
     else:
         why = f"the effective update of {scaled[0].out} is Theta(1)"
@@ -204,7 +207,7 @@ def _of_weight(network: Network, loss: str) -> Demand:
     """The demand that fixes the weight of a loss beside the output."""
     met = {x: f"{g}.by-{loss}.relative" for name, x, g in meetings(network) if name == loss}
     why = f"the gradient of {loss} at {' and '.join(met)} is as large as that of {network.output}"
-    return Demand("losses", "theta", tuple(met.values()), network.weight(loss), why)
+    return Demand("losses", "theta", tuple(met.values()), weight_of(network, loss), why)
 
 
 def _instead(network: Network, demands: Sequence[Demand], multiplier: str) -> list[Demand]:
@@ -220,7 +223,7 @@ def _instead(network: Network, demands: Sequence[Demand], multiplier: str) -> li
 
 def _fixed(network: Network, statement: Product) -> bool:
     """A product reads nothing that trains."""
-    return not any(network.learns(x.name) for x in statement.factors)
+    return not any(learns(network, x.name) for x in statement.factors)
 
 
 def _written(network: Network, statement: Product) -> bool:
@@ -233,12 +236,12 @@ def _learned(network: Network, statement: Product) -> tuple[str, ...]:
     if not _written(network, statement):
         return ("change",)
     signals = [x for term in written_out(network, statement) for x in term.signals]
-    return ("effective", "cross") if any(network.learns(x.name) for x in signals) else ("effective",)
+    return ("effective", "cross") if any(learns(network, x.name) for x in signals) else ("effective",)
 
 
 def _changed(network: Network, statement: Product) -> str:
     """The changed inputs of a product: signals that train come first, as ``dh2 data``."""
-    return "d" + " ".join(x.name for x in sorted(statement.factors, key=lambda x: not network.learns(x.name)))
+    return "d" + " ".join(x.name for x in sorted(statement.factors, key=lambda x: not learns(network, x.name)))
 
 
 def _read(statement: Product) -> str:

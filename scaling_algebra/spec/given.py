@@ -14,6 +14,7 @@ from scaling_algebra.errors import UsageError, shown, unknown_name
 
 from .axes import AXES, FIXED, ordered
 from .desiderata import Structure
+from .networks.indices import aggregations
 from .networks.language import Network
 from .networks.multipliers import holding
 from .optimizers import Trained
@@ -147,11 +148,11 @@ def _texts(given: Iterable[str] | None) -> list[str]:
 
 def _name(label: str, network: Network, optimizer: Trained) -> str:
     if label == AGGREGATION:
-        if not network.aggregations:
+        if not aggregations(network):
             raise UsageError(f"{network.name} has no aggregation; leave out {label!r}")
         return label
     if label in network.multipliers:
-        return AGGREGATION if label == "alpha" and network.aggregations else label
+        return AGGREGATION if label == "alpha" and aggregations(network) else label
     tensor, _, setting = label.rpartition(".")
     if not tensor:
         tensor, setting = label, ""
@@ -181,7 +182,7 @@ def _power(name: str, value: Power | str | int | None, network: Network) -> Powe
             why = "only an init or a learning rate (a tensor that is not trained) can be zero"
             raise UsageError(f"{name} is given as 0; {why}: give a power such as N^-1")
         return None
-    axes = ordered({*network.axes.values(), *(["K"] if network.aggregations else [])} - set(FIXED))
+    axes = ordered({*network.axes.values(), *(["K"] if aggregations(network) else [])} - set(FIXED))
     power = value if isinstance(value, Power) else Power.parse(text, (*AXES, *axes))
     for axis, _ in power.terms:
         if axis not in axes:

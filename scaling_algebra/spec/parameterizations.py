@@ -17,6 +17,8 @@ from scaling_algebra.files import shipped
 from .desiderata import Demand, Structure, mssp_demands, mup_demands
 from .entries import registry
 from .gauges import regauged
+from .networks.auxiliary import buffers
+from .networks.indices import aggregations
 from .networks.language import Network
 from .networks.multipliers import free_multipliers
 from .networks.roles import readouts
@@ -87,7 +89,7 @@ class Parameterization:
         """The structure before any intervention, by default that of the definition: buffers start at zero, and what
         the network says."""
         zero = frozenset(readouts(network) if (readout_init or self.readout_init) == "zero" else ())
-        zero |= {*network.buffers} | network.zero
+        zero |= {*buffers(network)} | network.zero
         return Structure(zero=zero, readouts=zero)
 
     def demanded(self, network: Network, structure: Structure) -> list[Demand]:
@@ -114,7 +116,7 @@ class Parameterization:
         """A defined parameterization in the multiplier-free gauge: one global epsilon, mean over the experts."""
         assert self.gauge is not None
         tensors = {role: self.gauge(network, role).free(optimizer.of(role)) for role in network.tensors}
-        summed = {m for s in network.aggregations for m in s.multipliers}
+        summed = {m for s in aggregations(network) for m in s.multipliers}
         return Scaling(tensors, {m: Power.of({"M": 1} if m in summed else {}) for m in free_multipliers(network)})
 
 

@@ -15,6 +15,7 @@ from scaling_algebra.solver.demands import NotFound
 from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.spec.axes import FIXED, REGIMES, ordered
 from scaling_algebra.spec.given import AGGREGATION
+from scaling_algebra.spec.networks.indices import aggregations
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import ARCHITECTURES
 from scaling_algebra.spec.networks.multipliers import free_multipliers
@@ -64,7 +65,7 @@ def _checked(cell: Printed) -> Printed:
 
 def _check_axes(cell: Printed, network: Network) -> None:
     """Raises UsageError for a power of axes that the network lacks."""
-    axes = ordered({*network.axes.values(), *(["K"] if network.aggregations else [])} - set(FIXED))
+    axes = ordered({*network.axes.values(), *(["K"] if aggregations(network) else [])} - set(FIXED))
     if isinstance(cell.value, Power):
         wrong = [axis for axis, _ in cell.value.terms]
         check_names(f"axis of {network.name}, in {cell.quantity} = {cell.value}:", wrong, axes)

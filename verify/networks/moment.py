@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from scaling_algebra.spec.networks.auxiliary import counted
 from scaling_algebra.spec.networks.language import DATA, Mode, Network, Product, Statement, Sum
 from scaling_algebra.spec.networks.roles import adjoints
 from scaling_algebra.spec.networks.terms import Term, written_out
@@ -238,7 +239,7 @@ class Moment:
     @remembered
     def gradients(self, signal: str) -> dict[Key, Tensor]:
         """All parts of the gradient at a signal that are wanted."""
-        if mask := self.network.counted.get(signal):
+        if mask := counted(self.network).get(signal):
             chosen, letters = self.signals()[mask.out], self.network.signals[mask.out]
             count = chosen - chosen.mean(1 + letters.index(mask.over), keepdim=True)
             return dict.fromkeys(

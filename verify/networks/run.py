@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from scaling_algebra.spec.networks.auxiliary import buffers, counted
 from scaling_algebra.spec.networks.language import Function, Mode, Product
 from scaling_algebra.spec.optimizers import Optimizer, Trained
 
@@ -191,10 +192,9 @@ class TorchRun:
         """Gradients of the first replicas by the chain rule and by torch, at signals and with respect to tensors."""
         signals, weights = self.by_autograd(t, replicas)
         batch = self._at(t)[1]
-        own = self.network.counted  # no gradients, but counts
+        own, held = counted(self.network), buffers(self.network)  # no gradients, but counts
         yield from ((batch.gradient(x, {})[:replicas], theirs) for x, theirs in signals.items() if x not in own)
-        buffers = self.network.buffers
-        yield from ((batch.of_weight(x)[:replicas], theirs) for x, theirs in weights.items() if x not in buffers)
+        yield from ((batch.of_weight(x)[:replicas], theirs) for x, theirs in weights.items() if x not in held)
 
     def by_autograd(self, t: int, replicas: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """The gradients of the first replicas as torch has them, at signals and of the loss with respect to tensors:

@@ -24,6 +24,7 @@ from scaling_algebra import limits
 from scaling_algebra.errors import UsageError, shown, unknown_name
 from scaling_algebra.spec.axes import AXES, FIXED, named_axis
 
+from .ancestors import tensors_of
 from .functions import FUNCTIONS
 from .language import DATA, Factor, Function, Network, Product, Statement, Sum, Tensor
 from .parsing import HINTS, Called, Equation, Factors, Named, indexed, parsed
@@ -127,7 +128,7 @@ class _Reader:
         used += "".join(s.tensor.letters for s in self.statements if isinstance(s, Product) and s.tensor)
         axes = {x: axis for x, axis in self.axes.items() if x in used}
         whole = Network(name, title, tensors, axes, signals, tuple(self.statements), constants=self.steady[1:])
-        if still := [x for x in self.losses if not whole.tensors_of(x)]:
+        if still := [x for x in self.losses if not tensors_of(whole, x)]:
             raise UsageError(f"losses: {still[0]} depends on no tensor, so that it has no gradient")
         return replace(whole, losses=self.losses) if self.losses else whole
 

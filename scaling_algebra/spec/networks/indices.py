@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from scaling_algebra.spec.axes import FIXED, ordered
+
+from .auxiliary import aside
 from .language import Function, Network, Product, remembered
+
+EXPERTS = ("M", "K")
+"""Axes of experts."""
 
 
 def apart(network: Network, old: str, new: str, letters: str, taken: str = "", avoid: str = "") -> Mapping[str, str]:
@@ -19,11 +25,28 @@ def apart(network: Network, old: str, new: str, letters: str, taken: str = "", a
     return names
 
 
+def may_grow(network: Network) -> tuple[str, ...]:
+    """Axes that a ray may give a rate to, in their order."""
+    return tuple(ordered({*network.axes.values()} - {*FIXED}))
+
+
+@remembered
+def aggregations(network: Network) -> tuple[Product, ...]:
+    """The products that sum over experts what comes out of them."""
+    sums = (s for s in network.statements if isinstance(s, Product) and not s.tensor and expert_letters(network, s))
+    return tuple(s for s in sums if s.out not in aside(network))
+
+
+def expert_letters(network: Network, statement: Product) -> str:
+    """The expert letters that a product sums."""
+    return "".join(x for x in network.summed(statement) if network.axes[x] in EXPERTS)
+
+
 @remembered
 def tracked(network: Network) -> str:
     """Letters whose dependence matters even where their axis does not grow: those of the axes that functions go
     along."""
-    gates = (balanced(network, s, k) for s in network.aggregations for k in range(len(s.factors)))
+    gates = (balanced(network, s, k) for s in aggregations(network) for k in range(len(s.factors)))
     along = {network.axes[x] for x in "".join((*(s.over for s in spreading(network)), *gates))}
     return "".join(x for x, axis in network.letters.items() if axis in along)
 

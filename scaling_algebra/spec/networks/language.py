@@ -16,7 +16,7 @@ from math import prod
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 from scaling_algebra.errors import UsageError, unknown_name
-from scaling_algebra.spec.axes import FIXED, ordered
+from scaling_algebra.spec.axes import FIXED
 from scaling_algebra.spec.powers import Power
 
 from .functions import FUNCTIONS, FunctionKind
@@ -182,37 +182,6 @@ class Network:
         return unknown_name(kind, name, (*self.tensors, *choices))
 
     @cached_property
-    def aside(self) -> frozenset[str]:
-        """Signals that lead to losses beside the output alone, these among them."""
-        found = {*self.losses}
-        for s in reversed(self.statements):
-            readers = {x.out for x, _ in self.consumers(s.out)}
-            found |= {s.out} if readers and readers <= found else set()
-        return frozenset(found)
-
-    @cached_property
-    def counted(self) -> Mapping[str, Function]:
-        """Outputs of tensors that nothing but selections read, which have no gradient, each with its selection."""
-        only: dict[str, Function] = {}
-        for s in reversed(self.statements):
-            readers = [x if isinstance(x, Function) and x.masks else only.get(x.out) for x, _ in self.consumers(s.out)]
-            if readers and (first := readers[0]) and all(readers):
-                only[s.out] = first
-        return {s.out: only[s.out] for s in self.linear if s.out in only}
-
-    @cached_property
-    def buffers(self) -> tuple[str, ...]:
-        """Tensors that only shift a selection: each step is the sign of a count of tokens, and no gradient."""
-        outs = {role: {s.out for s in self.uses(role)} for role in self.tensors}
-        return tuple(role for role, x in outs.items() if x and x <= self.counted.keys())
-
-    def weight(self, loss: str) -> str:
-        """The multiplier that weighs a loss beside the output."""
-        statement = self.producer(loss)
-        assert isinstance(statement, Product)
-        return statement.multipliers[0]
-
-    @cached_property
     def _producers(self) -> dict[str, Statement]:
         return {s.out: s for s in self.statements}
 
@@ -223,15 +192,6 @@ class Network:
     def consumers(self, signal: str) -> tuple[tuple[Statement, int], ...]:
         """The statements that read a signal, each with the position among its inputs, once for every use."""
         return self._consumers.get(signal, ())
-
-    @cached_property
-    def depth(self) -> int:
-        """Tensors on the longest way from the data to the output."""
-        depths: dict[str, int] = {}
-        for s in self.statements:
-            before = max((depths.get(x.name, 0) for x in s.inputs), default=0)
-            depths[s.out] = before + (isinstance(s, Product) and s.tensor is not None)
-        return max(depths.values())
 
     @cached_property
     def _consumers(self) -> dict[str, tuple[tuple[Statement, int], ...]]:
@@ -245,11 +205,6 @@ class Network:
         """The product of the sizes of some indices, as a power of the axes."""
         axes = (self.axes[x] for x in letters)
         return prod((Power.of({axis: 1}) for axis in axes if axis not in FIXED), start=Power())
-
-    @cached_property
-    def may_grow(self) -> tuple[str, ...]:
-        """Axes that a ray may give a rate to, in their order."""
-        return tuple(ordered(set(self.axes.values()) - set(FIXED)))
 
     def uses(self, role: str) -> tuple[Product, ...]:
         """The products that a tensor is in."""
@@ -281,16 +236,6 @@ class Network:
     def norms(self) -> tuple[Function, ...]:
         return tuple(s for s in self.functions if s.kind.kind == "norm")
 
-    @cached_property
-    def aggregations(self) -> tuple[Product, ...]:
-        """The products that sum over experts what comes out of them."""
-        sums = (s for s in self.statements if isinstance(s, Product) and not s.tensor and self.experts(s))
-        return tuple(s for s in sums if s.out not in self.aside)
-
-    def experts(self, statement: Product) -> str:
-        """The expert letters that a product sums."""
-        return "".join(x for x in self.summed(statement) if self.axes[x] in ("M", "K"))
-
     def summed(self, statement: Product) -> str:
         """The letters that a product sums."""
         return "".join(x for x in statement.letters if x not in self.signals[statement.out])
@@ -311,24 +256,10 @@ class Network:
         zero = frozenset(roles)
         return self if zero == self.zero else replace(self, zero=zero)
 
-    def tensors_of(self, signal: str) -> frozenset[str]:
-        """All tensors that a signal is computed from."""
-        if signal not in self.known:
-            s = self.producer(signal)
-            direct = {s.tensor.name} if isinstance(s, Product) and s.tensor else set()
-            behind = direct.union(*(self.tensors_of(x.name) for x in s.inputs)) if s else direct
-            self.known[signal] = frozenset(behind)
-        found: frozenset[str] = self.known[signal]
-        return found
-
     @cached_property
     def known(self) -> dict[Hashable, Any]:
         """Answers of functions of this network (``remembered``)."""
         return {}
-
-    def learns(self, signal: str) -> bool:
-        """Is a signal computed from a tensor that trains?"""
-        return not self.tensors_of(signal) <= self.frozen
 
     def is_held(self, signal: str) -> bool:
         """A gate held at its mean and slope."""

@@ -12,8 +12,10 @@ from itertools import product
 
 from scaling_algebra.spec.axes import FIXED
 
+from .ancestors import ends, learns
+from .indices import aggregations
 from .language import Function, Mode, Network, Product, Statement
-from .sums import ExpertSum, ends, experts
+from .sums import ExpertSum, experts
 from .terms import written_out
 
 
@@ -58,7 +60,7 @@ def readouts(network: Network) -> tuple[str, ...]:
     both at zero no gradient reaches either.
     """
     last = ends(network, network.output) if network.statements else frozenset()
-    trained = [role for role in last if any(network.learns(x.name) for s in network.uses(role) for x in s.factors)]
+    trained = [role for role in last if any(learns(network, x.name) for s in network.uses(role) for x in s.factors)]
     last = frozenset(trained) or last
     alone = all(len(network.uses(role)) == 1 and role not in network.frozen for role in last)
     return tuple(role for role in network.tensors if role in last) if alone else ()
@@ -79,7 +81,7 @@ def meetings(network: Network) -> tuple[tuple[str, str, str], ...]:
         while todo:
             s = network.producer(x := todo.pop())
             if isinstance(s, Product) and s.tensor:
-                met |= {(loss, x, gradient_name(network, x)): None} if network.learns(x) else {}
+                met |= {(loss, x, gradient_name(network, x)): None} if learns(network, x) else {}
             else:
                 todo += [f.name for f in s.inputs] if s else []
     return tuple(met)
@@ -185,7 +187,7 @@ def _kind(network: Network, signal: str) -> str:
 
 def _reached(network: Network, signal: str, e: ExpertSum) -> set[str]:
     """Where a signal leads before any sum over experts: to a gate of this one, to its experts."""
-    sums, ends, seen, todo = {s.out for s in network.aggregations}, set[str](), set[str](), [signal]
+    sums, ends, seen, todo = {s.out for s in aggregations(network)}, set[str](), set[str](), [signal]
     while todo:
         x = todo.pop()
         if x in e.gates or x in e.body:
