@@ -21,7 +21,7 @@ from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import EntrySize, Scalar, Signal
 from scaling_algebra.spec.networks.auxiliary import counted
 from scaling_algebra.spec.networks.language import Factor, Function, Mode, Product, Statement
-from scaling_algebra.spec.networks.terms import written_out
+from scaling_algebra.spec.networks.terms import is_held, written_out
 
 from .functions import mean, unbounded
 from .norms import normed
@@ -244,7 +244,7 @@ class BoundRun(Trajectory):
         return [self.multiplied(factors[0], reader.multipliers), *factors[1:]]
 
     def _gate(self, factor: Factor, t: int) -> Signal:
-        return self.at(factor, "initial" if self.network.is_held(factor.name) else "value", t)
+        return self.at(factor, "initial" if is_held(self.network, factor.name) else "value", t)
 
     def _bounded(self, what: str, signal: str) -> Signal:
         if self._updating is not None:

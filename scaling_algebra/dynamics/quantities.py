@@ -17,7 +17,7 @@ from scaling_algebra.spec.networks.language import Function, Mode, Network, Prod
 from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.spec.networks.roles import Adjoint, adjoints, first_layer, forks, meetings, one_layer, pathways
 from scaling_algebra.spec.networks.sums import ExpertSum, experts
-from scaling_algebra.spec.networks.terms import written_out
+from scaling_algebra.spec.networks.terms import is_held, written_out
 from scaling_algebra.spec.optimizers import Trained
 
 from .run import Which
@@ -181,7 +181,7 @@ def _product_parts(network: Network, statement: Product, initial: Reading) -> di
     }
     if fixed:
         readings = {k: readings[k] for k in ("init", "effective")}
-    if any(not network.is_held(w.name) for w in terms[0].weights):
+    if any(not is_held(network, w.name) for w in terms[0].weights):
         readings["regated"] = (f"{_weighing(network, statement)}.regated", lambda run, t: run.regated(statement, t))
     return readings
 

@@ -19,7 +19,7 @@ from scaling_algebra.spec.networks.indices import aggregations, apart, multiplic
 from scaling_algebra.spec.networks.language import Factor, Function, Mode, Network, Product, Statement
 from scaling_algebra.spec.networks.multipliers import SHARE, free_multipliers
 from scaling_algebra.spec.networks.signs import passes
-from scaling_algebra.spec.networks.terms import Term, written_out
+from scaling_algebra.spec.networks.terms import Term, is_held, written_out
 from scaling_algebra.spec.optimizers import Trained
 from scaling_algebra.spec.scaling import Point
 
@@ -179,7 +179,7 @@ class TrainingRun:
         summed = [x for x in statement.letters if x not in letters]
         averaged = any(self.grows(x) for x in summed)
         for k, weight in enumerate(weights):
-            if averaged and self.network.is_held(weight.name):
+            if averaged and is_held(self.network, weight.name):
                 continue
             others = list(statement.factors)
             others.remove(weight)
@@ -245,7 +245,7 @@ class TrainingRun:
         for term in written_out(self.network, statement, without=k):
             kept = [(modes[x.name],) if x.name in modes else MODES for x in term.tensors]
             signals = [self.at(x, "value", t) for x in term.signals]
-            signals += [self.at(x, "initial" if self.network.is_held(x.name) else "value", t) for x in term.weights]
+            signals += [self.at(x, "initial" if is_held(self.network, x.name) else "value", t) for x in term.weights]
             for mode in product(*kept):
                 parts.append(self._multiplied(term, mode, [above], signals, out, t))
         return self.algebra.add(parts)

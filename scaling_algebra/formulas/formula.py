@@ -35,6 +35,7 @@ from scaling_algebra.spec.networks.indices import may_grow
 from scaling_algebra.spec.networks.language import Network, Product
 from scaling_algebra.spec.networks.library import architecture as _architecture
 from scaling_algebra.spec.networks.roles import readouts
+from scaling_algebra.spec.networks.terms import is_held
 from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.parameterizations import READOUTS
 from scaling_algebra.spec.powers import Form, Power, symbol
@@ -115,8 +116,9 @@ class Formula(Rendered):
     def averaged(self) -> tuple[str, ...]:
         """Axes that must grow, because sums over them average held gates (assumption B2 of MSSP paper, J.2)."""
         net = self.of.network
-        products = (s for s in net.statements if isinstance(s, Product) and any(net.is_held(x.name) for x in s.factors))
-        summed = {net.axes[x] for s in products for x in s.letters if x not in net.signals[s.out]}
+        products = (s for s in net.statements if isinstance(s, Product))
+        means = (s for s in products if any(is_held(net, x.name) for x in s.factors))
+        summed = {net.axes[x] for s in means for x in net.summed(s)}
         return tuple(axis for axis in self.of.axes if axis in summed)
 
     @property

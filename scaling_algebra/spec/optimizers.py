@@ -324,7 +324,7 @@ LOAD = replace(
     "tokens chose an entry, less the mean",
     source="Wang et al. (2024), auxiliary-loss-free balancing; HP-transfer paper, Rule 2",
 )
-"""The rule of buffers (``Network.buffers``)."""
+"""The rule of buffers (``networks/auxiliary.py``)."""
 
 
 @dataclass(frozen=True)

@@ -261,11 +261,6 @@ class Network:
         """Answers of functions of this network (``remembered``)."""
         return {}
 
-    def is_held(self, signal: str) -> bool:
-        """A gate held at its mean and slope."""
-        statement = self.producer(signal)
-        return isinstance(statement, Function) and statement.held
-
     @cached_property
     def letters(self) -> dict[str, str]:
         """Axis of each letter: the network's own, and spare ones for indices that meet twice."""

@@ -53,6 +53,12 @@ def written_out(network: Network, statement: Product, without: int | None = None
     return tuple(found)
 
 
+def is_held(network: Network, signal: str) -> bool:
+    """Is a signal a gate that is held at its mean and slope?"""
+    statement = network.producer(signal)
+    return isinstance(statement, Function) and statement.held
+
+
 def _gate(network: Network, factor: Factor) -> bool:
     statement = network.producer(factor.name)
     return isinstance(statement, Function) and statement.gates
