@@ -90,9 +90,9 @@ def test_sizes_of_gradients_are_measured():
     for n in sizes:
         model = TorchNetwork(SOFTMAX, Draw(dims_at(d.ray, n), range(48), range(48)), d.scaling)
         run = TorchRun(model, d.optimizer, keep=True)
-        for group in run.stepper.param_groups:
+        for group in run.trainer.stepper.param_groups:
             group["lr"] *= 0.03
-        run.step()
+        run.trainer.step()
         for name, t in steps.items():
             g = run.by(name.removeprefix("gpsi.by-")).gradient("psi", t)
             found.setdefault(name, []).append(float(g.rms().median()))

@@ -53,6 +53,13 @@ def written_out(network: Network, statement: Product, without: int | None = None
     return tuple(found)
 
 
+def product_of(network: Network, signal: str) -> Product:
+    """The product that computes a signal."""
+    statement = network.producer(signal)
+    assert isinstance(statement, Product)
+    return statement
+
+
 def is_held(network: Network, signal: str) -> bool:
     """Is a signal a gate that is held at its mean and slope?"""
     statement = network.producer(signal)
