@@ -164,7 +164,7 @@ class _Reader:
             return self._function(out, letters, whole)
         kinds = ["function" if isinstance(x, Called) else self._kind(x) for x in product]
         if set(kinds) == {"multiplier"}:
-            raise self._wrong(f"{_text(product)} multiplies nothing; a product needs a tensor or a signal")
+            raise self.at.wrong(f"{_text(product)} multiplies nothing; a product needs a tensor or a signal")
         self._check_letters(letters, product)
         multipliers = tuple(x.name for x, kind in zip(product, kinds, strict=True) if kind == "multiplier")
         factors = []
@@ -183,7 +183,7 @@ class _Reader:
                 name = indexed(tensor.name, tensor.letters)
                 read, _ = self.first.get(DATA, ("x", 0))
                 bias = f"a bias acts on the data, as in {indexed(tensor.name, tensor.letters + read)} data[{read}]"
-                raise self._wrong(
+                raise self.at.wrong(
                     f"no equation above makes {name}, and as a tensor it acts on nothing on its right; {bias}"
                 )
             acted = [f for _, f in after]
@@ -215,41 +215,41 @@ class _Reader:
     def _function(self, out: str, letters: str, call: Called) -> None:
         name = call.name
         if name not in FUNCTIONS and (name in self.made_in or name in self.kinds or name in self.steady):
-            raise self._wrong(f"{name} is not a function; {HINTS['(']}")
+            raise self.at.wrong(f"{name} is not a function; {HINTS['(']}")
         if name not in FUNCTIONS:
-            raise self._wrong(str(unknown_name("function", name, FUNCTIONS)))
+            raise self.at.wrong(str(unknown_name("function", name, FUNCTIONS)))
         if FUNCTIONS[name].kind == "noise":
             if call.argument:
-                raise self._wrong(f"{name} reads nothing; write {name}()")
+                raise self.at.wrong(f"{name} reads nothing; write {name}()")
             return self._add(Function(out, name), letters)
         if not call.argument:
-            raise self._wrong(f"{name} needs an argument, such as {name}(psi[i])")
+            raise self.at.wrong(f"{name} needs an argument, such as {name}(psi[i])")
         source = self._lone_signal(call.argument[0]) if len(call.argument) == 1 else None
         if source is None:
             source = Factor(self._spare(), letters)
             self._sum(source.name, letters, call.argument)
         if missing := [x for x in letters if x not in source.letters]:
-            raise self._wrong(f"{missing[0]!r} of {self.at.out.name} is not in {call}")
+            raise self.at.wrong(f"{missing[0]!r} of {self.at.out.name} is not in {call}")
         self._add(Function(out, name, source, self._along(call, letters)), letters)
 
     def _along(self, call: Called, letters: str) -> str:
         """The letter a function goes along: its only one, or the one it names."""
         if call.over and call.over not in letters:
-            raise self._wrong(f"{call.name} goes along {call.over!r}, which its argument does not have")
+            raise self.at.wrong(f"{call.name} goes along {call.over!r}, which its argument does not have")
         if goes_along(call.name) and not letters:
-            raise self._wrong(f"{call.name} goes along a letter, and its argument has none")
+            raise self.at.wrong(f"{call.name} goes along a letter, and its argument has none")
         if goes_along(call.name) and not call.over and len(letters) > 1:
-            example = f"{call.name}(...; {letters[-1]})"
-            raise self._wrong(f"{call.name} goes along one letter of {', '.join(letters)}; say which, as in {example}")
+            which = f"{', '.join(letters)}; say which, as in {call.name}(...; {letters[-1]})"
+            raise self.at.wrong(f"{call.name} goes along one letter of {which}")
         return call.over or letters[-1:]
 
     def _call(self, call: Called, outside: str) -> Factor:
         """A function inside a product: a signal of its own, with the letters that its argument has once."""
         if call.name in FUNCTIONS and FUNCTIONS[call.name].kind == "noise":
-            raise self._wrong(f"{call.name}() in a product has no letters; give it an equation of its own")
+            raise self.at.wrong(f"{call.name}() in a product has no letters; give it an equation of its own")
         kept, summed = self._kept_and_summed(call)
         if both := [x for x in summed if x in outside]:
-            raise self._wrong(f"{both[0]!r} is summed in {call} and stands outside; take another letter inside")
+            raise self.at.wrong(f"{both[0]!r} is summed in {call} and stands outside; take another letter inside")
         inner = Factor(self._spare(), kept)
         self._function(inner.name, inner.letters, call)
         return inner
@@ -268,11 +268,11 @@ class _Reader:
                 self._factor(x)
         for letter in letters:
             if not any(letter in self._inside(x) for x in product):
-                raise self._wrong(f"{letter!r} of {self.at.out.name} is not in {_text(product)}")
+                raise self.at.wrong(f"{letter!r} of {self.at.out.name} is not in {_text(product)}")
         for x in tensors:
             elsewhere = letters + "".join(self._inside(y) for y in product if y is not x)
             if lone := set(self._inside(x)) - set(elsewhere):
-                raise self._wrong(f"{min(lone)!r} of {x} is in no other factor, and not in {self.at.out.name}")
+                raise self.at.wrong(f"{min(lone)!r} of {x} is in no other factor, and not in {self.at.out.name}")
 
     def _inside(self, x: Named | Called) -> str:
         """Letters of a factor; of a function those that its argument has once, since the others are summed there."""
@@ -290,25 +290,25 @@ class _Reader:
         if x.name in self.steady or x.name in self.signals:
             return "signal"
         if x.name == self.at.out.name:
-            raise self._wrong(f"{x.name} reads itself; give what is computed another name")
+            raise self.at.wrong(f"{x.name} reads itself; give what is computed another name")
         if x.name in self.made_in:
-            raise self._wrong(f"{x.name} is used before it is made in equation {self.made_in[x.name]}")
+            raise self.at.wrong(f"{x.name} is used before it is made in equation {self.made_in[x.name]}")
         if x.name in FUNCTIONS:
-            raise self._wrong(f"{x.name} is a function; write {x.name}(...)")
+            raise self.at.wrong(f"{x.name} is a function; write {x.name}(...)")
         kind = "multiplier" if x.letters is None else "tensor"
         if kind == "multiplier" and x.name in {*AXES, *self.axes.values()} - set(FIXED):
-            raise self._wrong(f"{x.name} is an axis; name a multiplier, such as alpha, and its power is derived")
+            raise self.at.wrong(f"{x.name} is an axis; name a multiplier, such as alpha, and its power is derived")
         if self.kinds.setdefault(x.name, kind) != kind:
-            raise self._wrong(f"{x.name} has letters in one place only; a tensor has letters, a multiplier has none")
+            raise self.at.wrong(f"{x.name} has letters in one place only; a tensor has letters, a multiplier has none")
         return kind
 
     def _letters(self, x: Named) -> str:
         letters = x.letters or ""
         for letter in letters:
             if letter not in self.axes:
-                raise self._wrong(f'{letter!r} of {x} has no axis; add it to the axes, such as {letter} = "N"')
+                raise self.at.wrong(f'{letter!r} of {x} has no axis; add it to the axes, such as {letter} = "N"')
         if len(set(letters)) < len(letters):
-            raise self._wrong(f"{x} has a letter twice; a diagonal is not covered")
+            raise self.at.wrong(f"{x} has a letter twice; a diagonal is not covered")
         return letters
 
     def _factor(self, x: Named) -> Factor:
@@ -318,7 +318,7 @@ class _Reader:
         here, there = ([self.axes[c] for c in side] for side in (letters, first))
         if here != there:
             axes = " and ".join(", ".join(side) or "none" for side in (here, there))
-            raise self._wrong(f"{x} does not fit {indexed(x.name, first)} of equation {number}: the axes are {axes}")
+            raise self.at.wrong(f"{x} does not fit {indexed(x.name, first)} of equation {number}: the axes are {axes}")
         return Factor(x.name, letters)
 
     def _spare(self) -> str:
@@ -333,9 +333,6 @@ class _Reader:
         self.signals[statement.out] = letters
         self.first[statement.out] = letters, self.at.number
         self.statements.append(statement)
-
-    def _wrong(self, what: str) -> UsageError:
-        return self.at.wrong(what)
 
     # the whole -------------------------------------------------------------------------------------------------
 
