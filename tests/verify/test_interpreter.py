@@ -10,9 +10,9 @@ from scaling_algebra.spec.optimizers import OPTIMIZERS
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import Scaling, TensorScaling
 from scaling_algebra.verify.networks.moment import rms
-from scaling_algebra.verify.networks.reading import TorchNetwork
 from scaling_algebra.verify.networks.replicas import Draw
 from scaling_algebra.verify.networks.run import TorchRun
+from scaling_algebra.verify.networks.torch_network import TorchNetwork
 
 from ..measure.interpreter import InterpretedRun, orthogonal
 from ..measure.networks import from_text

@@ -15,9 +15,9 @@ from scaling_algebra.verify.apply.checking import losses_beside, weighed
 from scaling_algebra.verify.judging.measurement import Measurement
 from scaling_algebra.verify.measuring.sizes import dims_at
 from scaling_algebra.verify.networks.moment import rms
-from scaling_algebra.verify.networks.reading import TorchNetwork
 from scaling_algebra.verify.networks.replicas import Draw
 from scaling_algebra.verify.networks.run import TorchRun
+from scaling_algebra.verify.networks.torch_network import TorchNetwork
 from scaling_algebra.verify.tracing.models import traced
 
 TEXT = """

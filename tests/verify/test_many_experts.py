@@ -13,9 +13,9 @@ from scaling_algebra.spec.networks.library import AXES, MOE_BLOCK
 from scaling_algebra.spec.networks.printing import as_text
 from scaling_algebra.verify.measuring.sizes import dims_at
 from scaling_algebra.verify.measuring.training import by_autograd
-from scaling_algebra.verify.networks.reading import TorchNetwork
 from scaling_algebra.verify.networks.replicas import Draw
 from scaling_algebra.verify.networks.run import TorchRun
+from scaling_algebra.verify.networks.torch_network import TorchNetwork
 from scaling_algebra.verify.tracing.models import traced
 
 

@@ -18,11 +18,11 @@ from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import Scaling, TensorScaling
 from scaling_algebra.verify.measuring.cells import Setup
 from scaling_algebra.verify.measuring.training import train_network
-from scaling_algebra.verify.networks.reading import TorchNetwork
 from scaling_algebra.verify.networks.replicas import Draw
 from scaling_algebra.verify.networks.run import TorchRun
 from scaling_algebra.verify.networks.scales import NEGLIGIBLE
 from scaling_algebra.verify.networks.steppers import Fold, shrinkage, stepper
+from scaling_algebra.verify.networks.torch_network import TorchNetwork
 
 DIMS = {"N": 24, "N_e": 6, "M": 5}
 HALF = Fraction(1, 2)

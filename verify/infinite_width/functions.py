@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from scaling_algebra.spec.networks.functions import FunctionKind
-from scaling_algebra.verify.networks.reading import entrywise
+from scaling_algebra.verify.networks.torch_network import entrywise
 
 from .vectors import Values
 

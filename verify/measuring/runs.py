@@ -23,11 +23,11 @@ from scaling_algebra.spec.networks.indices import aggregations
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.verify.hardware import Hardware, out_of_memory
 from scaling_algebra.verify.judging.measurement import MEMORY, SECONDS, Measurement, Record
-from scaling_algebra.verify.networks.reading import TorchNetwork
 from scaling_algebra.verify.networks.replicas import Draw
 from scaling_algebra.verify.networks.run import linear
 from scaling_algebra.verify.networks.scales import every_size
 from scaling_algebra.verify.networks.steppers import class_name
+from scaling_algebra.verify.networks.torch_network import TorchNetwork
 
 from .cells import RunCell, Setup, cells, collect, cost
 from .pool import Failed, Here, Work

@@ -15,10 +15,10 @@ from scaling_algebra.verify.judging.fit import Array
 from scaling_algebra.verify.judging.measurement import GRADIENTS, INPUT, PARAMETERS, Record, fingerprint
 from scaling_algebra.verify.networks.backward import Backward
 from scaling_algebra.verify.networks.moment import rms
-from scaling_algebra.verify.networks.reading import TorchNetwork, selected
 from scaling_algebra.verify.networks.replicas import Draw
 from scaling_algebra.verify.networks.run import NotMeasured, SignalEntries, TorchRun, at
 from scaling_algebra.verify.networks.scales import LOSS_SLOPE
+from scaling_algebra.verify.networks.torch_network import TorchNetwork, selected
 
 from .cells import Setup
 

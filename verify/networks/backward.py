@@ -20,8 +20,8 @@ from scaling_algebra.spec.networks.terms import Term, written_out
 
 from .contraction import Labelled, contract
 from .moment import COLUMN, Moment, added, multiplied, remembered
-from .reading import applied
 from .scales import LOSS_SLOPE
+from .torch_network import applied
 
 Key = tuple[tuple[str, Mode], ...]
 """Which part of which tensors a gradient came through; the whole of those that are not named."""

@@ -19,7 +19,7 @@ from scaling_algebra.spec.networks.language import DATA, Function, Mode, Product
 from scaling_algebra.spec.networks.terms import Term, written_out
 
 from .contraction import Labelled, contract
-from .reading import Signals, TorchNetwork
+from .torch_network import Signals, TorchNetwork
 
 T = TypeVar("T")
 

@@ -22,8 +22,8 @@ from scaling_algebra.spec.optimizers import Optimizer, Trained
 from .backward import Backward, Wanted
 from .contraction import contract
 from .moment import Moment, rms
-from .reading import TorchNetwork
 from .steppers import shrinkage, stepper
+from .torch_network import TorchNetwork
 
 
 class NotMeasured(Exception):

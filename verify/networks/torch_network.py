@@ -70,7 +70,7 @@ def entrywise(kind: FunctionKind) -> Callable[[Tensor], Tensor]:
     """
     found: Callable[[Tensor], Tensor] | None = OWN.get(kind.torch)
     if (found := found or getattr(functional, kind.torch, getattr(torch, kind.torch, None))) is None:
-        where = "define it in OWN, verify/networks/reading.py"
+        where = "define it in OWN, verify/networks/torch_network.py"
         raise UsageError(f"{kind.name}: torch has no function {kind.torch!r}, which it is in functions.toml; {where}")
     return found
 

@@ -25,9 +25,9 @@ from scaling_algebra.spec.scaling import Scaling, TensorScaling
 from scaling_algebra.verify.measuring.cells import Setup
 from scaling_algebra.verify.measuring.training import by_autograd, train_network
 from scaling_algebra.verify.networks.contraction import contract
-from scaling_algebra.verify.networks.reading import TorchNetwork
 from scaling_algebra.verify.networks.replicas import Draw
 from scaling_algebra.verify.networks.run import NotMeasured, TorchRun
+from scaling_algebra.verify.networks.torch_network import TorchNetwork
 
 MORE = {
     "thrice": """
