@@ -24,7 +24,7 @@ from .trained import OptimizerInput, trained
 DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION, DEFAULT_ARCHITECTURE = "adam", "mup", MOE_BLOCK.name
 """Defaults of every command and function."""
 EACH = "each"
-"""In place of a function that is left out: every one in turn."""
+"""In place of the name of a function that is left out: each function in turn."""
 
 
 class Where(TypedDict, total=False):
@@ -38,7 +38,7 @@ class Where(TypedDict, total=False):
         epsilon: regime of the optimizer's epsilon, ``derived`` (as by default) or ``negligible``.
         given: exponents that are held, ``{"router.init": "N^-1/2", "readout.init": 0, "aggregation": "M^-1"}``; the
             rest is derived.
-        effort: the search goes on behind the first demand that is undecided, and takes all the work it may.
+        effort: the search continues after the first undecided demand, and uses the largest budgets.
     """
 
     ray: Ray | Mapping[str, Any] | str | None
@@ -177,7 +177,7 @@ class Configuration:
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Configuration:
-        """Raises UsageError (or KeyError, where something is missing) for what ``as_json`` did not write."""
+        """The configuration that ``as_json`` wrote. Raises UsageError or KeyError for any other record."""
         return cls.of(
             record["regime"],
             record["optimizer"],
@@ -191,7 +191,7 @@ class Configuration:
 
     @property
     def readout_given(self) -> bool:
-        """An init of a readout is held."""
+        """Is the init of a readout given?"""
         return any(f"{role}.init" in self.given for role in readouts(self.network))
 
     def __repr__(self) -> str:

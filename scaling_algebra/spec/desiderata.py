@@ -103,12 +103,12 @@ def mup_demands(network: Network, structure: Structure) -> list[Demand]:
 
 
 def horizon(network: Network, structure: Structure) -> int:
-    """Updates after which every demand must hold: one more where the readout starts at zero above layers whose number
-    grows, and for every other tensor that starts at zero on the way of a gradient.
+    """The number of updates after which every demand must hold. One is added where the readout starts at zero above
+    layers whose number grows, and one for each other tensor that starts at zero on the way of a gradient.
 
-    Law: such a readout is first moved along the whole stream, of which one layer is 1/L, so that what a router learns
-    of its own layer leads only once the tensors of the layers have moved, too. Behind another zero (B of LoRA) nothing
-    trains until that has moved, by a first gradient that may be smaller than later ones.
+    Law: such a readout first moves along the whole stream, of which one layer is 1/L. What a router learns of its own
+    layer leads only after the tensors of the layers have moved. Behind another zero (B of LoRA) nothing trains until
+    that tensor has moved, by a first gradient that may be smaller than later ones.
     """
     last = {*readouts(network)}
     late = bool(structure.zero & last and "L" in network.axes.values())
@@ -116,8 +116,8 @@ def horizon(network: Network, structure: Structure) -> int:
 
 
 def _asleep(network: Network, zero: frozenset[str]) -> int:
-    """The most tensors that start at zero on the way of the gradient of a tensor that trains, where it takes the way of
-    the fewest."""
+    """How many tensors that start at zero a gradient passes on its best path to a trained tensor, at most over all
+    trained tensors."""
     before, found = {network.output: 0}, dict[str, int]()
     for s in reversed(network.statements if zero else ()):
         if s.out in before:
@@ -154,8 +154,8 @@ def _mup(network: Network, structure: Structure) -> list[Demand]:
 
 
 def _of_tensor(network: Network, structure: Structure, role: str) -> list[Demand]:
-    """The demands that fix init and learning rate of a tensor; none fixes the init of one that starts at zero, or the
-    rate of a frozen one."""
+    """The demands that fix init and learning rate of a tensor. A tensor that starts at zero has no demand on its init,
+    and a frozen tensor has none on its rate."""
     w, uses, init = network.tensors[role].symbol, network.uses(role), list[Demand]()
     unscaled = tuple(s for s in uses if not any(needs(network, m) for m in s.multipliers))
     uses = unscaled or uses  # a use with a multiplier of its own is set by that
@@ -188,7 +188,7 @@ def _of_tensor(network: Network, structure: Structure, role: str) -> list[Demand
 
 
 def _of_multiplier(network: Network, multiplier: str) -> Demand:
-    """The demand that fixes a multiplier: on what the products with it learn, or what they are where nothing trains."""
+    """The demand that fixes a multiplier: the products with it learn Theta(1), or are Theta(1) where nothing trains."""
     scaled = [s for s in network.statements if isinstance(s, Product) and multiplier in s.multipliers]
     if not any(learns(network, s.out) for s in scaled):
         still = tuple(s.out for s in scaled)
@@ -211,8 +211,8 @@ def _of_weight(network: Network, loss: str) -> Demand:
 
 
 def _instead(network: Network, demands: Sequence[Demand], multiplier: str) -> list[Demand]:
-    """The demands where a member of a gauge class is given: the demand that would fix the member fixes the multiplier
-    that was the gauge. A rate speaks before another multiplier, and this before an init."""
+    """The demands where a member of a gauge class is given. The demand that would fix the member fixes the multiplier
+    that was the gauge: first that of a rate, then of another multiplier, then of an init."""
     roles = [s.tensor.name for s in network.linear if s.tensor and multiplier in s.multipliers]
     others = [m for role in roles for s in network.uses(role) for m in s.multipliers]
     members = {f"{role}.lr": f"c.{role}" for role in roles} | {m: m for m in others}
@@ -222,7 +222,7 @@ def _instead(network: Network, demands: Sequence[Demand], multiplier: str) -> li
 
 
 def _fixed(network: Network, statement: Product) -> bool:
-    """A product reads nothing that trains."""
+    """Does a product read nothing that trains?"""
     return not any(learns(network, x.name) for x in statement.factors)
 
 
@@ -251,9 +251,9 @@ def _read(statement: Product) -> str:
 def mssp_demands(network: Network, structure: Structure) -> list[Demand]:
     """Maximal scale stability: the forward desiderata, and balance backward and across experts.
 
-    Stated on every sum over experts: of its pieces by the one tensor or signal that changes, and of the parts of the
-    gradients at what its experts, their tensors and its gates read. Source: MSSP paper, section 4 and App. I.3; the
-    router's pathways: App. C.
+    The demands are stated for every sum over experts: on its pieces, each with one tensor or signal that changes, and
+    on the parts of the gradients at what its experts, their tensors and its gates read. Source: MSSP paper, section 4
+    and App. I.3; the router's pathways: App. C.
     """
     demands = _mup(network, structure)
     for e in experts(network):
@@ -290,14 +290,14 @@ def mssp_demands(network: Network, structure: Structure) -> list[Demand]:
 
 
 def _finest(gradient: Adjoint) -> tuple[str, ...]:
-    """The parts of a gradient that no other part is made of."""
+    """The finest parts of a gradient: those split by the most tensors."""
     sizes = {k: len(modes) for k, modes in gradient.parts.items()}
     return tuple(f"{gradient.name}.{k}" for k, size in sizes.items() if size == max(sizes.values()))
 
 
 @dataclass(frozen=True)
 class Intervention:
-    """Names that one field of a structure gets, and the sum over experts that they are of; empty for none."""
+    """Names that are added to one field of a structure, and the sum over experts that they belong to, or ""."""
 
     field: Literal["zero", "exempt", "tied"]
     names: frozenset[str]

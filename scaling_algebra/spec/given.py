@@ -41,7 +41,7 @@ class Given:
 
     @classmethod
     def of(cls, given: Given | GivenInput | None, network: Network, optimizer: Trained) -> Given:
-        """From what a user writes; a tensor goes by its role or its symbol.
+        """The held values that a user wrote, with tensors by their role or symbol.
 
         Raises:
             UsageError: an unknown tensor or setting, a power that cannot be read, an axis that the network lacks, a
@@ -94,15 +94,15 @@ class Given:
         return frozenset(n.rpartition(".")[0] for n, power in self.items if n.endswith(".init") and power is not None)
 
     def structure(self, base: Structure) -> Structure:
-        """A structure with the tensors zero that are given as zero, and no others of those that are given."""
+        """A structure in which, of the tensors with a given init, exactly those given as zero are zero."""
         return replace(base, zero=(base.zero - self.started) | self.zero)
 
     def allowed(self, structures: Iterable[Structure]) -> list[Structure]:
-        """Those of some structures that leave what is given as it is, each once."""
+        """The structures that keep every given init, each once."""
         return [s for s in dict.fromkeys(structures) if not s.zero & self.started]
 
     def over(self, scaling: Scaling) -> Scaling:
-        """A scaling with what is given put in."""
+        """A scaling in which the given values replace the derived ones."""
         tensors, multipliers = dict(scaling.tensors), dict(scaling.multipliers)
         for name, power in self.items:
             role, _, setting = name.rpartition(".")

@@ -1,4 +1,4 @@
-"""The words of the theory, from ``glossary.toml``; quantities have theirs where they are defined."""
+"""The words of the theory, from ``glossary.toml``. Quantities are explained where they are defined."""
 
 from __future__ import annotations
 

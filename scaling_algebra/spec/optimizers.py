@@ -66,7 +66,7 @@ SHAPES: dict[str, Shape] = {
         lambda out, into, ray: (out / into) ** _HALF,
     ),
 }
-"""Factors that implementations of Muon multiply the learning rate of a matrix with."""
+"""Factors by which implementations of Muon multiply the learning rate of a matrix."""
 _PER = re.compile(r"per\(([A-Za-z]+)\)")
 """The reading in which indices with these letters count blocks of a matrix."""
 FLATTENED = "flattened"
@@ -93,7 +93,7 @@ class _Rules:
 
     @property
     def with_descent(self) -> Self:
-        """A run whose epsilons are the normalisers: gradient descent for every rule with an epsilon."""
+        """The rules if every epsilon is the normaliser: each rule with an epsilon is gradient descent."""
         return self.each(lambda rule: OPTIMIZERS["sgd"] if rule.epsilon else rule)
 
     @property
@@ -305,7 +305,7 @@ GOES_WITH: dict[str, tuple[str, Callable[[Optimizer], object]]] = {
         lambda o: o.normalises and o.relative and not o.blocks,
     ),
 }
-"""Keys that speak of others: what each goes with."""
+"""The keys that a key needs beside it."""
 _SHIPPED = shipped(__package__, "optimizers.toml")
 _NOTES: dict[str, str] = _SHIPPED.pop("notes")
 OPTIMIZERS: dict[str, Optimizer] = registry(

@@ -86,8 +86,8 @@ class Parameterization:
         return self.readout_init if readouts(network) else "maximal"
 
     def base_structure(self, network: Network, readout_init: str = "") -> Structure:
-        """The structure before any intervention, by default that of the definition: buffers start at zero, and what
-        the network says."""
+        """The structure before any intervention. Buffers start at zero, and the tensors that the network names; so does
+        the readout if that is the definition's or the given init."""
         zero = frozenset(readouts(network) if (readout_init or self.readout_init) == "zero" else ())
         zero |= {*buffers(network)} | network.zero
         return Structure(zero=zero, readouts=zero)
@@ -103,7 +103,7 @@ class Parameterization:
         return self.demands(network, structure)
 
     def check_derived(self, network: Network) -> None:
-        """Raises UsageError where there is nothing to solve or prove."""
+        """Raises UsageError if there is nothing to solve or prove."""
         if not self.derived:
             raise unknown_name("derived parameterization", self.name, DERIVED)
         if self.structural and not any(e.tensors for e in experts(network)):

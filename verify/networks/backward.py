@@ -24,16 +24,16 @@ from .scales import LOSS_SLOPE
 from .torch_network import applied
 
 Key = tuple[tuple[str, Mode], ...]
-"""Which part of which tensors a gradient came through; the whole of those that are not named."""
+"""The parts of tensors that a gradient came through, such as (("expert_out", "init"),). Others are whole."""
 
 
 def restricted(key: Key, roles: frozenset[str]) -> Key:
-    """What a part says of these tensors."""
+    """The key with these tensors alone."""
     return tuple((role, mode) for role, mode in key if role in roles)
 
 
 class Wanted:
-    """The parts of gradients that quantities have a name for, at every signal: they are computed together.
+    """The parts of the gradient at every signal that some quantity names. They are computed together.
 
     Attributes:
         at: parts at a signal; ``via``: those on the path through another one.
@@ -60,7 +60,7 @@ class Wanted:
         return self.above[s.out] | self.own(s, k)
 
     def own(self, s: Statement, k: int) -> frozenset[str]:
-        """Roles of the tensors that it comes through there."""
+        """Roles of the tensors of the statement itself that the gradient at an input comes through."""
         terms = written_out(self.network, s, without=k) if isinstance(s, Product) else ()
         return frozenset(x.name for term in terms for x in term.tensors)
 
@@ -75,7 +75,7 @@ class Backward:
     """Gradients at every signal and of every tensor. What is computed is kept.
 
     Attributes:
-        loss: the output, or a loss beside it, whose gradients alone these are; empty for their sum.
+        loss: the only loss that is differentiated, the output or one beside it; empty for their sum.
     """
 
     moment: Moment
@@ -97,7 +97,7 @@ class Backward:
 
     @remembered
     def at(self, signal: str) -> dict[Key, Tensor]:
-        """All parts of the gradient at a signal that are wanted."""
+        """All wanted parts of the gradient at a signal."""
         if mask := counted(self.network).get(signal):
             chosen, letters = self.moment.signals()[mask.out], self.network.signals[mask.out]
             count = chosen - chosen.mean(1 + letters.index(mask.over), keepdim=True)
@@ -111,7 +111,7 @@ class Backward:
 
     @remembered
     def _through(self, s: Statement, k: int) -> dict[Key, Tensor]:
-        """All parts at an input of a statement that are wanted, on the path through it."""
+        """All wanted parts of the gradient at an input of a statement, on the path through it."""
         above, keys, x, out = self.at(s.out), self.wanted.through(s, k), s.inputs[k], self.network.signals[s.out]
         if isinstance(s, Product):
             return self._through_product(s, k, above, keys)
@@ -134,7 +134,8 @@ class Backward:
         return {key: parts[restricted(key, own)][ups.index(restricted(key, higher))] for key in keys}
 
     def _split(self, s: Product, k: int, part: Key, columns: Labelled, made: dict[Key, Tensor]) -> Tensor:
-        """What a part of the tensors of a product makes of gradients above; whole ones and initial ones are kept."""
+        """The gradients above, multiplied by a part of the tensors of a product. ``made`` keeps them for tensors W_t
+        and W_0, whose difference is the updated part."""
         own = self.wanted.own(s, k)
         updated = frozenset([role for role, mode in part if mode == "update"][:1])
         if updated:  # W_t less W_0

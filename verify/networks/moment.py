@@ -1,7 +1,7 @@
 """A network at one moment of training: every signal, in its parts.
 
-A part has initial tensors or their updates, W_t = W_0 + dW, from contractions with W_0 and with W_t. What is contracted
-with a tensor is stacked, as reading a tensor takes longest. No rule of the engine is used here. Read next:
+The parts of W_t x = W_0 x + dW x come from contractions with W_0 and with W_t. All operands of a tensor are stacked,
+since reading the tensor takes longest. No rule of the engine is used here. Read next:
 ``backward.py`` (the backward pass), ``run.py``.
 """
 
@@ -119,7 +119,7 @@ class Moment:
         return replace(self, start=self.first.now, known=self.kept()) if self.first else self
 
     def kept(self) -> dict[tuple[Any, ...], Any]:
-        """What is known of the signals as they are."""
+        """The part of ``known`` that holds for any initial values: the signals."""
         return {("signals",): self.signals()}
 
     def argument(self, function: Function) -> tuple[Tensor, int]:
@@ -136,7 +136,7 @@ class Moment:
 
     @remembered
     def _parts(self, s: Product) -> dict[tuple[Mode, str], Tensor]:
-        """Those that are not exactly zero."""
+        """All parts of a product that are not exactly zero."""
         parts: dict[tuple[Mode, str], list[Tensor]] = {}
         for term in written_out(self.network, s):
             names, columns = zip(*self._columns(term), strict=True)
@@ -150,7 +150,7 @@ class Moment:
         return {key: added(columns) for key, columns in parts.items()}
 
     def _columns(self, term: Term) -> Iterator[tuple[str, list[Callable[[str], Tensor]]]]:
-        """What the tensors of a product act on: names, and a reading of every other factor.
+        """The columns that the tensors of a product act on: a name, and for every other factor the value to take.
 
         Law: a product of changes is a sum over its factors, each changed with what stands before at its present value.
         """
@@ -171,7 +171,7 @@ class Moment:
         return found[mode] if mode in found else torch.zeros_like(found["init"])
 
     def _modes(self, term: Term, operands: Sequence[Labelled], out: str) -> dict[Mode, Tensor]:
-        """What initial tensors and their updates make of other signals."""
+        """The products of operands with W_0 and with W_t - W_0."""
         init = multiplied(self.model, self.start, term, operands, out)
         if self.first is None or not term.tensors:
             return {"init": init}

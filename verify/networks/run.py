@@ -27,7 +27,7 @@ from .torch_network import TorchNetwork
 
 
 class NotMeasured(Exception):
-    """A part that this optimizer does not leave apart, or a step that is over."""
+    """A part cannot be measured with this optimizer, or the step is over."""
 
 
 def linear(trained: Trained) -> bool:
@@ -111,7 +111,7 @@ class Trainer:
 
     @torch.no_grad()
     def follow(self, signal: str, via: str) -> None:
-        """Steps a weight by the gradients through one path alone, which a linear optimizer does; asked before the
+        """Also trains a weight by the gradients through one path alone, if the optimizer is linear. Call it before the
         first step."""
         tensor = product_of(self.model.network, signal).tensor
         for group in self.stepper.param_groups if linear(self.rule) else ():
@@ -257,12 +257,12 @@ class TorchRun:
 
 
 def undecayed(x: Backward) -> Backward:
-    """Gradients at a moment that is relative to initial values that do not decay."""
+    """The same gradients, with changes relative to initial values that do not decay."""
     return replace(x, moment=x.moment.undecayed(), known={})
 
 
 def viewed(run: TorchRun, token: View, batch: View = lambda x: x) -> TorchRun:
-    """The same run with something else for what one token sees, and for what all tokens do."""
+    """A view of a run: ``token`` replaces what one token sees, and ``batch`` what all tokens see."""
     view = copy(run)
     view.states = [both and (token(both[0]), batch(both[1])) for both in run.states]
     return view

@@ -6,11 +6,11 @@
     h3[b]    = alpha phi[i] W3[i,b,k] h2[i,k]
     f        = W4[b] h3[b]
 
-What stands side by side is multiplied, and letters missing on the left are summed; in a function inside a product
-those are summed that stand in several factors. A name that an equation above makes is a signal, and ``data`` is the
-input; any other name is a tensor if it has letters, and a multiplier if it has none. A tensor acts on what stands on
-its right; what stands on its left multiplies the result. Such a part of a larger expression becomes a signal of its
-own, named after the one it helps to compute. Constants are signals that nothing computes, as the input is one.
+Factors side by side are multiplied, and letters missing on the left are summed. In a function inside a product, letters
+that several factors have are summed. A name that an equation above makes is a signal, and ``data`` is the input; any
+other name is a tensor if it has letters, and a multiplier if it has none. A tensor acts on the factors to its right;
+factors to its left multiply the result. A part of a larger expression becomes a signal of its own: that of ``h`` is
+called ``h_1``. Constants are signals that nothing computes, like the input.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def network(
     constants: Iterable[str] = (),
     losses: Iterable[str] = (),
 ) -> Network:
-    """The network that a text of equations says, one on a line; the last one is the scalar output.
+    """The network of a text with one equation on each line. The last one is the scalar output.
 
     Args:
         axes: axis of each index letter, e.g. ``{"a": "N", "i": "M", "x": "D"}``.
@@ -53,7 +53,7 @@ def network(
         losses: names of numbers, each a product with a weight, that are added to the loss beside the output.
 
     Raises:
-        UsageError: one line that quotes the equation, and its number: that of the line in the text.
+        UsageError: one line that quotes the equation and the number of its line.
     """
     limits.line("name", name)
     limits.line("title", title)
@@ -78,7 +78,7 @@ def network(
 
 
 def goes_along(name: str) -> bool:
-    """Does a function go along one letter of its argument?"""
+    """Does a function act along one letter of its argument, as a softmax does?"""
     kind = FUNCTIONS[name]
     return kind.kind in ("softmax", "norm") or kind.selects
 
@@ -255,13 +255,13 @@ class _Reader:
         return inner
 
     def _lone_signal(self, product: Factors) -> Factor | None:
-        """The signal that a product is, if it is nothing else."""
+        """The signal, if a product is one signal alone."""
         x = product[0]
         single = len(product) == 1 and isinstance(x, Named) and self._kind(x) == "signal"
         return self._factor(x) if single and isinstance(x, Named) else None
 
     def _check_letters(self, letters: str, product: Factors) -> None:
-        """Letters of the left stand on the right, and those of a tensor stand in one more place."""
+        """Checks that letters of the left stand on the right, and letters of a tensor in one more place."""
         tensors = [x for x in product if isinstance(x, Named) and self._kind(x) == "tensor"]
         for x in product:
             if isinstance(x, Named) and self._kind(x) != "multiplier":
@@ -275,7 +275,7 @@ class _Reader:
                 raise self.at.wrong(f"{min(lone)!r} of {x} is in no other factor, and not in {self.at.out.name}")
 
     def _inside(self, x: Named | Called) -> str:
-        """Letters of a factor; of a function those that its argument has once, since the others are summed there."""
+        """Letters of a factor. A function has those that its argument has once, since the others are summed there."""
         return self._letters(x) if isinstance(x, Named) else self._kept_and_summed(x)[0]
 
     def _kept_and_summed(self, call: Called) -> tuple[str, str]:
@@ -286,7 +286,7 @@ class _Reader:
     # names -----------------------------------------------------------------------------------------------------
 
     def _kind(self, x: Named) -> str:
-        """Signal, tensor or multiplier: the same wherever the name stands."""
+        """Whether a name is a signal, a tensor or a multiplier, everywhere in the text."""
         if x.name in self.steady or x.name in self.signals:
             return "signal"
         if x.name == self.at.out.name:
@@ -312,7 +312,7 @@ class _Reader:
         return letters
 
     def _factor(self, x: Named) -> Factor:
-        """A signal or a tensor, whose letters have the same axes wherever it stands."""
+        """A signal or a tensor. Checks that its letters have the axes that they have elsewhere."""
         letters = self._letters(x)
         first, number = self.first.setdefault(x.name, (letters, self.at.number))
         here, there = ([self.axes[c] for c in side] for side in (letters, first))
@@ -337,7 +337,7 @@ class _Reader:
     # the whole -------------------------------------------------------------------------------------------------
 
     def _check_reading(self) -> None:
-        """Everything leads to a scalar output, and the data are read."""
+        """Checks that everything leads to a scalar output, and that the data are read."""
         read = {x.name for s in self.statements for x in s.inputs}
         *others, last = self.equations
         self._check_losses(read)
@@ -359,7 +359,7 @@ class _Reader:
                 raise last.wrong(f"nothing reads {what}; the first equation does, such as h1[a] = W1[a,x] {name}[x]")
 
     def _check_losses(self, read: set[str]) -> None:
-        """A loss beside the output is a number with a weight, and nothing reads it."""
+        """Checks that a loss beside the output is a number with a weight, and that nothing reads it."""
         made = {s.out: s for s in self.statements}
         for name in self.losses:
             if name not in made or name in read or self.signals[name] or name == self.equations[-1].out.name:

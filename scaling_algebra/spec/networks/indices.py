@@ -1,4 +1,4 @@
-"""What a network does along its indices: how many signals meet at one, and along which a mean is taken away."""
+"""Analyses of the indices of a network: sums over experts, products at one index, means that are subtracted."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ EXPERTS = ("M", "K")
 
 
 def apart(network: Network, old: str, new: str, letters: str, taken: str = "", avoid: str = "") -> Mapping[str, str]:
-    """What letters are called where some have new names: the others keep theirs, or get another letter of their axis
-    (not one to avoid) where it is taken."""
+    """New names of letters: ``new`` for ``old``. Any other letter keeps its name, or gets a free letter of its axis if
+    its name is taken."""
     names = dict(zip(old, new, strict=True))
     for x in letters:
         if x not in names:
@@ -26,13 +26,13 @@ def apart(network: Network, old: str, new: str, letters: str, taken: str = "", a
 
 
 def may_grow(network: Network) -> tuple[str, ...]:
-    """Axes that a ray may give a rate to, in their order."""
+    """Axes that may grow, in the order of ``ordered``."""
     return tuple(ordered({*network.axes.values()} - {*FIXED}))
 
 
 @remembered
 def aggregations(network: Network) -> tuple[Product, ...]:
-    """The products that sum over experts what comes out of them."""
+    """The products that sum the outputs of experts, on the way to the output."""
     sums = (s for s in network.statements if isinstance(s, Product) and not s.tensor and expert_letters(network, s))
     return tuple(s for s in sums if s.out not in aside(network))
 
@@ -44,8 +44,7 @@ def expert_letters(network: Network, statement: Product) -> str:
 
 @remembered
 def tracked(network: Network) -> str:
-    """Letters whose dependence matters even where their axis does not grow: those of the axes that functions go
-    along."""
+    """Letters of the axes along which functions act. Signals keep them even where these axes do not grow."""
     gates = (balanced(network, s, k) for s in aggregations(network) for k in range(len(s.factors)))
     along = {network.axes[x] for x in "".join((*(s.over for s in spreading(network)), *gates))}
     return "".join(x for x, axis in network.letters.items() if axis in along)
@@ -109,7 +108,7 @@ def balanced(network: Network, statement: Product, k: int) -> str:
 
 
 def _join(alike: dict[str, set[str]], pairs: Iterable[tuple[str, str]]) -> None:
-    """Letters of one index are one class."""
+    """Puts the letters of each pair into one class."""
     for x, y in pairs:
         alike[x] |= alike[y]
         alike |= dict.fromkeys(alike[x], alike[x])

@@ -1,9 +1,9 @@
 """A network: tensors, signals and the equations that compute them.
 
-Three kinds of statement: a ``Product`` of a tensor, signals and multipliers with the missing letters summed; a ``Sum``
-of signals; a ``Function`` of one signal. Every reading of a network has one rule for each. Read next: ``functions.py``
-(every function), ``library.py`` (every network), ``terms.py`` and ``indices.py`` (what is found in one), ``rules.py``
-of ``scaling_algebra/dynamics`` (what training makes of each kind).
+A statement is a ``Product`` of a tensor, signals and multipliers in which missing letters are summed, a ``Sum`` of
+signals, or a ``Function`` of one signal. Every reading of a network has one rule for each kind. Read next:
+``functions.py`` (every function), ``library.py`` (every network), ``ancestors.py``, ``indices.py``, ``multipliers.py``
+and ``roles.py`` (analyses of a network), ``rules.py`` of ``scaling_algebra/dynamics`` (the effect of training).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Mode = Literal["init", "update"]
 TRACED = "traced"
 """The name of a network that is read off a module."""
 DATA = "data"
-"""The name of the input. Its entries are Theta(1) and do not train, as those of every constant."""
+"""The name of the input. Its entries are Theta(1) and do not train, like those of a constant."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Tensor:
 
     Attributes:
         symbol: its name in the equations, used for update and gradient quantities (``dW2``, ``gW2``).
-        letters: its index letters, e.g. ``"ika"``, as where it is first used.
+        letters: its index letters where it is first used, e.g. ``"ika"``.
         fan_in, fan_out: letters of the linear map inside one expert.
         experts: letter of the expert index it has, if any: initial values may be shared (tied) along it.
     """
@@ -56,7 +56,7 @@ class Factor:
     letters: str
 
     def renamed(self, letters: Mapping[str, str]) -> Factor:
-        """The same with other letters, by those that it has."""
+        """The same with each letter replaced."""
         return Factor(self.name, "".join(letters[x] for x in self.letters))
 
 
@@ -111,22 +111,22 @@ class Function:
 
     @property
     def held(self) -> bool:
-        """A gate whose initial value does not depend on the weights."""
+        """Is it a gate whose initial value does not depend on the weights?"""
         return self.kind.kind == "gate"
 
     @property
     def masks(self) -> bool:
-        """A selection alone, 1 or 0: it has no gradient."""
+        """Is it a selection alone, 1 or 0? Then it has no gradient."""
         return self.kind.selects and self.kind.powers == {0}
 
     @property
     def stands_for(self) -> bool:
-        """A polynomial that is not the function itself stands for the function."""
+        """Is it represented by a polynomial that is not the function itself?"""
         return self.kind.kind in ("entrywise", "softmax")
 
     @property
     def gates(self) -> bool:
-        """The function may weigh other signals."""
+        """May it weigh other signals?"""
         return self.kind.kind in ("gate", "entrywise", "softmax")
 
 
@@ -147,9 +147,9 @@ class Network:
         frozen: roles of tensors that are not trained. zero: of those that start at zero.
         constants: signals that nothing computes, besides the data.
         losses: numbers beside the output that are added to the loss, each with a weight of its own.
-        unread: of a module whose equations are not known, what stands in the way: tensors alone are what it says.
-        stands: of a module, which of its values are read otherwise: as another function, left out, or held.
-        lacking: of a module, why parameters without a path to its output have no numbers, by name.
+        unread: why the equations of a module are not known; then tensors are all that is known.
+        stands: values of a module that are read as another function, left out, or held.
+        lacking: why parameters of a module without a path to its output have no numbers, by name.
     """
 
     name: str
@@ -176,7 +176,7 @@ class Network:
         return self.statements[-1].out
 
     def unknown(self, kind: str, name: str, choices: Iterable[str] = ()) -> UsageError:
-        """The error of what is no tensor, nor one of the other choices."""
+        """The error for a name that is neither a tensor nor one of the other choices."""
         if name in self.lacking:
             return UsageError(f"{name}: {self.lacking[name]}")
         return unknown_name(kind, name, (*self.tensors, *choices))
@@ -190,7 +190,7 @@ class Network:
         return self._producers.get(signal)
 
     def consumers(self, signal: str) -> tuple[tuple[Statement, int], ...]:
-        """The statements that read a signal, each with the position among its inputs, once for every use."""
+        """Every use of a signal: the statement that reads it, and the position among its inputs."""
         return self._consumers.get(signal, ())
 
     @cached_property
@@ -229,7 +229,7 @@ class Network:
 
     @cached_property
     def live(self) -> tuple[Function, ...]:
-        """Gates that take part in the dynamics: sizes hold while they do not saturate."""
+        """Gates that take part in the dynamics. Sizes hold while these do not saturate."""
         return tuple(s for s in self.functions if s.gates and not s.held)
 
     @cached_property

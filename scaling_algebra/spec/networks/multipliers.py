@@ -1,9 +1,9 @@
 """Multipliers of a network that are unknowns, and those that are a choice of gauge.
 
-Law: a product is unchanged where its tensor is divided by the factor that its multipliers are multiplied with. Factors
-that leave every product unchanged are the gauge freedom; a multiplier that takes up freedom is a gauge and stays 1,
-in the order in which multipliers appear. What is given takes up freedom first: then another member of the class is
-derived. Source: abc-symmetry, Yang and Hu (2021), Tensor Programs IV, Sec. 3.
+Law: a product is unchanged if its tensor is divided by the factor that multiplies its multipliers. Factors that leave
+every product unchanged are the gauge freedom. Multipliers use it up in the order in which they appear: one that uses up
+freedom is a gauge and stays 1. What is given uses up freedom first, and another member of its class is derived.
+Source: abc-symmetry, Yang and Hu (2021), Tensor Programs IV, Sec. 3.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ SHARE = "K/M"
 
 @remembered
 def free_multipliers(network: Network) -> tuple[str, ...]:
-    """Multipliers that are unknowns: all but those that are a choice of gauge, which stay 1."""
+    """Multipliers that are unknowns: all but the gauges, which stay 1."""
     return tuple(m for m in network.multipliers if m not in {*gauges(network), SHARE})
 
 
 @remembered
 def gauges(network: Network) -> tuple[str, ...]:
-    """Multipliers that the scale of tensors stands for, beside what is given."""
+    """Multipliers that are a choice of gauge, after what is given: the scale of a tensor takes their place."""
     return _taking_up(network, (x if x in network.multipliers else _scale(x) for x in sorted(network.held)))
 
 
 @remembered
 def choices(network: Network) -> tuple[str, ...]:
-    """Multipliers that the scale of tensors stands for where nothing is given."""
+    """Multipliers that are a choice of gauge where nothing is given."""
     return _taking_up(network, ())
 
 
 def needs(network: Network, multiplier: str) -> bool:
-    """Can no other name stand for a multiplier, whatever is given?"""
+    """Is a multiplier an unknown whatever is given?"""
     return multiplier not in choices(network) and multiplier != SHARE
 
 
@@ -74,7 +74,7 @@ def _scale(name: str) -> str:
 
 
 def _adds(space: list[dict[str, Fraction]], row: dict[str, Fraction]) -> bool:
-    """Is a row independent of those before it? Then it is one of them, without their first names."""
+    """Is a row independent of the rows before it? Then it is appended, reduced by them (Gaussian elimination)."""
     for other in space:
         first = next(iter(other))
         if factor := row.get(first, Fraction(0)):

@@ -6,12 +6,12 @@ from .language import Function, Network, Sum
 
 
 def passes(network: Network, function: Function) -> bool:
-    """A function is linear where its argument is: of degree one, and that has no negative entry."""
+    """Is a function linear on its argument? It is if its degree is one and the argument has no negative entry."""
     return function.kind.homogeneous and function.source is not None and _positive(network, function.source.name)
 
 
 def _positive(network: Network, signal: str) -> bool:
-    """A signal has no negative entry: it is made of squares and of functions that have none."""
+    """Has a signal no negative entry, since it is made of squares and of functions without any?"""
     s = network.producer(signal)
     if isinstance(s, Function):
         signed = s.kind.signed and s.source is not None and _positive(network, s.source.name)

@@ -17,7 +17,7 @@ from .terms import written_out
 
 @dataclass(frozen=True)
 class ExpertSum:
-    """A statement ``out = sum over experts of gates * an expert's output``, and what makes the latter.
+    """A statement ``out = sum over experts of gates * an expert's output``, and what computes that output.
 
     Attributes:
         aggregation: the statement.
@@ -58,7 +58,7 @@ class ExpertSum:
 
     @property
     def pieces(self) -> Mapping[str, str]:
-        """Pieces of the sum by name, each with the tensor or signal that alone changes; none does in ``A1``.
+        """Pieces of the sum: by name, the only tensor or signal that changes; nothing changes in ``A1``.
 
         ``A2.k``: a signal that enters, then an inner tensor; ``A3``: the outer tensor, ``A3.k`` if there are several.
         Source: MSSP paper, App. I.3 (eq. I.4).
@@ -115,8 +115,7 @@ def _found(network: Network, s: Product) -> ExpertSum:
 
 
 def _weights(network: Network, s: Product) -> tuple[str, ...]:
-    """Factors of a product with an expert index that weigh each expert by a number: another factor has their letters,
-    and more."""
+    """Factors with an expert index that weigh each expert by a number: another factor has their letters and more."""
     if s.tensor:
         return ()
     numbers = [x for x in s.factors if any(network.axes[c] in EXPERTS for c in x.letters)]

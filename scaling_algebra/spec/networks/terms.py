@@ -1,4 +1,4 @@
-"""Products written out to the tensors: what a sum over experts is a sum of."""
+"""Products written out to their tensors, such as the output of an expert inside the sum over experts."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Term:
 
 @remembered
 def written_out(network: Network, statement: Product, without: int | None = None) -> tuple[Term, ...]:
-    """A product as a sum of products written out to the tensors: a factor that is a tensor times signals, or a sum
-    of such, is replaced by these, so that a sum over experts meets their tensors first. Gates stay as they are.
+    """A product as a sum of terms. A factor that is a tensor times signals, or a sum of such, is replaced by these, so
+    that a sum over experts meets their tensors first. Gates stay as they are.
 
     Args:
         without: position of a factor to leave out.
