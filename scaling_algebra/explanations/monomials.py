@@ -1,7 +1,7 @@
 """The monomial behind an exponent: from a kernel of a signal back to the initial tensors and the matching that wins.
 
-Nothing is computed anew: every signal remembers how it was made (``signals.Made``), and each product is asked which
-matching of its factors made the kernel. The result is one tensor network whose half-weight sum is the exponent.
+Every signal remembers how it was made (``signals.Made``), and every product which matching of its factors made a
+kernel. The result is one tensor network whose half-weight sum is the exponent.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Inner:
 
 @dataclass(frozen=True)
 class Choice:
-    """A sum on the way: its name, its parts with their exponents, and the part that leads."""
+    """A sum behind the monomial: its name, its parts with their exponents, and the leading part."""
 
     name: str
     parts: tuple[tuple[str, Fraction | None], ...]
@@ -90,7 +90,7 @@ class Index:
 
 @dataclass(frozen=True)
 class Contracted:
-    """A product of initial tensors with its indices contracted and nothing matched yet.
+    """A product of initial tensors after contraction and before matching.
 
     Attributes:
         factors: (role, index names) of every factor, in the order of the monomial's.
@@ -214,7 +214,7 @@ class _Net:
         return _root(self.parent, c)
 
     def unmatched(self) -> list[int]:
-        """Positions of the leaves that no pair holds."""
+        """Positions of the factors that are in no pair."""
         held = {k for pair in self.pairs for k in (pair.left, pair.right)}
         return [k for k in range(len(self.leaves)) if k not in held]
 
@@ -234,7 +234,7 @@ class _Net:
         )
 
     def kernel(self, algebra: Algebra) -> tuple[Kernel, dict[Leaf, list[int]]]:
-        """The unmatched rest as a kernel, and the positions of its leaves; of equal indicators one."""
+        """The unmatched factors as a kernel, and the positions of each. Equal indicators count once."""
         opens = [self.root(c) for c in self.opens]
         free = {k: (self.leaves[k][0], tuple(map(self.root, self.leaves[k][1]))) for k in self.unmatched()}
         touched = (c for name, classes in free.values() if not name.startswith(INDICATOR) for c in classes)
@@ -252,7 +252,7 @@ class _Net:
 
 
 class _Walk:
-    """From a kernel back to what made it."""
+    """Follows a kernel back to the initial tensors."""
 
     def __init__(self, algebra: Algebra) -> None:
         self.algebra = algebra

@@ -1,4 +1,4 @@
-"""All monomials of a size, at every ray and every parameter: the engine is asked on rays, with unknown parameters."""
+"""All monomials of a size at every ray and parameter, found by runs on rays with unknown parameters."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _WHOLE = Rung(Fraction(1, 2), work=200_000, total=300_000, whole=True)
 
 
 QUOTIENT = "normalised"
-"""In the names of quantities that are divided by a size: a quotient of maxima is no maximum."""
+"""Part of the names of quotients by a size, which are no maxima of monomials."""
 
 
 class FormulaSearch:

@@ -1,4 +1,4 @@
-"""Numbers for a large model from those tuned on a small one: ``recipe``."""
+"""``recipe`` turns the numbers that were tuned on a small model into those of a large one."""
 
 from __future__ import annotations
 
@@ -50,15 +50,15 @@ TOWARDS = Fraction(1, 4), Fraction(1, 2), Fraction(1)
 """Shares of the way from a ray that has no parameterization to the one on which all axes grow alike."""
 
 BIAS = "bias"
-"""The biases of the Transformer, which its equations have as maps of one constant."""
+"""The role of the Transformer's biases. Its equations have them as maps of one constant."""
 POWER = "_power"
 GAINS = ("gain", "final_gain", BIAS)
-"""Roles of the library that no std is given for; one of another network may be drawn."""
+"""Roles of the library that start at one value, without a std. Those of another network may be drawn."""
 MEANS = (
     "K/M changes: powers of M and K hold where the mean over many tokens rules an expert's gradient, those of a batch "
     "(sde) where noise rules all; where noise rules experts, too, recipe --hold sde --experts has their factors in K/M"
 )
-"""What is mixed where batch and the share of an expert change together."""
+"""The warning where the batch and the share of an expert change together."""
 _WORK = 50_000
 """Nodes of matching searches for a signal that grows."""
 
@@ -73,18 +73,16 @@ class Recipe(Rendered):
     Attributes:
         way: base, target and the ray between them.
         derivations: where the powers come from, each for a part of the model.
-        tensors: settings by role and by what they are: ``init_std``, ``lr``, ``eps``, ``decay``, of a frozen tensor
-            ``init_std`` alone; in a gauge with multipliers ``multiplier``, too, of a tensor that has one.
+        tensors: settings by role and name: ``init_std``, ``lr``, ``eps``, ``decay``, and ``multiplier`` in a gauge
+            where the tensor has one. A frozen tensor has ``init_std`` alone.
         multipliers: by name, e.g. ``alpha``, the multiplier of the sum over experts.
         tied: roles whose initial values all experts share.
-        instead: the ray that the powers are of, where the ray of this way has no parameterization.
-        breaks: what does not hold then.
-        horizons: by optimizer, what batch and tokens do to rates, epsilons and decays, where they change.
-        run: by optimizer, the factors of that, by ``lr``, ``eps``, ``wd``, ``one_minus_beta2``, ...; ``beta2_power`` is
-            the power of that itself.
-        open: what is undecided besides what is of the derivations.
-        notes: what else to look at first, a line each.
-        parameterization: the name that was asked for; MSSP has muP's numbers where no experts are summed.
+        instead: the ray of the powers, if the ray of this way has no parameterization. breaks: what fails then.
+        horizons: by optimizer, the effect of batch and tokens on rates, epsilons and decays, if these change.
+        run: by optimizer, their factors on ``lr``, ``eps``, ``wd``, ``one_minus_beta2``, ...; ``beta2_power`` is the
+            power to which beta2 goes.
+        open: undecided sizes beside those of the derivations. notes: what else to look at first, a line each.
+        parameterization: the name that was asked for. MSSP has muP's numbers where no experts are summed.
     """
 
     way: Way
@@ -132,7 +130,7 @@ class Recipe(Rendered):
 
     @property
     def level(self) -> Level | None:
-        """How far the powers are shown to hold on the ray that they are of; None where they are defined."""
+        """How much is proved about the powers on their ray; None if they are defined, not derived."""
         return Level.of([Level(self.open) if self.open else None, *(d.level for d in self.derivations)])
 
     @cached_property
@@ -143,7 +141,7 @@ class Recipe(Rendered):
 
     @property
     def by_run(self) -> Iterator[str]:
-        """What batch and tokens do, a line each: to the numbers, and to what no group or file of numbers has."""
+        """Lines on the effect of batch and tokens: on the numbers, and on settings that no group or file has."""
         for optimizer, held in self.horizons.items():
             factors = dict(self.run[optimizer])
             inside = ", ".join(f"{name} {factors.pop(name):.6g}" for name in ("lr", "eps", "wd") if name in factors)
@@ -163,8 +161,8 @@ class Recipe(Rendered):
 
     @cached_property
     def next_terms(self) -> NextTerms:
-        """Is the base large enough? Terms of demanded sizes that are not small beside the leading ones there,
-        constants left out."""
+        """Is the base large enough? The terms of demanded sizes that are not small beside the leading ones there,
+        without constants."""
         return next_terms(self.derivations[-1], self.way)
 
     def as_json(self) -> dict[str, Any]:
@@ -240,10 +238,10 @@ def recipe(
             Decay may be 0. What is left out is printed as rule and factor.
         batch, tokens: (base, target), in one unit, where they change: factors on rates, epsilons and decays by the
             invariants that ``horizon`` holds.
-        hold: names of those, for each optimizer that has them; ``horizon`` says which by default.
+        hold: names of these invariants, for each optimizer that has them; by default those of ``horizon``.
         gauge: one of ``GAUGES``; what is tuned at the base is meant in it.
         strict: no numbers that are not certified.
-        starts: tensors that keep their start, of which one ``std`` for all says nothing; by default gains and biases.
+        starts: tensors that keep their initial values under one ``std`` for all; by default gains and biases.
         where: ``architecture`` or ``network`` for another model than the Transformer, a tuple of networks for the kinds
             of layers of one model; ``readout_init``, ``epsilon``.
 
@@ -317,7 +315,7 @@ def _run(held: Horizon, factors: Mapping[str, float]) -> dict[str, float]:
 
 
 def _horizon(rule: str, hold: Sequence[str] | None) -> Horizon:
-    """The invariants of an optimizer; a factor that a variant takes from shapes holds neither batch nor tokens."""
+    """The invariants of an optimizer. Its variants share them: a factor of shapes contains no batch and no tokens."""
     from . import horizon as laws  # needs sympy
 
     if (optimizer := rule.partition(":")[0]) not in laws.optimizers():
@@ -330,14 +328,14 @@ def _horizon(rule: str, hold: Sequence[str] | None) -> Horizon:
 
 
 def _followed(t: TensorScaling) -> dict[str, Power | None]:
-    """The power that each of ``WHAT`` follows: torch multiplies weight decay by the learning rate, and their product
-    stays."""
+    """The power of each setting in ``WHAT``. torch multiplies weight decay by the learning rate, and their product is
+    constant."""
     decay = None if t.lr is None else 1 / t.lr
     return {"multiplier": t.multiplier, "init_std": t.init_std, "lr": t.lr, "eps": t.eps or Power(), "decay": decay}
 
 
 def _alike(network: Network) -> list[str]:
-    """Gains, biases and scalars, which nothing is summed with: all their entries start at one value at every size."""
+    """Gains, biases and scalars, over which nothing is summed: all entries start at one value at every size."""
     vectors = [
         r for r, t in network.tensors.items() if not t.fan_in and sum(network.axes[x] != "L" for x in t.letters) < 2
     ]
@@ -347,8 +345,8 @@ def _alike(network: Network) -> list[str]:
 def _tuned(
     what: str, given: float | Tuned | None, rules: Mapping[str, Optimizer], alike: Collection[str]
 ) -> dict[str, float]:
-    """Values by role: the name of an optimizer stands for what it trains, the empty name for all, others as ``meant``
-    has them; none for those that start ``alike``, unless each is named.
+    """Values by role. The name of an optimizer stands for what it trains, "" for all tensors, any other name as in
+    ``meant``. A tensor that starts ``alike`` has a value only if it is named itself.
 
     Raises:
         UsageError: a name that stands for nothing, or no positive finite number (a decay may be 0).
@@ -400,8 +398,7 @@ def _networks(going: Way, where: Where) -> list[Network]:
 def _powers(
     going: Way, networks: Sequence[Network], optimizer: OptimizerInput, parameterization: str, gauge: str, where: Where
 ) -> tuple[Scaling, Scaling, tuple[Derivation, ...], Ray | None, str]:
-    """The powers at the base and at the target, where they come from, the ray they are of if it is another one, and
-    what is missing then."""
+    """The powers at the base and at the target, their derivations, their ray if it is another one, and why it is."""
     rest: Any = {k: v for k, v in where.items() if k not in ("network", "architecture")}
 
     # what one block cannot have, a stack of them cannot either, and a block answers at once
@@ -435,7 +432,7 @@ def _powers(
 
 
 def _own(ray: Ray, network: Network) -> Ray:
-    """The ray without the depth that a network has not; shapes of parameters say nothing of it.
+    """The ray, without the depth if the network has none.
 
     Raises:
         UsageError: the depth grows, and shapes alone are known.
@@ -463,7 +460,7 @@ def _union(derivations: Sequence[Derivation]) -> Scaling:
 
 
 def _breaks(derivations: Sequence[Derivation], going: Way) -> Iterator[Breaks]:
-    """The signals that the powers let grow on the ray itself, each once."""
+    """Each signal that grows with these powers on the original ray."""
     assert going.ray is not None
     seen = set()
     for d in derivations:
