@@ -19,9 +19,9 @@ from scaling_algebra.errors import Inconclusive, UsageError
 from scaling_algebra.solver.demands import Infeasible, NotFound, provable
 from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.solver.presentation import alike, brief, leveled, multipliers, table
-from scaling_algebra.spec.assumptions import listed
 from scaling_algebra.spec.configuration import EACH, Configuration
 from scaling_algebra.spec.gauges import OWN
+from scaling_algebra.spec.glossary import listed
 from scaling_algebra.spec.level import CERTIFIED
 from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.spec.networks.sums import experts

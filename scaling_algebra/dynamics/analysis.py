@@ -18,8 +18,8 @@ from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import EntrySize, Rung, Signal
 from scaling_algebra.counting.store import Kept
 from scaling_algebra.errors import UsageError
-from scaling_algebra.spec.assumptions import ASSUMPTIONS
 from scaling_algebra.spec.axes import Ray
+from scaling_algebra.spec.glossary import ASSUMPTIONS
 from scaling_algebra.spec.networks.ancestors import depth
 from scaling_algebra.spec.networks.auxiliary import buffers
 from scaling_algebra.spec.networks.language import Network

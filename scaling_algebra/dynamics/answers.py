@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from scaling_algebra.counting.signals import Rung
 from scaling_algebra.errors import Inconclusive
-from scaling_algebra.spec.assumptions import listed
+from scaling_algebra.spec.glossary import listed
 from scaling_algebra.spec.powers import Form
 
 NEAR, FAR = Fraction(1, 2), Fraction(1)

@@ -15,10 +15,10 @@ from typing import Literal
 
 from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.signals import EntrySize, Scalar, Signal
+from scaling_algebra.spec.networks.ancestors import passes
 from scaling_algebra.spec.networks.indices import aggregations, apart, multiplicity, tracked
 from scaling_algebra.spec.networks.language import Factor, Function, Mode, Network, Product, Statement
 from scaling_algebra.spec.networks.multipliers import SHARE, free_multipliers
-from scaling_algebra.spec.networks.signs import passes
 from scaling_algebra.spec.networks.terms import Term, is_held, written_out
 from scaling_algebra.spec.optimizers import Trained
 from scaling_algebra.spec.scaling import Point
@@ -307,7 +307,7 @@ class TrainingRun:
         return signal.but(name=name)
 
     def note(self, text: str) -> None:
-        """Notes what is assumed (``spec/assumptions.py``), or why something is not known, of all that rests on this."""
+        """Notes what is assumed (``spec/glossary.py``), or why something is not known, of all that rests on this."""
         self.algebra.notes.add(text)
 
     def kept(self, key: tuple[object, ...], name: str, compute: Callable[[], Signal]) -> Signal:

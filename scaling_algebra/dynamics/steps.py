@@ -16,9 +16,9 @@ from typing import Any
 from scaling_algebra.counting.kernels import INDICATOR, Exhausted
 from scaling_algebra.counting.signals import Scalar, Signal
 from scaling_algebra.spec.axes import FIXED
+from scaling_algebra.spec.networks.ancestors import passes
 from scaling_algebra.spec.networks.auxiliary import counted
 from scaling_algebra.spec.networks.language import Factor, Function, Network, Product, Statement, Sum
-from scaling_algebra.spec.networks.signs import passes
 
 from .functions import mean
 from .run import BeyondPowerCounting, TrainingRun

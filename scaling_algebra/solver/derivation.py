@@ -18,12 +18,12 @@ from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.answers import Answer
 from scaling_algebra.dynamics.quantities import quantity
 from scaling_algebra.errors import UsageError, named
-from scaling_algebra.spec.assumptions import ASSUMPTIONS
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION, Configuration, Where
 from scaling_algebra.spec.desiderata import NONE, Structure
 from scaling_algebra.spec.gauges import GAUGES, OWN
 from scaling_algebra.spec.given import SETTINGS, unknown
+from scaling_algebra.spec.glossary import ASSUMPTIONS
 from scaling_algebra.spec.level import Level, recorded
 from scaling_algebra.spec.networks.auxiliary import buffers, weight_of
 from scaling_algebra.spec.networks.language import Network

@@ -21,10 +21,10 @@ from scaling_algebra.documents.blocks import (
 )
 from scaling_algebra.documents.notation import plain, rich, typeset
 from scaling_algebra.dynamics.answers import Answer
-from scaling_algebra.spec.assumptions import ASSUMPTIONS, listed
 from scaling_algebra.spec.axes import FIXED, about
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.spec.gauges import GAUGES, OWN
+from scaling_algebra.spec.glossary import ASSUMPTIONS, listed
 from scaling_algebra.spec.level import Level
 from scaling_algebra.spec.networks.indices import aggregations
 from scaling_algebra.spec.networks.language import Function

@@ -17,7 +17,8 @@ from .networks.library import ARCHITECTURES, MOE_BLOCK, architecture
 from .networks.multipliers import holding
 from .networks.roles import readouts
 from .optimizers import Trained
-from .parameterizations import READOUTS, Parameterization, ReadoutInit, parameterization
+from .parameterizations import READOUTS, Parameterization, ReadoutInit
+from .parameterizations import parameterization as called
 from .records import plain
 from .trained import OptimizerInput, trained
 
@@ -123,14 +124,14 @@ class Configuration:
         if "architecture" in where and "network" in where:
             raise UsageError("give either an architecture, which is the name of a network that ships, or a network")
         network = where.get("network", where.get("architecture", DEFAULT_ARCHITECTURE))
-        rule, readout = _parameterization(parameterization), where.get("readout_init")
+        rule, readout = called(parameterization), where.get("readout_init")
         network = network if isinstance(network, Network) else architecture(network)
         stepper, epsilon = trained(optimizer, network), where.get("epsilon")
         stepper = stepper if epsilon is None else stepper.with_epsilon(epsilon)
         given = Given.of(where.get("given"), network, stepper)
         network, last = given.within(network), readouts(network)
         usual: ReadoutInit = "zero" if last and network.zero.issuperset(last) else rule.starts(network)
-        chosen = usual if readout is None else _readout(readout)
+        chosen = usual if readout is None else named("readout init", readout, {x: x for x in READOUTS})
         network = network if chosen == "zero" or readout is None else network.starting(network.zero - {*last})
         if chosen == "zero" and not last:
             raise UsageError(f"{network.name}: no tensor makes the output and nothing else, so none can start at zero")
@@ -152,7 +153,7 @@ class Configuration:
         same_network = self.network.freezing(self.network.frozen - self.given.frozen)
         network, given = changes.get("network", same_network), changes.pop("given", self.given)
         if isinstance(changes.get("parameterization"), str):
-            changes["parameterization"] = _parameterization(changes["parameterization"])
+            changes["parameterization"] = called(changes["parameterization"])
         same = self.optimizer if network == same_network else self.optimizer.name
         epsilon = changes.pop("epsilon", None if "optimizer" in changes else self.optimizer.regime)
         stepper = trained(changes.get("optimizer", same), network, (self.network,))
@@ -225,10 +226,3 @@ def the_ray(name: str | None, ray: Ray | Mapping[str, Any] | str | None) -> Ray:
     if isinstance(ray, Mapping):
         return Ray(ray)
     raise UsageError(f"the ray is {shown(ray)}; give a text or dict of rates such as 'N=1,N_e=1/2,M=1/2'")
-
-
-def _readout(name: str) -> ReadoutInit:
-    return named("readout init", name, {x: x for x in READOUTS})
-
-
-_parameterization = parameterization

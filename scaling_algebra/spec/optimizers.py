@@ -247,7 +247,7 @@ class Optimizer(_Rules):
 
     @property
     def assumes(self) -> str:
-        """Assumptions of a step (``assumptions.py``); empty for counting powers alone."""
+        """Assumptions of a step (``glossary.py``); empty for counting powers alone."""
         if self.normalises == "matrix":
             return "singular-directions"
         return "rank-one-sign" if self.signs else "first-hermite" if self.normalises else ""

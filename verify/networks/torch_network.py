@@ -19,7 +19,7 @@ from scaling_algebra.dynamics.sparse_routing import averaged
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.networks import language
 from scaling_algebra.spec.networks.functions import FunctionKind
-from scaling_algebra.spec.networks.language import DATA, Factor, Function, Network, Product, Sum
+from scaling_algebra.spec.networks.language import DATA, Function, Network, Product, Sum
 from scaling_algebra.spec.networks.multipliers import SHARE
 from scaling_algebra.spec.optimizers import Trained
 from scaling_algebra.spec.scaling import Scaling
@@ -166,8 +166,10 @@ class TorchNetwork(nn.Module):
             if given and s.out in given:
                 signals[s.out] = given[s.out]
             elif isinstance(s, Product):
-                letters, tensors = self.network.signals[s.out], [s.tensor] if s.tensor else []
-                product = self.product(tensors, s.factors, letters, weights, signals)
+                operands = [(x.letters, signals[x.name]) for x in s.factors]
+                if s.tensor:
+                    operands.insert(0, (s.tensor.letters, weights[s.tensor.name]))
+                product = contract(operands, self.network.signals[s.out], self.sizes)
                 signals[s.out] = product * self.multiplier(s.multipliers)
             else:
                 signals[s.out] = self.made(s, signals.__getitem__, noise)
@@ -195,18 +197,6 @@ class TorchNetwork(nn.Module):
             return tensor.letters
         inner = tensor.fan_in + tensor.fan_out
         return "".join(x for x in tensor.letters if x not in inner) + inner
-
-    def product(
-        self,
-        tensors: Sequence[Factor],
-        factors: Sequence[Factor],
-        out: str,
-        weights: Mapping[str, Tensor],
-        signals: Mapping[str, Tensor],
-    ) -> Tensor:
-        """Tensors times signals, in these letters."""
-        operands = [(x.letters, weights[x.name]) for x in tensors] + [(x.letters, signals[x.name]) for x in factors]
-        return contract(operands, out, self.sizes)
 
     def multiplier(self, names: Sequence[str]) -> float:
         """The product of these multipliers; those that the scaling does not set are 1."""

@@ -1,10 +1,10 @@
-"""What a signal is computed from: all tensors behind it, those applied last, and how many stand in a row."""
+"""What a signal is computed from: the tensors behind it, how many stand in a row, and whether it has a sign."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from .language import Network, Product, Sum, remembered
+from .language import Function, Network, Product, Sum, remembered
 from .terms import written_out
 
 
@@ -57,3 +57,21 @@ def depth(network: Network) -> int:
         before = max((depths.get(x.name, 0) for x in s.inputs), default=0)
         depths[s.out] = before + (isinstance(s, Product) and s.tensor is not None)
     return max(depths.values())
+
+
+def passes(network: Network, function: Function) -> bool:
+    """Is a function linear on its argument? It is if its degree is one and the argument has no negative entry."""
+    return function.kind.homogeneous and function.source is not None and _positive(network, function.source.name)
+
+
+def _positive(network: Network, signal: str) -> bool:
+    """Has a signal no negative entry, since it is made of squares and of functions without any?"""
+    s = network.producer(signal)
+    if isinstance(s, Function):
+        signed = s.kind.signed and s.source is not None and _positive(network, s.source.name)
+        return s.kind.positive or s.kind.gaps or signed
+    if isinstance(s, Sum):
+        return all(_positive(network, x.name) for x in s.terms)
+    if s is None or s.tensor:
+        return False
+    return all(s.factors.count(x) % 2 == 0 or _positive(network, x.name) for x in s.factors)
