@@ -25,7 +25,7 @@ from scaling_algebra.spec.networks.multipliers import free_multipliers
 from scaling_algebra.spec.networks.sums import experts
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS, Abc
 from scaling_algebra.spec.powers import Power
-from scaling_algebra.tables.published.reading import SOURCES, Key, Printed, load
+from scaling_algebra.tables.published.printed import SOURCES, Key, Printed, load
 
 from .laws import Answered, held
 from .own import starting

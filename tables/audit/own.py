@@ -22,7 +22,7 @@ from scaling_algebra.spec.networks.multipliers import free_multipliers
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS, READOUTS
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.trained import trained
-from scaling_algebra.tables.published.reading import Printed, read
+from scaling_algebra.tables.published.printed import Printed, read
 
 HEAD = ("regime", "optimizer", "parameterization")
 """What [table] or a cell must name."""
