@@ -31,7 +31,8 @@ def contract(operands: Sequence[Labelled], out: str, sizes: Mapping[str, int]) -
         chosen = [todo.pop(k) for k in sorted(some, reverse=True)]
         others = kept + "".join(x for x, _ in todo)
         left = "".join(x for x in dict.fromkeys("".join(x for x, _ in chosen)) if x in others) if todo else kept
-        todo.append((left, _product(chosen, left)))
+        formula = _formula(tuple(x for x, _ in chosen), left)
+        todo.append((left, torch.einsum(formula, *(x for _, x in chosen))))
     ((_, product),) = todo
     for k, x in enumerate(out):
         product = product if x in kept else product.unsqueeze(k + 1)
@@ -50,16 +51,3 @@ def _order(letters: tuple[str, ...], shapes: tuple[tuple[int, ...], ...], out: s
 def _formula(letters: tuple[str, ...], out: str, replica: str = _REPLICA) -> str:
     symbols = dict(zip(dict.fromkeys("".join(letters)), _SYMBOLS, strict=False))
     return "->".join(",".join(replica + "".join(symbols[c] for c in x) for x in side) for side in (letters, (out,)))
-
-
-def _product(operands: Sequence[Labelled], out: str) -> Tensor:
-    """A product of operands, entry by entry if nothing is summed."""
-    if len(operands) == 2 and all(set(x) <= set(out) for x, _ in operands):
-        a, b = (
-            x.permute(0, *(1 + letters.index(c) for c in out if c in letters))[
-                (slice(None), *(slice(None) if c in letters else None for c in out))
-            ]
-            for letters, x in operands
-        )
-        return a * b
-    return torch.einsum(_formula(tuple(x for x, _ in operands), out), *(x for _, x in operands))

@@ -1,8 +1,7 @@
 """A network at one moment of training: every signal, in its parts.
 
-The parts of W_t x = W_0 x + dW x come from contractions with W_0 and with W_t. All operands of a tensor are stacked,
-since reading the tensor takes longest. No rule of the engine is used here. Read next:
-``backward.py`` (the backward pass), ``run.py``.
+The parts of W_t x = W_0 x + dW x come from contractions with W_0 and with W_t, computed on first use. No rule of the
+engine is used here. Read next: ``backward.py`` (the backward pass), ``run.py``.
 """
 
 from __future__ import annotations
@@ -23,9 +22,6 @@ from .torch_network import Signals, TorchNetwork
 
 T = TypeVar("T")
 
-COLUMN = "0"
-"""The letter of columns, which are contracted with a tensor together. No network has it."""
-
 Weights = dict[str, Tensor]
 
 
@@ -42,18 +38,18 @@ def added(parts: Sequence[Tensor]) -> Tensor:
     return sum(parts[1:], parts[0])
 
 
-def remembered(compute: Callable[..., T]) -> Callable[..., T]:
+def once(compute: Callable[..., T]) -> Callable[..., T]:
     """A method whose results are kept in ``known`` of its object."""
 
     @wraps(compute)
-    def once(self: Any, *args: Any) -> T:
+    def kept(self: Any, *args: Any) -> T:
         key = compute.__name__, *args
         if key not in self.known:
             self.known[key] = compute(self, *args)
         found: T = self.known[key]
         return found
 
-    return once
+    return kept
 
 
 @dataclass
@@ -75,7 +71,7 @@ class Moment:
     def __post_init__(self) -> None:
         self.network = self.model.network
 
-    @remembered
+    @once
     def signals(self) -> Signals:
         """Every signal, (S, *letters)."""
         return self.model.signals(self.now, self.noise)
@@ -90,14 +86,14 @@ class Moment:
         signals = self.model.signals(now, (self.first or self).noise, given)
         return replace(self, now=now, known={("signals",): signals, ("initial",): initial})
 
-    @remembered
+    @once
     def initial(self) -> Signals:
         """Every signal before training."""
         if self.first is None or self.start is self.first.now:
             return (self.first or self).signals()
         return self.model.signals(self.start, self.first.noise)
 
-    @remembered
+    @once
     def change(self, name: str) -> Tensor:
         """A signal minus its initial value."""
         return self.signals()[name] - self.initial()[name]
@@ -113,7 +109,7 @@ class Moment:
         noise = {name: model.seen(self.network.signals[name], x) for name, x in self.noise.items()}
         return Moment(model, now, start, noise, first)
 
-    @remembered
+    @once
     def undecayed(self) -> Moment:
         """The state relative to initial values that do not decay."""
         return replace(self, start=self.first.now, known=self.kept()) if self.first else self
@@ -130,52 +126,46 @@ class Moment:
     def part(self, s: Product, modes: Sequence[Mode], *which: str) -> Tensor:
         """A part of a product: initial tensors or their updates with ``initial`` signals, their ``change``, or present
         signals with gates that changed, ``regated``."""
-        parts = self._parts(s)
-        found = [parts[mode, name] for mode in modes for name in which if (mode, name) in parts]
+        terms = written_out(self.network, s)
+        found = [x for term in terms for mode in modes for name in which for x in self._part(s.out, term, mode, name)]
         return added(found) if found else torch.zeros_like(self.signals()[s.out])
 
-    @remembered
-    def _parts(self, s: Product) -> dict[tuple[Mode, str], Tensor]:
-        """All parts of a product that are not exactly zero."""
-        parts: dict[tuple[Mode, str], list[Tensor]] = {}
-        for term in written_out(self.network, s):
-            names, columns = zip(*self._columns(term), strict=True)
-            operands = [
-                (COLUMN + x.letters, torch.stack([column[k](x.name) for column in columns], 1))
-                for k, x in enumerate((*term.weights, *term.signals))
-            ]
-            for mode, x in self._modes(term, operands, COLUMN + self.network.signals[s.out]).items():
-                for name, column in zip(names, x.unbind(1), strict=True):
-                    parts.setdefault((mode, name), []).append(column)
-        return {key: added(columns) for key, columns in parts.items()}
+    @once
+    def _part(self, out: str, term: Term, mode: Mode, which: str) -> list[Tensor]:
+        """The summands of a part of a term; none if it is exactly zero."""
+        return [x for column in self._columns(term, which) for x in self._product(out, term, mode, column)]
 
-    def _columns(self, term: Term) -> Iterator[tuple[str, list[Callable[[str], Tensor]]]]:
-        """The columns that the tensors of a product act on: a name, and for every other factor the value to take.
+    def _columns(self, term: Term, which: str) -> Iterator[list[Labelled]]:
+        """The operands of the tensors of a term.
 
         Law: a product of changes is a sum over its factors, each changed with what stands before at its present value.
         """
         old, new = self.initial().__getitem__, self.signals().__getitem__
-        gates, count = len(term.weights), len(term.weights) + len(term.signals)
-        yield "initial", [old] * count
-        for k, x in enumerate((*term.weights, *term.signals) if self.first else ()):
-            if k < gates:
-                yield "regated", [*[new] * k, self.change, *[old] * (gates - k - 1), *[new] * (count - gates)]
-            elif x.name != DATA:
-                yield "change", [*[old] * gates, *[new] * (k - gates), self.change, *[old] * (count - k - 1)]
+        others, gates = (*term.weights, *term.signals), len(term.weights)
+        columns = [[old] * len(others)] if which == "initial" else []
+        for k, x in enumerate(others if self.first else ()):
+            if which == "regated" and k < gates:
+                columns.append([*[new] * k, self.change, *[old] * (gates - k - 1), *[new] * len(term.signals)])
+            elif which == "change" and k >= gates and x.name != DATA:
+                columns.append([*[old] * gates, *[new] * (k - gates), self.change, *[old] * (len(others) - k - 1)])
+        yield from ([(x.letters, value(x.name)) for x, value in zip(others, c, strict=True)] for c in columns)
 
     def acting(self, s: Product, mode: Mode, x: Tensor) -> Tensor:
         """A part of a product with another signal instead of its only one, and gates at their initial values."""
         (term,) = written_out(self.network, s)
         operands = [(term.signals[0].letters, x), *((g.letters, self.initial()[g.name]) for g in term.weights)]
-        found = self._modes(term, operands, self.network.signals[s.out])
-        return found[mode] if mode in found else torch.zeros_like(found["init"])
+        found = self._product(s.out, term, mode, operands)
+        return found[0] if found else torch.zeros_like(self.signals()[s.out])
 
-    def _modes(self, term: Term, operands: Sequence[Labelled], out: str) -> dict[Mode, Tensor]:
-        """The products of operands with W_0 and with W_t - W_0."""
-        init = multiplied(self.model, self.start, term, operands, out)
+    def _product(self, out: str, term: Term, mode: Mode, operands: Sequence[Labelled]) -> list[Tensor]:
+        """The product of operands with W_0, or with W_t - W_0; empty if it is exactly zero."""
+        letters = self.network.signals[out]
+        if mode == "init":
+            return [multiplied(self.model, self.start, term, operands, letters)]
         if self.first is None or not term.tensors:
-            return {"init": init}
-        return {"init": init, "update": multiplied(self.model, self.now, term, operands, out) - init}
+            return []
+        now, start = (multiplied(self.model, x, term, operands, letters) for x in (self.now, self.start))
+        return [now - start]
 
 
 def multiplied(model: TorchNetwork, weights: Weights, term: Term, operands: Sequence[Labelled], out: str) -> Tensor:

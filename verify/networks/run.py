@@ -19,7 +19,7 @@ from scaling_algebra.spec.networks.language import Function, Mode, Product
 from scaling_algebra.spec.networks.terms import product_of
 from scaling_algebra.spec.optimizers import Optimizer, Trained
 
-from .backward import Backward, Wanted
+from .backward import Backward
 from .contraction import contract
 from .moment import Moment, rms
 from .steppers import shrinkage, stepper
@@ -64,7 +64,7 @@ class Trainer:
 
     def __init__(self, model: TorchNetwork, rule: Trained, keep: bool = False) -> None:
         self.model, self.rule, self.keep = model, rule, keep
-        self.stepper, self.wanted = model.optimizer(rule), Wanted(model.network)
+        self.stepper = model.optimizer(rule)
         self.token = None if model.active == model.draw.dims.get("M", 0) else model.of_token()
         self.paths: dict[tuple[str, str], torch.optim.Optimizer] = {}
         self.start = {role: w.detach().clone() for role, w in model.weights.items()}
@@ -78,8 +78,8 @@ class Trainer:
         """Forward and backward at these weights; leaves the gradient of the loss in the parameters."""
         seen, first = self.first
         moment = Moment(self.model, now, self.start, self.model.noise(), first)
-        batch = Backward(moment, self.wanted)
-        both = batch if self.token is None else Backward(moment.of_token(self.token, seen), self.wanted), batch
+        batch = Backward(moment)
+        both = batch if self.token is None else Backward(moment.of_token(self.token, seen)), batch
         self.states.append(both)
         for role, w in self.model.weights.items():
             w.grad = batch.of_weight(role)
