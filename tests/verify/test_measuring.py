@@ -140,7 +140,7 @@ class OneAndMore(nn.Module):
 
     def __init__(self, n):
         super().__init__()
-        self.g = nn.Parameter(torch.zeros(n))
+        self.g = nn.Parameter(torch.full((n,), 0.5))
 
     def forward(self, x):
         return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True)) * (1 + self.g).to(x.dtype)
@@ -157,7 +157,7 @@ def test_what_a_parameter_is_added_to_is_no_part_of_its_product(rules):
     report = check_model(one_and_more, "N=16", "N=64", seeds=4, rules=rules)
     found = {row.quantity: row for row in report.rows}
     refuted = {x for x, row in found.items() if row.verdict is Verdict.REFUTED}
-    assert found["1.g.init"].fit.zero and ("1.g.update" in refuted if rules else not refuted)
+    assert abs(found["1.g.init"].fit.slope) < 0.1 and ("1.g.update" in refuted if rules else not refuted)
 
 
 class ScaledByWidth(nn.Module):
