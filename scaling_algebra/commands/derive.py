@@ -173,11 +173,8 @@ def command(
         more = (MSSP, *more) if asks else more
         more = (*more, *_mapped([d.configuration for d in ds])) if where["ray"] else more
         left = [x for d in ds if d.level is not None for x in d.level.open]
-        more = (
-            (_ways(c) + OPEN, *([TAILS] if any("bounded_softmax" in x.why for x in left) else []), *more)
-            if left
-            else more
-        )
+        tails = [TAILS] if any("bounded_softmax" in x.why for x in left) else []
+        more = (_ways(c) + OPEN, *tails, *more) if left else more
         answer = [brief(group, more, why, exponents) for group in groups if group]
     return answer, 1 if 1 in codes else max(codes)
 

@@ -94,10 +94,9 @@ def next_terms(d: Derivation, way: Way) -> NextTerms:
         ratios = [x for x in _ratios(free, way.ray or ray, base) if max(x.at(base), x.at(target)) >= SMALL]
         if ratios:
             signals.setdefault(max(ratios, key=lambda x: x.at(base)), []).append((name, t))
-    terms = (
-        NextTerm(ratio, ratio.at(base), ratio.at(target), _small_from(ratio, base, way.ray), tuple(of))
-        for ratio, of in signals.items()
-    )
+    terms = [
+        NextTerm(x, x.at(base), x.at(target), _small_from(x, base, way.ray), tuple(of)) for x, of in signals.items()
+    ]
     return NextTerms(tuple(sorted(terms, key=lambda x: -x.base)), tuple(unknown), True)
 
 

@@ -205,9 +205,8 @@ class Recipe(Rendered):
         where = "" if gauge == OWN else f", gauge {gauge}"
         same = configuration.parameterization == asked
         title = asked.title if same else f"{asked.title} ({configuration.parameterization.title} without experts)"
-        level = (
-            [] if self.level is None else [str(self.level) if self.instead is None else f"{self.level} on another ray"]
-        )
+        on = "" if self.instead is None else " on another ray"
+        level = [] if self.level is None else [f"{self.level}{on}"]
         return ", ".join([title, configuration.optimizer.name, *level, sizes + where])
 
 
@@ -285,12 +284,8 @@ def recipe(
     def settings(role: str) -> dict[str, Setting]:
         start, end, rule = before.tensors[role], after.tensors[role], rules[role]
         multiplied, moves = bool(start.multiplier.terms or end.multiplier.terms), start.lr is not None
-        has = {
-            "multiplier": multiplied,
-            "lr": moves,
-            "eps": moves and (rule.epsilon or (rule.negligible and role in values["eps"])),
-        }
-        has["decay"] = moves and rule.decoupled_decay
+        has = {"multiplier": multiplied, "lr": moves, "decay": moves and rule.decoupled_decay}
+        has["eps"] = moves and (rule.epsilon or (rule.negligible and role in values["eps"]))
         more = run.get(rule.name, {})
         return {
             what: Setting.of(going, power, to, values[what].get(role), more.get("wd" if what == "decay" else what, 1.0))
@@ -354,10 +349,7 @@ def _tuned(
     if given is None:
         return {}
     asked = {str(name): x for name, x in given.items()} if isinstance(given, Mapping) else {"": given}
-    label, least = (
-        ("std" if what == "init_std" else what),
-        "positive number or 0" if what == "decay" else "positive number",
-    )
+    label, least = what.removeprefix("init_"), "positive number" + " or 0" * (what == "decay")
     sets: dict[str, list[str]] = {"": [*rules]}
     for role, rule in rules.items():
         for name in {rule.name, rule.name.partition(":")[0]}:

@@ -145,12 +145,9 @@ def _mup(network: Network, structure: Structure) -> list[Demand]:
     demands += [_of_multiplier(network, multiplier) for multiplier in needed]
     for multiplier in opened(network):
         demands = _instead(network, demands, multiplier)
-    for role, tensor in network.tensors.items():
-        if role in network.frozen:
-            continue
-        why = f"faithfulness: epsilon has the size of the gradient of {tensor.symbol}"
-        demands.append(Demand("mu-3", "scale", (f"g{tensor.symbol}",), f"d.{role}", why))
-    return demands
+    why = "faithfulness: epsilon has the size of the gradient of {}".format
+    trained = ((role, t.symbol) for role, t in network.tensors.items() if role not in network.frozen)
+    return [*demands, *(Demand("mu-3", "scale", (f"g{w}",), f"d.{role}", why(w)) for role, w in trained)]
 
 
 def _of_tensor(network: Network, structure: Structure, role: str) -> list[Demand]:
@@ -182,7 +179,7 @@ def _of_tensor(network: Network, structure: Structure, role: str) -> list[Demand
     if role in network.frozen:
         return init
     names = tuple(f"{s.out}.{part}" for s in uses for part in _learned(network, s))
-    why = f"effective update d{w} {_read(uses[0])} = Theta(1)"
+    why = f"effective update d{w} {' '.join(x.name for x in uses[0].factors)} = Theta(1)"
     why += ", as the scores beside it are by which is selected" if role in buffers(network) else ""
     return [*init, Demand("mu-2", "theta", names, f"c.{role}", why)]
 
@@ -242,10 +239,6 @@ def _learned(network: Network, statement: Product) -> tuple[str, ...]:
 def _changed(network: Network, statement: Product) -> str:
     """The changed inputs of a product: signals that train come first, as ``dh2 data``."""
     return "d" + " ".join(x.name for x in sorted(statement.factors, key=lambda x: not learns(network, x.name)))
-
-
-def _read(statement: Product) -> str:
-    return " ".join(x.name for x in statement.factors)
 
 
 def mssp_demands(network: Network, structure: Structure) -> list[Demand]:

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from scaling_algebra.arguments import pairs
 from scaling_algebra.errors import UsageError, shown, unknown_name
 
-from .axes import AXES, FIXED, ordered
+from .axes import AXES
 from .desiderata import Structure
-from .networks.indices import aggregations
+from .networks.indices import aggregations, in_powers
 from .networks.language import Network
 from .networks.multipliers import holding
 from .optimizers import Trained
@@ -106,16 +106,9 @@ class Given:
         tensors, multipliers = dict(scaling.tensors), dict(scaling.multipliers)
         for name, power in self.items:
             role, _, setting = name.rpartition(".")
-            if setting == "init":
-                tensors[role] = replace(tensors[role], init_std=power)
-                continue
-            if setting == "lr":
-                tensors[role] = replace(tensors[role], lr=power)
-                continue
-            assert power is not None  # only an init or a rate can be zero
-            if setting == "eps":
-                tensors[role] = replace(tensors[role], eps=power)
-            else:
+            if role:
+                tensors[role] = replace(tensors[role], **{"init_std" if setting == "init" else setting: power})
+            elif power is not None:  # only an init or a rate can be zero
                 multipliers[unknown(name)] = 1 / power
         return replace(scaling, tensors=tensors, multipliers=multipliers)
 
@@ -182,7 +175,7 @@ def _power(name: str, value: Power | str | int | None, network: Network) -> Powe
             why = "only an init or a learning rate (a tensor that is not trained) can be zero"
             raise UsageError(f"{name} is given as 0; {why}: give a power such as N^-1")
         return None
-    axes = ordered({*network.axes.values(), *(["K"] if aggregations(network) else [])} - set(FIXED))
+    axes = in_powers(network)
     power = value if isinstance(value, Power) else Power.parse(text, (*AXES, *axes))
     for axis, _ in power.terms:
         if axis not in axes:

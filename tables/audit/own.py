@@ -13,9 +13,9 @@ from typing import Any
 from scaling_algebra.errors import UsageError, check_names, named
 from scaling_algebra.solver.demands import NotFound
 from scaling_algebra.solver.derivation import Derivation, derive
-from scaling_algebra.spec.axes import FIXED, REGIMES, ordered
+from scaling_algebra.spec.axes import REGIMES
 from scaling_algebra.spec.given import AGGREGATION
-from scaling_algebra.spec.networks.indices import aggregations
+from scaling_algebra.spec.networks.indices import in_powers
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import ARCHITECTURES
 from scaling_algebra.spec.networks.multipliers import free_multipliers
@@ -65,10 +65,9 @@ def _checked(cell: Printed) -> Printed:
 
 def _check_axes(cell: Printed, network: Network) -> None:
     """Raises UsageError for a power of axes that the network lacks."""
-    axes = ordered({*network.axes.values(), *(["K"] if aggregations(network) else [])} - set(FIXED))
     if isinstance(cell.value, Power):
         wrong = [axis for axis, _ in cell.value.terms]
-        check_names(f"axis of {network.name}, in {cell.quantity} = {cell.value}:", wrong, axes)
+        check_names(f"axis of {network.name}, in {cell.quantity} = {cell.value}:", wrong, in_powers(network))
 
 
 def _started(cells: Sequence[Printed]) -> list[Printed]:

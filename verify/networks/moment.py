@@ -78,10 +78,8 @@ class Moment:
 
     def alone(self, changing: str, outside: Collection[str]) -> Moment:
         """The moment at which one tensor, or one of the signals that come from outside, alone has changed."""
-        now, initial = (
-            {role: self.now[role] if role == changing else w for role, w in self.start.items()},
-            self.initial(),
-        )
+        now = {role: self.now[role] if role == changing else w for role, w in self.start.items()}
+        initial = self.initial()
         given = {x: (self.signals() if x == changing else initial)[x] for x in outside}
         signals = self.model.signals(now, (self.first or self).noise, given)
         return replace(self, now=now, known={("signals",): signals, ("initial",): initial})

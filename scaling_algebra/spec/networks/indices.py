@@ -30,6 +30,11 @@ def may_grow(network: Network) -> tuple[str, ...]:
     return tuple(ordered({*network.axes.values()} - {*FIXED}))
 
 
+def in_powers(network: Network) -> list[str]:
+    """Axes that a power may have: those that may grow, and K where experts are summed."""
+    return ordered({*may_grow(network), *(["K"] if aggregations(network) else [])})
+
+
 @remembered
 def aggregations(network: Network) -> tuple[Product, ...]:
     """The products that sum the outputs of experts, on the way to the output."""
