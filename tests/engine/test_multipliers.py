@@ -106,6 +106,18 @@ def test_a_gauge_is_freedom_and_nothing_else():
         asked(UNTIED, "N=1", given={"q": "1"})
 
 
+def test_tensors_of_one_module_have_scales_of_their_own():
+    """Roles may be names of parameters; what stands before their first point is not the tensor."""
+    roles = {"E": "block.e", "V": "block.v", "U": "block.u"}
+    text = "h1[a] = emb E[a,x] data[x]\nh2[b] = a V[b,a] h1[a]\nf = U[b] h2[b]"
+    net = network("module", text, {"a": "N", "b": "N", "x": "D"}, roles)
+    assert gauges(net) == gauges(UNTIED) == ("emb", "a")
+    d, plain = asked(net, "N=1"), asked(UNTIED, "N=1")
+    assert not d.unmet and all(d[role] == plain[symbol] for symbol, role in roles.items())
+    d = asked(net, "N=1", given={"block.v.init": "1"})
+    assert (str(1 / d.scaling.multipliers["a"]), str(d["block.v"].lr)) == ("N^(-1/2)", "N^(-1/2)") and not d.unmet
+
+
 def test_a_frozen_tensor_has_no_rate_and_the_rest_follows():
     d = derive("III", "adam", "mup", given={"router.lr": 0})
     free = derive("III", "adam", "mup")

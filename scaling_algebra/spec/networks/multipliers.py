@@ -27,7 +27,8 @@ def free_multipliers(network: Network) -> tuple[str, ...]:
 @remembered
 def gauges(network: Network) -> tuple[str, ...]:
     """Multipliers that are a choice of gauge, after what is given: the scale of a tensor takes their place."""
-    return _taking_up(network, (x if x in network.multipliers else _scale(x) for x in sorted(network.held)))
+    held = (x if x in network.multipliers else _scale(x.rpartition(".")[0]) for x in sorted(network.held))
+    return _taking_up(network, held)
 
 
 @remembered
@@ -68,9 +69,8 @@ def _taking_up(network: Network, held: Iterable[str]) -> tuple[str, ...]:
     return tuple(m for m in network.multipliers if m != SHARE and _adds(space, {m: Fraction(1)}))
 
 
-def _scale(name: str) -> str:
-    """The scale of a tensor, by its role or what is given of it: ``lora_b.init``."""
-    return f"tensor {name.partition('.')[0]}"
+def _scale(role: str) -> str:
+    return f"tensor {role}"  # no name of a multiplier
 
 
 def _adds(space: list[dict[str, Fraction]], row: dict[str, Fraction]) -> bool:
