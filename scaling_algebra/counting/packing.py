@@ -67,9 +67,12 @@ class Packing:
     def value(self, packed: int) -> Fraction:
         """Exponent of n."""
         if packed not in self._values:
-            whole = (packed + (1 << self._shift - 1)) >> self._shift
-            self._values[packed] = Fraction(whole * self._unit.denominator, self._unit.numerator)
+            self._values[packed] = Fraction(self.whole(packed) * self._unit.denominator, self._unit.numerator)
         return self._values[packed]
+
+    def whole(self, packed: int) -> int:
+        """Exponent of n in units of this packing."""
+        return (packed + (1 << self._shift - 1)) >> self._shift
 
     def form(self, packed: int) -> Form:
         """The linear form behind a packed exponent."""

@@ -5,7 +5,7 @@ What pruning drops is bounded by ``Signal.tail``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -134,6 +134,12 @@ class Signal:
     def zero(self) -> bool:
         """Exactly zero: no kernels and nothing dropped."""
         return not self.terms and self.tail is None
+
+    @property
+    def content(self) -> Hashable:
+        """All that is counted of it: not its name, nor how it was made."""
+        own = (getattr(self, x) for x in self.__slots__ if x not in ("centred", "made", "name", "terms"))
+        return *own, frozenset(self.terms.items()), frozenset((x, y.content) for x, y in self.centred.items())
 
     def again(self) -> Signal:
         """A copy."""

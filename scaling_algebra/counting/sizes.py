@@ -97,8 +97,8 @@ class SignalSizes(KernelStore):
             return []
         size = {k: e + self._weights[k] for k, e in s.terms.items()}
         clear = {k: e for k, e in size.items() if not self._doubted[k]}
-        size = clear if any(self.value(e) == self.value(lead) for e in clear.values()) else size
-        return sorted((k for k in size if self.value(size[k]) == self.value(lead)), key=lambda k: -size[k])
+        size = clear if any(self.whole(e) == self.whole(lead) for e in clear.values()) else size
+        return sorted((k for k in size if self.whole(size[k]) == self.whole(lead)), key=lambda k: -size[k])
 
     def _sorted(self, s: Signal) -> list[tuple[int, int, int]]:
         """(size, kernel, exponent) from the largest down, in an order that depends on the kernels alone."""
@@ -125,7 +125,7 @@ class SignalSizes(KernelStore):
     def _before(self, k: int, e: int, other: int) -> bool:
         """Does an exponent of a kernel, not another one, stand for both? The larger does; of a kernel that may cancel
         others, where both are equal, the one of fewer learning rates, which cancels more."""
-        if not self._doubted[k] or self.value(e) != self.value(other):
+        if not self._doubted[k] or self.whole(e) != self.whole(other):
             return e > other
         return self._degree(e) < self._degree(other)
 
@@ -137,9 +137,9 @@ class SignalSizes(KernelStore):
         """
         for k in [k for k in s.terms if self._doubted[k]]:
             clear = s.terms.get(self._clear[k])
-            if clear is None or self.value(clear) > self.value(s.terms[k]):
+            if clear is None or self.whole(clear) > self.whole(s.terms[k]):
                 continue
-            if self.value(clear) < self.value(s.terms[k]) or self._degree(clear) >= self._degree(s.terms[k]):
+            if self.whole(clear) < self.whole(s.terms[k]) or self._degree(clear) >= self._degree(s.terms[k]):
                 del s.terms[self._clear[k]]
         lead = self.rms(s)
         if lead is None or self.rung.whole:
@@ -152,7 +152,7 @@ class SignalSizes(KernelStore):
         keep = {k: e for k, e in keep.items() if e + weights[k] >= floor}
         for most, kept in ((rung.most, keep), (rung.doubts, doubted)):
             if most is not None and len(kept) > most:
-                best = sorted(kept, key=lambda k: (-self.value(kept[k] + weights[k]), order[k][0], -kept[k], order[k]))
+                best = sorted(kept, key=lambda k: (-self.whole(kept[k] + weights[k]), order[k][0], -kept[k], order[k]))
                 for k in best[most:]:
                     del kept[k]
         keep |= doubted

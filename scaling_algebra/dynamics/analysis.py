@@ -6,12 +6,13 @@ Read next: ``quantities.py`` (what can be asked), ``newton.py`` and ``derivation
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property, partial
+from itertools import count, islice
 
 from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.kernels import Exhausted
@@ -95,7 +96,7 @@ class Analysis:
         self._partial = Kept[tuple[frozenset[str], frozenset[str]], Analysis | None](self.meter)
         self._alike = Kept[frozenset[str], bool](self.meter)
         self._starts: dict[tuple[frozenset[str], Rung], Trajectory] = {}
-        self._points: dict[str, tuple[Point, ...]] = {}
+        self._points: dict[str, tuple[list[Point], Iterator[Point]]] = {}
 
     def __call__(self, name: str, t: int) -> Answer:
         """The exponent of a quantity after t updates."""
@@ -212,14 +213,12 @@ class Analysis:
         answer = self._two_sided(name, t, WITNESSES[0]) if self.point.zero and not self._whole else None
         return answer if answer is not None and answer.zero else None
 
-    def _in_parts(self, name: str, steps: Iterable[int]) -> Answer | None:
+    def _in_parts(self, name: str, steps: Collection[int]) -> Answer | None:
         """The witness of ``in_parts`` at these steps; a network without norms needs no such runs."""
         if self._whole or not self.network.norms or self.upper(name) is None:
             return None
-        likely = self._likely(signal_of(self.network, self.table[name]))
-        ranked = [(step if k else step - 1, step, point) for k, point in enumerate(likely) for step in steps]
         begun = set[frozenset[str]]()
-        for _, step, point in sorted(ranked, key=lambda x: x[0]):
+        for step, point in self._ranked(signal_of(self.network, self.table[name]), steps):
             if self.meter.spent:
                 break
             if not step and point.zero in begun:  # before training, parts that begin alike are one
@@ -234,11 +233,21 @@ class Analysis:
                 begun.add(point.zero)
         return None
 
-    def _likely(self, signal: str) -> tuple[Point, ...]:
-        """The points of ``parts``."""
-        if signal not in self._points:
-            self._points[signal] = tuple(parts(self.network, self.point, signal))
-        return self._points[signal]
+    def _ranked(self, signal: str, steps: Collection[int]) -> Iterator[tuple[int, Point]]:
+        """Steps and the points of ``parts``, few steps first; at the first point one step more."""
+        for least in range(min(steps) - 1, max(steps) + 1):
+            for k, point in enumerate(self._likely(signal)):
+                if (step := least if k else least + 1) in steps:
+                    yield step, point
+
+    def _likely(self, signal: str) -> Iterator[Point]:
+        """The points of ``parts``, each made once, when it is asked for."""
+        made, rest = self._points.setdefault(signal, ([], parts(self.network, self.point, signal)))
+        for k in count():
+            made += islice(rest, max(0, k + 1 - len(made)))
+            if k == len(made):
+                return
+            yield made[k]
 
     def _meets(self, name: str, size: Fraction | None) -> bool:
         """A size is the bound on every step; in a part, which learns slowly, at some order in the learning rates."""

@@ -12,7 +12,7 @@ Read next: ``analysis.py`` (holds answers against them), ``proofs/every_step.py`
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from fractions import Fraction
 from functools import partial
 from itertools import product
@@ -54,8 +54,8 @@ class BoundRun(Trajectory):
         super().__post_init__()
         self.bounds: dict[Bounded, int] = {}
         self._readers: defaultdict[Bounded, set[Bounded]] = defaultdict(set)
-        self._updating: Bounded | None = None
-        self.why = ""
+        self._read, self._stepping = set[Bounded](), dict[str, tuple[list[Increment], set[Bounded]]]()
+        self._made, self.why = dict[Hashable, Signal | None](), ""
         self.assumes: set[str] = set()
 
     def settled(self) -> bool:
@@ -74,13 +74,16 @@ class BoundRun(Trajectory):
                 if key not in stale:
                     continue
                 stale.remove(key)
-                self._updating = key
+                self._read = set()
                 size = self.algebra.bound(update())
+                for x in self._read:
+                    self._readers[x].add(key)
                 if size is not None and (key not in self.bounds or value(size) > value(self.bounds[key])):
                     if value(size) > far:
                         return False
                     self.bounds[key] = size
                     stale |= self._readers[key]
+                    self._stepping = {role: x for role, x in self._stepping.items() if key not in x[1]}
             if not stale:
                 return True
         return False
@@ -247,8 +250,7 @@ class BoundRun(Trajectory):
         return self.at(factor, "initial" if is_held(self.network, factor.name) else "value", t)
 
     def _bounded(self, what: str, signal: str) -> Signal:
-        if self._updating is not None:
-            self._readers[what, signal].add(self._updating)
+        self._read.add((what, signal))
         letters = self.algebra.live(self.network.signals[signal])
         zero = dict.fromkeys(self._sums_to_zero(what, signal) & set(letters), Signal(letters, {}))
         return Signal(letters, {}, self.bounds.get((what, signal)), name=f"{what} of {signal}", centred=zero)
@@ -281,9 +283,18 @@ class BoundRun(Trajectory):
     # steps -----------------------------------------------------------------------------------------------------
 
     def _updates(self, role: str, t: int) -> list[Increment]:
-        """All updates so far: as many as one for the exponents."""
+        """All updates so far: as many as one for the exponents. They are made again where a bound that they read has
+        grown."""
         if not t or role in self.point.frozen:
             return []
+        if role not in self._stepping:
+            outer, self._read = self._read, set()
+            self._stepping[role] = self._updated(role), self._read
+            self._read = outer
+        self._read |= self._stepping[role][1]
+        return self._stepping[role][0]
+
+    def _updated(self, role: str) -> list[Increment]:
         rule, rates = self.optimizer.of(role), self._learning_rate(role)
         if rule.sphere:
             if self.point.b[role] is None:
@@ -319,6 +330,12 @@ class BoundRun(Trajectory):
                 powers[axis] = powers.get(axis, Fraction(0)) - Fraction(1, 2)
             sides.append(Signal(live(one.copies + letters), {}, self.algebra.scale(powers)))
         return Increment(1, rates, sides[0], (sides[1],))
+
+    def once(self, rule: Hashable, signal: Signal, compute: Callable[[], Signal]) -> Signal:
+        if (key := (rule, signal.content)) not in self._made:
+            made = compute()
+            self._made[key] = None if made is signal else made
+        return self._made[key] or signal
 
     def change_via(self, signal: str, t: int, via: str) -> Signal:
         """The part of a step that came by one path: a part of a gradient may be larger than the whole, and a step that

@@ -63,6 +63,7 @@ class Ledger:
             self._open[-1].needs.add(key)
         entry = self._entries.get(key)
         if entry is None or not entry.done:
+            self._algebra.meter.add(0)  # where no work is left, none is begun
             entry = self._entries[key] = _Entry()
             self._open.append(entry)
             try:

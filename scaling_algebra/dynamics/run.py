@@ -6,7 +6,7 @@ a statement and an optimizer make of it), ``trajectory.py`` (runs them).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property, partial
@@ -313,6 +313,10 @@ class TrainingRun:
     def kept(self, key: tuple[object, ...], name: str, compute: Callable[[], Signal]) -> Signal:
         """A result, computed once and named for explanations."""
         return self.ledger.remembered((self.context.name, *key), lambda: self.named(compute(), name))
+
+    def once(self, rule: Hashable, signal: Signal, compute: Callable[[], Signal]) -> Signal:
+        """What a rule makes of a signal; signals that are counted alike are made once where none is explained."""
+        return compute()
 
     def steady(self, name: str) -> Signal:
         """The input, or a constant: flat, but for a mark that it depends on the indices that functions go along."""

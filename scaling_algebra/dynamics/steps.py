@@ -234,7 +234,8 @@ def entrywise(tr: TrainingRun, factors: Factors, names: Sequence[str], share: in
         names: what explanations call the factors.
         share: packed size of v / epsilon, at most 0. again: a step before had as much of F.
     """
-    bent = tuple(_signed(tr, odd(tr, s, again), s, name) for s, name in zip(factors, names, strict=True))
+    odds = (tr.once(("odd", again), s, partial(odd, tr, s, again)) for s in factors)
+    bent = tuple(_signed(tr, y, s, name) for y, s, name in zip(odds, factors, names, strict=True))
     if not share:
         return [((), bent)]
     less = Scalar("what the step divides by over epsilon", share)

@@ -1,14 +1,13 @@
 """Every linear map along axes that do not grow: y[p,a] = C[p,q] x[q,a], with C read off the call.
 
-A call that no row of the table reads is made again with unit vectors along the dimensions of its signals that do not
-grow, beside one random vector along those that do. Where each result is a multiple of that vector the call is linear,
-and the multiples are C. Read next: ``reading.py`` (products), ``table.py`` (who asks), ``writing.py`` (the constant's
-letters).
+A call that no row of the table reads is made again with a random tensor along the dimensions of its signals that do not
+grow, beside one random vector along those that do. Where each result is a multiple of that vector and the multiples are
+entries of the tensor, C chooses; else unit vectors take the place of the tensor, and the multiples are C. Read next:
+``reading.py`` (products), ``table.py`` (who asks), ``writing.py`` (the constant's letters).
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -24,7 +23,7 @@ from .recording import Recording, Ref, TorchCall, mapped, real, refs
 
 MOST = 3000
 """Calls that are made to read one off, at most."""
-CLOSE = 1e-6
+CLOSE, EXACT = 1e-6, 1e-12
 
 
 def made(call: TorchCall, run: Recording, value: Mapping[int, Tensor]) -> list[Tensor]:
@@ -147,14 +146,22 @@ def _maps(
     def last(y: Tensor, along: Sequence[int]) -> Tensor:
         return y.movedim(list(along), [*range(-len(along), 0)])
 
-    ray, columns = drawn(shape, grows), [list[Tensor]() for _ in outs]
-    for place in itertools.product(*(range(shape[d]) for d in stays)):
-        unit = torch.zeros([shape[d] for d in stays], dtype=torch.float64)
-        unit[place] = 1
-        for y, along, column in zip(sides[0](numbers[0], put(unit, ray)), outs, columns, strict=True):
+    def read(part: Tensor) -> list[Tensor]:
+        """Of each result the multiples of the ray."""
+        columns = []
+        for y, along in zip(sides[0](numbers[0], put(part, ray)), outs, strict=True):
             sums = [*range(-len(along), 0)]
-            column.append((last(y, along) * ray).sum(sums) / ray.square().sum() if sums else y / float(ray))
-    matrices = [torch.stack(c, -1).reshape([*c[0].shape, *(shape[d] for d in stays)]) for c in columns]
+            columns.append((last(y, along) * ray).sum(sums) / ray.square().sum() if sums else y / float(ray))
+        return columns
+
+    ray, part, kept = drawn(shape, grows), drawn(shape, stays), [shape[d] for d in stays]
+    found = [_chosen(y, part) for y in read(part)]
+    if all(c is not None for c in found):
+        matrices = [c for c in found if c is not None]
+    else:
+        units = torch.eye(prod(kept), dtype=torch.float64).reshape(-1, *kept)
+        matrices = [torch.stack(c, -1) for c in zip(*map(read, units), strict=True)]
+    matrices = [c.reshape([*c.shape[:-1], *kept]) for c in matrices]
     if signless and any(float(c.min()) < 0 for c in matrices):
         raise reader.fail("a difference of two signals of one law may cancel, and the equations have no signs")
     for side, number in zip(sides, numbers, strict=True):  # the same map of any vector, at every build
@@ -169,6 +176,18 @@ def _maps(
         _product(reader, view, c, (stays, grows, along), len(shapes[0]))
         for c, along, shapes in zip(matrices, outs, reader.shapes, strict=True)
     ]
+
+
+def _chosen(y: Tensor, part: Tensor) -> Tensor | None:
+    """The map that takes each entry of y from one entry of a random tensor, perhaps with another sign, or from none;
+    None where y has other entries."""
+    values, places = part.abs().flatten().sort()
+    near = torch.searchsorted((values[1:] + values[:-1]) / 2, y.abs())
+    if bool(((y.abs() - values[near]).abs() > EXACT).logical_and(y.abs() > EXACT).any()):
+        return None
+    c = torch.zeros(*y.shape, part.numel(), dtype=y.dtype)
+    signs = (y * part.flatten()[places[near]]).sign() * (y.abs() > EXACT)
+    return c.scatter(-1, places[near][..., None], signs[..., None])
 
 
 def _product(reader: Reader, view: View, c: Tensor, where: tuple[list[int], ...], dims: int) -> View | None:
