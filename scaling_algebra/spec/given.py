@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from scaling_algebra.arguments import pairs
 from scaling_algebra.errors import UsageError, shown, unknown_name
@@ -107,7 +108,8 @@ class Given:
         for name, power in self.items:
             role, _, setting = name.rpartition(".")
             if role:
-                tensors[role] = replace(tensors[role], **{"init_std" if setting == "init" else setting: power})
+                changed: dict[str, Any] = {"init_std" if setting == "init" else setting: power}
+                tensors[role] = replace(tensors[role], **changed)
             elif power is not None:  # only an init or a rate can be zero
                 multipliers[unknown(name)] = 1 / power
         return replace(scaling, tensors=tensors, multipliers=multipliers)
