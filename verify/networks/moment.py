@@ -98,10 +98,8 @@ class Moment:
 
     def of_token(self, model: TorchNetwork, first: Moment | None) -> Moment:
         """The same moment as one token sees it, with the moment before the first update."""
-        now, start = (
-            {role: model.seen(self.network.tensors[role].letters, w) for role, w in weights.items()}
-            for weights in (self.now, self.start)
-        )
+        letters = {role: tensor.letters for role, tensor in self.network.tensors.items()}
+        now, start = ({r: model.seen(letters[r], w) for r, w in weights.items()} for weights in (self.now, self.start))
         if self.first and first and self.start is self.first.now:
             start = first.now
         noise = {name: model.seen(self.network.signals[name], x) for name, x in self.noise.items()}

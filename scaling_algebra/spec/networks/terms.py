@@ -36,7 +36,8 @@ def written_out(network: Network, statement: Product, without: int | None = None
     if statement.tensor:
         factors = tuple(x for k, x in enumerate(statement.factors) if k != without)
         return (Term((), (statement.tensor,), factors, statement.multipliers),)
-    gates = [k for k, x in enumerate(statement.factors) if _gate(network, x)]
+    gating = {s.out for s in network.functions if s.gates}
+    gates = [k for k, x in enumerate(statement.factors) if x.name in gating]
     gates = gates if len(gates) < len(statement.factors) else gates[:-1]
     weights = tuple(statement.factors[k] for k in gates if k != without)
     found, taken = [Term(weights, (), (), statement.multipliers)], statement.letters
@@ -64,11 +65,6 @@ def is_held(network: Network, signal: str) -> bool:
     """Is a signal a gate that is held at its mean and slope?"""
     statement = network.producer(signal)
     return isinstance(statement, Function) and statement.held
-
-
-def _gate(network: Network, factor: Factor) -> bool:
-    statement = network.producer(factor.name)
-    return isinstance(statement, Function) and statement.gates
 
 
 def _parts(network: Network, factor: Factor, taken: str) -> list[Term]:
