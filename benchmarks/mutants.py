@@ -209,6 +209,15 @@ MUTANTS = [
         ("sizes.py", "if min(ratios.values()) < 1 or", "if"),
         ("next_terms.py", "if p.on(ray) < lead.on(ray)", "if p.on(ray) <= lead.on(ray)"),
     ),
+    *_room(
+        "limit",
+        "verify/infinite_width",
+        ("vectors.py", "source.inner(hat, unit) * target.padded(y)", "0 * target.padded(y)"),
+        ("vectors.py", 'return ""', "return source"),
+        ("functions.py", "ordered[..., k : k + 1] < MARGIN", "ordered[..., k : k + 1] < 0"),
+        ("stepping.py", "gradient.rest >= min(level, gradient.power)", "False"),
+        ("stepping.py", "gradient.values * float(gradient.power == self.level)", "gradient.values"),
+    ),
 ]  # fmt: skip
 
 KILLERS = {
@@ -227,6 +236,7 @@ KILLERS = {
     "store": ["tests/trusted/test_kept.py", "tests/verify/test_session.py"],
     "laws": ["tests/laws"],
     "recipes": ["tests/engine/test_recipe.py", "tests/engine/test_next_terms.py"],
+    "limit": ["tests/verify/test_infinite_width.py"],
 }  # fmt: skip
 """The tests where a fault of a room is likely to be seen; after them the whole lane runs."""
 
