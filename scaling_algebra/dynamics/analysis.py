@@ -18,8 +18,8 @@ from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import Rung, Signal
 from scaling_algebra.counting.store import Kept
 from scaling_algebra.errors import UsageError
-from scaling_algebra.spec.assumptions import ASSUMPTIONS
 from scaling_algebra.spec.axes import Ray
+from scaling_algebra.spec.glossary import ASSUMPTIONS
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.spec.optimizers import Trained

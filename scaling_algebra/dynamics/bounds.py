@@ -19,8 +19,9 @@ from itertools import product
 
 from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import EntrySize, Scalar, Signal
+from scaling_algebra.spec.networks.auxiliary import counted
 from scaling_algebra.spec.networks.language import Factor, Function, Mode, Product, Statement
-from scaling_algebra.spec.networks.terms import written_out
+from scaling_algebra.spec.networks.terms import is_held, written_out
 
 from .functions import mean, unbounded
 from .norms import normed
@@ -247,7 +248,7 @@ class BoundRun(Trajectory):
         return [self.products.multiplied(factors[0], reader.multipliers), *factors[1:]]
 
     def _gate(self, factor: Factor, t: int) -> Signal:
-        return self.at(factor, "initial" if self.network.is_held(factor.name) else "value", t)
+        return self.at(factor, "initial" if is_held(self.network, factor.name) else "value", t)
 
     def _bounded(self, what: str, signal: str) -> Signal:
         self._read.add((what, signal))
@@ -265,7 +266,7 @@ class BoundRun(Trajectory):
         return set.intersection(*({s.over} for s in statements if isinstance(s, Function)))
 
     def _gradient(self, signal: str, t: int, modes: Modes, via: str) -> Signal:
-        if signal in self.network.counted:
+        if signal in counted(self.network):
             return self._sized(signal, 0)
         uses = [(s, k) for s, k in self.network.consumers(signal) if via in ("", s.out)]
         if not t or not any(isinstance(s, Function) and not s.held for s, _ in uses):

@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Final
 
 from scaling_algebra.errors import Inconclusive
-from scaling_algebra.spec.assumptions import listed
+from scaling_algebra.spec.glossary import listed
 from scaling_algebra.spec.powers import Form
 
 NOTHING: Final = float("-inf")

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from scaling_algebra.counting.kernels import INDICATOR, Exhausted
 from scaling_algebra.counting.signals import Scalar, Signal
+from scaling_algebra.spec.networks.ancestors import passes
+from scaling_algebra.spec.networks.auxiliary import counted
 from scaling_algebra.spec.networks.indices import multiplicity
 from scaling_algebra.spec.networks.language import Function, Product, Statement
-from scaling_algebra.spec.networks.signs import passes
 
 from .run import BeyondPowerCounting, Modes, TrainingRun, Which
 
@@ -182,7 +183,7 @@ class Entrywise:
             return 0
         if tr.grows(s.over) and not self._apart(tr, s, t):
             raise BeyondPowerCounting(f"{s.name} draws anew only where what is alike moves apart")
-        if s in tr.network.counted.values() and (spread is None or value(moved) > value(spread)):
+        if s in counted(tr.network).values() and (spread is None or value(moved) > value(spread)):
             raise BeyondPowerCounting(f"{s.out} was drawn by scores below a bias that counts what it drew")
         return t
 

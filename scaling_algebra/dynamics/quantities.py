@@ -12,12 +12,12 @@ from typing import Any, Protocol
 
 from scaling_algebra import limits
 from scaling_algebra.errors import UsageError, unknown_name
-from scaling_algebra.spec.networks.indices import spreading
+from scaling_algebra.spec.networks.indices import expert_letters, spreading
 from scaling_algebra.spec.networks.language import Function, Mode, Network, Product, Statement
 from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.spec.networks.roles import Adjoint, adjoints, first_layer, forks, meetings, one_layer, pathways
 from scaling_algebra.spec.networks.sums import ExpertSum, experts
-from scaling_algebra.spec.networks.terms import written_out
+from scaling_algebra.spec.networks.terms import is_held, written_out
 from scaling_algebra.spec.optimizers import Trained
 
 from .run import Which
@@ -181,14 +181,14 @@ def _product_parts(network: Network, statement: Product, initial: Reading) -> di
     }
     if fixed:
         readings = {k: readings[k] for k in ("init", "effective")}
-    if any(not network.is_held(w.name) for w in terms[0].weights):
+    if any(not is_held(network, w.name) for w in terms[0].weights):
         readings["regated"] = (f"{_weighing(network, statement)}.regated", lambda run, t: run.regated(statement, t))
     return readings
 
 
 def _weighing(network: Network, statement: Product) -> str:
     """``M^-a sum_i phi_i h3i``."""
-    summed = network.experts(statement)
+    summed = expert_letters(network, statement)
     weights = [w.name for w in written_out(network, statement)[0].weights]
     rest = [x.name for x in statement.factors if x.name not in weights]
     gates = [f"{w}_{summed}" if summed else w for w in weights]
@@ -339,7 +339,7 @@ def _alone(e: ExpertSum, changing: str) -> Reading:
 
 def _piece(network: Network, e: ExpertSum, changing: str) -> str:
     """``M^-a sum_i phi_i W3_0 dW2_t h1_0``: a chain of tensors is written out, ``h2 by dG_t`` is what is none."""
-    letters = network.experts(e.aggregation)
+    letters = expert_letters(network, e.aggregation)
     factors, signal, tensor = [f"M^-a sum_{letters}", *(f"{x}_{letters}" for x in e.weights)], e.source, ""
     while (signal in e.body and tensor != changing) or not tensor:
         s = network.producer(signal)

@@ -16,7 +16,8 @@ from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.signals import Signal
 from scaling_algebra.spec.networks.indices import apart
 from scaling_algebra.spec.networks.language import Factor, Mode, Network, Product, Statement
-from scaling_algebra.spec.networks.terms import Term, written_out
+from scaling_algebra.spec.networks.multipliers import free_multipliers
+from scaling_algebra.spec.networks.terms import Term, is_held, written_out
 from scaling_algebra.spec.optimizers import Trained
 from scaling_algebra.spec.scaling import Point
 
@@ -43,7 +44,7 @@ def unknowns(network: Network) -> tuple[str, ...]:
     """Names of b, of c and d of what trains, and of the multipliers: ``("b.input", ..., "alpha")``."""
     trained = [role for role in network.tensors if role not in network.frozen]
     names = {"b": [*network.tensors], "c": trained, "d": trained}
-    return (*(f"{x}.{role}" for x, roles in names.items() for role in roles), *network.free_multipliers)
+    return (*(f"{x}.{role}" for x, roles in names.items() for role in roles), *free_multipliers(network))
 
 
 @dataclass(frozen=True)
@@ -147,7 +148,7 @@ class TrainingRun:
         summed = [x for x in statement.letters if x not in letters]
         averaged = any(self.grows(x) for x in summed)
         for k, weight in enumerate(weights):
-            if averaged and self.network.is_held(weight.name):
+            if averaged and is_held(self.network, weight.name):
                 continue
             others = list(statement.factors)
             others.remove(weight)
@@ -185,7 +186,7 @@ class TrainingRun:
         for term in written_out(self.network, statement, without=k):
             kept = [(modes[x.name],) if x.name in modes else MODES for x in term.tensors]
             signals = [self.at(x, "value", t) for x in term.signals]
-            signals += [self.at(x, "initial" if self.network.is_held(x.name) else "value", t) for x in term.weights]
+            signals += [self.at(x, "initial" if is_held(self.network, x.name) else "value", t) for x in term.weights]
             for mode in product(*kept):
                 parts.append(self.products.written(term, mode, [above], signals, out, updates))
         return self.algebra.add(parts)
@@ -228,7 +229,7 @@ class TrainingRun:
         return signal.but(name=name)
 
     def note(self, text: str) -> None:
-        """Notes what is assumed (``spec/assumptions.py``), or why something is not known, of all that rests on this."""
+        """Notes what is assumed (``spec/glossary.py``), or why something is not known, of all that rests on this."""
         self.algebra.notes.add(text)
 
     def kept(self, key: tuple[object, ...], name: str, compute: Callable[[], Signal]) -> Signal:

@@ -16,9 +16,10 @@ from typing import Any
 from scaling_algebra.counting.kernels import INDICATOR, Exhausted
 from scaling_algebra.counting.signals import Scalar, Signal
 from scaling_algebra.spec.axes import FIXED
+from scaling_algebra.spec.networks.ancestors import passes
+from scaling_algebra.spec.networks.auxiliary import counted
 from scaling_algebra.spec.networks.indices import multiplicity
 from scaling_algebra.spec.networks.language import Factor, Function, Network, Product, Statement, Sum
-from scaling_algebra.spec.networks.signs import passes
 
 from .functions import mean
 from .run import BeyondPowerCounting, TrainingRun
@@ -177,7 +178,7 @@ def _summed(tr: TrainingRun, role: str, factors: Factors) -> bool:
 def _direction(tr: TrainingRun, signal: str, t: int) -> Signal:
     """A signal with the sign of the gradient at a signal."""
     uses = tr.network.consumers(signal)
-    if len(uses) != 1 or signal in tr.network.counted:
+    if len(uses) != 1 or signal in counted(tr.network):
         return tr.gradient(signal, t)
     ((s, k),) = uses
     letters = s.inputs[k].letters

@@ -1,4 +1,4 @@
-"""Why an exponent is what it is: a derivation as a value, for quantities and for parameters.
+"""``explain`` derives the exponent of a quantity, or the condition that fixes a parameter.
 
 ``print(explain(...))`` is the proof a referee can follow: sums on the way, the leading monomial, its matching, the
 weight of every summed index, the mechanism and the arithmetic. Read next: ``presentation.py``.
@@ -24,6 +24,8 @@ from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION, Configuration, Where
 from scaling_algebra.spec.desiderata import Structure
 from scaling_algebra.spec.given import SETTINGS
+from scaling_algebra.spec.networks.indices import aggregations
+from scaling_algebra.spec.networks.multipliers import free_multipliers, gauges
 from scaling_algebra.spec.networks.roles import readouts
 from scaling_algebra.spec.powers import Form, Power, symbol
 from scaling_algebra.spec.trained import OptimizerInput
@@ -36,7 +38,7 @@ from .results import Constant, Explanation, LeadingTerm, SettingExplanation
 SHOWN = 3
 """Leading monomials that are spelled out where several have the same exponent."""
 BETWEEN = "the bound on every step is reached in a run in which fewer tensors train"
-"""Where a size is certified by no run of all tensors."""
+"""The note of a size that no run of all tensors certifies."""
 
 
 def explain(
@@ -78,12 +80,12 @@ def explain(
     d = derive(asked)
     if what == "alignment":
         return alignments(d)
-    multipliers = (*asked.network.free_multipliers, *asked.network.gauges)
+    multipliers = (*free_multipliers(asked.network), *gauges(asked.network))
     if what in (aggregation, f"{aggregation}.alpha"):
         if not multipliers:
             first = next(iter(asked.network.tensors))
             raise UsageError(f"{asked.network.name} has no multiplier to explain; give a tensor's, as in {first}.lr")
-        summed = {m for s in asked.network.aggregations for m in s.multipliers}
+        summed = {m for s in aggregations(asked.network) for m in s.multipliers}
         what, *more = [m for m in multipliers if m in summed] or multipliers
         if more:
             raise UsageError(f"explain {aggregation}: there are several; give {', '.join([what, *more])}")
@@ -185,8 +187,8 @@ def _setting(d: Derivation, role: str, setting: str) -> SettingExplanation:
 
 
 def _by_law(d: Derivation, unknown: str, found: SettingExplanation) -> SettingExplanation:
-    """A parameter of the layer-wise law, with the demand on it, and the first quantity of that which little work shows
-    to be Theta(1)."""
+    """The explanation of a parameter of the layer-wise law: the demand on it, and the first demanded quantity that is
+    Theta(1) at the smallest budget."""
     demands = d.configuration.parameterization.demanded(d.network, d.chosen or Structure())
     for demand in (x for x in demands if x.fixes == unknown and x.kind == "theta"):
         look = d.analysis()

@@ -18,14 +18,16 @@ from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.brackets import Bracket
 from scaling_algebra.dynamics.quantities import quantity
 from scaling_algebra.errors import UsageError, named
-from scaling_algebra.spec.assumptions import ASSUMPTIONS
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION, Configuration, Where
 from scaling_algebra.spec.desiderata import NONE, Structure
 from scaling_algebra.spec.gauges import GAUGES, OWN
 from scaling_algebra.spec.given import SETTINGS, unknown
+from scaling_algebra.spec.glossary import ASSUMPTIONS
 from scaling_algebra.spec.level import Level, recorded
+from scaling_algebra.spec.networks.auxiliary import buffers, weight_of
 from scaling_algebra.spec.networks.language import Network
+from scaling_algebra.spec.networks.multipliers import free_multipliers, gauges
 from scaling_algebra.spec.networks.roles import readouts
 from scaling_algebra.spec.networks.sums import experts
 from scaling_algebra.spec.optimizers import Trained
@@ -408,10 +410,10 @@ def _reasons(network: Network, solution: Solution) -> dict[tuple[str, str], str]
                     "MSSP pathways: with zero init both pathways of the propagating update vanish, else they differ"
                 )
     reasons |= {(x, "init"): STARTS for x in network.zero if solution.scaling.tensors[x].init_std is None}
-    reasons |= {(role, "init"): UNFAVOURED for role in network.buffers}
-    fixed = {name: solution.fixed_by[name] for name in network.free_multipliers if name in solution.fixed_by}
+    reasons |= {(role, "init"): UNFAVOURED for role in buffers(network)}
+    fixed = {name: solution.fixed_by[name] for name in free_multipliers(network) if name in solution.fixed_by}
     reasons |= {("aggregation", name): fixing.demand.label for name, fixing in fixed.items()}
-    return reasons | {("aggregation", name): _gauge_reason(network, name) for name in network.gauges}
+    return reasons | {("aggregation", name): _gauge_reason(network, name) for name in gauges(network)}
 
 
 def _by_law(network: Network, solution: Solution) -> dict[tuple[str, str], str]:
@@ -425,11 +427,11 @@ def _by_law(network: Network, solution: Solution) -> dict[tuple[str, str], str]:
             reasons[role, "init"] += ", times the root of the number of experts"
     reasons |= {
         ("aggregation", x): "layer-wise law: one over the number of terms, 1 where weights sum to 1"
-        for x in network.free_multipliers
+        for x in free_multipliers(network)
     }
     for loss in network.losses:
-        reasons["aggregation", network.weight(loss)] = f"layer-wise law: {LAWS['eps']}"
-    return reasons | {(role, "lr"): SHIFTED for role in network.buffers}
+        reasons["aggregation", weight_of(network, loss)] = f"layer-wise law: {LAWS['eps']}"
+    return reasons | {(role, "lr"): SHIFTED for role in buffers(network)}
 
 
 def _gauge_reason(network: Network, multiplier: str) -> str:
@@ -443,7 +445,7 @@ def _settings(network: Network) -> list[tuple[str, str]]:
     """Everything that has a reason, in reporting order."""
     return [
         *((role, what) for role in network.tensors for what in SETTINGS),
-        *(("aggregation", name) for name in (*network.free_multipliers, *network.gauges)),
+        *(("aggregation", name) for name in (*free_multipliers(network), *gauges(network))),
     ]
 
 

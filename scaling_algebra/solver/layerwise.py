@@ -12,7 +12,11 @@ from scaling_algebra.dynamics.analysis import SHORTLY, WITNESS, Analysis
 from scaling_algebra.dynamics.sparse_routing import sparse
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.desiderata import Structure, horizon
+from scaling_algebra.spec.networks.ancestors import learns
+from scaling_algebra.spec.networks.auxiliary import weight_of
+from scaling_algebra.spec.networks.indices import expert_letters
 from scaling_algebra.spec.networks.language import Function, Network, Product
+from scaling_algebra.spec.networks.multipliers import free_multipliers
 from scaling_algebra.spec.networks.roles import meetings
 from scaling_algebra.spec.networks.sums import experts
 from scaling_algebra.spec.optimizers import Trained
@@ -83,7 +87,7 @@ def _weights(look: Analysis, t: int) -> dict[str, Power]:
     """Powers of the weights of losses beside the output: their gradients are one over the number of entries, too."""
     powers: dict[str, Power] = {}
     for loss, x, g in meetings(look.network):
-        count, weight = look.network.size(look.network.signals[x]), look.network.weight(loss)
+        count, weight = look.network.size(look.network.signals[x]), weight_of(look.network, loss)
         own = _aligned(look, count, _size(look, f"{g}.by-{loss}", t), -look.point.multipliers[weight])
         powers |= {} if own is None else {weight: count * own}
     return powers
@@ -165,7 +169,7 @@ def at_full_alignment(network: Network, ray: Ray, optimizer: Trained, structure:
         along = set.intersection(*(x for x in read if x.intersection(tensor.fan_in)), {*tensor.letters})
         rows = network.size(x for x in tensor.letters if x not in layer.union(tensor.fan_in, along))
         entries = rule.entries(network, role) / rule.shaped(network, role, ray)
-        moves = bool(network.unread) or any(network.learns(x.name) for s in uses for x in s.factors)
+        moves = bool(network.unread) or any(learns(network, x.name) for s in uses for x in s.factors)
         wide = moves and columns.on(ray) > rows.on(ray)
         powers[f"b.{role}"] = columns**half * ((columns / rows) ** half if wide else Power())
         powers[f"c.{role}"] = columns / {"": gradient, "entry": Power(), "matrix": entries}[rule.normalises]
@@ -183,12 +187,12 @@ def terms_behind(network: Network, ray: Ray) -> dict[str, Power]:
     active, found = sparse(network, ray), dict[str, Power]()
     for s in (s for s in network.statements if isinstance(s, Product)):
         terms = network.size(network.summed(s))
-        if active and network.experts(s):
+        if active and expert_letters(network, s):
             terms = network.size(x for x in network.summed(s) if network.axes[x] != "M") * Power.of({"K": 1})
         for f in (network.producer(x.name) for x in s.factors):
             if isinstance(f, Function) and f.kind.kind == "softmax" and f.over in network.summed(s):
                 terms /= Power.of({"K": 1}) if active and f.kind.selects else network.size([f.over])
-        found |= {name: terms for name in s.multipliers if name in network.free_multipliers}
+        found |= {name: terms for name in s.multipliers if name in free_multipliers(network)}
     return found
 
 

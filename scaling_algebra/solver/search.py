@@ -15,6 +15,7 @@ from scaling_algebra.dynamics.budgets import PIECE, PROPOSED, STRUCTURES
 from scaling_algebra.spec.desiderata import Demand, Structure, interventions
 from scaling_algebra.spec.given import NOTHING, Given
 from scaling_algebra.spec.level import CERTIFIED, Level
+from scaling_algebra.spec.networks.multipliers import free_multipliers
 from scaling_algebra.spec.parameterizations import Parameterization
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import Scaling, TensorScaling
@@ -307,5 +308,5 @@ def _scaled(
         )
         for role in at.network.tensors
     }
-    multipliers = {m: powers.get(m, Power()) for m in at.network.free_multipliers}
+    multipliers = {m: powers.get(m, Power()) for m in free_multipliers(at.network)}
     return Scaling(tensors, multipliers, tuple(r for r in at.network.tensors if r in structure.tied))

@@ -21,7 +21,7 @@ from scaling_algebra.spec.desiderata import Demand
 from scaling_algebra.spec.given import AGGREGATION, Given
 from scaling_algebra.spec.powers import Power
 
-from .reading import NAMES, ShippedRule, rules
+from .shipped import NAMES, ShippedRule, rules
 
 Verdict = Literal["holds", "fails", "undecided"]
 DIFFERS = ("implementation", "regime", "epsilon", "quantity", "rule", "derived")

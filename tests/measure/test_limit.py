@@ -17,8 +17,8 @@ from scaling_algebra import derive
 from scaling_algebra.verify.infinite_width.comparison import trained
 from scaling_algebra.verify.infinite_width.course import Descent, trajectory
 from scaling_algebra.verify.measuring.sizes import dims_at
-from scaling_algebra.verify.networks.reading import TorchNetwork
 from scaling_algebra.verify.networks.replicas import Draw
+from scaling_algebra.verify.networks.torch_network import TorchNetwork
 
 DEPENDS = ("derives", "verify/infinite_width", "verify/networks")
 STEPS, LR = 8, 0.1

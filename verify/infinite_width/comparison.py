@@ -14,8 +14,8 @@ from scaling_algebra.spec.networks.language import DATA
 from scaling_algebra.verify.judging.fit import Fit, Verdict, fit, judge_exponent, number
 from scaling_algebra.verify.measuring.batches import descend
 from scaling_algebra.verify.measuring.sizes import dims_at, elements
-from scaling_algebra.verify.networks.reading import TorchNetwork
 from scaling_algebra.verify.networks.replicas import Draw
+from scaling_algebra.verify.networks.torch_network import TorchNetwork
 
 from .course import Computed, Descent
 from .program import Limit

@@ -7,7 +7,7 @@ import torch
 
 from scaling_algebra.spec.networks.functions import FunctionKind
 from scaling_algebra.spec.networks.language import Function
-from scaling_algebra.verify.networks.reading import applied, entrywise, selected
+from scaling_algebra.verify.networks.torch_network import applied, entrywise, selected
 
 from .vectors import NotCovered, Values
 

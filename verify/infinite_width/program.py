@@ -17,6 +17,7 @@ import numpy as np
 
 from scaling_algebra.errors import UsageError
 from scaling_algebra.solver.derivation import Derivation
+from scaling_algebra.spec.networks.ancestors import tensors_of
 from scaling_algebra.spec.networks.language import DATA, Factor, Function, Product, Sum, Tensor
 from scaling_algebra.verify.measuring.sizes import FIXED
 from scaling_algebra.verify.networks.scales import FIXED_SIZES
@@ -373,7 +374,7 @@ class Limit:
             above = gradients[s.out] = added(found[s.out])
             inputs = [(f, named(signals[f.name], self.network.signals[f.name], f)) for f in s.inputs]
             for k, (f, q) in enumerate(inputs):
-                if f.name == DATA or not self.network.tensors_of(f.name):
+                if f.name == DATA or not tensors_of(self.network, f.name):
                     continue
                 if isinstance(s, Product):
                     operands = [above, *(x for j, (_, x) in enumerate(inputs) if j != k)]
