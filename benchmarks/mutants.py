@@ -78,8 +78,8 @@ MUTANTS = [
         "scaling_algebra/dynamics",
         ("rules.py", 'tr.part(s, "update", "value", t)', 'tr.part(s, "update", "initial", t)'),
         ("functions.py", "tr.algebra.value(size) <= 0:", "tr.algebra.value(size) <= 1:"),
-        ("run.py", "max(p, most) + more + 1", "p + more + 1"),
-        ("run.py", "most + (3 if more else 1), 2)", "2, 2)"),
+        ("functions.py", "max(p, most) + more + 1", "p + more + 1"),
+        ("steps.py", "most + (3 if more else 1), 2)", "2, 2)"),
         ("steps.py", "if zeros and not all(zeros <= x for x in others):", "if False:"),
         ("functions.py", "tr.algebra.centred(super().argument(tr, s, which, t), s.over)",
          "super().argument(tr, s, which, t)"),
@@ -95,7 +95,7 @@ MUTANTS = [
         ("sparse_routing.py", "multipliers=(*s.multipliers, SHARE)", "multipliers=(*s.multipliers,)"),
         ("parts.py", "if signal in b.inside - b.after]", "if signal in b.inside]"),
         ("analysis.py", "key = part.point.zero, rung", "key = frozenset(), rung"),
-        ("analysis.py", "if t and self.network.live and self._stepped(signs=True)", "if False"),
+        ("analysis.py", "if t and look.network.live and look.runs.stepped(signs=True)", "if False"),
         ("trajectory.py", "size = own.packed if own.certain else", "size ="),
         ("steps.py", "whole = tr.algebra.uncentred(s)", "whole = s"),
         ("steps.py", 'if not any(f.kind.kind in ("norm", "softmax")', 'if not any(f.kind.kind in ("norm",)'),
@@ -103,9 +103,9 @@ MUTANTS = [
         ("steps.py", "if len(s.terms) > 1 and not again else 1", "if len(s.terms) > 2 and not again else 1"),
         ("steps.py", "if len(there) < 2 or most < 3 or again:", "if True:"),
         ("steps.py", 'if not share:\n        return [((), bent)]', 'if True:\n        return [((), bent)]'),
-        ("run.py", "if passes(self.network, function):", "if False:"),
+        ("functions.py", "if passes(tr.network, s):", "if False:"),
         ("norms.py", "if not outgrown or tr.decays:", "if True:"),
-        ("run.py", "if self.grows(x)), default=1)", "if not self.network.live), default=1)"),
+        ("steps.py", "if tr.grows(x)), default=1)", "if not tr.network.live), default=1)"),
         ("steps.py", "return reduced(1) == 0", "return reduced(1) != 0"),
         ("bounds.py", "if key not in x[1]}", "}"),
         ("bounds.py", "key := (rule, signal.content)", "key := (rule, signal.letters)"),
@@ -119,9 +119,9 @@ MUTANTS = [
         ("demands.py", "if later is not None and later > 0:", "if later is not None and later > 9:"),
         ("demands.py", "answer = quick if quick.decided else closer(", "answer = quick if quick else closer("),
         ("demands.py", "if size is None or size == epsilon:", "if size is None or size <= epsilon:"),
-        ("newton.py", "len(left) < len(best.unmet) + len(", "len(left) > len(best.unmet) + len("),
+        ("search.py", "min(candidates, key", "max(candidates, key"),
         ("newton.py", "unknown(wanted, look) or f", "f"),
-        ("newton.py", "if unsure and not found:", "if False:"),
+        ("search.py", "if unsure and not found:", "if False:"),
         ("layerwise.py", 'f.kind.kind == "softmax" and f.over', 'f.kind.kind == "none" and f.over'),
         ("layerwise.py", 'if network.axes[x] != "M") * Power', 'if network.axes[x] not in "ML") * Power'),
         ("layerwise.py", "wide = moves and columns", "wide = columns"),
@@ -212,6 +212,15 @@ MUTANTS = [
         ("sizes.py", "if min(ratios.values()) < 1 or", "if"),
         ("next_terms.py", "if p.on(ray) < lead.on(ray)", "if p.on(ray) <= lead.on(ray)"),
     ),
+    *_room(
+        "limit",
+        "verify/infinite_width",
+        ("vectors.py", "source.inner(hat, unit) * target.padded(y)", "0 * target.padded(y)"),
+        ("vectors.py", 'return ""', "return source"),
+        ("functions.py", "ordered[..., k : k + 1] < MARGIN", "ordered[..., k : k + 1] < 0"),
+        ("stepping.py", "gradient.rest >= min(level, gradient.power)", "False"),
+        ("stepping.py", "gradient.values * float(gradient.power == self.level)", "gradient.values"),
+    ),
 ]  # fmt: skip
 
 KILLERS = {
@@ -230,6 +239,7 @@ KILLERS = {
     "store": ["tests/trusted/test_kept.py", "tests/verify/test_session.py"],
     "laws": ["tests/laws"],
     "recipes": ["tests/engine/test_recipe.py", "tests/engine/test_next_terms.py"],
+    "limit": ["tests/verify/test_infinite_width.py"],
 }  # fmt: skip
 """The tests where a fault of a room is likely to be seen; after them the whole lane runs."""
 

@@ -27,6 +27,7 @@ from scaling_algebra.solver.convexity import open_axes
 from scaling_algebra.solver.demands import provable
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.desiderata import Demand, Structure, interventions
+from scaling_algebra.spec.networks.indices import aggregations, may_grow
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.optimizers import OPTIMIZERS
 from scaling_algebra.spec.parameterizations import Parameterization
@@ -99,7 +100,7 @@ def faces(whole: Face) -> list[Face]:
     on which a token sees few of the experts, where MSSP is not looked for."""
     numbers = [axis for axis in NUMBERS if axis in whole.axes]
     parts = [replace(whole, fixed=frozenset(x)) for x in ((), *((axis,) for axis in numbers))]
-    return [*parts, replace(whole, routed=True)] if whole.network.aggregations and not whole.rule.structural else parts
+    return [*parts, replace(whole, routed=True)] if aggregations(whole.network) and not whole.rule.structural else parts
 
 
 def claims(whole: Face, wanted: Sequence[str] = ()) -> dict[str, Theorem]:
@@ -173,7 +174,7 @@ def nowhere(
         demands: of the parameterization, by default all.
     """
     demands = parameterization.demanded(network, structure) if demands is None else demands
-    axes = list(network.may_grow)
+    axes = list(may_grow(network))
     names = dict.fromkeys(d.label for d in demands)
     left_out = (tuple(side.complement for side in piece.cone.sides) for piece in where.outside)
     rays = [*((x,) for x in (*directions(axes, where.fixed), *where.sides)), *left_out]

@@ -18,7 +18,8 @@ from scaling_algebra.linear.linear import SIDES, Vector, dot
 from scaling_algebra.solver.cones import reach
 from scaling_algebra.solver.convexity import Looks, cone_holds, open_axes, ray_along
 from scaling_algebra.solver.demands import Failure, Infeasible
-from scaling_algebra.solver.newton import Solution, Solver
+from scaling_algebra.solver.points import Places
+from scaling_algebra.solver.search import Solution, solve
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.desiderata import Structure, horizon
 from scaling_algebra.spec.networks.language import Network
@@ -77,7 +78,7 @@ class Face:
     def solve(self, ray: Ray) -> tuple[Solution | None, str]:
         """The certified solution on a ray; or None, and why."""
         try:
-            solution = Solver(self.network, ray, self.optimizer).solve(self.rule)
+            solution = solve(Places(self.network, ray, self.optimizer), self.rule)
         except Infeasible as failure:
             return None, str(failure)
         return (solution, "") if solution.level.certified else (None, str(solution.level.open[0]))

@@ -19,9 +19,9 @@ from scaling_algebra.errors import Inconclusive, UsageError
 from scaling_algebra.solver.demands import Infeasible, NotFound, provable
 from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.solver.presentation import alike, brief, leveled, multipliers, table
-from scaling_algebra.spec.assumptions import listed
 from scaling_algebra.spec.configuration import EACH, Configuration
 from scaling_algebra.spec.gauges import OWN
+from scaling_algebra.spec.glossary import listed
 from scaling_algebra.spec.level import CERTIFIED
 from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.spec.networks.sums import experts
@@ -173,11 +173,8 @@ def command(
         more = (MSSP, *more) if asks else more
         more = (*more, *_mapped([d.configuration for d in ds])) if where["ray"] else more
         left = [x for d in ds if d.level is not None for x in d.level.open]
-        more = (
-            (_ways(c) + OPEN, *([TAILS] if any("bounded_softmax" in x.why for x in left) else []), *more)
-            if left
-            else more
-        )
+        tails = [TAILS] if any("bounded_softmax" in x.why for x in left) else []
+        more = (_ways(c) + OPEN, *tails, *more) if left else more
         answer = [brief(group, more, why, exponents) for group in groups if group]
     return answer, 1 if 1 in codes else max(codes)
 

@@ -12,9 +12,8 @@ from scaling_algebra.documents import Document
 from scaling_algebra.documents.blocks import Code, Grid, Heading, Lines, literal
 from scaling_algebra.dynamics.quantities import quantities
 from scaling_algebra.errors import UsageError
-from scaling_algebra.spec.assumptions import ASSUMPTIONS
 from scaling_algebra.spec.axes import AXES, REGIMES, about
-from scaling_algebra.spec.glossary import DESIDERATA, MECHANISMS, TERMS
+from scaling_algebra.spec.glossary import ASSUMPTIONS, DESIDERATA, MECHANISMS, TERMS
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.spec.networks.library import TITLES as NETWORKS

@@ -139,6 +139,8 @@ class Algebra(SignalSizes):
         Raises:
             ValueError: the letters do not correspond one to one, or change their axis.
         """
+        if old == new:
+            return s
         to = dict(zip(old, new, strict=False))
         if len(old) != len(new) or len(set(old)) != len(old) or len(set(new)) != len(new):
             raise ValueError(f"cannot call {old!r} {new!r}: letters must correspond one to one")

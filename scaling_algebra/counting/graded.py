@@ -138,6 +138,8 @@ class FormAlgebra(Algebra):
         return Graded(given[0].letters, {g: Algebra.add(self, xs) for g, xs in grades.items()})
 
     def relabelled(self, s: Signal, old: str, new: str) -> Signal:
+        if old == new:
+            return s
         whole = super().relabelled(s, old, new)
         parts = {g: Algebra.relabelled(self, x, old, new) for g, x in _parts(s).items()}
         return Graded(whole.letters, parts, whole.leaf)

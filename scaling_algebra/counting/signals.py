@@ -91,21 +91,8 @@ class Signal:
     """
 
     __slots__ = (
-        *(
-            "centred",
-            "curved",
-            "depends",
-            "flat",
-            "leaf",
-            "least",
-            "letters",
-            "loss",
-            "made",
-            "name",
-            "signed",
-            "sound",
-        ),
-        *("tail", "terms"),
+        *("centred", "curved", "depends", "flat", "leaf", "least", "letters", "loss", "made", "name", "signed"),
+        *("sound", "tail", "terms"),
     )
 
     def __init__(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from fractions import Fraction
 from math import gcd
@@ -21,24 +22,6 @@ Result = TypeVar("Result")
 
 _WHOLE = Fraction(100)
 """The gap of a rung that drops nothing, in powers of the axis that grows fastest: wider than any two sizes differ."""
-
-
-_SHARED = (
-    *(
-        "_values",
-        "_forms",
-        "_ids",
-        "_kernels",
-        "_weights",
-        "_doubted",
-        "_clear",
-        "_order",
-        "_products",
-        "_contractions",
-    ),
-    *("_specs", "_live", "_dimensions", "spent", "meter", "notes"),
-)
-"""What an algebra has in common with the same on another rung."""
 
 
 @dataclass(slots=True)
@@ -183,10 +166,7 @@ class KernelStore(Packing):
 
     def at(self, rung: Rung) -> Self:
         """A copy on another rung, with which kernels and their products are shared."""
-        tracked = "".join(self.letters)  # of the axes that grow all are
-        shared = type(self)(self.ray, self.axes, self.unknowns, rung.gap, tracked, self._centred)
-        for name in _SHARED:
-            setattr(shared, name, getattr(self, name))
+        shared = copy(self)
         shared.climb(rung)
         return shared
 

@@ -14,7 +14,8 @@ from typing import Any
 from scaling_algebra.counting.signals import Signal
 from scaling_algebra.spec.networks.language import Factor
 
-from .run import Increment, Modes, TrainingRun, Which
+from .products import Increment
+from .run import Modes, TrainingRun, Which
 
 
 class _Alone(TrainingRun):

@@ -1,56 +1,74 @@
-"""Certified exponents of named quantities: evaluate, and widen the search until every answer is proved.
+"""Certified exponents of named quantities: strategies narrow a bracket, the cheap ones first, until its ends meet.
 
-Read next: ``quantities.py`` (what can be asked), ``newton.py`` and ``derivation.py`` (who asks).
+Read next: ``quantities.py`` (what can be asked), ``runs.py`` (what one budget shows), ``newton.py``
+and ``derivation.py`` (who asks).
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from copy import copy
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property, partial
 from itertools import count, islice
+from typing import Any, NamedTuple
 
 from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.kernels import Exhausted
-from scaling_algebra.counting.signals import EntrySize, Rung, Signal
+from scaling_algebra.counting.signals import Rung, Signal
 from scaling_algebra.counting.store import Kept
 from scaling_algebra.errors import UsageError
-from scaling_algebra.spec.assumptions import ASSUMPTIONS
 from scaling_algebra.spec.axes import Ray
+from scaling_algebra.spec.glossary import ASSUMPTIONS
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.spec.optimizers import Trained
-from scaling_algebra.spec.powers import Form
 from scaling_algebra.spec.scaling import Point
 from scaling_algebra.waiting import each
 
-from .answers import LADDER, NEAR, PARTS, QUICK, SIMPLEST, WITNESSES, Answer
 from .bounds import BoundRun
+from .brackets import Bracket
+from .budgets import ALONE, LADDER, NEAR, PARTS, QUICK, SIMPLEST, WITNESSES, WORK
 from .parts import ORDERS, SLOW, parts, signal_of
-from .quantities import Quantity, quantities, quantity, with_decay
-from .run import BeyondPowerCounting, Degrees, RunContext
-from .sparse_routing import algebra_for, bounds_for, trajectory_for
-from .steps import SQUARED
+from .quantities import Quantity, quantities, with_decay
+from .run import BeyondPowerCounting
+from .runs import Runs
 from .trajectory import Trajectory
 
-_ORTHOGONAL = "the norm may cancel it: it is orthogonal to what the norm divides"
-WORK = "what was left out may be as large: all of it takes more work than a question may"
 _RAISED = "functions are read as polynomials, and two degrees more give"
 _CUBES = "a product may see the cubic part of a sign, of which functions leave an upper bound alone"
-_ALONE = 60_000
-"""Work, in nodes of matching searches, for a run that certifies by itself what one in which less happens shows."""
-_LONG = 8
-"""Tensors on a way from which on kernels have one more leaf for each."""
-_FRAMES, _DEEPEST = 200, 60_000
-"""Frames of the interpreter that a statement may take, and all of them: signals are read from those they depend on."""
+
+
+class Query(NamedTuple):
+    """A question: the size of a quantity after t updates."""
+
+    look: Analysis
+    name: str
+    t: int
+
+
+Strategy = Callable[[Query, Bracket], Bracket]
+"""From what was known before to what is known then; a decided bracket is kept."""
+
+
+class Means(NamedTuple):
+    """The strategies by name that narrow the bracket of a question, one after the other; other means are asked where
+    nothing is known.
+
+    Attributes:
+        kept: a question that was asked before is not asked again.
+    """
+
+    name: str
+    strategies: Mapping[str, Strategy | Means]
+    kept: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.name}: {', '.join(self.strategies)}"
 
 
 class Analysis:
-    """Quantities of one training run, evaluated on demand, each certified exact.
+    """Quantities of one training run, evaluated on demand.
 
     Args:
         algebras: to share products of kernels with other runs on the ray (of the same ``growing``).
@@ -59,6 +77,11 @@ class Analysis:
         raised: the polynomials that stand for functions are two degrees higher.
         whole: the run that this is a part of (``parts.py``), whose algebras are shared and whose bounds hold here, too.
         ladder: the rungs that a question may climb, by default all.
+
+    Attributes:
+        runs: one for each rung.
+        parts: those in which less happens.
+        notes: what all rests on that was decided so far.
     """
 
     def __init__(
@@ -77,399 +100,78 @@ class Analysis:
         if network.unread:
             raise UsageError(f"{network.unread}; of this module shapes alone are known, and nothing of its signals")
         self.ray, self.point, self.optimizer, self.network = ray, point, optimizer, network
-        self.growing, self.routed, self.raised, self._whole = growing, routed, raised, whole
-        self._ladder = ladder
+        self.growing, self.routed, self.raised, self.whole, self.ladder = growing, routed, raised, whole, ladder
         own = whole.table if whole is not None else quantities(network) | with_decay(network, optimizer)
         self.table: Mapping[str, Quantity] = own
-        shared = whole._algebras if whole is not None else algebras
-        self._algebras: dict[Rung, Algebra] = {} if shared is None else shared
-        self._runs: dict[Rung, Trajectory] = {}
-        self.meter = self._algebra(LADDER[0]).meter
-        self._answers = Kept[tuple[str, int], Answer](self.meter)
-        self._bounds = Kept[tuple[str, int], Answer](self.meter)
-        self._quick: tuple[Rung, ...] = QUICK
+        settings: dict[str, Any] = {"growing": growing, "routed": routed, "raised": raised}
+        if whole is not None:
+            algebras = whole.runs.algebras
+            settings |= {"linear": PARTS[:1], "started": partial(whole.parts.started, self)}
+        shared = {} if algebras is None else algebras
+        self.runs: Runs = Runs(ray, point, optimizer, network, self.table, shared, self._certified, **settings)
+        self.meter = self.runs.algebra(LADDER[0]).meter
+        self.parts: Parts = Parts(self)
+        self.notes = set[str]()
+        self._kept = Kept[tuple[str, str, int], Bracket](self.meter)
         self._uppers = Kept[str, Fraction | None](self.meter)
-        self._shown = Kept[tuple[str, int], Answer | None](self.meter)
-        self._notes: set[str] = set()
-        self._partial = Kept[tuple[frozenset[str], frozenset[str]], Analysis | None](self.meter)
-        self._alike = Kept[frozenset[str], bool](self.meter)
-        self._starts: dict[tuple[frozenset[str], Rung], Trajectory] = {}
-        self._points: dict[str, tuple[list[Point], Iterator[Point]]] = {}
 
-    def __call__(self, name: str, t: int) -> Answer:
-        """The exponent of a quantity after t updates."""
-        return self._answers((name, t), partial(self._answered, name, t))
-
-    def _answered(self, name: str, t: int) -> Answer:
-        answer = self._agreed(name, t, self._climb(name, t, LADDER[:1] if self._whole else self._ladder or LADDER))
-        notes = answer.assumes
-        if not answer.decided:
-            high, why = (
-                self.upper(name) if t else None,
-                answer.why or min(notes - ASSUMPTIONS.keys(), default=WORK),
-            )
-            answer = Answer(None, None, decided=False, why=why, low=answer.low, high=high)
-        return replace(answer, assumes=notes & ASSUMPTIONS.keys())
-
-    def quick(self, name: str, t: int) -> Answer:
-        """The exponent of a quantity after t updates, if it is found at the price of the first rung."""
-        return self(name, t) if (name, t) in self._answers else self._climb(name, t, LADDER[:1])
-
-    def _agreed(self, name: str, t: int, answer: Answer) -> Answer:
-        """An answer that rests on polynomials standing for functions, if two degrees more show nothing larger."""
-        if self.raised or answer.size is None or not answer.decided or not self._curved:
-            return answer
-        if any(answer.size == run._higher.upper(name) for run in (self._whole, self) if run is not None):
-            return answer
-        higher = self._higher.witness(name, t)
-        if t and self.network.live and self._stepped(signs=True) and (higher is None or not higher.decided):
-            return replace(answer, decided=False, why=_CUBES)
-        if higher is not None and higher.size is not None and higher.size > answer.size:
-            return replace(answer, decided=False, why=f"{_RAISED} n^({higher.size}) instead of n^({answer.size})")
-        return answer
-
-    @cached_property
-    def _curved(self) -> bool:
-        """Polynomials stand for functions, or for steps that products of three signals may see more of than a line."""
-        return self._stepped() or any(f.stands_for for f in self.network.functions)
-
-    def _stepped(self, signs: bool = False) -> bool:
-        """Products of three signals, at an index that grows, may see more of a step than what is linear; of a buffer's
-        step, which has two values, all is linear.
+    def __call__(self, name: str, t: int, means: Means | None = None) -> Bracket:
+        """The bracket of a quantity after t updates.
 
         Args:
-            signs: of one that takes signs.
+            means: by which it is narrowed, by default all: ``CERTIFIED``.
         """
-        run, rules = self._run(LADDER[0]), self.optimizer.of
-        tensors, buffers = self.network.tensors.items(), self.network.buffers
-        trained = ((rules(role), x.letters) for role, x in tensors if role not in buffers)
-        entries = (x for rule, x in trained if (rule.signs if signs else rule.normalises == "entry"))
-        return any(len(run.odd_powers(letters)) > 1 for letters in entries)
+        means = means or CERTIFIED
+        if not means.kept:
+            return self._narrowed(name, t, means)
+        return self._kept((means.name, name, t), partial(self._narrowed, name, t, means))
 
-    @cached_property
-    def _higher(self) -> Analysis:
-        """The same run with the polynomials that stand for functions two degrees higher."""
-        asked = self.ray, self.point, self.optimizer, self.network, self._algebras, self.growing, self.routed
-        return Analysis(*asked, raised=True, ladder=self._ladder)
+    def _narrowed(self, name: str, t: int, means: Means) -> Bracket:
+        bracket = Bracket()
+        for strategy in means.strategies.values():
+            if not isinstance(strategy, Means):
+                bracket = strategy(Query(self, name, t), bracket)
+            elif bracket.unknown:
+                bracket = self(name, t, strategy)
+        return bracket
 
-    def _climb(self, name: str, t: int, rungs: Sequence[Rung]) -> Answer:
-        shown = self.witness(name, t) if t else None
-        if shown is not None and shown.decided:
-            return shown
-        low = shown.size if shown is not None else None
-        for rung in rungs:
-            answer = self._two_sided(name, t, rung)
-            if answer.decided or (answer.why and rung.most is None):
-                break
-            if answer.below and answer.size is not None:
-                low = answer.size if low is None else max(low, answer.size)
-        return answer if answer.decided else replace(answer, low=low)
+    def known(self, name: str, t: int) -> bool:
+        """A certified answer is there already."""
+        return (CERTIFIED.name, name, t) in self._kept
 
-    def lower(self, name: str, t: int) -> Answer:
-        """A lower bound at the price of the first rungs, for searching: the leading kernel taken as it is."""
-        return self._bounds((name, t), partial(self._least, name, t))
-
-    def _least(self, name: str, t: int) -> Answer:
-        best = Answer(None, None, decided=False)
-        for rung in self._quick:
-            answer = self._read(name, t, rung)
-            if answer.decided or best.size is None or (answer.size is not None and answer.size > best.size):
-                best = answer
-            if answer.decided or answer.why:
-                break
-        if best.unknown and t and self._quick == QUICK:
-            best = self.witness(name, t) or best
-        return self(name, t) if best.unknown and self._quick == QUICK else best
-
-    def witness(self, name: str, t: int) -> Answer | None:
-        """A lower bound on the exponent of a quantity at the least price: its largest monomial that is found among few;
-        None if none is found, or only with sizes that are not certified."""
-        best = (self._still(name, t) if t == 1 else None) or self.in_parts(name, t)
-        if best is not None:
-            return best
-        many = self.raised and not t  # kernels of as many leaves as products have signals
-        for rung in PARTS if self._whole or many else WITNESSES:
-            answer = self._two_sided(name, t, rung)
-            if answer.size is not None and answer.below and (best is None or answer.size > (best.size or 0)):
-                best = answer
-            if answer.decided or (self._whole and not self._meets(name, answer.size)):
-                break
-        return best
-
-    def in_parts(self, name: str, t: int) -> Answer | None:
-        """A witness as large as the bound on every step, from a run in which less happens; None if there is none.
-        Every further update costs much more: few are asked of all runs, then one more of the likeliest of them."""
-        return self._shown((name, t), partial(self._earliest, name, t)) if t else None
-
-    def _earliest(self, name: str, t: int) -> Answer | None:
-        earlier = self.in_parts(name, t - 1) if t > 2 else None
-        alone = t > 2 or self._still(name, t - 1)
-        return earlier or self._in_parts(name, (t,) if alone else range(t + 1))
-
-    def _still(self, name: str, t: int) -> Answer | None:
-        """Exactly zero, at the least price; None where that is not shown: it is in every part, too."""
-        answer = self._two_sided(name, t, WITNESSES[0]) if self.point.zero and not self._whole else None
-        return answer if answer is not None and answer.zero else None
-
-    def _in_parts(self, name: str, steps: Collection[int]) -> Answer | None:
-        """The witness of ``in_parts`` at these steps; a network without norms needs no such runs."""
-        if self._whole or not self.network.norms or self.upper(name) is None:
-            return None
-        begun = set[frozenset[str]]()
-        for step, point in self._ranked(signal_of(self.network, self.table[name]), steps):
-            if self.meter.spent:
-                break
-            if not step and point.zero in begun:  # before training, parts that begin alike are one
-                continue
-            part = self._part(point)
-            answer = part.witness(name, step) if part is not None else None
-            if part is not None and answer is not None and part._meets(name, answer.size):
-                assumes = answer.assumes | self.bounds.assumes | {"generic-constants"}
-                self._notes |= assumes
-                return replace(answer, size=self.upper(name), decided=True, assumes=assumes)
-            if part is not None and not step:
-                begun.add(point.zero)
-        return None
-
-    def _ranked(self, signal: str, steps: Collection[int]) -> Iterator[tuple[int, Point]]:
-        """Steps and the points of ``parts``, few steps first; at the first point one step more."""
-        for least in range(min(steps) - 1, max(steps) + 1):
-            for k, point in enumerate(self._likely(signal)):
-                if (step := least if k else least + 1) in steps:
-                    yield step, point
-
-    def _likely(self, signal: str) -> Iterator[Point]:
-        """The points of ``parts``, each made once, when it is asked for."""
-        made, rest = self._points.setdefault(signal, ([], parts(self.network, self.point, signal)))
-        for k in count():
-            made += islice(rest, max(0, k + 1 - len(made)))
-            if k == len(made):
-                return
-            yield made[k]
-
-    def _meets(self, name: str, size: Fraction | None) -> bool:
-        """A size is the bound on every step; in a part, which learns slowly, at some order in the learning rates."""
-        upper = self.upper(name)
-        if size is None or upper is None or self._whole is None:
-            return size is not None and size == upper
-        order = (upper - size) / self._slow
-        return order.denominator == 1 and 0 <= order <= ORDERS
-
-    @property
-    def _slow(self) -> Fraction:
-        """The addition to the exponents c of a part."""
-        return self.ray.largest * SLOW
-
-    def _part(self, point: Point) -> Analysis | None:
-        """The run at a point where less happens; None if it divides by other sizes."""
-        return self._partial((point.zero, point.frozen), partial(self._where_less, point))
-
-    def _where_less(self, point: Point) -> Analysis | None:
-        slow = replace(point, c={role: c + self._slow for role, c in point.c.items()})
-        asked = self.ray, slow, self.optimizer, self.network
-        part = Analysis(*asked, growing=self.growing, routed=self.routed, whole=self)
-        return part if self.divides_alike(part) else None
-
-    def divides_alike(self, part: Analysis) -> bool:
-        """Everything that a part divides by is as large as in the whole run: what norms and homogeneous functions read,
-        and normalisers, which are epsilon."""
-        learning = self.network.tensors.keys() - part.point.frozen
-        rules = {role: self.optimizer.of(role) for role in learning}
-        if any(x.normalises and not (x.epsilon and self._within(role)) for role, x in rules.items()):
-            return False
-        return self._alike(part.point.zero, partial(self._as_large, part))
-
-    def _as_large(self, part: Analysis) -> bool:
-        read = [f.inputs[0].name for f in self.network.functions if f.kind.kind == "norm" or f.kind.homogeneous]
-        return all(part(x, 0).decided and part(x, 0).size == self(x, 0).size for x in read)
-
-    def simplest(self, name: str, t: int) -> Answer | None:
-        """A rung that keeps more kernels, if it takes little work: of monomials of one size, the simplest."""
-        answer = self._two_sided(name, t, SIMPLEST)
-        return None if answer.unknown else answer
-
-    def leading(self, names: Sequence[str], t: int) -> Answer:
-        """The size of the largest of some quantities: that of the first witness as large as the bounds on all of them,
-        else of all of them at the price of the first rung."""
-        uppers = [self.upper(name) for name in names]
-        top = max((x for x in uppers if x is not None), default=None)
-        for name in names if None not in uppers and t else ():
-            shown = self.witness(name, t)
-            if shown is not None and shown.size == top:
-                return replace(shown, decided=True, assumes=shown.assumes | self.bounds.assumes)
-        answers = [self.quick(name, t) for name in names]
-        if not all(x.decided for x in answers):
-            return Answer(None, None, decided=False)
-        return max(answers, key=lambda x: (x.size is not None, x.size))
-
-    def _two_sided(self, name: str, t: int, rung: Rung) -> Answer:
-        """The answer of one rung: decided by its own certificate, or where a monomial of it is as large as
-        the bound on every later step."""
-        answer = self._read(name, t, rung)
-        if t and not answer.decided and answer.below and self._meets(name, answer.size):
-            answer = replace(answer, decided=True, why="", assumes=answer.assumes | self.bounds.assumes)
-        if answer.decided:
-            self._notes |= answer.assumes
-        return answer
-
-    @property
-    def assumed(self) -> tuple[str, ...]:
-        """The assumptions, beyond counting powers, of all that was decided so far."""
-        return tuple(x for x in ASSUMPTIONS if x in self._notes)
-
-    def limited(self, work: int, gap: Fraction = NEAR) -> Analysis:
-        """A copy with less work for lower bounds: what the work does not suffice for comes out as no bound.
-
-        At gap 0 only the leading kernels are kept, which is cheap, and a lower bound all the same.
-        """
-        cheaper = copy(self)
-        cheaper._quick, cheaper._bounds = (replace(LADDER[0], gap=gap, work=work),), Kept(self.meter)
-        return cheaper
-
-    def closely(self, ladder: Sequence[Rung]) -> Analysis:
-        """The run on other rungs; what its answers assume counts here, too."""
-        asked = self.ray, self.point, self.optimizer, self.network, self._algebras, self.growing, self.routed
-        run = Analysis(*asked, ladder=ladder)
-        run._notes = self._notes
-        return run
-
-    def all(self, steps: int, names: Iterable[str] | None = None) -> dict[str, tuple[Answer, ...]]:
+    def all(self, steps: int, names: Iterable[str] | None = None) -> dict[str, tuple[Bracket, ...]]:
         """Every quantity at t = 0 .. steps."""
         every = each("certifying", "quantities", list(names or self.table))
         return {name: tuple(self(name, t) for t in range(steps + 1)) for name in every}
 
-    def run(self, name: str, t: int) -> Trajectory:
-        """The trajectory whose pruning was mild enough to certify an answer, and to hold every monomial of its size if
-        one does.
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """The assumptions, beyond counting powers, of all that was decided so far."""
+        return tuple(x for x in ASSUMPTIONS if x in self.notes)
 
-        Raises:
-            LookupError: no run certifies it by itself: it is undecided, or shown by a bound and a run in which less
-                happens.
-        """
-        with self.meter.within(_ALONE if self.in_parts(name, t) else None):
-            return self._alone(name, t)
+    def but(self, **changes: Any) -> Analysis:
+        """The same analysis with other arguments; products of kernels are shared."""
+        names = ("ray", "point", "optimizer", "network", "growing", "routed", "raised", "ladder")
+        asked = {name: getattr(self, name) for name in names}
+        return Analysis(**{**asked, "algebras": self.runs.algebras, **changes})
 
-    def _alone(self, name: str, t: int) -> Trajectory:
-        decided: list[Rung] = []
-        for rung in LADDER:
-            if self._read(name, t, rung).decided:
-                run = self._run(rung)
-                with run.ledger.question():
-                    read = self._signal(name, t, run)
-                if not isinstance(read, Signal) or run.algebra.complete(read):
-                    return run
-                decided.append(rung)
-        decided = decided or [rung for rung in LADDER if self._two_sided(name, t, rung).decided][:1]
-        if not decided:
-            raise LookupError(f"{name} at t={t} is certified by no run alone")
-        return self._run(next((rung for rung in decided if rung.most is None), decided[0]))
+    def closely(self, ladder: Sequence[Rung]) -> Analysis:
+        """The analysis on other rungs; what its answers assume counts here, too."""
+        run = self.but(ladder=ladder)
+        run.notes = self.notes
+        return run
 
-    def powers(self, name: str, t: int) -> tuple[tuple[Fraction, bool], ...]:
-        """Exponents of the kernels that an answer was read off (True), and bounds on all else it is a sum of (False).
+    @cached_property
+    def higher(self) -> Analysis:
+        """The same run with the polynomials that stand for functions two degrees higher."""
+        return self.but(raised=True)
 
-        Raises:
-            LookupError: the answer is undecided, or takes more work than is left.
-        """
-        try:
-            run = self.run(name, t)
-            with run.ledger.question():
-                read = self._signal(name, t, run)
-        except Exhausted:
-            raise LookupError(f"{name} at t={t} takes more work than is left") from None
-        if isinstance(read, Signal):
-            return run.algebra.powers(read)
-        return () if read.packed is None else ((run.algebra.value(read.packed), False),)
-
-    def forms(self, name: str, t: int) -> tuple[Form, ...]:
-        """Forms of the monomials that a lower bound of a signal is read off: each is a lower bound of its size, at
-        every ray and point. None for exactly zero and for updates of tensors, which are no signals.
-
-        Raises:
-            Exhausted: they take more work than a lower bound may. BeyondPowerCounting: nothing follows them.
-        """
-        run = self._run(QUICK[-1])
-        with run.ledger.question():
-            read = self._signal(name, t, run)
-        return run.algebra.forms(read) if isinstance(read, Signal) else ()
-
-    def step(self, role: str, t: int) -> tuple[Answer, ...]:
-        """The factors of the gradient after t updates in the next one: the learning rate, and what the optimizer
-        has of the size of the tensor and one over its normaliser. Empty if the gradient is exactly zero."""
-        answers: tuple[Answer, ...] = ()
-        for rung in LADDER:
-            run = self._run(rung)
-            try:
-                with run.ledger.question(), self._deep():
-                    scalars = run.scalars(role, t)
-            except (Exhausted, BeyondPowerCounting):
-                answers = (Answer(None, None, decided=False),)
-                continue
-            value, form = run.algebra.value, run.algebra.form
-            answers = tuple(Answer(value(x.size), form(x.size), x.certain) for x in scalars)
-            if all(x.decided for x in answers):
-                break
-        return answers
-
-    def _read(self, name: str, t: int, rung: Rung) -> Answer:
-        run = self._run(rung)
-        try:
-            with run.ledger.question():
-                read, notes = self._signal(name, t, run), frozenset(run.algebra.notes)
-        except Exhausted:
-            return Answer(None, None, decided=False)
-        except BeyondPowerCounting as reason:
-            return Answer(None, None, decided=False, why=str(reason))
-        algebra, why = run.algebra, ""
-        if isinstance(read, Signal):
-            packed, decided, below = algebra.rms(read), algebra.certified(read), algebra.stands(read)
-            if not decided and algebra.doubtful(read):
-                why = SQUARED if SQUARED in notes or not self.network.norms else _ORTHOGONAL
-        else:
-            packed, decided, below = read.packed, read.certain, read.certain
-        if packed is None:
-            return Answer(None, None, decided, why, assumes=notes)
-        return Answer(algebra.value(packed), algebra.form(packed), decided, why, below, assumes=notes)
-
-    def _signal(self, name: str, t: int, run: Trajectory) -> Signal | EntrySize:
-        with self._deep():
-            read: Signal | EntrySize = quantity(self.table, name).read(run, t)
-        return read
-
-    @contextmanager
-    def _deep(self) -> Iterator[None]:
-        """As many frames of the interpreter as the network may take."""
-        before = sys.getrecursionlimit()
-        sys.setrecursionlimit(max(before, min(_FRAMES * len(self.network.statements), _DEEPEST)))
-        try:
-            yield
-        finally:
-            sys.setrecursionlimit(before)
-
-    def _certified(self, algebra: Algebra, name: str, t: int) -> int | None:
-        """Packed size of a quantity where any rung certifies it; of a gradient that never exceeds epsilon, epsilon.
-        What that rests on is noted."""
-        role = self.table[name].tensor if name in self.table else ""
-        if role and name.startswith("g") and self.optimizer.of(role).epsilon and self._within(role):
-            algebra.notes.update(self.bounds.assumes)
-            return algebra.pack(-self.point.d[role], {}, {f"d.{role}": -1})
-        answer = self(name, t)
-        if self.meter.spent:
-            raise Exhausted
-        algebra.notes.update(answer.assumes)
-        if not answer.decided or answer.size is None or answer.form is None:
-            return None
-        return algebra.pack(answer.size, dict(answer.form.power.terms), dict(answer.form.unknowns))
+    # bounds on every step ---------------------------------------------------------------------------------------
 
     @cached_property
     def bounds(self) -> BoundRun:
         """Upper bounds on every size after any number of updates, or why there are none."""
-        if self._whole is not None:
-            return self._whole.bounds
-        with self._deep(), self.meter.uncharged():
-            asked = self.network, self._algebra(LADDER[0]).at(LADDER[0]), self.point, self.optimizer
-            run = bounds_for(*asked, RunContext(degrees="raised" if self.raised else "usual"), self.routed)
-            run.settle()
-        return run
+        return self.runs.bounds() if self.whole is None else self.whole.bounds
 
     def upper(self, name: str) -> Fraction | None:
         """An upper bound on the exponent of a quantity after any number of updates; None if there is none."""
@@ -485,42 +187,298 @@ class Analysis:
         except (Exhausted, BeyondPowerCounting):
             return None
         self.bounds.assumes.update(notes)
-        self._notes |= self.bounds.assumes
+        self.notes |= self.bounds.assumes
         return None if largest is None else self.bounds.algebra.value(largest)
 
-    def _within(self, role: str) -> bool:
+    def below_epsilon(self, role: str) -> bool:
         """The gradient of a tensor never exceeds epsilon."""
         largest = self.upper(f"g{self.network.tensors[role].symbol}")
         return largest is not None and largest <= -self.point.d[role]
 
-    def _algebra(self, rung: Rung) -> Algebra:
-        if rung not in self._algebras:
-            some = next(iter(self._algebras.values()), None)
-            some = some or algebra_for(self.network, self.ray, rung.gap, self.growing, self.routed)
-            self._algebras[rung] = some.at(replace(rung, leaves=self._leaves(rung)))
-        return self._algebras[rung]
+    def meets(self, name: str, size: Fraction | None) -> bool:
+        """A size is the bound on every step; in a part, which learns slowly, at some order in the learning rates."""
+        upper = self.upper(name)
+        if size is None or upper is None or self.whole is None:
+            return size is not None and size == upper
+        order = (upper - size) / (self.ray.largest * SLOW)
+        return order.denominator == 1 and 0 <= order <= ORDERS
 
-    def _leaves(self, rung: Rung) -> int | None:
-        """Kernels hold the tensors that a signal passed through: a longer way takes more leaves."""
-        return None if rung.leaves is None else rung.leaves + max(0, self.network.depth - _LONG)
+    def _certified(self, algebra: Algebra, name: str, t: int) -> int | None:
+        """Packed size of a quantity where any rung certifies it; of a gradient that never exceeds epsilon, epsilon.
+        What that rests on is noted."""
+        role = self.table[name].tensor if name in self.table else ""
+        if role and name.startswith("g") and self.optimizer.of(role).epsilon and self.below_epsilon(role):
+            algebra.notes.update(self.bounds.assumes)
+            return algebra.pack(-self.point.d[role], {}, {f"d.{role}": -1})
+        answer = self(name, t)
+        if self.meter.spent:
+            raise Exhausted
+        algebra.notes.update(answer.assumes)
+        if answer.size is None or answer.form is None:
+            return None
+        return algebra.pack(answer.size, dict(answer.form.power.terms), dict(answer.form.unknowns))
 
-    def _run(self, rung: Rung) -> Trajectory:
-        if rung not in self._runs:
-            start = self._whole._started(self, rung) if self._whole is not None else None
-            self._runs[rung] = self._made(rung, start)
-        return self._runs[rung]
+    # what an answer was read off --------------------------------------------------------------------------------
 
-    def _started(self, part: Analysis, rung: Rung) -> Trajectory:
+    def run(self, name: str, t: int) -> Trajectory:
+        """The trajectory whose pruning was mild enough to certify an answer, and to hold every monomial of its size if
+        one does.
+
+        Raises:
+            LookupError: no run certifies it by itself: it is undecided, or shown by a bound and a run in which less
+                happens.
+        """
+        with self.meter.within(ALONE if self(name, t, RESTRICTED).decided else None):
+            return self._alone(name, t)
+
+    def _alone(self, name: str, t: int) -> Trajectory:
+        decided: list[Rung] = []
+        for rung in LADDER:
+            if self.runs.read(name, t, rung).decided:
+                run = self.runs.on(rung)
+                with run.ledger.question():
+                    read = self.runs.signal(name, t, run)
+                if not isinstance(read, Signal) or run.algebra.complete(read):
+                    return run
+                decided.append(rung)
+        decided = decided or [rung for rung in LADDER if two_sided(self, name, t, rung).decided][:1]
+        if not decided:
+            raise LookupError(f"{name} at t={t} is certified by no run alone")
+        return self.runs.on(next((rung for rung in decided if rung.most is None), decided[0]))
+
+    def powers(self, name: str, t: int) -> tuple[tuple[Fraction, bool], ...]:
+        """Exponents of the kernels that an answer was read off (True), and bounds on all else it is a sum of (False).
+
+        Raises:
+            LookupError: the answer is undecided, or takes more work than is left.
+        """
+        try:
+            run = self.run(name, t)
+            with run.ledger.question():
+                read = self.runs.signal(name, t, run)
+        except Exhausted:
+            raise LookupError(f"{name} at t={t} takes more work than is left") from None
+        if isinstance(read, Signal):
+            return run.algebra.powers(read)
+        return () if read.packed is None else ((run.algebra.value(read.packed), False),)
+
+
+class Parts:
+    """The runs in which less happens than in a whole one (``parts.py``), each made once."""
+
+    def __init__(self, whole: Analysis) -> None:
+        self.whole = whole
+        self._points: dict[str, tuple[list[Point], Iterator[Point]]] = {}
+        self._parts = Kept[tuple[frozenset[str], frozenset[str]], Analysis | None](whole.meter)
+        self._alike = Kept[frozenset[str], bool](whole.meter)
+        self._starts: dict[tuple[frozenset[str], Rung], Trajectory] = {}
+
+    def ranked(self, name: str, steps: Collection[int]) -> Iterator[tuple[int, Point]]:
+        """Steps and the points at which a quantity is likely to be as large, few steps first; at the first point, which
+        is the likeliest, one step more."""
+        signal = signal_of(self.whole.network, self.whole.table[name])
+        for least in range(min(steps) - 1, max(steps) + 1):
+            for k, point in enumerate(self._likely(signal)):
+                if (step := least if k else least + 1) in steps:
+                    yield step, point
+
+    def _likely(self, signal: str) -> Iterator[Point]:
+        """The points of ``parts``, each made once, when it is asked for."""
+        points = parts(self.whole.network, self.whole.point, signal)
+        made, rest = self._points.setdefault(signal, ([], points))
+        for k in count():
+            made += islice(rest, max(0, k + 1 - len(made)))
+            if k == len(made):
+                return
+            yield made[k]
+
+    def at(self, point: Point) -> Analysis | None:
+        """The run at a point where less happens; None if it divides by other sizes."""
+        return self._parts((point.zero, point.frozen), partial(self._where_less, point))
+
+    def _where_less(self, point: Point) -> Analysis | None:
+        slow = {role: c + self.whole.ray.largest * SLOW for role, c in point.c.items()}
+        part = self.whole.but(point=replace(point, c=slow), whole=self.whole, raised=False, ladder=())
+        return part if self.divides_alike(part) else None
+
+    def divides_alike(self, part: Analysis) -> bool:
+        """Everything that a part divides by is as large as in the whole run: what norms and homogeneous functions read,
+        and normalisers, which are epsilon."""
+        whole = self.whole
+        learning = whole.network.tensors.keys() - part.point.frozen
+        rules = {role: whole.optimizer.of(role) for role in learning}
+        if any(x.normalises and not (x.epsilon and whole.below_epsilon(role)) for role, x in rules.items()):
+            return False
+        return self._alike(part.point.zero, partial(self._as_large, part))
+
+    def _as_large(self, part: Analysis) -> bool:
+        functions = (f for f in self.whole.network.functions if f.kind.kind == "norm" or f.kind.homogeneous)
+        read = [f.inputs[0].name for f in functions]
+        return all(part(x, 0).decided and part(x, 0).size == self.whole(x, 0).size for x in read)
+
+    def started(self, part: Analysis, rung: Rung) -> Trajectory:
         """The run that all parts which begin alike have before training; no question is asked of it, so none is charged
         for it."""
         key = part.point.zero, rung
         if key not in self._starts:
-            self._starts[key] = part._made(rung)
+            self._starts[key] = part.runs.made(rung)
         return self._starts[key]
 
-    def _made(self, rung: Rung, start: Trajectory | None = None) -> Trajectory:
-        algebra = self._algebra(rung)
-        lowest = self._whole is not None and rung == PARTS[0]
-        degrees: Degrees = "lowest" if lowest else "raised" if self.raised else "usual"
-        context = RunContext(self.growing, degrees, certified=partial(self._certified, algebra), start=start)
-        return trajectory_for(self.network, algebra, self.point, self.optimizer, context, self.routed)
+
+# strategies -----------------------------------------------------------------------------------------------------
+
+
+def two_sided(look: Analysis, name: str, t: int, rung: Rung) -> Bracket:
+    """What one rung shows: decided by its own certificate, or where a monomial of it is as large as the bound on every
+    later step."""
+    found = look.runs.read(name, t, rung)
+    if t and not found.decided and found.low is not None and look.meets(name, found.lead):
+        found = replace(found, high=found.low, why="", assumes=found.assumes | look.bounds.assumes)
+    if found.decided:
+        look.notes |= found.assumes
+    return found
+
+
+def exact_zero(q: Query, known: Bracket) -> Bracket:
+    """Exactly zero after the first update, at the least price: runs in which less happens would all show it."""
+    return _still(q.look, q.name, 1) if q.t == 1 and not known.decided else known
+
+
+def _still(look: Analysis, name: str, t: int) -> Bracket:
+    found = two_sided(look, name, t, WITNESSES[0]) if look.point.zero and look.whole is None else Bracket()
+    return found if found.zero else Bracket()
+
+
+def restricted(q: Query, known: Bracket) -> Bracket:
+    """A monomial as large as the bound on every step, from a run in which less happens. Every further update costs
+    much more: few are asked of all runs, then one more of the likeliest of them."""
+    look, name, t = q
+    if known.decided or not t:
+        return known
+    if t > 2 and (earlier := look(name, t - 1, RESTRICTED)).decided:
+        return earlier
+    steps = (t,) if t > 2 or _still(look, name, t - 1).zero else range(t + 1)
+    if look.whole is not None or not look.network.norms or look.upper(name) is None:
+        return known
+    begun = set[frozenset[str]]()
+    for step, point in look.parts.ranked(name, steps):
+        if look.meter.spent:
+            break
+        if not step and point.zero in begun:  # before training, parts that begin alike are one
+            continue
+        if (part := look.parts.at(point)) is None:
+            continue
+        found = part(name, step, WITNESS)
+        if found.low is not None and part.meets(name, found.lead):
+            assumes, upper = found.assumes | look.bounds.assumes | {"generic-constants"}, look.upper(name)
+            look.notes |= assumes
+            return replace(found, low=upper, high=upper, lead=upper, assumes=assumes)
+        if not step:
+            begun.add(point.zero)
+    return known
+
+
+def monomial(q: Query, known: Bracket) -> Bracket:
+    """The largest monomial that is found among few, where nothing can cancel it."""
+    look, name, t = q
+    if known.decided:
+        return known
+    few = look.whole is not None or (look.raised and not t)  # kernels of as many leaves as products have signals
+    for rung in PARTS if few else WITNESSES:
+        found = two_sided(look, name, t, rung)
+        if found.lead is not None and found.low is not None and (known.lead is None or found.lead > known.lead):
+            known = found
+        if found.decided or (look.whole is not None and not look.meets(name, found.lead)):
+            break
+    return known
+
+
+def witnessed(q: Query, known: Bracket) -> Bracket:
+    """After an update, what a witness shows of something of which nothing is known."""
+    found = q.look(q.name, q.t, WITNESS) if known.unknown and q.t else known
+    return known if found.low is None else found
+
+
+def climb(q: Query, known: Bracket, rungs: Sequence[Rung] = ()) -> Bracket:
+    """One budget after the other, by default those of the analysis, until one decides or none can."""
+    look, name, t = q
+    low = known.low
+    for rung in () if known.decided else rungs or (LADDER[:1] if look.whole is not None else look.ladder or LADDER):
+        known = two_sided(look, name, t, rung)
+        if known.decided:
+            return known
+        if known.why and rung.most is None:
+            break
+        if known.low is not None:
+            low = known.low if low is None else max(low, known.low)
+    return replace(known, low=low)
+
+
+def two_degrees_more(q: Query, known: Bracket) -> Bracket:
+    """An answer that rests on polynomials standing for functions, if two degrees more show nothing larger."""
+    look, name, t = q
+    if look.raised or known.size is None or not look.runs.curved:
+        return known
+    if any(known.size == run.higher.upper(name) for run in (look.whole, look) if run is not None):
+        return known
+    higher, open_ = look.higher(name, t, WITNESS), partial(replace, known, low=None, high=None)
+    if t and look.network.live and look.runs.stepped(signs=True) and not higher.decided:
+        return open_(why=_CUBES)
+    if higher.lead is not None and higher.lead > known.size:
+        return open_(why=f"{_RAISED} n^({higher.lead}) instead of n^({known.size})")
+    return known
+
+
+def bound_above(q: Query, known: Bracket) -> Bracket:
+    """Where nothing decides, the bound on every step, and what stands in the way."""
+    look, name, t = q
+    notes = known.assumes & ASSUMPTIONS.keys()
+    if known.decided:
+        return replace(known, assumes=notes)
+    high = look.upper(name) if t else None
+    return Bracket(known.low, high, None, notes, known.why or min(known.assumes - ASSUMPTIONS.keys(), default=WORK))
+
+
+def leading(q: Query, known: Bracket, rungs: Sequence[Rung] = QUICK) -> Bracket:
+    """The leading kernel taken as it is."""
+    look, name, t = q
+    for rung in rungs:
+        found = look.runs.read(name, t, rung)
+        if found.decided or known.lead is None or (found.lead is not None and found.lead > known.lead):
+            known = found
+        if found.decided or found.why:
+            break
+    return known
+
+
+def answered(q: Query, known: Bracket) -> Bracket:
+    """The certified answer, where it is there already."""
+    return q.look(q.name, q.t) if q.look.known(q.name, q.t) else known
+
+
+RESTRICTED = Means("in runs in which less happens", {"restricted runs": restricted})
+WITNESS = Means(
+    "from below", {"exact zero": exact_zero, "restricted runs": RESTRICTED, "few monomials": monomial}, kept=False
+)
+CERTIFIED = Means(
+    "certified",
+    {"witness": witnessed, "ladder": climb, "two degrees more": two_degrees_more, "bound on every step": bound_above},
+)
+SHORTLY = Means(
+    "shortly",
+    {"what is certified": answered, "witness": witnessed, "first budget": partial(climb, rungs=LADDER[:1])},
+    kept=False,
+)
+SIMPLY = Means("simply", {"little work": partial(climb, rungs=(SIMPLEST,))}, kept=False)
+LEAD = Means("lead", {"leading kernel": leading, "witness": witnessed, "certified": CERTIFIED})
+MEANS = (CERTIFIED, SHORTLY, LEAD, WITNESS, RESTRICTED, SIMPLY)
+"""All that a question may be answered by: the whole; at the price of the first budget; for searching; from below."""
+
+
+def lead_within(work: int, gap: Fraction = NEAR) -> Means:
+    """The leading kernel for less work: what the work does not suffice for comes out as unknown.
+
+    At gap 0 only the leading kernels are kept, which is cheap, and a lower bound all the same.
+    """
+    rung = replace(LADDER[0], gap=gap, work=work)
+    return Means(f"lead within {work} at {gap}", {"leading kernel": partial(leading, rungs=(rung,))})

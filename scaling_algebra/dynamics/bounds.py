@@ -19,14 +19,16 @@ from itertools import product
 
 from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import EntrySize, Scalar, Signal
+from scaling_algebra.spec.networks.auxiliary import counted
 from scaling_algebra.spec.networks.language import Factor, Function, Mode, Product, Statement
-from scaling_algebra.spec.networks.terms import written_out
+from scaling_algebra.spec.networks.terms import is_held, written_out
 
 from .functions import mean, unbounded
 from .norms import normed
+from .products import Increment
 from .quantities import Quantity
 from .rules import rule
-from .run import BeyondPowerCounting, Increment, Modes
+from .run import BeyondPowerCounting, Modes
 from .steps import vanishes
 from .trajectory import Trajectory
 
@@ -128,7 +130,7 @@ class BoundRun(Trajectory):
         """Packed bound on the entries of a sum of products in the letters of a tensor."""
         totals = []
         for factors, scalars in products:
-            sizes = [self.algebra.bound(s) for s in self.entries(role, factors)]
+            sizes = [self.algebra.bound(s) for s in self.products.entries(role, factors)]
             if None not in sizes:
                 totals.append(sum(x for x in sizes if x is not None) + sum(x.size for x in scalars))
         return max(totals, key=self.algebra.value, default=None)
@@ -225,7 +227,7 @@ class BoundRun(Trajectory):
         for term in written_out(self.network, statement, without=k):
             others = [*(self.at(x, "value", t) for x in term.signals), *(self._gate(x, t) for x in term.weights)]
             for mode in product(*[_BOTH] * len(term.tensors)):
-                parts.append(self._multiplied(term, mode, written, others, out, t))
+                parts.append(self.products.written(term, mode, written, others, out, partial(self._updates, t=t)))
         return self.algebra.add(parts)
 
     def _written(self, signal: str, t: int) -> list[Signal]:
@@ -243,10 +245,10 @@ class BoundRun(Trajectory):
         ):
             return []
         factors = [self.gradient(reader.out, t), *(self._gate(x, t) for x in gates)]
-        return [self.multiplied(factors[0], reader.multipliers), *factors[1:]]
+        return [self.products.multiplied(factors[0], reader.multipliers), *factors[1:]]
 
     def _gate(self, factor: Factor, t: int) -> Signal:
-        return self.at(factor, "initial" if self.network.is_held(factor.name) else "value", t)
+        return self.at(factor, "initial" if is_held(self.network, factor.name) else "value", t)
 
     def _bounded(self, what: str, signal: str) -> Signal:
         self._read.add((what, signal))
@@ -264,7 +266,7 @@ class BoundRun(Trajectory):
         return set.intersection(*({s.over} for s in statements if isinstance(s, Function)))
 
     def _gradient(self, signal: str, t: int, modes: Modes, via: str) -> Signal:
-        if signal in self.network.counted:
+        if signal in counted(self.network):
             return self._sized(signal, 0)
         uses = [(s, k) for s, k in self.network.consumers(signal) if via in ("", s.out)]
         if not t or not any(isinstance(s, Function) and not s.held for s, _ in uses):
@@ -276,7 +278,7 @@ class BoundRun(Trajectory):
                 passed = self.adjoint(s, above)
             else:
                 passed = rule(s).adjoint(self, s, k, above, t, modes)
-            paths.append(self.relabelled(passed, s.inputs[k].letters, self.network.signals[signal]))
+            paths.append(self.algebra.relabelled(passed, s.inputs[k].letters, self.network.signals[signal]))
         return self.algebra.add(paths)
 
     # steps -----------------------------------------------------------------------------------------------------

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from scaling_algebra.counting.kernels import INDICATOR, Exhausted
 from scaling_algebra.counting.signals import Scalar, Signal
+from scaling_algebra.spec.networks.ancestors import passes
+from scaling_algebra.spec.networks.auxiliary import counted
+from scaling_algebra.spec.networks.indices import multiplicity
 from scaling_algebra.spec.networks.language import Function, Product, Statement
 
 from .run import BeyondPowerCounting, Modes, TrainingRun, Which
@@ -64,12 +67,14 @@ class Entrywise:
     def slope(self, tr: TrainingRun, s: Function, t: int) -> Signal:
         """The derivative, entry by entry: powers one less than those of the function."""
         key = ("slope", s.out, t)
-        return tr.kept(key, f"slope of {s.out}@{t}", lambda: self._powers(tr, s, t, {p - 1 for p in tr.powers(s) if p}))
+        return tr.kept(
+            key, f"slope of {s.out}@{t}", lambda: self._powers(tr, s, t, {p - 1 for p in _degrees(tr, s) if p})
+        )
 
     def _polynomial(self, tr: TrainingRun, s: Function, t: int) -> Signal:
         """The value from its argument."""
         x, letters = self.argument(tr, s, "value", t), tr.network.signals[s.out]
-        powers, parts = tr.powers(s), list[Signal]()
+        powers, parts = _degrees(tr, s), list[Signal]()
         if reason := self.beyond(tr, s, t):
             tr.note(reason)
             powers, parts = frozenset({0}), [tr.algebra.unknown(letters)]
@@ -178,7 +183,7 @@ class Entrywise:
             return 0
         if tr.grows(s.over) and not self._apart(tr, s, t):
             raise BeyondPowerCounting(f"{s.name} draws anew only where what is alike moves apart")
-        if s in tr.network.counted.values() and (spread is None or value(moved) > value(spread)):
+        if s in counted(tr.network).values() and (spread is None or value(moved) > value(spread)):
             raise BeyondPowerCounting(f"{s.out} was drawn by scores below a bias that counts what it drew")
         return t
 
@@ -266,7 +271,9 @@ def unbounded(tr: TrainingRun, s: Function, t: int) -> Signal:
         and tr.optimizer.of(producer.tensor.name).normalises == "entry"
     ):
         passed = tr.part(producer, "init", "change", t)
-        return tr.algebra.centred(tr.relabelled(passed, tr.network.signals[producer.out], source.letters), s.over)
+        return tr.algebra.centred(
+            tr.algebra.relabelled(passed, tr.network.signals[producer.out], source.letters), s.over
+        )
     return tr.algebra.centred(tr.at(source, "change", t), s.over)
 
 
@@ -274,3 +281,14 @@ def mean(tr: TrainingRun, s: Function) -> Signal:
     """The mean of a function that has one: a constant."""
     whole = tr.algebra.constant(tr.network.signals[s.out])
     return SOFTMAX.shared(tr, s, whole) if s.kind.kind == "softmax" else whole
+
+
+def _degrees(tr: TrainingRun, s: Function) -> frozenset[int]:
+    """Powers of the argument in the polynomial that stands for a function."""
+    powers, degrees = s.kind.powers, tr.context.degrees
+    if passes(tr.network, s):
+        return frozenset({1})
+    if degrees == "lowest":
+        return powers & {0, 1}
+    more, most = 2 if degrees == "raised" else 0, max(multiplicity(tr.network).values())
+    return powers | {q for p in powers if p > 1 for q in range(p, max(p, most) + more + 1, 2)}

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 
+from scaling_algebra.spec.networks.ancestors import ends
 from scaling_algebra.spec.networks.language import Network, Product, Statement, Sum
-from scaling_algebra.spec.networks.sums import ends
 from scaling_algebra.spec.networks.terms import written_out
 from scaling_algebra.spec.scaling import Point
 

@@ -12,12 +12,12 @@ from typing import Any, Protocol
 
 from scaling_algebra import limits
 from scaling_algebra.errors import UsageError, unknown_name
-from scaling_algebra.spec.networks.indices import spreading
+from scaling_algebra.spec.networks.indices import expert_letters, spreading
 from scaling_algebra.spec.networks.language import Function, Mode, Network, Product, Statement
 from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.spec.networks.roles import Adjoint, adjoints, first_layer, forks, meetings, one_layer, pathways
 from scaling_algebra.spec.networks.sums import ExpertSum, experts
-from scaling_algebra.spec.networks.terms import written_out
+from scaling_algebra.spec.networks.terms import is_held, written_out
 from scaling_algebra.spec.optimizers import Trained
 
 from .run import Which
@@ -175,20 +175,20 @@ def _product_parts(network: Network, statement: Product, initial: Reading) -> di
 
     readings: dict[str, tuple[str, Reading]] = {
         "init": (formula("W_0", "h_0") if statement.tensor else f"{statement.out} from initial values", initial),
-        "propagating": (formula("W_0", "dh_t"), _part(statement, "init", "change")),
-        "effective": (formula("dW_t", "h_0"), _part(statement, "update", "initial")),
-        "cross": (formula("dW_t", "dh_t"), _part(statement, "update", "change")),
+        "propagating": (formula("W_0", "dh_t"), _reads("part", statement, "init", "change")),
+        "effective": (formula("dW_t", "h_0"), _reads("part", statement, "update", "initial")),
+        "cross": (formula("dW_t", "dh_t"), _reads("part", statement, "update", "change")),
     }
     if fixed:
         readings = {k: readings[k] for k in ("init", "effective")}
-    if any(not network.is_held(w.name) for w in terms[0].weights):
+    if any(not is_held(network, w.name) for w in terms[0].weights):
         readings["regated"] = (f"{_weighing(network, statement)}.regated", lambda run, t: run.regated(statement, t))
     return readings
 
 
 def _weighing(network: Network, statement: Product) -> str:
     """``M^-a sum_i phi_i h3i``."""
-    summed = network.experts(statement)
+    summed = expert_letters(network, statement)
     weights = [w.name for w in written_out(network, statement)[0].weights]
     rest = [x.name for x in statement.factors if x.name not in weights]
     gates = [f"{w}_{summed}" if summed else w for w in weights]
@@ -253,7 +253,10 @@ def _forward(network: Network) -> list[Quantity]:
     entries = []
     for statement in network.statements:
         x = statement.out
-        entries += [Quantity(x, f"{x}_t", _value(x)), Quantity(f"{x}.change", f"{x}_t - {x}_0", _change(x))]
+        entries += [
+            Quantity(x, f"{x}_t", _reads("value", x)),
+            Quantity(f"{x}.change", f"{x}_t - {x}_0", _reads("change", x)),
+        ]
         entries += [
             Quantity(f"{x}.{part}", formula, read) for part, (formula, read) in parts(network, statement).items()
         ]
@@ -261,7 +264,11 @@ def _forward(network: Network) -> list[Quantity]:
     along = {(f.inputs[0].name, f.over): f for f in spreading(network)}
     names = Counter(name for name, _ in along)
     entries += [
-        Quantity(f"{x}.spread" + (f".{over}" if names[x] > 1 else ""), f"{x}_t minus its mean over {over}", _spread(f))
+        Quantity(
+            f"{x}.spread" + (f".{over}" if names[x] > 1 else ""),
+            f"{x}_t minus its mean over {over}",
+            _reads("spread", f),
+        )
         for (x, over), f in along.items()
     ]
     return entries
@@ -280,7 +287,7 @@ def _updated(network: Network, statement: Statement) -> list[Quantity]:
     def relative(whole: Reading) -> Reading:
         return lambda run, t: run.relative(whole(run, t), x.name, t)
 
-    updated, propagated = _part(statement, "update", "value"), _part(statement, "init", "change")
+    updated, propagated = _reads("part", statement, "update", "value"), _reads("part", statement, "init", "change")
     return [
         Quantity(f"{statement.out}.update", f"d{w}_t {x.name}_t", updated),
         Quantity(f"{statement.out}.update.normalised", f"d{w}_t {x.name}_t / |{x.name}_t|", relative(updated)),
@@ -332,7 +339,7 @@ def _alone(e: ExpertSum, changing: str) -> Reading:
 
 def _piece(network: Network, e: ExpertSum, changing: str) -> str:
     """``M^-a sum_i phi_i W3_0 dW2_t h1_0``: a chain of tensors is written out, ``h2 by dG_t`` is what is none."""
-    letters = network.experts(e.aggregation)
+    letters = expert_letters(network, e.aggregation)
     factors, signal, tensor = [f"M^-a sum_{letters}", *(f"{x}_{letters}" for x in e.weights)], e.source, ""
     while (signal in e.body and tensor != changing) or not tensor:
         s = network.producer(signal)
@@ -370,7 +377,7 @@ def _beside(network: Network) -> list[Quantity]:
     for loss, x, g in meetings(network):
         entries |= {f"{of} {x}": Quantity(f"{g}.by-{of}", f"d{of}/d{x}", _by(of, x)) for of in (f, loss)}
         entries[f"{loss} over {f} {x}"] = Quantity(
-            f"{g}.by-{loss}.relative", f"d{loss}/d{x} / |d{f}/d{x}|", _weighed(loss, x)
+            f"{g}.by-{loss}.relative", f"d{loss}/d{x} / |d{f}/d{x}|", _reads("weighed", loss, x)
         )
     return [*entries.values()]
 
@@ -379,35 +386,15 @@ def _by(loss: str, x: str) -> Reading:
     return lambda run, t: run.by(loss).gradient(x, t)
 
 
-def _weighed(loss: str, x: str) -> Reading:
-    return lambda run, t: run.weighed(loss, x, t)
-
-
 def _sizes(network: Network) -> list[Quantity]:
     symbols = {role: tensor.symbol for role, tensor in network.tensors.items()}
-    updates = [Quantity(f"d{w}", f"{w}_t - {w}_0", _update(role), role) for role, w in symbols.items()]
-    return [*updates, *(Quantity(f"g{w}", f"dL/d{w}", _raw(role), role) for role, w in symbols.items())]
+    updates = [Quantity(f"d{w}", f"{w}_t - {w}_0", _reads("update_size", role), role) for role, w in symbols.items()]
+    return [
+        *updates,
+        *(Quantity(f"g{w}", f"dL/d{w}", _reads("raw_gradient_size", role), role) for role, w in symbols.items()),
+    ]
 
 
-def _value(x: str) -> Reading:
-    return lambda run, t: run.value(x, t)
-
-
-def _part(statement: Product, mode: Mode, which: Which) -> Reading:
-    return lambda run, t: run.part(statement, mode, which, t)
-
-
-def _change(x: str) -> Reading:
-    return lambda run, t: run.change(x, t)
-
-
-def _spread(gate: Function) -> Reading:
-    return lambda run, t: run.spread(gate, t)
-
-
-def _update(role: str) -> Reading:
-    return lambda run, t: run.update_size(role, t)
-
-
-def _raw(role: str) -> Reading:
-    return lambda run, t: run.raw_gradient_size(role, t)
+def _reads(what: str, *of: Any) -> Reading:
+    """What a method of a run gives."""
+    return lambda run, t: getattr(run, what)(*of, t)

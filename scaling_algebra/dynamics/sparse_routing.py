@@ -19,14 +19,15 @@ from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.signals import EntrySize, Signal
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.axes import Ray
-from scaling_algebra.spec.networks.indices import centred, tracked
+from scaling_algebra.spec.networks.indices import aggregations, centred, tracked
 from scaling_algebra.spec.networks.language import SPARE, Factor, Function, Mode, Network, Product, Statement, Sum
 from scaling_algebra.spec.networks.multipliers import SHARE
 from scaling_algebra.spec.optimizers import Trained
 from scaling_algebra.spec.scaling import Point
 
 from .bounds import BoundRun
-from .run import BeyondPowerCounting, Increment, Modes, RunContext, Which, unknowns
+from .products import Increment
+from .run import BeyondPowerCounting, Modes, RunContext, Which, unknowns
 from .trajectory import Trajectory
 
 
@@ -76,7 +77,7 @@ def bounds_for(
 
 def sparse(network: Network, ray: Ray) -> bool:
     """Does a vanishing share of the experts see a token?"""
-    return bool(network.aggregations) and ray["K"] != ray["M"]
+    return bool(aggregations(network)) and ray["K"] != ray["M"]
 
 
 def active(network: Network) -> tuple[Network, dict[str, str]]:
@@ -139,7 +140,7 @@ def averaged(network: Network) -> Network:
 
 def behind(network: Network) -> Statement | None:
     """A function of what a sum over experts made, or a product of two such signals, if there is one."""
-    summed = {s.out for s in network.aggregations}
+    summed = {s.out for s in aggregations(network)}
     for s in network.statements:
         read = [x for x in s.inputs if x.name in summed]
         if (isinstance(s, Function) and s in network.live and read) or (isinstance(s, Product) and len(read) > 1):
@@ -184,25 +185,8 @@ class RoutedTrajectory(Trajectory):
                 )
         return super()._gradient(signal, t, modes, via)
 
-    def part(self, statement: Product, mode: Mode, which: Which, t: int, x: Signal | None = None) -> Signal:
-        return super().part(self._as_seen(statement), mode, which, t, x)
-
-    def regated(self, statement: Product, t: int) -> Signal:
-        return super().regated(self._as_seen(statement), t)
-
-    def spread(self, function: Function, t: int) -> Signal:
-        seen = self.network.producer(function.out)
-        assert isinstance(seen, Function)
-        return super().spread(seen, t)
-
     def decaying(self) -> Trajectory:
         raise BeyondPowerCounting("weight decay at K < M is not covered")
-
-    def _as_seen(self, statement: Product) -> Product:
-        """The statement in the letters of the experts that a token sees."""
-        seen = self.network.producer(statement.out)
-        assert isinstance(seen, Product)
-        return seen
 
     def raw_gradient_size(self, role: str, t: int) -> EntrySize:
         return self._batch.raw_gradient_size(role, t)
@@ -261,10 +245,9 @@ class RoutedBounds(RoutedTrajectory, BoundRun):
         return self.algebra.nothing(self.network.signals[s.out]) if size is None else self._sized(s.out, size)
 
     def part(self, statement: Product, mode: Mode, which: Which, t: int, x: Signal | None = None) -> Signal:
-        batch = self._batch.network.producer(statement.out)
-        if statement.out not in self._alike or x is not None or not isinstance(batch, Product):
+        if statement.out not in self._alike or x is not None:
             return super().part(statement, mode, which, t, x)
-        return self._seen(self._batch.part(batch, mode, which, t))
+        return self._seen(self._batch.part(statement, mode, which, t))
 
     def _over_all(self, network: Network, context: RunContext) -> BoundRun:
         return BoundRun(network, self.algebra, self.point, self.optimizer, context)

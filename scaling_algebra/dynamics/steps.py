@@ -16,8 +16,10 @@ from typing import Any
 from scaling_algebra.counting.kernels import INDICATOR, Exhausted
 from scaling_algebra.counting.signals import Scalar, Signal
 from scaling_algebra.spec.axes import FIXED
+from scaling_algebra.spec.networks.ancestors import passes
+from scaling_algebra.spec.networks.auxiliary import counted
+from scaling_algebra.spec.networks.indices import multiplicity
 from scaling_algebra.spec.networks.language import Factor, Function, Network, Product, Statement, Sum
-from scaling_algebra.spec.networks.signs import passes
 
 from .functions import mean
 from .run import BeyondPowerCounting, TrainingRun
@@ -155,7 +157,7 @@ def _lasting(tr: TrainingRun, role: str, s: Signal, whole: Signal, t: int) -> Si
 
 def _leading(tr: TrainingRun, role: str, gradients: Sequence[Factors]) -> int:
     """The product that is larger than all others."""
-    entries = [tr.entry(role, factors) for factors in gradients]
+    entries = [tr.products.entry(role, factors) for factors in gradients]
     if not all(x.certain for x in entries):
         raise Exhausted
     sizes = [tr.algebra.value(x.packed or 0) for x in entries]
@@ -176,7 +178,7 @@ def _summed(tr: TrainingRun, role: str, factors: Factors) -> bool:
 def _direction(tr: TrainingRun, signal: str, t: int) -> Signal:
     """A signal with the sign of the gradient at a signal."""
     uses = tr.network.consumers(signal)
-    if len(uses) != 1 or signal in tr.network.counted:
+    if len(uses) != 1 or signal in counted(tr.network):
         return tr.gradient(signal, t)
     ((s, k),) = uses
     letters = s.inputs[k].letters
@@ -196,16 +198,16 @@ def _direction(tr: TrainingRun, signal: str, t: int) -> Signal:
     ):
         return tr.gradient(signal, t)
     operands = [_direction(tr, s.out, t), *(_unsigned(tr, x, t) for x in others)]
-    return tr.multiplied(tr.algebra.product(tr.covered(operands, letters), letters), s.multipliers)
+    return tr.products.multiplied(tr.products.product(operands, letters), s.multipliers)
 
 
 def _unsigned(tr: TrainingRun, factor: Factor, t: int) -> Signal:
     """A signal with the sign of another, in the letters that it has in an equation: positive factors are means."""
     s = tr.network.producer(factor.name)
     if isinstance(s, Function) and s.kind.signed and s.source:
-        return tr.relabelled(_unsigned(tr, s.source, t), s.source.letters, factor.letters)
+        return tr.algebra.relabelled(_unsigned(tr, s.source, t), s.source.letters, factor.letters)
     if isinstance(s, Function) and s.kind.positive:
-        return tr.relabelled(mean(tr, s), tr.network.signals[factor.name], factor.letters)
+        return tr.algebra.relabelled(mean(tr, s), tr.network.signals[factor.name], factor.letters)
     return tr.at(factor, "value", t)
 
 
@@ -251,10 +253,10 @@ def crossed(tr: TrainingRun, role: str, gradients: Sequence[Factors], share: int
     sizes are not known, or there are many kernels, a bound: it is no larger than the gradient.
     """
     letters = tr.algebra.live(tr.network.tensors[role].letters)
-    there, most = [x for x in gradients if not vanishes(x)], tr.odd_powers(letters)[-1]
+    there, most = [x for x in gradients if not vanishes(x)], odd_powers(tr, letters)[-1]
     if len(there) < 2 or most < 3 or again:
         return []
-    sizes = [x.packed for x in (tr.entry(role, y) for y in there) if x.packed is not None]
+    sizes = [x.packed for x in (tr.products.entry(role, y) for y in there) if x.packed is not None]
     if len(sizes) < len(there) or sum(len(s.terms) for x in there for s in x) > SKEWED:
         return [((), tuple(Signal(s.letters, {}, tr.algebra.bound(s)) for s in x)) for x in there]
     size = max(sizes, key=tr.algebra.value)
@@ -266,7 +268,7 @@ def crossed(tr: TrainingRun, role: str, gradients: Sequence[Factors], share: int
     parts = []
     for factors in there:
         groups = [[s for s in factors if x.issuperset(s.letters) and s.letters] for x in blocks]
-        parts.append([tr.algebra.product(tr.covered(group, x), x) for group, x in zip(groups, kept, strict=True)])
+        parts.append([tr.products.product(group, x) for group, x in zip(groups, kept, strict=True)])
     steps: list[Step] = []
     for number in range(3, most + 1, 2):
         less = [Scalar("1/a square", (1 - number) * size), Scalar("what the step divides by over epsilon", share)]
@@ -279,6 +281,14 @@ def crossed(tr: TrainingRun, role: str, gradients: Sequence[Factors], share: int
     return steps
 
 
+def odd_powers(tr: TrainingRun, letters: str) -> range:
+    """Powers of a signal in an odd function of it, entry by entry: as many as products see at an index that grows.
+    At others nothing averages out, and what is linear is as large."""
+    most = max((multiplicity(tr.network)[x] for x in letters if tr.grows(x)), default=1)
+    more = tr.context.degrees == "raised" and (most > 2 or not tr.network.live)
+    return range(1, 2 if tr.context.degrees == "lowest" else most + (3 if more else 1), 2)
+
+
 def odd(tr: TrainingRun, s: Signal, again: bool = False) -> Signal:
     """A factor of a generic odd function of a gradient, entry by entry; the factor itself where that makes it.
 
@@ -287,7 +297,7 @@ def odd(tr: TrainingRun, s: Signal, again: bool = False) -> Signal:
     sum sees. What of them is not kept is no larger than the gradient, since |F(x)| <= C |x|.
     """
     whole = tr.algebra.uncentred(s)
-    size, most = tr.algebra.rms(s), tr.odd_powers(s.letters)[-1] if len(s.terms) > 1 and not again else 1
+    size, most = tr.algebra.rms(s), odd_powers(tr, s.letters)[-1] if len(s.terms) > 1 and not again else 1
     few = whole if most > 1 else tr.algebra.largest(whole, SKEWED)
     if any(map(tr.grows, s.letters)) and tr.context.degrees != "lowest":
         most = max(most, _skew(tr, few))
@@ -380,7 +390,7 @@ def apart(tr: TrainingRun, role: str, gradients: Sequence[Factors]) -> list[Scal
     if len(there) == 1:
         shares[there[0]] = Scalar("all of the gradient", 0)
         return shares
-    entries = {k: tr.entry(role, gradients[k]) for k in there}
+    entries = {k: tr.products.entry(role, gradients[k]) for k in there}
     sizes, certain = {k: x.packed or 0 for k, x in entries.items()}, all(x.certain for x in entries.values())
     group = {k: k for k in there}
     for j, k in combinations(there, 2):

@@ -16,34 +16,33 @@ from itertools import zip_longest
 from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import EntrySize, Scalar, Signal
 from scaling_algebra.spec.desiderata import HORIZON
+from scaling_algebra.spec.networks.auxiliary import counted
+from scaling_algebra.spec.networks.indices import tracked
 from scaling_algebra.spec.networks.language import Function, Product, Statement
 from scaling_algebra.spec.networks.roles import gradient_name
 
 from .alone import alone, by_loss
 from .norms import over
+from .products import Increment
 from .rules import ENTRYWISE, rule
-from .run import Increment, Modes, TrainingRun
+from .run import Modes, TrainingRun
 from .steps import Step, apart, crossed, entrywise, signs, turned, vanishes
 
 
 class Trajectory(TrainingRun):
-    """All signals of a training run, computed on demand and kept."""
-
-    def tensor(self, role: str) -> Signal:
-        """The initial tensor of a role."""
-        return self._initial[role]
+    """All signals of a training run, computed on demand and kept: what ``quantities.Run`` says, of exponents."""
 
     def value(self, signal: str, t: int) -> Signal:
-        """Value after t updates."""
         statement = self.network.producer(signal)
         if statement is None:
-            return self.steady(signal)
+            letters = self.network.signals[signal]  # the input, or a constant: flat, but along what functions go along
+            followed = "".join(x for x in letters if x in tracked(self.network))
+            return self.algebra.marked(signal, letters, followed) if followed else self.algebra.constant(letters)
         if t == 0 and self.context.start is not None:
             return self.context.start.value(signal, 0)
         return self.kept(("value", signal, t), f"{signal}@{t}", lambda: rule(statement).value(self, statement, t))
 
     def change(self, signal: str, t: int) -> Signal:
-        """Value after t updates minus the initial value."""
         statement = self.network.producer(signal)
         if t == 0 or statement is None:
             return self.algebra.nothing(self.network.signals[signal])
@@ -61,7 +60,7 @@ class Trajectory(TrainingRun):
         parts = []
         for step in self._updates(statement.tensor.name, t):
             alone = replace(step, gradient=self._through_alone(signal, step.step, via))
-            parts.append(self._applied([(statement.tensor, alone)], [], [x], letters))
+            parts.append(self.products.applied([(statement.tensor, alone)], [], [x], letters))
         return self.algebra.add(parts) if parts else self.algebra.nothing(letters)
 
     def _through_alone(self, signal: str, step: int, via: str) -> Signal:
@@ -69,9 +68,8 @@ class Trajectory(TrainingRun):
         return self.gradient(signal, step, via=via)
 
     def spread(self, function: Function, t: int) -> Signal:
-        """The argument of a function minus its mean along the index that it goes along."""
-        (x,) = function.inputs
-        return self.algebra.centred(self.at(x, "value", t), function.over)
+        function = self.own(function)
+        return self.algebra.centred(self.at(function.inputs[0], "value", t), function.over)
 
     def relative(self, signal: Signal, source: str, t: int) -> Signal:
         """A signal over the size of another one after t updates.
@@ -85,7 +83,6 @@ class Trajectory(TrainingRun):
         return self.algebra.scaled(signal, Scalar(f"1/rms of {source}@{t}", -(self.algebra.rms(whole) or 0)))
 
     def normalised(self, function: Function, signal: Signal, t: int) -> Signal:
-        """A part of the argument of a norm, divided as the norm divides."""
         return over(self, function, signal, t)
 
     def inner(self, left: Signal, right: Signal) -> Signal:
@@ -101,12 +98,10 @@ class Trajectory(TrainingRun):
         return self.algebra.contract(left, right, kept)
 
     def alone(self, changing: str, outside: Collection[str]) -> Trajectory:
-        """The run in which one tensor, or one of the signals that come from outside, alone changes."""
         run: Trajectory = alone(self, changing, outside)
         return run
 
     def by(self, loss: str) -> Trajectory:
-        """The same run, with gradients of one loss alone: of the output, or of a loss beside it."""
         run: Trajectory = self.ledger.remembered((self.context.name, "by", loss), lambda: by_loss(self, loss))
         return run
 
@@ -138,12 +133,6 @@ class Trajectory(TrainingRun):
         return self.ledger.remembered((self.context.name, "decaying"), run)
 
     def gradient(self, signal: str, t: int, modes: Modes | None = None, via: str = "") -> Signal:
-        """Derivative of the output with respect to a signal after t updates.
-
-        Args:
-            modes: keep only this part of these tensors (the others are whole).
-            via: only through the statement that computes this signal.
-        """
         modes = dict(modes or {})
         if t == 0 and self.context.start is not None:
             return self.context.start.gradient(signal, 0, modes, via)
@@ -157,7 +146,7 @@ class Trajectory(TrainingRun):
 
         Law: the largest of its uses; rms(u v) = rms(u) rms(v) where no index is summed, for polynomials of Gaussians.
         """
-        return self._largest([self.entry(role, factors) for factors in self.factors(role, t)])
+        return self._largest([self.products.entry(role, factors) for factors in self.factors(role, t)])
 
     def _largest(self, sizes: Sequence[EntrySize]) -> EntrySize:
         """Entry size of a sum, from those of its terms."""
@@ -167,16 +156,15 @@ class Trajectory(TrainingRun):
         return EntrySize(max(packed, default=None), all(x.certain for x in sizes))
 
     def update_size(self, role: str, t: int) -> EntrySize:
-        """Entry size of ``W_t - W_0``."""
         return self._largest([size for _, size in self.update_sizes(role, t)])
 
     def update_sizes(self, role: str, t: int) -> list[tuple[Increment, EntrySize]]:
         """Every step of ``W_t - W_0`` with its entry size."""
-        return [(step, self.entry(role, step.factors, step.scalars)) for step in self._updates(role, t)]
+        return [(step, self.products.entry(role, step.factors, step.scalars)) for step in self._updates(role, t)]
 
     def _gradient(self, signal: str, t: int, modes: Modes, via: str) -> Signal:
         letters = self.network.signals[signal]
-        if mask := self.network.counted.get(signal):
+        if mask := counted(self.network).get(signal):
             return self.count(mask, letters, t)
         uses = [(s, k) for s, k in self.network.consumers(signal) if via in ("", s.out)]
         if not uses:
@@ -185,7 +173,7 @@ class Trajectory(TrainingRun):
         for s, k in uses:
             above = self.gradient(s.out, t, modes)
             passed = rule(s).adjoint(self, s, k, above, t, modes)
-            path = self.relabelled(passed, s.inputs[k].letters, letters)
+            path = self.algebra.relabelled(passed, s.inputs[k].letters, letters)
             paths.append(self.named(path, f"through {s.out}"))
         return self.algebra.add(paths)
 
@@ -307,7 +295,7 @@ class _Decaying(Trajectory):
     decays = True
 
     def _updates(self, role: str, t: int) -> list[Increment]:
-        initial, stays = self._initial[role], role in self.network.frozen
+        initial, stays = self.products.initial[role], role in self.network.frozen
         if not (t and self.optimizer.of(role).decoupled_decay) or initial.zero or stays:
             return super()._updates(role, t)
         return [*super()._updates(role, t), Increment(t - 1, (Scalar("weight decay", 0),), initial, ())]

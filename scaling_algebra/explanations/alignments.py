@@ -51,7 +51,7 @@ class Alignments(Rendered):
 
 
 def alignments(d: Derivation) -> Alignments:
-    """Alignment exponents of every linear map after the steps that are certified."""
+    """Alignment exponents of every linear map after ``HORIZON`` updates."""
     maps = tuple(_alignment(d, statement, HORIZON) for statement in d.network.linear if len(statement.factors) == 1)
     return Alignments(d, HORIZON, maps)
 

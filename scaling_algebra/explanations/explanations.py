@@ -1,4 +1,4 @@
-"""Why an exponent is what it is: a derivation as a value, for quantities and for parameters.
+"""``explain`` derives the exponent of a quantity, or the condition that fixes a parameter.
 
 ``print(explain(...))`` is the proof a referee can follow: sums on the way, the leading monomial, its matching, the
 weight of every summed index, the mechanism and the arithmetic. Read next: ``presentation.py``.
@@ -14,8 +14,8 @@ from typing import Unpack
 from scaling_algebra import limits
 from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.signals import Scalar, Signal
-from scaling_algebra.dynamics.analysis import Analysis
-from scaling_algebra.dynamics.answers import UnknownSize
+from scaling_algebra.dynamics.analysis import SHORTLY, Analysis
+from scaling_algebra.dynamics.brackets import UnknownSize
 from scaling_algebra.dynamics.quantities import Quantity, inner_product, quantities, quantity
 from scaling_algebra.dynamics.trajectory import Trajectory
 from scaling_algebra.errors import UsageError, unknown_name
@@ -24,6 +24,8 @@ from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION, Configuration, Where
 from scaling_algebra.spec.desiderata import Structure
 from scaling_algebra.spec.given import SETTINGS
+from scaling_algebra.spec.networks.indices import aggregations
+from scaling_algebra.spec.networks.multipliers import free_multipliers, gauges
 from scaling_algebra.spec.networks.roles import readouts
 from scaling_algebra.spec.powers import Form, Power, symbol
 from scaling_algebra.spec.trained import OptimizerInput
@@ -36,7 +38,7 @@ from .results import Constant, Explanation, LeadingTerm, SettingExplanation
 SHOWN = 3
 """Leading monomials that are spelled out where several have the same exponent."""
 BETWEEN = "the bound on every step is reached in a run in which fewer tensors train"
-"""Where a size is certified by no run of all tensors."""
+"""The note of a size that no run of all tensors certifies."""
 
 
 def explain(
@@ -78,12 +80,12 @@ def explain(
     d = derive(asked)
     if what == "alignment":
         return alignments(d)
-    multipliers = (*asked.network.free_multipliers, *asked.network.gauges)
+    multipliers = (*free_multipliers(asked.network), *gauges(asked.network))
     if what in (aggregation, f"{aggregation}.alpha"):
         if not multipliers:
             first = next(iter(asked.network.tensors))
             raise UsageError(f"{asked.network.name} has no multiplier to explain; give a tensor's, as in {first}.lr")
-        summed = {m for s in asked.network.aggregations for m in s.multipliers}
+        summed = {m for s in aggregations(asked.network) for m in s.multipliers}
         what, *more = [m for m in multipliers if m in summed] or multipliers
         if more:
             raise UsageError(f"explain {aggregation}: there are several; give {', '.join([what, *more])}")
@@ -137,7 +139,7 @@ def _outer(d: Derivation, run: Trajectory, what: Quantity, t: int) -> Explanatio
     algebra, role = run.algebra, what.tensor
     constants: tuple[Constant, ...] = ()
     if what.name.startswith("g"):
-        parts = max(run.factors(role, t), key=lambda factors: run.entry(role, factors).packed or 0)
+        parts = max(run.factors(role, t), key=lambda factors: run.products.entry(role, factors).packed or 0)
         formula = f"{' times '.join(x.name for x in parts)} of {role}"
     else:
         sizes = [(size.packed, step) for step, size in run.update_sizes(role, t) if size.packed is not None]
@@ -185,13 +187,13 @@ def _setting(d: Derivation, role: str, setting: str) -> SettingExplanation:
 
 
 def _by_law(d: Derivation, unknown: str, found: SettingExplanation) -> SettingExplanation:
-    """A parameter of the layer-wise law, with the demand on it, and the first quantity of that which little work shows
-    to be Theta(1)."""
+    """The explanation of a parameter of the layer-wise law: the demand on it, and the first demanded quantity that is
+    Theta(1) at the smallest budget."""
     demands = d.configuration.parameterization.demanded(d.network, d.chosen or Structure())
     for demand in (x for x in demands if x.fixes == unknown and x.kind == "theta"):
         look = d.analysis()
         for t, x in ((t, x) for t in range(1, demand.horizon + 1) for x in demand.quantities):
-            if (answer := look.quick(x, t)).decided and answer.exponent == 0:
+            if (answer := look(x, t, SHORTLY)).decided and answer.exponent == 0:
                 because = f"{found.because}; it meets {demand.label}"
                 return replace(found, because=because, behind=explain_quantity(d, look, x, t))
     return found

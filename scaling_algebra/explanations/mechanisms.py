@@ -1,6 +1,6 @@
 """Names what a winning matching does: mechanisms A to D across experts, rank-one alignment, Gram, plain CLT.
 
-One classifier reads the matching; it never looks at the name of the quantity.
+They are read off the matching; the name of the quantity plays no role.
 Source: MSSP paper, App. I.7 (A to D) and App. I.2 (single maps).
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from scaling_algebra.spec.glossary import MECHANISMS
-from scaling_algebra.spec.networks.sums import EXPERTS
+from scaling_algebra.spec.networks.indices import EXPERTS
 
 from .monomials import MatchedMonomial, Pair
 
@@ -21,7 +21,7 @@ TITLES = {letter: said["title"] for letter, said in MECHANISMS.items()}
 
 @dataclass(frozen=True)
 class Mechanism:
-    """One mechanism at work in a monomial, and what in the matching shows it."""
+    """A mechanism of a monomial, and its evidence in the matching."""
 
     letter: str
     evidence: str

@@ -1,7 +1,7 @@
 """The monomial behind an exponent: from a kernel of a signal back to the initial tensors and the matching that wins.
 
-Nothing is computed anew: every signal remembers how it was made (``signals.Made``), and each product is asked which
-matching of its factors made the kernel. The result is one tensor network whose half-weight sum is the exponent.
+Every signal remembers how it was made (``signals.Made``), and every product which matching of its factors made a
+kernel. The result is one tensor network whose half-weight sum is the exponent.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Inner:
 
 @dataclass(frozen=True)
 class Choice:
-    """A sum on the way: its name, its parts with their exponents, and the part that leads."""
+    """A sum behind the monomial: its name, its parts with their exponents, and the leading part."""
 
     name: str
     parts: tuple[tuple[str, Fraction | None], ...]
@@ -90,7 +90,7 @@ class Index:
 
 @dataclass(frozen=True)
 class Contracted:
-    """A product of initial tensors with its indices contracted and nothing matched yet.
+    """A product of initial tensors after contraction and before matching.
 
     Attributes:
         factors: (role, index names) of every factor, in the order of the monomial's.
@@ -147,7 +147,7 @@ def monomial(algebra: Algebra, signal: Signal, kernel: int) -> MatchedMonomial:
         LookupError: the signal does not know how it was made.
     """
     net = _Walk(algebra).expand(signal, kernel)
-    factors = [TensorFactor(name, tuple(map(net.root, classes))) for name, classes in net.leaves]
+    factors = [TensorFactor(name, tuple(map(net.root, classes))) for name, classes in net.factors]
     opens = tuple(map(net.root, net.opens))
     free = [k for k in net.unmatched() if not factors[k].tensor.startswith(INDICATOR)]
     indices = {}
@@ -170,7 +170,7 @@ def _contracted(algebra: Algebra, net: _Net) -> Contracted:
     opens = [roots[c] for c in net.opens]
     names = _named(net.letters, [*opens, *roots])
     return Contracted(
-        tuple((role, tuple(names[roots[c]] for c in classes)) for role, classes in net.leaves),
+        tuple((role, tuple(names[roots[c]] for c in classes)) for role, classes in net.factors),
         tuple(names[c] for c in opens),
         {name: algebra.rate(algebra.letters[net.letters[c]]) for c, name in names.items()},
     )
@@ -204,7 +204,7 @@ class _Net:
     parent: list[int] = field(default_factory=list)
     joined: list[int] = field(default_factory=list)
     opens: list[int] = field(default_factory=list)
-    leaves: list[Leaf] = field(default_factory=list)
+    factors: list[Leaf] = field(default_factory=list)
     pairs: list[Pair] = field(default_factory=list)
     scalars: list[Scalar] = field(default_factory=list)
     inner: list[tuple[str, list[int]]] = field(default_factory=list)
@@ -214,19 +214,19 @@ class _Net:
         return _root(self.parent, c)
 
     def unmatched(self) -> list[int]:
-        """Positions of the leaves that no pair holds."""
+        """Positions of the factors that are in no pair."""
         held = {k for pair in self.pairs for k in (pair.left, pair.right)}
-        return [k for k in range(len(self.leaves)) if k not in held]
+        return [k for k in range(len(self.factors)) if k not in held]
 
     def beside(self, other: _Net) -> _Net:
         """Two monomials as one, nothing contracted yet."""
-        shift, moved = len(self.letters), len(self.leaves)
+        shift, moved = len(self.letters), len(self.factors)
         return _Net(
             self.letters + other.letters,
             self.parent + [c + shift for c in other.parent],
             self.joined + [c + shift for c in other.joined],
             self.opens + [c + shift for c in other.opens],
-            self.leaves + [(name, tuple(c + shift for c in classes)) for name, classes in other.leaves],
+            self.factors + [(name, tuple(c + shift for c in classes)) for name, classes in other.factors],
             self.pairs + [Pair(p.left + moved, p.right + moved, p.where) for p in other.pairs],
             self.scalars + other.scalars,
             self.inner + [(tag, [c + shift for c in classes]) for tag, classes in other.inner],
@@ -234,9 +234,9 @@ class _Net:
         )
 
     def kernel(self, algebra: Algebra) -> tuple[Kernel, dict[Leaf, list[int]]]:
-        """The unmatched rest as a kernel, and the positions of its leaves; of equal indicators one."""
+        """The unmatched factors as a kernel, and the positions of each. Equal indicators count once."""
         opens = [self.root(c) for c in self.opens]
-        free = {k: (self.leaves[k][0], tuple(map(self.root, self.leaves[k][1]))) for k in self.unmatched()}
+        free = {k: (self.factors[k][0], tuple(map(self.root, self.factors[k][1]))) for k in self.unmatched()}
         touched = (c for name, classes in free.values() if not name.startswith(INDICATOR) for c in classes)
         live = list(dict.fromkeys([*opens, *touched]))
         number = {c: k for k, c in enumerate(live)}
@@ -247,12 +247,12 @@ class _Net:
                 if not (there and name.startswith(INDICATOR)):
                     there.append(k)
         types = tuple(algebra.letters[self.letters[c]] for c in live)
-        leaves = tuple(leaf for leaf, places in position.items() for _ in places)
-        return Kernel(types, tuple(number[c] for c in opens), leaves), position
+        factors = tuple(factor for factor, places in position.items() for _ in places)
+        return Kernel(types, tuple(number[c] for c in opens), factors), position
 
 
 class _Walk:
-    """From a kernel back to what made it."""
+    """Follows a kernel back to the initial tensors."""
 
     def __init__(self, algebra: Algebra) -> None:
         self.algebra = algebra
@@ -266,9 +266,9 @@ class _Walk:
         if step.rule == "product":
             return self._product(s, k)
         if step.rule in ("tensor", "constant"):
-            each, leaves = list(range(len(s.letters))), list(self.algebra.kernel(k).leaves)
-            scalars = [Scalar(f"std of {name}", s.terms[k]) for name, _ in leaves if s.terms[k]]
-            return _Net(list(s.letters), [*each], [*each], [*each], leaves, scalars=scalars)
+            each, factors = list(range(len(s.letters))), list(self.algebra.kernel(k).leaves)
+            scalars = [Scalar(f"std of {name}", s.terms[k]) for name, _ in factors if s.terms[k]]
+            return _Net(list(s.letters), [*each], [*each], [*each], factors, scalars=scalars)
         if step.rule == "sum":
             chosen = next(j for j, part in enumerate(step.parts) if part.terms.get(k) == s.terms[k])
             net = self.expand(step.parts[chosen], k)
@@ -319,11 +319,11 @@ class _Walk:
         net.opens = [first[label] for label in contraction.out]
         if s.made.tag:
             net.inner.append((s.made.tag, [first[label] for label in contraction.summed]))
-        size, moved = len(kernel_a.types), len(left.leaves)
+        size, moved = len(kernel_a.types), len(left.factors)
         for x, y in match.pairs:
             j = at_a[x].pop(0)
             i = at_b[y[0], tuple(c - size for c in y[1])].pop(0) + moved
-            for c, d in zip(net.leaves[j][1], net.leaves[i][1], strict=True):
+            for c, d in zip(net.factors[j][1], net.factors[i][1], strict=True):
                 self._merge(net, c, d)
             net.pairs.append(Pair(j, i, s.made.tag.partition(" ")[0]))
         return net

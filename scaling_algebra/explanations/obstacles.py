@@ -1,7 +1,7 @@
-"""Obstacles to an answer: the functions of a network without which its parameterization is derived.
+"""Obstacles to an answer: functions of a network without which its parameterization is derived.
 
-A function that is left out has the value of its argument. That is another network: its exponents say where the
-difficulty of the one that was asked about lies, not what its answer is.
+A function that is left out returns its argument. This makes another network: it shows where the difficulty of the
+original one lies, and is no answer for it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Obstacles(Rendered):
 
     Attributes:
         configuration: of the whole network.
-        tried: what was left out, and the level of what is derived without it, or why nothing is.
+        tried: each function, with the level of the answer without it, or why there is none.
     """
 
     configuration: Configuration

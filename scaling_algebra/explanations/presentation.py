@@ -9,8 +9,8 @@ from typing import Any
 from scaling_algebra.documents import document_of
 from scaling_algebra.documents.blocks import Block, Document, Grid, Heading, Lines, Piece, Size, Text, literal
 from scaling_algebra.documents.notation import formula, tex, typeset
-from scaling_algebra.spec.assumptions import ASSUMPTIONS, listed
 from scaling_algebra.spec.axes import about
+from scaling_algebra.spec.glossary import ASSUMPTIONS, listed
 from scaling_algebra.spec.level import Level
 
 from .alignments import Alignments

@@ -1,7 +1,6 @@
-"""The explanation of an exponent, as data: leading monomials spelled out, sums on the way, and the reason in two
-sentences: what adds up and why, what it is multiplied by, and what that leaves.
+"""The explanation of an exponent as data: leading monomials, the sums behind them, and the reason in two sentences.
 
-A reason is read off the winning matching of any monomial; nothing here knows the name of a quantity.
+A reason is read off the winning matching of a monomial. It does not depend on the name of the quantity.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from math import prod
 
 from scaling_algebra.documents import Rendered
 from scaling_algebra.solver.derivation import Derivation
-from scaling_algebra.spec.networks.sums import EXPERTS
+from scaling_algebra.spec.networks.indices import EXPERTS
 from scaling_algebra.spec.powers import Power, exponent_text
 
 from .mechanisms import Mechanism, inner_products
@@ -87,10 +86,10 @@ class Explanation(Rendered):
         quantity, step, formula: what is explained.
         exponent: None for exactly zero.
         terms: leading monomials of equal exponent; for an update or a raw gradient its two vectors.
-        outer: True in that second case: exponents of the terms and of ``constants`` add up.
+        outer: True for an update or a raw gradient: the exponents of the terms and of ``constants`` add up.
         constants: factors in front of an outer product.
-        leading: how many monomials lead; more than are shown in ``terms`` where many tie.
-        note: why there are no terms: it is exactly zero, or certified by no run of all tensors.
+        leading: the number of leading monomials, of which ``terms`` may show only some.
+        note: why there are no terms: the quantity is zero, or no run of all tensors certifies it.
         assumes: names of ``ASSUMPTIONS``.
     """
 
@@ -143,7 +142,7 @@ class Explanation(Rendered):
         return [(c.exponent, c.label) for c in self.constants] + vectors
 
     def total(self) -> Fraction:
-        """The exponent as the shown arithmetic sums to it."""
+        """The exponent, as the sum that ``arithmetic`` shows."""
         return sum((e for e, _ in self.summands), Fraction(0)) if self.outer else self.terms[0].exponent
 
     @property
@@ -184,7 +183,7 @@ class SettingExplanation(Rendered):
 
     @cached_property
     def reason(self) -> str:
-        """The condition on the parameter: the quantity's size without it, and the value that makes that Theta(1)."""
+        """The condition on the parameter: the size of the quantity without it, and the value that makes it Theta(1)."""
         role, _, what = self.name.rpartition(".") if "." in self.name else (self.name, "", "")
         because = _capital(self.because)
         if self.value is None and self.behind is None:

@@ -19,7 +19,7 @@ from scaling_algebra.counting.graded import Graded
 from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import Signal
 from scaling_algebra.documents import Rendered
-from scaling_algebra.dynamics.analysis import Analysis
+from scaling_algebra.dynamics.analysis import LEAD, Analysis
 from scaling_algebra.dynamics.quantities import Quantity, quantities, quantity
 from scaling_algebra.dynamics.run import BeyondPowerCounting
 from scaling_algebra.errors import UsageError, named, shown, unknown_name
@@ -31,9 +31,11 @@ from scaling_algebra.linear.maxform import leading
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.configuration import DEFAULT_ARCHITECTURE, DEFAULT_OPTIMIZER
 from scaling_algebra.spec.desiderata import Structure
+from scaling_algebra.spec.networks.indices import may_grow
 from scaling_algebra.spec.networks.language import Network, Product
 from scaling_algebra.spec.networks.library import architecture as _architecture
 from scaling_algebra.spec.networks.roles import readouts
+from scaling_algebra.spec.networks.terms import is_held
 from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.parameterizations import READOUTS
 from scaling_algebra.spec.powers import Form, Power, symbol
@@ -79,8 +81,8 @@ class Formula(Rendered):
         of: network, optimizer and structure; which axes grow and which are fixed.
         quantity, step: what it is the root-mean-square of.
         terms: the monomials that lead somewhere; none: it is exactly zero.
-        slack: None if none is missing. Else the quantity is at least the formula, and what may be missing exceeds it
-            by at most ``(product of the axes)^slack`` where it has the parameters of one of the terms.
+        slack: None if no monomial is missing. Else the quantity is at least the formula, and a missing monomial with
+            the parameters of a term exceeds it by at most ``(product of the axes)^slack``.
     """
 
     of: FormulaSearch
@@ -96,12 +98,12 @@ class Formula(Rendered):
 
     @property
     def complete(self) -> bool:
-        """Whether no monomial is missing: then the quantity is Theta of the formula."""
+        """Is no monomial missing? Then the quantity is Theta of the formula."""
         return self.slack is None
 
     @property
     def divisors(self) -> Mapping[str, tuple[str, ...]]:
-        """Of each ``v_ROLE_k`` the gradients whose largest it is (and epsilon, if the optimizer has one): ``gW2@0``."""
+        """For each ``v_ROLE_k``, the gradients of which it is the largest, such as ``gW2@0``, and epsilon if any."""
         gradients = {}
         for unknown in dict.fromkeys(u for t in self.terms for u, _ in t.form.unknowns if u.startswith("v.")):
             _, role, step = unknown.split(".")
@@ -114,13 +116,14 @@ class Formula(Rendered):
     def averaged(self) -> tuple[str, ...]:
         """Axes that must grow, because sums over them average held gates (assumption B2 of MSSP paper, J.2)."""
         net = self.of.network
-        products = (s for s in net.statements if isinstance(s, Product) and any(net.is_held(x.name) for x in s.factors))
-        summed = {net.axes[x] for s in products for x in s.letters if x not in net.signals[s.out]}
+        products = (s for s in net.statements if isinstance(s, Product))
+        means = (s for s in products if any(is_held(net, x.name) for x in s.factors))
+        summed = {net.axes[x] for s in means for x in net.summed(s)}
         return tuple(axis for axis in self.of.axes if axis in summed)
 
     @property
     def outer(self) -> bool:
-        """Whether the quantity is an outer product, an update or a raw gradient, of whose entries this is the size."""
+        """Is the quantity an update or a raw gradient? Then this is the size of the entries of an outer product."""
         return bool(quantity(quantities(self.of.network), self.quantity).tensor)
 
     @cached_property
@@ -153,10 +156,10 @@ class Formula(Rendered):
         for name, k in product(self.assumes, range(self.step + 1)):
             if k == self.step and name == self.quantity.partition(".")[0]:
                 continue
-            bound = look.lower(name, k)
+            bound = look(name, k, LEAD)
             if bound.unknown:
                 raise UsageError(f"{name}@{k} is undecided on {ray}: this formula holds while it is O(1)")
-            if (size := bound.size) is not None and size > 0:
+            if (size := bound.lead) is not None and size > 0:
                 raise UsageError(f"{name}@{k} ~ n^({size}) on {ray}: this formula holds while it is O(1)")
         values = {f"{x}.{role}": value for x in "bcd" for role, value in getattr(point, x).items()}
         values |= dict(point.multipliers)
@@ -274,7 +277,7 @@ def _fixed(axes: Collection[str], network: Network) -> frozenset[str]:
     Raises:
         UsageError: an axis that the network does not have, or nothing left that grows.
     """
-    widths = [axis for axis in network.may_grow if axis != "L"]
+    widths = [axis for axis in may_grow(network) if axis != "L"]
     given = frozenset(axes)
     for axis in sorted(given):
         if axis not in widths:
@@ -335,7 +338,7 @@ def _order(form: Form) -> tuple[Any, ...]:
 def _behind(
     search: FormulaSearch, what: Quantity, t: int, form: Form, beside: tuple[Power, ...]
 ) -> MatchedMonomial | None:
-    """The network behind a monomial, on a ray on which it leads among those with its parameters."""
+    """The tensor network of a monomial, from a ray on which it leads among those with its parameters."""
     rays = leading(search.cone, form.power, beside).rays
     run = search.run(tuple(sum(x) for x in zip(*rays, strict=True)))
     signal = what.read(run, t)

@@ -1,9 +1,9 @@
 """Sizes of signals at every parameter point at once: maxima of linear forms in the unknown b, c and alpha.
 
-A signal is split by how often each unknown enters (its grade). All monomials of one grade move together when the
-parameters change, so pruning among them is as certain as at one point, and what remains is the complete max-plus form.
-Where that becomes too large, a change demanded to be O(1) may be replaced by its size alone, an unknown of its own.
-What a step divides by (Adam's normaliser) is a maximum itself, and an unknown of its own, too.
+A signal is split by how often each unknown enters (its grade). All monomials of one grade move together when parameters
+change, so they are pruned as safely as at one point, and the rest is the complete max-plus form. If it is too large, a
+change that must be O(1) may be replaced by its size, a new unknown. The divisor of a step (Adam's normaliser) is a
+maximum itself, and also a new unknown.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ STEPS = 4
 
 
 def size_of(signal: str) -> str:
-    """The unknown s with n^-s the size of every later change of a signal."""
+    """The unknown s of a signal: its later changes have the size n^-s."""
     return f"size.{signal}"
 
 
 def divisor(role: str, step: int) -> str:
-    """The unknown v with n^-v what the gradient of a tensor is divided by at a step, counted from 0."""
+    """The unknown v of a tensor: at a step, counted from 0, its gradient is divided by n^-v."""
     return f"v.{role}.{step}"
 
 
@@ -116,7 +116,7 @@ class FormTrajectory(Trajectory):
 
     def _outer(self, role: str, factors: Sequence[Signal]) -> Sizes:
         sizes: Sizes = {0: (0, 0)}
-        for s in self.entries(role, factors):
+        for s in self.products.entries(role, factors):
             sizes = _product(sizes, self.forms.sizes(s))
         return sizes
 

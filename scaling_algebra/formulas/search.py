@@ -1,4 +1,4 @@
-"""All monomials of a size, at every ray and every parameter: the engine is asked on rays, with unknown parameters."""
+"""All monomials of a size at every ray and parameter, found by runs on rays with unknown parameters."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from scaling_algebra.linear.linear import SIDES, Linear, Vector, direction
 from scaling_algebra.linear.maxform import Counts, MaxForm, max_form
 from scaling_algebra.spec.axes import Ray, ordered
 from scaling_algebra.spec.desiderata import Structure
+from scaling_algebra.spec.networks.indices import may_grow
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.powers import Form
@@ -34,7 +35,7 @@ _WHOLE = Rung(Fraction(1, 2), work=200_000, total=300_000, whole=True)
 
 
 QUOTIENT = "normalised"
-"""In the names of quantities that are divided by a size: a quotient of maxima is no maximum."""
+"""Part of the names of quotients by a size, which are no maxima of monomials."""
 
 
 class FormulaSearch:
@@ -55,7 +56,7 @@ class FormulaSearch:
     ) -> None:
         self.network, self.optimizer, self.structure = network, optimizer, structure
         self.fixed, self.sized = fixed, sized
-        axes = {*network.may_grow} - {"K", "L"} - fixed
+        axes = {*may_grow(network)} - {"K", "L"} - fixed
         self.axes = tuple(ordered(axes))
         self.growing = frozenset(self.axes) | ({"K"} if "M" in axes else set())
         self.cone = Cone(self.axes)

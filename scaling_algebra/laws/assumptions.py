@@ -1,9 +1,8 @@
 """Assumptions between growing quantities, as ``d**(-1/2)*sigma <= sigma**(5/2)``: can they hold together, and where?
 
-Law: every quantity is a power of one that grows, up to constants and powers of logarithms, which do not count. So each
-relation between monomials is a linear inequality between exponents. ``a << b`` gives the same inequality as ``a <= b``,
-with an open end: where both sides have one power, logarithms decide, if there are any. A logarithm is one of something
-that grows, at least 1.
+Law: every quantity is a power of one that grows, up to constants and powers of logarithms. So each relation between
+monomials is a linear inequality between exponents. ``a << b`` gives the same inequality as ``a <= b`` with an open end:
+if both sides have one power, logarithms decide. The argument of a logarithm grows, and a logarithm is at least 1.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from .systems import End, GrowthSystem, Window, linear
 
 @dataclass(frozen=True)
 class Assumption:
-    """A relation between monomials, why it is needed, and where it stands."""
+    """A relation between monomials, its reason and its source."""
 
     relation: Relation
     name: str = ""
@@ -153,7 +152,7 @@ def windows(
 
 
 def composed(define: Iterable[Definition], values: Mapping[str, Monomial]) -> dict[str, Monomial]:
-    """Values of quantities, and every defined quantity in those that are not defined, the values put in."""
+    """The given values of quantities, and every defined quantity as a monomial in the others with these values."""
     defined: dict[str, Monomial] = {}
     for d in define:
         defined[d.name] = d.is_.substituted(defined)
@@ -169,7 +168,7 @@ def _row(a: Assumption, put: Mapping[str, Monomial]) -> list[Piece | None]:
 
 
 def _ends(w: Window | None, grows: str) -> list[Piece | None]:
-    """Both ends, each with what binds it; of a parameter the ends are numbers."""
+    """Both ends of a window, each with the assumptions that bind it."""
     ends = [End(None)] * 2 if w is None else [w.low, w.high]
     return [x for e in ends for x in (_end(e, grows), literal(", ".join(e.binding)) or None)]
 

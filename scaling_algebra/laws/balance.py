@@ -1,4 +1,4 @@
-"""The minimum of a sum of monomials under constraints, exactly: which terms balance, where, at which optimum."""
+"""The exact minimum of a sum of monomials under constraints: the terms that balance, and the optimum."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .systems import GrowthSystem, leave_gaps
 MOST_TERMS, MOST_OPEN, MOST_FREE = 12, 8, 4
 """Terms with constraints, those with open parameters, and quantities to minimise over."""
 LONG = 12
-"""Characters of a number that is printed as it is."""
+"""Most characters of a number that is printed exactly."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -29,12 +29,12 @@ class Balance(Rendered):
     """A minimum in cells.
 
     Attributes:
-        total, constraints: as they are written. reduced: the sum with the equations put in; bounds: so the rest.
-        minimised, growing, fixed: quantities by what becomes of them.
-        cells: of terms that balance; one, unless parameters or several growing quantities decide.
-        irreducible: a constant of the sum, which the minimum is above; 0 for none.
-        notes: what else is known.
-        reach: a monomial; the size at which the minimum equals it is shown, too.
+        total, constraints: as written. reduced, bounds: the sum and the inequalities after substituting the equations.
+        minimised, growing, fixed: the quantities of each kind.
+        cells: one for each set of terms that balances; several if parameters or growing quantities decide.
+        irreducible: the constant of the sum that the minimum exceeds; 0 for none.
+        notes: further facts.
+        reach: a monomial; the size at which the minimum equals it is shown.
     """
 
     total: Posynomial
@@ -70,7 +70,7 @@ class Balance(Rendered):
         return {"minimum" if self.minimised else "largest": cell.minimum, **cell.optimum}
 
     def reached(self, cell: Minimum) -> dict[str, Monomial]:
-        """Sizes at which the minimum, its irreducible part included, is ``reach``; empty where nothing is asked.
+        """The sizes at which the minimum with its irreducible part is ``reach``; empty without ``reach``.
 
         Raises:
             UsageError: no size reaches it.
@@ -198,7 +198,7 @@ def _dependent(equations: Iterable[Relation], minimise: Sequence[str], named: Se
 
 
 def _constants(m: Monomial, fixed: Sequence[str]) -> Monomial:
-    """Fixed quantities moved into the coefficient; logarithms left out."""
+    """A monomial without logarithms, with fixed quantities moved into its coefficient."""
     factors = [parameter(name) ** e for name, e in m.powers if name in fixed]
     return Monomial.of({n: e for n, e in m.powers if n not in fixed}, sympy.Mul(m.coefficient, *factors))
 

@@ -1,7 +1,7 @@
 """Sums of monomials as people write them, exact: ``N**(-2*beta/d) + N/n`` and relations such as ``C = n*N``.
 
-What is read is parsed with ``ast`` against a list of what is allowed; nothing is evaluated. Whatever else a text is,
-every reader raises UsageError: one line that quotes it.
+A text is parsed with ``ast`` against a list of allowed nodes, and never evaluated. Every reader raises UsageError for
+any other text: one line that quotes it.
 Read next: ``monomials.py`` (what is read), ``balance.py`` (what balances in a sum).
 """
 

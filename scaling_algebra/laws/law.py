@@ -31,7 +31,7 @@ class LawAxis:
     """One way to grow: what is minimised over what.
 
     Attributes:
-        exponent: name of that with which the minimum falls. ratios: names of exponents of quantities at the optimum.
+        exponent: the name of the exponent of the minimum. ratios: those of the exponents of quantities at the optimum.
     """
 
     sum: Posynomial
@@ -75,9 +75,9 @@ class LawAnswer(Rendered):
     """The balances of a law, their exponents and identities.
 
     Attributes:
-        at: values that were asked for. axes: the balance on each.
-        exponents: with which the first cell of an axis falls, by their names.
-        identities: each with whether it holds for every parameter.
+        at: the values that were asked for. axes: the balance on each axis.
+        exponents: by name, those of the minimum in the first cell of an axis.
+        identities: each, and whether it holds for every parameter.
     """
 
     law: Law
@@ -284,7 +284,8 @@ def _assumptions(name: str, data: dict[str, Any]) -> Law:
 
 
 def _balanced(axis: LawAxis, put: Mapping[str, Any]) -> Balance:
-    """An axis with values put in. What a value leaves out does not grow; what it brings in does."""
+    """The balance on an axis with some values. A quantity that a value eliminates does not grow; one that it adds
+    does."""
     before = {q for x in axis.parts for q in x.quantities}
     total, constraints = axis.sum.substituted(put), [c.substituted(put) for c in axis.constraints]
     after = total.quantities.union(*(c.quantities for c in constraints))

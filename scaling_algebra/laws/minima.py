@@ -27,7 +27,7 @@ class Condition:
     """``ratio <= 1`` as it is printed.
 
     Attributes:
-        alone: the quantity that is written on one side; empty where only the sign of an exponent decides.
+        alone: the quantity on one side alone; empty if only the sign of an exponent decides.
     """
 
     ratio: Monomial
@@ -54,7 +54,7 @@ class Minimum:
         binding: constraints that hold with equality.
         minimum: the least value; optimum: where it is reached, by quantity. Their coefficients are those of the leading
             order where ``exact``.
-        window: what bounds quantities that the minimum leaves open. where: what bounds the cell, up to constants.
+        window: bounds on quantities that the minimum leaves open. where: bounds of the cell, up to constants.
     """
 
     active: tuple[Monomial, ...]
@@ -140,7 +140,7 @@ def minima(
 
 
 def solved(ones: Sequence[Monomial], free: Sequence[str]) -> dict[str, Monomial]:
-    """The first independent quantities at which every monomial is 1, where that can be."""
+    """The values of the first independent quantities at which every monomial is 1, if there are any."""
     matrix = sympy.Matrix(len(ones), len(free), lambda i, j: ones[i][free[j]])
     pivots = list(matrix.rref()[1]) if ones else []
     kept = list(matrix.T.rref()[1]) if ones else []

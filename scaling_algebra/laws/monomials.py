@@ -1,4 +1,4 @@
-"""Exact monomials, sums of them, and relations between sums: what laws and assumptions are made of.
+"""Exact monomials, sums of them, and relations between sums: the language of laws and assumptions.
 
 A name in a base is a quantity, which grows; a name in an exponent is a parameter, a positive number.
 """
@@ -49,7 +49,7 @@ class Monomial:
     def of(
         cls, powers: Mapping[str, Expr], coefficient: Expr = sympy.S.One, logs: Iterable[tuple[Monomial, Expr]] = ()
     ) -> Monomial:
-        """The one way to make it: exponents simplified, sorted, without zeros."""
+        """A monomial with its exponents simplified, sorted and without zeros. Every monomial is made here."""
         added: dict[Monomial, Expr] = {}
         for argument, e in logs:
             added[argument] = simplified(added.get(argument, sympy.S.Zero) + e)
@@ -196,7 +196,7 @@ class Relation(Posynomial):
 
 
 def exact(value: object) -> Expr:
-    """A sympy expression, or an exact number as people give it: a text is read here, as sympy would run it as code.
+    """The sympy expression of an exact number. A text is parsed here, since sympy would run it as code.
 
     Raises:
         TypeError: a float, or an expression that holds one.
@@ -221,7 +221,7 @@ def simplified(e: Expr) -> Expr:
 
 
 def written(e: Expr) -> str:
-    """A number or an exponent as text that is read again."""
+    """A number or an exponent as a text that ``exponent`` reads back."""
     return str(e).replace("**", "^")
 
 

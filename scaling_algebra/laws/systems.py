@@ -1,4 +1,4 @@
-"""Monomials that are at most 1: can they hold together, and between which exponents is another monomial then?
+"""Systems of monomials that are at most 1: are they consistent, and which exponents does another monomial allow?
 
 Law: in units of the logarithm of one quantity that grows, the logarithm of a monomial is a sum of exponents times
 unknowns. An exponent may hold parameters; then the sum is one of products. ``linear/clauses.py`` solves both.
@@ -134,7 +134,7 @@ class GrowthSystem:
 
 
 def leave_gaps(groups: Iterable[Iterable[Monomial]], growing: Sequence[str]) -> bool:
-    """Is there a place at which in every group one monomial is above 1?"""
+    """Is there a point at which every group has a monomial above 1?"""
     forms = [[form(m, growing[0]) for m in group] for group in groups]
     names = {name for group in forms for x in group for product in x for name in product.split(TIMES) if name}
     apart = [Clause(_GIVEN, tuple(_linear(x, ">") for x in group), "") for group in forms]
@@ -155,7 +155,7 @@ def linear(m: Monomial, unit: str, where: str) -> None:
 
 @lru_cache(maxsize=2**12)
 def form(m: Monomial, unit: str) -> Form:
-    """The logarithm of a monomial, without its constant, times a positive function of parameters where they divide."""
+    """The logarithm of a monomial without its constant, multiplied by the positive denominators of parameters."""
     total = sympy.Add(*(e * (1 if name == unit else parameter(name)) for name, e in m.powers))
     whole = sympy.expand(total) if total.is_polynomial() else _numerator(total)
     symbols = sorted(whole.free_symbols, key=str)

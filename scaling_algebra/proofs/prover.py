@@ -32,6 +32,7 @@ from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER, DEFAULT_PARAME
 from scaling_algebra.spec.desiderata import Demand, Structure, horizon, interventions, number
 from scaling_algebra.spec.given import NOTHING, Given, unknown
 from scaling_algebra.spec.networks.language import Network
+from scaling_algebra.spec.networks.multipliers import free_multipliers
 from scaling_algebra.spec.optimizers import OPTIMIZERS, Trained
 from scaling_algebra.spec.parameterizations import Parameterization
 from scaling_algebra.spec.scaling import Point, Scaling
@@ -309,7 +310,7 @@ class System:
         roles = self.network.tensors
         self.names = [f"b.{r}" for r in roles if r not in structure.zero]
         self.names += [f"c.{r}" for r in roles if r not in self.network.frozen]
-        self.names += self.network.free_multipliers
+        self.names += free_multipliers(self.network)
         self.facts = RayFacts(self.network, prover.forms, self.demands, structure)
         clauses = [clause for demand in self.demands for clause in self.facts.of(demand)]
         self._solver = ClauseSolver(clauses, self.ray.largest)
@@ -402,7 +403,7 @@ class System:
             return Clause(demand.label, atoms, why)
         if any(x.normalises for x in rule.rules):
             with expressible():
-                left = unmet(self.demands, self.look(self.point(values), rule), certified=True)
+                left = unmet(self.demands, self.look(self.point(values), rule))
             if left is not None:
                 raise Undecided(f"gradient descent and {rule.name} differ: {left[2]}")
         return None

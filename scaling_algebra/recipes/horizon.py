@@ -1,7 +1,7 @@
 """Learning rate, epsilon, betas and weight decay when the batch B and the number of tokens T change.
 
-Law: an invariant holds monomials in these quantities, B and T at Theta(1): equations of the same kind as those of laws,
-which ``laws/minima.py`` solves. Read next: ``horizon.toml`` (invariants), ``recipe.py`` (which reads the factors).
+Law: an invariant keeps monomials in these quantities, B and T at Theta(1). These are equations as those of laws, and
+``laws/minima.py`` solves them. Read next: ``horizon.toml`` (invariants), ``recipe.py`` (which reads the factors).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ QUANTITIES = {
     "wd": "weight decay",
     "warmup": "warmup, in steps",
 }
-"""Unknowns. Where equations leave a choice, the first of these is chosen and the others follow."""
+"""Unknowns. If equations leave a choice, the first of these is free and the others follow."""
 ORDER = tuple(reversed(QUANTITIES))
 ALL = "all"
 LARGE = 1e30
@@ -51,8 +51,8 @@ class Invariant:
     """Monomials that stay Theta(1), for some optimizers.
 
     Attributes:
-        because: why they are what matters. source: who says so.
-        compounds: 1 - beta stands for -log(beta), of which it is the first term: a beta goes to its power.
+        because: the reason. source: where it is published.
+        compounds: 1 - beta stands for -log(beta), its first term, so that a beta is raised to a power.
     """
 
     name: str
@@ -91,8 +91,8 @@ class Horizon(Rendered):
 
     Attributes:
         axes: those that change.
-        powers: what is determined, as a monomial in the axes and in what is free; empty where there is no solution.
-        free: quantities that may do anything.
+        powers: the determined quantities as monomials in the axes and the free ones; empty if there is no solution.
+        free: quantities that nothing determines.
         conflicts: why there is no solution.
     """
 
@@ -149,7 +149,7 @@ class Horizon(Rendered):
 
     @property
     def compounds(self) -> bool:
-        """Does a beta go to the power of the factor of 1 - beta?"""
+        """Is a beta raised to the power of the factor of 1 - beta?"""
         return any(i.compounds for i in self.held)
 
     @property

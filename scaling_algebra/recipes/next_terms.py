@@ -1,8 +1,8 @@
-"""Is the base large enough? Terms of demanded sizes that lead nowhere, and what they still are at the user's sizes.
+"""Is the base large enough? The terms of demanded sizes that do not lead, and their values at the user's sizes.
 
-Law: a size is a sum of monomials in the axes, all coefficients positive. Where the leading one is 1, another one is a
-power of the sizes, such as (M/N)^(1/2); what was tuned at a base where that is not small holds for both.
-Assumes: constants are left out, on both sides.
+Law: a size is a sum of monomials in the axes with positive coefficients. If the leading one is 1, another one is a
+power of the sizes, such as (M/N)^(1/2). Numbers that were tuned where it is not small are tuned for both terms.
+Assumes: all constants are 1.
 Read next: ``recipe.py`` (whose powers these are), ``Analysis.forms`` (finds the monomials),
 ``verify/judging/mixtures.py`` (the same question of measured sizes).
 """
@@ -40,8 +40,8 @@ class NextTerm:
     Attributes:
         ratio: the term over the leading one: a power of the axes.
         base, target: what that is at the sizes of the base and of the target.
-        small_from: sizes of its axes that grow from which it is below ``SMALL``; None where no ray leads from base to
-            target, or none that anyone has is.
+        small_from: the sizes of its growing axes above which it is below ``SMALL``; None if no ray leads from base to
+            target, or if these sizes are out of reach.
         of: signals that have it, with the number of updates.
     """
 
@@ -60,10 +60,10 @@ class NextTerm:
 
 @dataclass(frozen=True)
 class NextTerms:
-    """The answer: terms, the largest at the base first, and the signals whose terms are not known.
+    """The terms, the largest at the base first, and the signals whose terms are unknown.
 
     Attributes:
-        examined: demanded sizes were looked at: not for a defined parameterization, nor for a base of size 1.
+        examined: False for a defined parameterization and for a base of size 1.
     """
 
     terms: tuple[NextTerm, ...] = ()
@@ -72,12 +72,12 @@ class NextTerms:
 
 
 def next_terms(d: Derivation, way: Way) -> NextTerms:
-    """The largest next term of every demanded size that is not small at the base or at the target, and that falls
-    between them: each ratio once.
+    """The largest next term of every demanded size, if it is not small at the base or the target and falls between
+    them. Each ratio is listed once.
 
-    Method: monomials are read on the ray of the base's own sizes, with the parameterization of that ray, so that the
-    powers of every axis are its own. Where that has none, as MSSP off its walls, it is the one of the recipe, and axes
-    that stay as they are count as constants. Terms below the root of the largest size are not looked for.
+    Method: monomials are read on the ray of the base's own sizes, with the parameterization of that ray. If there is
+    none, as for MSSP off its walls, the recipe's is taken, and axes that do not grow count as constants. Terms below
+    the root of the largest size are left out.
     """
     start = None if d.network.unread else _own_ray(d, way)
     if start is None:
@@ -94,29 +94,28 @@ def next_terms(d: Derivation, way: Way) -> NextTerms:
         ratios = [x for x in _ratios(free, way.ray or ray, base) if max(x.at(base), x.at(target)) >= SMALL]
         if ratios:
             signals.setdefault(max(ratios, key=lambda x: x.at(base)), []).append((name, t))
-    terms = (
-        NextTerm(ratio, ratio.at(base), ratio.at(target), _small_from(ratio, base, way.ray), tuple(of))
-        for ratio, of in signals.items()
-    )
+    terms = [
+        NextTerm(x, x.at(base), x.at(target), _small_from(x, base, way.ray), tuple(of)) for x, of in signals.items()
+    ]
     return NextTerms(tuple(sorted(terms, key=lambda x: -x.base)), tuple(unknown), True)
 
 
 def _ratios(sizes: Sequence[Power], ray: Ray, base: Sizes) -> Iterator[Power]:
-    """Each monomial over the leading one, where it falls along the ray: one that does not only adds a constant."""
+    """Each monomial over the leading one, if it falls along the ray. Any other one only adds a constant."""
     lead = max(sizes, key=lambda p: (p.on(ray), p.at(base)))
     return (p / lead for p in sizes if p.on(ray) < lead.on(ray))
 
 
 def _demanded(d: Derivation, ray: Ray, scaling: Scaling) -> Iterator[tuple[str, int | None, list[Power]]]:
-    """Signals that must be Theta(1) with their monomials, after the last update up to the horizon for which these are
-    known; None where they are for no update."""
+    """Every signal that must be Theta(1), with its monomials after the last update for which they are known; None and
+    no monomials if there is no such update."""
     rule, look = d.configuration.parameterization, Analysis(ray, scaling.point(ray), d.optimizer, d.network)
     demands = rule.demanded(d.network, rule.base_structure(d.network, d.configuration.readout_init))
     last = {name: x.horizon for x in demands if x.kind == "theta" for name in x.quantities}
     for name, horizon in last.items():
         for t in range(horizon, 0, -1):
             with suppress(Exhausted, BeyondPowerCounting):
-                forms = look.forms(name, t)
+                forms = look.runs.forms(name, t)
                 if forms:
                     yield name, t, [scaling.size(form) for form in forms]
                 break

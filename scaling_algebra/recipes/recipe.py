@@ -1,4 +1,4 @@
-"""Numbers for a large model from those tuned on a small one: ``recipe``."""
+"""``recipe`` turns the numbers that were tuned on a small model into those of a large one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from scaling_algebra import limits
 from scaling_algebra.documents import Rendered
-from scaling_algebra.dynamics.analysis import Analysis
+from scaling_algebra.dynamics.analysis import Analysis, lead_within
 from scaling_algebra.errors import UsageError, check_names, shown, unknown_name
 from scaling_algebra.solver.demands import HORIZON, Infeasible
 from scaling_algebra.solver.derivation import Derivation, derive
@@ -18,6 +18,7 @@ from scaling_algebra.spec.axes import AXES, Ray, about, ordered
 from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER, Configuration, Where
 from scaling_algebra.spec.gauges import OWN
 from scaling_algebra.spec.level import Level, Open, recorded
+from scaling_algebra.spec.networks.indices import may_grow
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import ARCHITECTURES
 from scaling_algebra.spec.networks.sums import experts
@@ -49,17 +50,17 @@ TOWARDS = Fraction(1, 4), Fraction(1, 2), Fraction(1)
 """Shares of the way from a ray that has no parameterization to the one on which all axes grow alike."""
 
 BIAS = "bias"
-"""The biases of the Transformer, which its equations have as maps of one constant."""
+"""The role of the Transformer's biases. Its equations have them as maps of one constant."""
 POWER = "_power"
 GAINS = ("gain", "final_gain", BIAS)
-"""Roles of the library that no std is given for; one of another network may be drawn."""
+"""Roles of the library that start at one value, without a std. Those of another network may be drawn."""
 MEANS = (
     "K/M changes: powers of M and K hold where the mean over many tokens rules an expert's gradient, those of a batch "
     "(sde) where noise rules all; where noise rules experts, too, recipe --hold sde --experts has their factors in K/M"
 )
 """What is mixed where batch and the share of an expert change together."""
-_WORK = 50_000
-"""Nodes of matching searches for a signal that grows."""
+_LITTLE = lead_within(50_000)
+"""For a signal that grows."""
 
 Tuned = Mapping[str, float]
 """A tuned value by role; under the empty name that of every other role."""
@@ -72,18 +73,16 @@ class Recipe(Rendered):
     Attributes:
         way: base, target and the ray between them.
         derivations: where the powers come from, each for a part of the model.
-        tensors: settings by role and by what they are: ``init_std``, ``lr``, ``eps``, ``decay``, of a frozen tensor
-            ``init_std`` alone; in a gauge with multipliers ``multiplier``, too, of a tensor that has one.
+        tensors: settings by role and name: ``init_std``, ``lr``, ``eps``, ``decay``, and ``multiplier`` in a gauge
+            where the tensor has one. A frozen tensor has ``init_std`` alone.
         multipliers: by name, e.g. ``alpha``, the multiplier of the sum over experts.
         tied: roles whose initial values all experts share.
-        instead: the ray that the powers are of, where the ray of this way has no parameterization.
-        breaks: what does not hold then.
-        horizons: by optimizer, what batch and tokens do to rates, epsilons and decays, where they change.
-        run: by optimizer, the factors of that, by ``lr``, ``eps``, ``wd``, ``one_minus_beta2``, ...; ``beta2_power`` is
-            the power of that itself.
-        open: what is undecided besides what is of the derivations.
-        notes: what else to look at first, a line each.
-        parameterization: the name that was asked for; MSSP has muP's numbers where no experts are summed.
+        instead: the ray of the powers, if the ray of this way has no parameterization. breaks: what fails then.
+        horizons: by optimizer, the effect of batch and tokens on rates, epsilons and decays, if these change.
+        run: by optimizer, their factors on ``lr``, ``eps``, ``wd``, ``one_minus_beta2``, ...; ``beta2_power`` is the
+            power to which beta2 goes.
+        open: undecided sizes beside those of the derivations. notes: what else to look at first, a line each.
+        parameterization: the name that was asked for. MSSP has muP's numbers where no experts are summed.
     """
 
     way: Way
@@ -131,7 +130,7 @@ class Recipe(Rendered):
 
     @property
     def level(self) -> Level | None:
-        """How far the powers are shown to hold on the ray that they are of; None where they are defined."""
+        """How much is proved about the powers on their ray; None if they are defined, not derived."""
         return Level.of([Level(self.open) if self.open else None, *(d.level for d in self.derivations)])
 
     @cached_property
@@ -142,7 +141,7 @@ class Recipe(Rendered):
 
     @property
     def by_run(self) -> Iterator[str]:
-        """What batch and tokens do, a line each: to the numbers, and to what no group or file of numbers has."""
+        """Lines on the effect of batch and tokens: on the numbers, and on settings that no group or file has."""
         for optimizer, held in self.horizons.items():
             factors = dict(self.run[optimizer])
             inside = ", ".join(f"{name} {factors.pop(name):.6g}" for name in ("lr", "eps", "wd") if name in factors)
@@ -162,8 +161,8 @@ class Recipe(Rendered):
 
     @cached_property
     def next_terms(self) -> NextTerms:
-        """Is the base large enough? Terms of demanded sizes that are not small beside the leading ones there,
-        constants left out."""
+        """Is the base large enough? The terms of demanded sizes that are not small beside the leading ones there,
+        without constants."""
         return next_terms(self.derivations[-1], self.way)
 
     def as_json(self) -> dict[str, Any]:
@@ -206,9 +205,8 @@ class Recipe(Rendered):
         where = "" if gauge == OWN else f", gauge {gauge}"
         same = configuration.parameterization == asked
         title = asked.title if same else f"{asked.title} ({configuration.parameterization.title} without experts)"
-        level = (
-            [] if self.level is None else [str(self.level) if self.instead is None else f"{self.level} on another ray"]
-        )
+        on = "" if self.instead is None else " on another ray"
+        level = [] if self.level is None else [f"{self.level}{on}"]
         return ", ".join([title, configuration.optimizer.name, *level, sizes + where])
 
 
@@ -239,10 +237,10 @@ def recipe(
             Decay may be 0. What is left out is printed as rule and factor.
         batch, tokens: (base, target), in one unit, where they change: factors on rates, epsilons and decays by the
             invariants that ``horizon`` holds.
-        hold: names of those, for each optimizer that has them; ``horizon`` says which by default.
+        hold: names of these invariants, for each optimizer that has them; by default those of ``horizon``.
         gauge: one of ``GAUGES``; what is tuned at the base is meant in it.
         strict: no numbers that are not certified.
-        starts: tensors that keep their start, of which one ``std`` for all says nothing; by default gains and biases.
+        starts: tensors that keep their initial values under one ``std`` for all; by default gains and biases.
         where: ``architecture`` or ``network`` for another model than the Transformer, a tuple of networks for the kinds
             of layers of one model; ``readout_init``, ``epsilon``.
 
@@ -286,12 +284,8 @@ def recipe(
     def settings(role: str) -> dict[str, Setting]:
         start, end, rule = before.tensors[role], after.tensors[role], rules[role]
         multiplied, moves = bool(start.multiplier.terms or end.multiplier.terms), start.lr is not None
-        has = {
-            "multiplier": multiplied,
-            "lr": moves,
-            "eps": moves and (rule.epsilon or (rule.negligible and role in values["eps"])),
-        }
-        has["decay"] = moves and rule.decoupled_decay
+        has = {"multiplier": multiplied, "lr": moves, "decay": moves and rule.decoupled_decay}
+        has["eps"] = moves and (rule.epsilon or (rule.negligible and role in values["eps"]))
         more = run.get(rule.name, {})
         return {
             what: Setting.of(going, power, to, values[what].get(role), more.get("wd" if what == "decay" else what, 1.0))
@@ -316,7 +310,7 @@ def _run(held: Horizon, factors: Mapping[str, float]) -> dict[str, float]:
 
 
 def _horizon(rule: str, hold: Sequence[str] | None) -> Horizon:
-    """The invariants of an optimizer; a factor that a variant takes from shapes holds neither batch nor tokens."""
+    """The invariants of an optimizer. Its variants share them: a factor of shapes contains no batch and no tokens."""
     from . import horizon as laws  # needs sympy
 
     if (optimizer := rule.partition(":")[0]) not in laws.optimizers():
@@ -329,14 +323,14 @@ def _horizon(rule: str, hold: Sequence[str] | None) -> Horizon:
 
 
 def _followed(t: TensorScaling) -> dict[str, Power | None]:
-    """The power that each of ``WHAT`` follows: torch multiplies weight decay by the learning rate, and their product
-    stays."""
+    """The power of each setting in ``WHAT``. torch multiplies weight decay by the learning rate, and their product is
+    constant."""
     decay = None if t.lr is None else 1 / t.lr
     return {"multiplier": t.multiplier, "init_std": t.init_std, "lr": t.lr, "eps": t.eps or Power(), "decay": decay}
 
 
 def _alike(network: Network) -> list[str]:
-    """Gains, biases and scalars, which nothing is summed with: all their entries start at one value at every size."""
+    """Gains, biases and scalars, over which nothing is summed: all entries start at one value at every size."""
     vectors = [
         r for r, t in network.tensors.items() if not t.fan_in and sum(network.axes[x] != "L" for x in t.letters) < 2
     ]
@@ -346,8 +340,8 @@ def _alike(network: Network) -> list[str]:
 def _tuned(
     what: str, given: float | Tuned | None, rules: Mapping[str, Optimizer], alike: Collection[str]
 ) -> dict[str, float]:
-    """Values by role: the name of an optimizer stands for what it trains, the empty name for all, others as ``meant``
-    has them; none for those that start ``alike``, unless each is named.
+    """Values by role. The name of an optimizer stands for what it trains, "" for all tensors, any other name as in
+    ``meant``. A tensor that starts ``alike`` has a value only if it is named itself.
 
     Raises:
         UsageError: a name that stands for nothing, or no positive finite number (a decay may be 0).
@@ -355,10 +349,7 @@ def _tuned(
     if given is None:
         return {}
     asked = {str(name): x for name, x in given.items()} if isinstance(given, Mapping) else {"": given}
-    label, least = (
-        ("std" if what == "init_std" else what),
-        "positive number or 0" if what == "decay" else "positive number",
-    )
+    label, least = what.removeprefix("init_"), "positive number" + " or 0" * (what == "decay")
     sets: dict[str, list[str]] = {"": [*rules]}
     for role, rule in rules.items():
         for name in {rule.name, rule.name.partition(":")[0]}:
@@ -386,7 +377,7 @@ def _networks(going: Way, where: Where) -> list[Network]:
         networks = [
             ARCHITECTURES[name] for name in (TRANSFORMER if {"M", "N_e"} & set(going.base) else TRANSFORMER[:1])
         ]
-    mine = {*AXES, *(axis for network in networks for axis in network.may_grow)}
+    mine = {*AXES, *(axis for network in networks for axis in may_grow(network))}
     if strange := [axis for axis in going.base if axis not in mine]:
         raise unknown_name(f"axis of {networks[-1].name}", strange[0], ordered(mine))
     for network in networks:
@@ -399,8 +390,7 @@ def _networks(going: Way, where: Where) -> list[Network]:
 def _powers(
     going: Way, networks: Sequence[Network], optimizer: OptimizerInput, parameterization: str, gauge: str, where: Where
 ) -> tuple[Scaling, Scaling, tuple[Derivation, ...], Ray | None, str]:
-    """The powers at the base and at the target, where they come from, the ray they are of if it is another one, and
-    what is missing then."""
+    """The powers at the base and at the target, their derivations, their ray if it is another one, and why it is."""
     rest: Any = {k: v for k, v in where.items() if k not in ("network", "architecture")}
 
     # what one block cannot have, a stack of them cannot either, and a block answers at once
@@ -434,7 +424,7 @@ def _powers(
 
 
 def _own(ray: Ray, network: Network) -> Ray:
-    """The ray without the depth that a network has not; shapes of parameters say nothing of it.
+    """The ray, without the depth if the network has none.
 
     Raises:
         UsageError: the depth grows, and shapes alone are known.
@@ -462,18 +452,19 @@ def _union(derivations: Sequence[Derivation]) -> Scaling:
 
 
 def _breaks(derivations: Sequence[Derivation], going: Way) -> Iterator[Breaks]:
-    """The signals that the powers let grow on the ray itself, each once."""
+    """Each signal that grows with these powers on the original ray."""
     assert going.ray is not None
     seen = set()
     for d in derivations:
         ray = _own(going.ray, d.network)
-        look = Analysis(ray, d.scaling.point(ray), d.optimizer, d.network).limited(_WORK)
+        look = Analysis(ray, d.scaling.point(ray), d.optimizer, d.network)
         for signal in (s.out for s in d.network.statements if s.out not in seen):
             seen.add(signal)
-            answers = ((look.lower(signal, t), t) for t in range(HORIZON + 2))
-            grown = [(a, t) for a, t in answers if a.size is not None and a.size > 0 and a.form is not None]
+            answers = ((look(signal, t, _LITTLE), t) for t in range(HORIZON + 2))
+            grown = [
+                (a.lead, -t, a.form) for a, t in answers if a.lead is not None and a.lead > 0 and a.form is not None
+            ]
             if grown:
-                largest, t = max(grown, key=lambda x: (x[0].size, -x[1]))
-                assert largest.form is not None
-                power = d.scaling.size(largest.form)
-                yield Breaks(signal, t, power, power.ratio(every_axis(going.base), every_axis(going.target)))
+                _, t, form = max(grown, key=lambda x: x[:2])
+                power = d.scaling.size(form)
+                yield Breaks(signal, -t, power, power.ratio(every_axis(going.base), every_axis(going.target)))

@@ -2,7 +2,7 @@
 
 At a scaling that is linear in the rates every size is a maximum of linear functions of the rates, so that the rays on
 which nothing exceeds O(1) are a cone, and its spanning rays are enough to check it.
-Read next: ``convexity.py`` (the proof), ``scaling_algebra/all_rays`` (all cones), ``newton.py`` (a formula on one ray).
+Read next: ``convexity.py`` (the proof), ``scaling_algebra/all_rays`` (all cones), ``search.py`` (a formula on one ray).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import replace
 from fractions import Fraction
 from math import prod
 
-from scaling_algebra.dynamics.analysis import Analysis
+from scaling_algebra.dynamics.analysis import Analysis, lead_within
 from scaling_algebra.linear.cone import Cone, bounding, simplicity
 from scaling_algebra.linear.linear import Linear, Vector, dot
 from scaling_algebra.spec.axes import Ray
@@ -25,8 +25,8 @@ from scaling_algebra.spec.scaling import Scaling
 from .convexity import Looks, growing, normalises, open_axes, ray_along
 from .demands import HORIZON
 
-_WORK = 5_000
-"""Nodes of matching searches spent on a corner that may lie outside."""
+_LITTLE = lead_within(5_000)
+"""For a corner that may lie outside."""
 
 
 def reach(
@@ -59,7 +59,7 @@ def reach(
         corner = next((r for r in region.rays if (r, grown) not in done), None)
         if corner is None:
             break
-        look = looks.at(plain, _scaled(axes, corner, fixed), OPTIMIZERS["sgd"], grown, _WORK)
+        look = looks.at(plain, _scaled(axes, corner, fixed), OPTIMIZERS["sgd"], grown)
         wall = _broken(plain, demands, look, axes)
         size = 0 if wall is None else dot(wall.over(axes), corner)
         if wall is None or not size:
@@ -102,7 +102,7 @@ def _scaled(axes: Sequence[str], rates: Vector, fixed: frozenset[str]) -> Ray:
 def _multiplied(scaling: Scaling, look: Analysis) -> Scaling:
     """Gradient descent that multiplies gradients by what the last step of the horizon does on a ray, by its power of
     the axes: what an optimizer that normalises is where its normalisers are these powers."""
-    forms_of = {role: [x.form for x in look.step(role, HORIZON - 1) if x.form] for role in scaling.tensors}
+    forms_of = {role: [x.form for x in look.runs.step(role, HORIZON - 1) if x.form] for role in scaling.tensors}
     rates = {role: prod(map(scaling.size, forms), start=Power()) for role, forms in forms_of.items()}
     return replace(scaling, tensors={role: replace(t, lr=rates[role]) for role, t in scaling.tensors.items()})
 
@@ -111,8 +111,8 @@ def _broken(scaling: Scaling, demands: Sequence[Demand], look: Analysis, axes: t
     """The first break of a demand by a formula for gradient descent: the wall of the size that grows most."""
     demands = [d for d in demands if d.kind in ("theta", "bounded")]
     for t in range(max((d.horizon for d in demands), default=0) + 2):
-        answers = (look.lower(name, t) for demand in demands for name in demand.quantities)
-        grown = [(a.size, a.form) for a in answers if a.size is not None and a.form is not None]
+        answers = (look(name, t, _LITTLE) for demand in demands for name in demand.quantities)
+        grown = [(a.lead, a.form) for a in answers if a.lead is not None and a.form is not None]
         worst = max(grown, key=lambda x: x[0], default=None)
         if worst is not None and worst[0] > 0:
             power = scaling.size(worst[1])

@@ -42,21 +42,14 @@ class Looks:
         self._analyses: dict[Hashable, Analysis] = {}
         self._algebras: dict[Hashable, dict[Rung, Algebra]] = {}
 
-    def at(
-        self, scaling: Scaling, ray: Ray, optimizer: Optimizer, grown: frozenset[str], work: int | None = None
-    ) -> Analysis:
-        """The engine on a ray; axes of ``grown`` count as growing.
-
-        Args:
-            work: for lower bounds only, and no more than these nodes of matching searches.
-        """
+    def at(self, scaling: Scaling, ray: Ray, optimizer: Optimizer, grown: frozenset[str]) -> Analysis:
+        """The engine on a ray; axes of ``grown`` count as growing."""
         point = scaling.point(ray)
         numbers = [tuple(x.items()) for x in (point.b, point.c, point.d, point.multipliers)]
-        key = ray, grown, optimizer.name, optimizer.regime, work, *numbers, point.tied
+        key = ray, grown, optimizer.name, optimizer.regime, *numbers, point.tied
         if key not in self._analyses:
             algebras = self._algebras.setdefault((ray, grown), {})
-            look = Analysis(ray, point, optimizer, self.network, algebras, growing=grown, routed=self.routed)
-            self._analyses[key] = look if work is None else look.limited(work)
+            self._analyses[key] = Analysis(ray, point, optimizer, self.network, algebras, grown, self.routed)
         return self._analyses[key]
 
 
@@ -159,9 +152,9 @@ def _bent(scaling: Scaling, corners: Sequence[Analysis], inside: Analysis, last:
     """The step that is multiplied by something that is not linear on the cone: then nothing is known of rays inside."""
     for role in inside.network.tensors:
         for t in range(last):
-            middle = inside.step(role, t)
+            middle = inside.runs.step(role, t)
             for look in corners:
-                steps = look.step(role, t)
+                steps = look.runs.step(role, t)
                 name = f"undecided: on {look.ray}, what the gradient of {role} is multiplied by at t={t}"
                 if len(steps) != len(middle):
                     return Failure(f"{name} is not known", undecided=True)

@@ -1,4 +1,4 @@
-"""Demands at one point: those that fail, the reason, and the monomial that must become Theta(1).
+"""Demands at one point: those that fail, the reason, the monomial that must become Theta(1), and what stays open.
 
 Read next: ``newton.py`` (moves the point until none fails), ``scaling_algebra/spec/desiderata.py`` (the demands).
 """
@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from scaling_algebra.dynamics.analysis import Analysis
-from scaling_algebra.dynamics.answers import Answer
+from scaling_algebra.dynamics.analysis import LEAD, RESTRICTED, SHORTLY, SIMPLY, WITNESS, Analysis, Means, lead_within
+from scaling_algebra.dynamics.brackets import Bracket, Exponent
+from scaling_algebra.dynamics.budgets import AHEAD, CLOSELY, LITTLE, PIECE, QUICK, SHOWN, WORK
 from scaling_algebra.dynamics.sparse_routing import sparse
 from scaling_algebra.errors import Unsatisfiable
 from scaling_algebra.spec.axes import Ray
@@ -23,6 +24,9 @@ from scaling_algebra.spec.networks.language import Function, Network, Product
 from scaling_algebra.spec.networks.sums import experts
 from scaling_algebra.spec.optimizers import Trained
 from scaling_algebra.spec.powers import Form
+from scaling_algebra.waiting import each
+
+from .points import Places
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,10 @@ CHANGES = frozenset({"change", "propagating", "effective", "cross"})
 """Parts of a change, zero before the first update: where work ends no step is decided, and a later one is named."""
 NO_COMMON = "the demands that fix the unknowns have no common solution"
 """Why a search ends without an answer where each demand by itself has one."""
+_AHEAD = lead_within(AHEAD)
+"""For the update after the horizon."""
+_SHARED = 3
+"""Sizes that may stay undecided before the others climb one rung alone."""
 
 
 class Infeasible(Unsatisfiable):
@@ -91,8 +99,8 @@ class NotFound(Infeasible):
 def provable(network: Network, ray: Ray, optimizer: Trained) -> str:
     """Why proofs do not reach a configuration; empty if they do."""
     if by := [s.out for s in (*network.live, *network.norms) if not first_power(network, ray, s)]:
-        each = " ".join(f"--without {name}" for name in by)
-        unknown = f"unknown sizes ({', '.join(by)}; derive {each} leaves {'them' if by[1:] else 'it'} out)"
+        without = " ".join(f"--without {name}" for name in by)
+        unknown = f"unknown sizes ({', '.join(by)}; derive {without} leaves {'them' if by[1:] else 'it'} out)"
         return f"{network.name} divides or gates by {unknown}; proofs are for products, sums and held gates"
     if sparse(network, ray):
         return f"K < M on {ray}; proofs are for K = M"
@@ -171,7 +179,7 @@ def below(demand: Demand, look: Analysis) -> Failure | None:
     sizes = [x for x in uppers if x is not None]
     if demand.kind != "theta" or len(sizes) < len(uppers) or max(sizes) >= 0:
         return None
-    start = [look.quick(name, 0) for name in demand.quantities]
+    start = [look(name, 0, SHORTLY) for name in demand.quantities]
     if not all(x.decided and (x.size is None or x.size < 0) for x in start):
         return None
     return Failure(f"{demand.label}, but {' + '.join(demand.quantities)} ~ n^({max(sizes)})")
@@ -200,7 +208,7 @@ def dwindles(demand: Demand, look: Analysis, closer: Analysis) -> Failure | None
         terms += max(size for size in read if size is not None)
     moved = []
     for t in range(1, demand.horizon + 1):
-        quick = look.quick(f"d{tensor.symbol}", t)
+        quick = look(f"d{tensor.symbol}", t, SHORTLY)
         answer = quick if quick.decided else closer(f"d{tensor.symbol}", t)
         size = answer.size if answer.decided else look.upper(f"d{tensor.symbol}")
         if size is None and not answer.decided:
@@ -216,46 +224,35 @@ def _alike(look: Analysis, demand: Demand) -> bool:
     """Bound and witness show that quantities have one size, exact zeros aside; of a network without norms such sizes
     are counted exactly."""
     last = demand.horizon
-    there = [x for x in demand.quantities if look.upper(x) is not None or not look.quick(x, last).zero]
+    there = [x for x in demand.quantities if look.upper(x) is not None or not look(x, last, SHORTLY).zero]
     sizes = {look.upper(name) for name in there} if look.network.norms else {None}
     size = sizes.pop() if len(sizes) == 1 else None
     if size is None:
         return not there
-    shown = (look.in_parts(name, last) or _shown(look, name, last, size) for name in there)
-    return all(x is not None and x.size == size for x in shown)
+    return all(size in (look(name, last, RESTRICTED).low, look(name, last, WITNESS).low) for name in there)
 
 
 def _reached(look: Analysis, demand: Demand, steps: Sequence[int], size: Fraction | int) -> bool:
     """A witness shows that one of the quantities has at least this size at one of the steps. Runs in which less happens
     are asked for all steps first: they cost the least."""
-    answers = (look.in_parts(name, max(steps)) for name in demand.quantities)
-    return any(x is not None and x.size == size for x in answers) or any(
-        _shown(look, name, t, size) for t in steps for name in demand.quantities
+    cheap = (look(name, max(steps), RESTRICTED) for name in demand.quantities)
+    return any(x.low == size for x in cheap) or any(
+        look(name, t, WITNESS).low == size for t in steps for name in demand.quantities
     )
 
 
-def _shown(look: Analysis, name: str, t: int, size: Fraction | int) -> Answer | None:
-    """A witness that a quantity has at least this size at a step."""
-    answer = look.witness(name, t)
-    return answer if answer is not None and answer.size == size else None
-
-
-def look_ahead(demand: Demand, look: Analysis) -> Failure | None:
+def look_ahead(demand: Demand, look: Analysis, means: Means = LEAD) -> Failure | None:
     """Growth from step to step can start below the horizon and pass it: nothing may diverge one update later either, as
     far as a little work shows. Lower bounds are enough to reject. What diverges, if something does."""
     for name in demand.quantities if demand.kind in ("theta", "bounded") else ():
-        later = look.lower(name, demand.horizon + 1).size
+        later = look(name, demand.horizon + 1, means).lead
         if later is not None and later > 0:
             return Failure(f"{demand.label}, but {name} ~ n^({later}) at t={demand.horizon + 1}")
     return None
 
 
 def violation(
-    demand: Demand,
-    look: Analysis,
-    certified: bool = True,
-    horizon: int | None = None,
-    closer: Analysis | None = None,
+    demand: Demand, look: Analysis, certified: bool = True, horizon: int | None = None, closer: Analysis | None = None
 ) -> Failure | None:
     """Why a demand fails; None if it holds. What certainly diverges is said before what is undecided.
 
@@ -265,14 +262,15 @@ def violation(
     horizon = demand.horizon if horizon is None else horizon
     last = demand.kind == "balanced"  # of sizes at the last step alone; lower bounds that differ prove nothing
 
-    def ask(name: str, t: int) -> Answer:
-        answer = look(name, t) if certified or last else look.lower(name, t)
+    def ask(name: str, t: int) -> Bracket:
+        answer = look(name, t) if certified or last else look(name, t, LEAD)
         return answer if answer.decided or closer is None else closer(name, t)
 
     steps = range(horizon if last else 0, horizon + 1)
     answers = {(name, t): ask(name, t) for name in demand.quantities for t in steps}
     undecided = [key for key, answer in answers.items() if not answer.decided]
-    sizes = [(a.size, t) for (_, t), a in answers.items() if a.size is not None and (a.decided or not certified)]
+    open_to = [(a.lead, t) for (_, t), a in answers.items() if a.decided or not certified]
+    sizes: list[tuple[Exponent, int]] = [(x, t) for x, t in open_to if x is not None]
     sizes += [(a.low, t) for (_, t), a in answers.items() if not a.decided and a.low is not None and a.low > 0]
     top, limited = max((size for size, _ in sizes), default=None), demand.kind in ("theta", "bounded")
     too_small = demand.kind == "theta" and not undecided and (top is None or top < 0)
@@ -339,8 +337,8 @@ def diverges(look: Analysis, demand: Demand) -> bool:
     if demand.kind not in ("theta", "bounded"):
         return False
     names = [name for name in demand.quantities if (upper := look.upper(name)) is None or upper > 0]
-    shown = (look.lower(name, t) for t in range(1, demand.horizon + 1) for name in names)
-    return any(x.size is not None and x.size > 0 for x in shown)
+    leads = (look(name, t, LEAD).lead for t in range(1, demand.horizon + 1) for name in names)
+    return any(x is not None and x > 0 for x in leads)
 
 
 def largest(look: Analysis, demand: Demand, meeting: bool = True) -> Fixing | None:
@@ -360,9 +358,9 @@ def largest(look: Analysis, demand: Demand, meeting: bool = True) -> Fixing | No
     best: tuple[Fraction, Fixing] | None = None
     for t in range(1 if demand.kind == "scale" else 0, demand.horizon + 1):
         for name in demand.quantities:
-            answer = look.lower(name, t)
-            if answer.size is not None and answer.form is not None and (best is None or answer.size > best[0]):
-                best = answer.size, Fixing(demand, name, t, _scaled(demand, answer.form))
+            answer = look(name, t, LEAD)
+            if answer.lead is not None and answer.form is not None and (best is None or answer.lead > best[0]):
+                best = answer.lead, Fixing(demand, name, t, _scaled(demand, answer.form))
         if demand.kind == "theta" and best is not None and best[0] > 0:
             break
     if best is None and (failure := unknown([demand], look)):
@@ -376,7 +374,7 @@ def unknown(demands: Iterable[Demand], look: Analysis) -> Failure | None:
     for demand in demands:
         for t in range(1 if demand.kind == "scale" else 0, demand.horizon + 1):
             for name in demand.quantities:
-                if look.lower(name, t).unknown:
+                if look(name, t, LEAD).unknown:
                     return Failure(f"{demand.name}: {name} at t={t} is undecided", undecided=True)
     return None
 
@@ -389,15 +387,15 @@ def _meeting(look: Analysis, demand: Demand) -> Fixing | None:
     if top is None or None in uppers or (top > 0 and demand.kind != "scale"):
         return None
     for name in demand.quantities:  # runs in which less happens cost the least, and have few monomials
-        answer = look.in_parts(name, demand.horizon)
-        if answer is not None and answer.form is not None and answer.size == top:
+        answer = look(name, demand.horizon, RESTRICTED)
+        if answer.form is not None and answer.low == top:
             return Fixing(demand, name, demand.horizon, _scaled(demand, answer.form))
     for t in range(1, demand.horizon + 1):
         for name in demand.quantities:
-            answer = _shown(look, name, t, top)
-            if answer is not None and answer.form is not None:
-                simplest = look.simplest(name, t) or answer
-                form = simplest.form if simplest.form is not None and simplest.size == top else answer.form
+            answer = look(name, t, WITNESS)
+            if answer.form is not None and answer.low == top:
+                simplest = look(name, t, SIMPLY)
+                form = simplest.form if simplest.form is not None and simplest.lead == top else answer.form
                 return Fixing(demand, name, t, _scaled(demand, form))
     return None
 
@@ -409,3 +407,105 @@ def _scaled(demand: Demand, form: Form) -> Form:
     counts = dict(form.unknowns)
     counts[demand.fixes] = counts.get(demand.fixes, 0) + 1
     return Form(form.power, tuple(counts.items()))
+
+
+# all demands ----------------------------------------------------------------------------------------------------
+
+
+def left_open(at: Places, demands: Iterable[Demand], look: Analysis) -> tuple[Open, ...]:
+    """The sizes that stay undecided, of demands of which none is seen to fail.
+
+    A demand is met where bound and witness meet; the others are examined step by step. Behind one that stays
+    undecided on the closer rungs the others climb the first two alone, and behind a few the first: unless effort is
+    asked for.
+
+    Raises:
+        Infeasible: a demand does not hold.
+    """
+    demands = list(demands)
+    for one, every in SHOWN:
+        if one is None:
+            check(demands, look)
+        with at.within(every):
+            demands = [*(d for d in each("deriving", "demands", demands) if not _met(at, d, look, one))]
+    ahead = at.fresh(look.point)
+    for demand in demands:
+        if failure := look_ahead(demand, ahead, _AHEAD):
+            raise Infeasible(failure)
+    left: list[Open] = []
+    closer, quick = look.closely(() if at.effort else CLOSELY), look.closely(QUICK[:1])
+    for demand in each("certifying", "demands left", demands):
+        failure = violation(demand, quick if len(left) >= _SHARED and not at.effort else look)
+        if failure and failure.undecided and (at.effort or not left):
+            failure = violation(demand, look, closer=closer)
+        if failure and failure.open is None:
+            raise Infeasible(failure, demand=demand)
+        left += [failure.open] if failure and failure.open else []
+    return tuple(replace(x, why=look.bounds.why or x.why) if x.why in ("", WORK) else x for x in left)
+
+
+def _met(at: Places, demand: Demand, look: Analysis, work: int | None) -> bool:
+    with at.within(work):
+        return met(demand, look)
+
+
+def unmet(
+    at: Places, demands: Iterable[Demand], look: Analysis, work: int | None = None
+) -> tuple[tuple[tuple[Demand, str], ...], tuple[Open, ...]]:
+    """The demands that fail, in order of update and signal; and the sizes that are undecided of those that neither
+    bound and witness nor a certificate show.
+
+    Args:
+        work: for all demands; then what diverges after one update, which takes the least, is looked for first.
+    """
+    ahead = at.fresh(look.point)
+    failures: dict[Demand, Failure | None] = {}
+    demands = [d for d in demands if concerns(d, at.optimizer)]
+
+    def failure(d: Demand, first: bool) -> Failure | None:
+        if first and not met(d, look):
+            early = violation(d, look, horizon=1)
+            return early if early and early.step <= 1 else Failure("", undecided=True)
+        return None if met(d, look) else violation(d, look) or unfaithful(d, look) or look_ahead(d, ahead, _AHEAD)
+
+    with at.within(work):
+        for one in (None,) if work is None else (LITTLE, work // 4, None):
+            for d in each("certifying", "demands", demands):
+                with at.within(one):
+                    failures[d] = failure(d, one is not None)
+            demands = [d for d in demands if (left := failures[d]) and left.undecided]
+    if work is None and demands:  # work that is not shared goes further
+        alone = Analysis(at.ray, look.point, at.optimizer, at.network)
+        failures |= {d: violation(d, alone) or unfaithful(d, alone) for d in demands}
+    closer = look.but(ladder=())
+    with at.within(PIECE):
+        failures |= {d: dwindles(d, look, closer) or x for d, x in failures.items() if x and x.undecided}
+    found = causes_first(failures, at.network)
+    return tuple((d, x.reason) for d, x in found if not x.undecided), tuple(x.open for _, x in found if x.open)
+
+
+def not_below(demands: Iterable[Demand], look: Analysis) -> None:
+    """Examines what bounds alone show.
+
+    Raises:
+        Infeasible: something is bounded by less than it must be.
+    """
+    for d in demands:
+        if failure := below(d, look):
+            raise Infeasible(failure, demand=d)
+
+
+def pieces(at: Places, demands: Sequence[Demand], look: Analysis) -> None:
+    """Examines the pieces of sums over experts that one tensor makes, or none.
+
+    Raises:
+        Infeasible: there are no bounds, something is bounded by less than it must be, or a piece is undecided.
+    """
+    if look.bounds.why:
+        raise Infeasible(look.bounds.why, undecided=True)
+    not_below(demands, look)
+    names = {f"{e.out}.{k}" for e in experts(at.network) for k, x in e.pieces.items() if x not in e.entering}
+    for d in (d for d in demands if names.intersection(d.quantities)):
+        with at.within(PIECE):
+            if failure := violation(d, look.closely(QUICK[:1])):
+                raise Infeasible(failure, demand=d)

@@ -1,6 +1,6 @@
 """The functions that users call first: ``derive`` and ``signals``, whose results print themselves.
 
-Read next: ``newton.py`` (solves), ``scaling_algebra/spec/configuration.py`` (what is asked),
+Read next: ``search.py`` (solves), ``scaling_algebra/spec/configuration.py`` (what is asked),
 ``presentation.py`` (how results are printed).
 """
 
@@ -15,17 +15,19 @@ from typing import Any, Unpack
 from scaling_algebra import limits
 from scaling_algebra.documents import Rendered
 from scaling_algebra.dynamics.analysis import Analysis
-from scaling_algebra.dynamics.answers import Answer
+from scaling_algebra.dynamics.brackets import Bracket
 from scaling_algebra.dynamics.quantities import quantity
 from scaling_algebra.errors import UsageError, named
-from scaling_algebra.spec.assumptions import ASSUMPTIONS
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION, Configuration, Where
 from scaling_algebra.spec.desiderata import NONE, Structure
 from scaling_algebra.spec.gauges import GAUGES, OWN
 from scaling_algebra.spec.given import SETTINGS, unknown
+from scaling_algebra.spec.glossary import ASSUMPTIONS
 from scaling_algebra.spec.level import Level, recorded
+from scaling_algebra.spec.networks.auxiliary import buffers, weight_of
 from scaling_algebra.spec.networks.language import Network
+from scaling_algebra.spec.networks.multipliers import free_multipliers, gauges
 from scaling_algebra.spec.networks.roles import readouts
 from scaling_algebra.spec.networks.sums import experts
 from scaling_algebra.spec.optimizers import Trained
@@ -37,7 +39,8 @@ from scaling_algebra.waiting import rarely_collected, working
 
 from .demands import Fixing, Infeasible, NotFound
 from .layerwise import at_full_alignment
-from .newton import Solution, Solver
+from .points import Places
+from .search import Solution, solve
 
 LAWS = {
     "init": "spectral condition, std = min(1, sqrt(out / in)) / sqrt(in), or 1 / sqrt(in) of what does not train",
@@ -198,7 +201,7 @@ class Signals(Rendered):
 
     derivation: Derivation
     steps: int
-    quantities: Mapping[str, tuple[Answer, ...]]
+    quantities: Mapping[str, tuple[Bracket, ...]]
 
     def without_assumptions(self) -> Signals:
         """The signals, undecided where an exponent rests on more than counting powers."""
@@ -379,16 +382,16 @@ def searched(asked: Configuration) -> Solution | NotFound:
     rule = asked.parameterization
     try:
         with rarely_collected(), working(f"deriving {rule.title}"):
-            solver = _solver(asked.network, asked.ray, asked.optimizer, asked.effort)
-            return solver.solve(rule, rule.base_structure(asked.network, asked.readout_init), asked.given)
+            at = _points(asked.network, asked.ray, asked.optimizer, asked.effort)
+            return solve(at, rule, rule.base_structure(asked.network, asked.readout_init), asked.given)
     except Infeasible as failure:
         return NotFound(asked, str(failure), failure.undecided, failure.everywhere)
 
 
 @lru_cache(maxsize=16)
-def _solver(network: Network, ray: Ray, optimizer: Trained, effort: bool) -> Solver:
+def _points(network: Network, ray: Ray, optimizer: Trained, effort: bool) -> Places:
     """Shared by the parameterizations of one network, ray and optimizer."""
-    return Solver(network, ray, optimizer, effort=effort)
+    return Places(network, ray, optimizer, effort=effort)
 
 
 def _reasons(network: Network, solution: Solution) -> dict[tuple[str, str], str]:
@@ -407,10 +410,10 @@ def _reasons(network: Network, solution: Solution) -> dict[tuple[str, str], str]
                     "MSSP pathways: with zero init both pathways of the propagating update vanish, else they differ"
                 )
     reasons |= {(x, "init"): STARTS for x in network.zero if solution.scaling.tensors[x].init_std is None}
-    reasons |= {(role, "init"): UNFAVOURED for role in network.buffers}
-    fixed = {name: solution.fixed_by[name] for name in network.free_multipliers if name in solution.fixed_by}
+    reasons |= {(role, "init"): UNFAVOURED for role in buffers(network)}
+    fixed = {name: solution.fixed_by[name] for name in free_multipliers(network) if name in solution.fixed_by}
     reasons |= {("aggregation", name): fixing.demand.label for name, fixing in fixed.items()}
-    return reasons | {("aggregation", name): _gauge_reason(network, name) for name in network.gauges}
+    return reasons | {("aggregation", name): _gauge_reason(network, name) for name in gauges(network)}
 
 
 def _by_law(network: Network, solution: Solution) -> dict[tuple[str, str], str]:
@@ -424,11 +427,11 @@ def _by_law(network: Network, solution: Solution) -> dict[tuple[str, str], str]:
             reasons[role, "init"] += ", times the root of the number of experts"
     reasons |= {
         ("aggregation", x): "layer-wise law: one over the number of terms, 1 where weights sum to 1"
-        for x in network.free_multipliers
+        for x in free_multipliers(network)
     }
     for loss in network.losses:
-        reasons["aggregation", network.weight(loss)] = f"layer-wise law: {LAWS['eps']}"
-    return reasons | {(role, "lr"): SHIFTED for role in network.buffers}
+        reasons["aggregation", weight_of(network, loss)] = f"layer-wise law: {LAWS['eps']}"
+    return reasons | {(role, "lr"): SHIFTED for role in buffers(network)}
 
 
 def _gauge_reason(network: Network, multiplier: str) -> str:
@@ -442,7 +445,7 @@ def _settings(network: Network) -> list[tuple[str, str]]:
     """Everything that has a reason, in reporting order."""
     return [
         *((role, what) for role in network.tensors for what in SETTINGS),
-        *(("aggregation", name) for name in (*network.free_multipliers, *network.gauges)),
+        *(("aggregation", name) for name in (*free_multipliers(network), *gauges(network))),
     ]
 
 

@@ -5,14 +5,18 @@ Source: MSSP paper, App. I.1.2 (eq. I.3).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
-from scaling_algebra.dynamics.analysis import Analysis
+from scaling_algebra.dynamics.analysis import SHORTLY, WITNESS, Analysis
 from scaling_algebra.dynamics.sparse_routing import sparse
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.desiderata import Structure, horizon
+from scaling_algebra.spec.networks.ancestors import learns
+from scaling_algebra.spec.networks.auxiliary import weight_of
+from scaling_algebra.spec.networks.indices import expert_letters
 from scaling_algebra.spec.networks.language import Function, Network, Product
+from scaling_algebra.spec.networks.multipliers import free_multipliers
 from scaling_algebra.spec.networks.roles import meetings
 from scaling_algebra.spec.networks.sums import experts
 from scaling_algebra.spec.optimizers import Trained
@@ -83,7 +87,7 @@ def _weights(look: Analysis, t: int) -> dict[str, Power]:
     """Powers of the weights of losses beside the output: their gradients are one over the number of entries, too."""
     powers: dict[str, Power] = {}
     for loss, x, g in meetings(look.network):
-        count, weight = look.network.size(look.network.signals[x]), look.network.weight(loss)
+        count, weight = look.network.size(look.network.signals[x]), weight_of(look.network, loss)
         own = _aligned(look, count, _size(look, f"{g}.by-{loss}", t), -look.point.multipliers[weight])
         powers |= {} if own is None else {weight: count * own}
     return powers
@@ -115,7 +119,7 @@ def _aligned(look: Analysis, over: Power, total: Fraction | None, *parts: Fracti
 
 
 def _size(look: Analysis, name: str, t: int) -> Fraction | None:
-    return look.quick(name, t).size
+    return look(name, t, SHORTLY).lead
 
 
 def _changed(look: Analysis, signal: str, t: int) -> Fraction | None:
@@ -125,7 +129,21 @@ def _changed(look: Analysis, signal: str, t: int) -> Fraction | None:
 def _learned(look: Analysis, signal: str, t: int) -> Fraction | None:
     """The size of what an update of the tensor of a signal makes of it."""
     names = [name for part in _LEARNED if (name := f"{signal}.{part}") in look.table]
-    return look.leading(names or [f"{signal}.change"], t).size
+    return _largest(look, names or [f"{signal}.change"], t)
+
+
+def _largest(look: Analysis, names: Sequence[str], t: int) -> Fraction | None:
+    """The size of the largest of some quantities: that of the first witness as large as the bounds on all of them,
+    else of all of them at the price of the first rung."""
+    uppers = [look.upper(name) for name in names]
+    top = max((x for x in uppers if x is not None), default=None)
+    for name in names if None not in uppers and t else ():
+        if top is not None and look(name, t, WITNESS).low == top:
+            return top
+    answers = [look(name, t, SHORTLY) for name in names]
+    if not all(x.decided for x in answers):
+        return None
+    return max((x.size for x in answers if x.size is not None), default=None)
 
 
 def at_full_alignment(network: Network, ray: Ray, optimizer: Trained, structure: Structure = PLAIN) -> dict[str, Power]:
@@ -151,7 +169,7 @@ def at_full_alignment(network: Network, ray: Ray, optimizer: Trained, structure:
         along = set.intersection(*(x for x in read if x.intersection(tensor.fan_in)), {*tensor.letters})
         rows = network.size(x for x in tensor.letters if x not in layer.union(tensor.fan_in, along))
         entries = rule.entries(network, role) / rule.shaped(network, role, ray)
-        moves = bool(network.unread) or any(network.learns(x.name) for s in uses for x in s.factors)
+        moves = bool(network.unread) or any(learns(network, x.name) for s in uses for x in s.factors)
         wide = moves and columns.on(ray) > rows.on(ray)
         powers[f"b.{role}"] = columns**half * ((columns / rows) ** half if wide else Power())
         powers[f"c.{role}"] = columns / {"": gradient, "entry": Power(), "matrix": entries}[rule.normalises]
@@ -169,12 +187,12 @@ def terms_behind(network: Network, ray: Ray) -> dict[str, Power]:
     active, found = sparse(network, ray), dict[str, Power]()
     for s in (s for s in network.statements if isinstance(s, Product)):
         terms = network.size(network.summed(s))
-        if active and network.experts(s):
+        if active and expert_letters(network, s):
             terms = network.size(x for x in network.summed(s) if network.axes[x] != "M") * Power.of({"K": 1})
         for f in (network.producer(x.name) for x in s.factors):
             if isinstance(f, Function) and f.kind.kind == "softmax" and f.over in network.summed(s):
                 terms /= Power.of({"K": 1}) if active and f.kind.selects else network.size([f.over])
-        found |= {name: terms for name in s.multipliers if name in network.free_multipliers}
+        found |= {name: terms for name in s.multipliers if name in free_multipliers(network)}
     return found
 
 

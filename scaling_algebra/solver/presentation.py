@@ -20,13 +20,15 @@ from scaling_algebra.documents.blocks import (
     literal,
 )
 from scaling_algebra.documents.notation import plain, rich, typeset
-from scaling_algebra.dynamics.answers import Answer
-from scaling_algebra.spec.assumptions import ASSUMPTIONS, listed
+from scaling_algebra.dynamics.brackets import Bracket
 from scaling_algebra.spec.axes import FIXED, about
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.spec.gauges import GAUGES, OWN
+from scaling_algebra.spec.glossary import ASSUMPTIONS, listed
 from scaling_algebra.spec.level import Level
+from scaling_algebra.spec.networks.indices import aggregations
 from scaling_algebra.spec.networks.language import Function
+from scaling_algebra.spec.networks.multipliers import free_multipliers, gauges
 from scaling_algebra.spec.powers import exponent_text
 from scaling_algebra.spec.scaling import Scaling
 
@@ -120,16 +122,16 @@ def multipliers(ds: Sequence[Derivation], reasons: bool = False) -> list[Block]:
     """A line for each multiplier, the values of parameterizations after the first in brackets."""
     first, *others = ds
     lines: list[Sequence[Piece]] = []
-    summed = {m for s in first.network.aggregations for m in s.multipliers}
+    summed = {m for s in aggregations(first.network) for m in s.multipliers}
     network = first.network
-    for name, power in first.scaling.multipliers.items() if network.free_multipliers or network.gauges else ():
+    for name, power in first.scaling.multipliers.items() if free_multipliers(network) or gauges(network) else ():
         own = f" {name}" if name not in summed or len(summed) > 1 else ""
         line: list[Piece] = [f"{'aggregation ' if name in summed else ''}multiplier{own}: ", 1 / power]
         for other in others:
             if (another := other.scaling.multipliers[name]) != power:
                 line += [f"   ({other.configuration.parameterization.title}: ", 1 / another, ")"]
         said = first.reasons.get(("aggregation", name), "")
-        line += ["   (", typeset(said), ")"] if said and (reasons or name in network.gauges) else []
+        line += ["   (", typeset(said), ")"] if said and (reasons or name in gauges(network)) else []
         lines.append(line)
     if first.gauge != OWN:
         lines.append([typeset(f"gauge {first.gauge}: {GAUGES[first.gauge].about}")])
@@ -294,7 +296,7 @@ def signals(s: Signals) -> Document:
     return Document(tuple(blocks), s.as_json())
 
 
-def _size(a: Answer) -> Piece:
+def _size(a: Bracket) -> Piece:
     if a.decided:
         return Size(a.exponent)
     return "undecided" if a.low is None or a.high is None else f"undecided, n^({a.low}) to n^({a.high})"

@@ -11,18 +11,21 @@ from scaling_algebra.errors import UsageError, named, shown, unknown_name
 from .axes import AXES, Ray, ordered, regime
 from .given import NOTHING, Given, GivenInput
 from .networks.files import as_toml, from_toml
+from .networks.indices import may_grow
 from .networks.language import Network
 from .networks.library import ARCHITECTURES, MOE_BLOCK, architecture
+from .networks.multipliers import holding
 from .networks.roles import readouts
 from .optimizers import Trained
-from .parameterizations import READOUTS, Parameterization, ReadoutInit, parameterization
+from .parameterizations import READOUTS, Parameterization, ReadoutInit
+from .parameterizations import parameterization as called
 from .records import plain
 from .trained import OptimizerInput, trained
 
 DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION, DEFAULT_ARCHITECTURE = "adam", "mup", MOE_BLOCK.name
 """Defaults of every command and function."""
 EACH = "each"
-"""In place of a function that is left out: every one in turn."""
+"""In place of the name of a function that is left out: each function in turn."""
 
 
 class Where(TypedDict, total=False):
@@ -36,7 +39,7 @@ class Where(TypedDict, total=False):
         epsilon: regime of the optimizer's epsilon, ``derived`` (as by default) or ``negligible``.
         given: exponents that are held, ``{"router.init": "N^-1/2", "readout.init": 0, "aggregation": "M^-1"}``; the
             rest is derived.
-        effort: the search goes on behind the first demand that is undecided, and takes all the work it may.
+        effort: the search continues after the first undecided demand, and uses the largest budgets.
     """
 
     ray: Ray | Mapping[str, Any] | str | None
@@ -79,7 +82,7 @@ class Configuration:
     effort: bool = False
 
     def __post_init__(self) -> None:
-        mine = {*AXES, *self.network.may_grow}
+        mine = {*AXES, *may_grow(self.network)}
         if strange := [axis for axis in self.ray.rates if axis not in mine]:
             raise unknown_name(f"axis of {self.network.name}", strange[0], ordered(mine))
         if lacks := self.ray.lacks(self.network.axes.values()):
@@ -88,7 +91,7 @@ class Configuration:
         if self.ray["L"] and "L" not in self.network.axes.values():
             raise UsageError(f"the ray has L growing, but {self.network.name} has no depth: give L=0 or leave it out")
         name = self.network.name
-        if name in ARCHITECTURES and ARCHITECTURES[name] != self.network.freezing(()).holding(()):
+        if name in ARCHITECTURES and ARCHITECTURES[name] != holding(self.network.freezing(()), ()):
             raise UsageError(f"{name} is another network, one that ships; give yours another name")
 
     @classmethod
@@ -121,14 +124,14 @@ class Configuration:
         if "architecture" in where and "network" in where:
             raise UsageError("give either an architecture, which is the name of a network that ships, or a network")
         network = where.get("network", where.get("architecture", DEFAULT_ARCHITECTURE))
-        rule, readout = _parameterization(parameterization), where.get("readout_init")
+        rule, readout = called(parameterization), where.get("readout_init")
         network = network if isinstance(network, Network) else architecture(network)
         stepper, epsilon = trained(optimizer, network), where.get("epsilon")
         stepper = stepper if epsilon is None else stepper.with_epsilon(epsilon)
         given = Given.of(where.get("given"), network, stepper)
         network, last = given.within(network), readouts(network)
         usual: ReadoutInit = "zero" if last and network.zero.issuperset(last) else rule.starts(network)
-        chosen = usual if readout is None else _readout(readout)
+        chosen = usual if readout is None else named("readout init", readout, {x: x for x in READOUTS})
         network = network if chosen == "zero" or readout is None else network.starting(network.zero - {*last})
         if chosen == "zero" and not last:
             raise UsageError(f"{network.name}: no tensor makes the output and nothing else, so none can start at zero")
@@ -150,7 +153,7 @@ class Configuration:
         same_network = self.network.freezing(self.network.frozen - self.given.frozen)
         network, given = changes.get("network", same_network), changes.pop("given", self.given)
         if isinstance(changes.get("parameterization"), str):
-            changes["parameterization"] = _parameterization(changes["parameterization"])
+            changes["parameterization"] = called(changes["parameterization"])
         same = self.optimizer if network == same_network else self.optimizer.name
         epsilon = changes.pop("epsilon", None if "optimizer" in changes else self.optimizer.regime)
         stepper = trained(changes.get("optimizer", same), network, (self.network,))
@@ -175,7 +178,7 @@ class Configuration:
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Configuration:
-        """Raises UsageError (or KeyError, where something is missing) for what ``as_json`` did not write."""
+        """The configuration that ``as_json`` wrote. Raises UsageError or KeyError for any other record."""
         return cls.of(
             record["regime"],
             record["optimizer"],
@@ -189,7 +192,7 @@ class Configuration:
 
     @property
     def readout_given(self) -> bool:
-        """An init of a readout is held."""
+        """Is the init of a readout given?"""
         return any(f"{role}.init" in self.given for role in readouts(self.network))
 
     def __repr__(self) -> str:
@@ -223,10 +226,3 @@ def the_ray(name: str | None, ray: Ray | Mapping[str, Any] | str | None) -> Ray:
     if isinstance(ray, Mapping):
         return Ray(ray)
     raise UsageError(f"the ray is {shown(ray)}; give a text or dict of rates such as 'N=1,N_e=1/2,M=1/2'")
-
-
-def _readout(name: str) -> ReadoutInit:
-    return named("readout init", name, {x: x for x in READOUTS})
-
-
-_parameterization = parameterization

@@ -1,7 +1,7 @@
 """Desiderata as data: what each parameterization demands of which quantities, and which unknown a demand fixes.
 
 Adding a desideratum: one more ``Demand`` in ``mup_demands`` or ``mssp_demands``.
-Read next: ``newton.py`` (solves them), ``quantities.py`` (what the quantities are).
+Read next: ``search.py`` (solves them), ``quantities.py`` (what the quantities are).
 """
 
 from __future__ import annotations
@@ -18,6 +18,11 @@ from scaling_algebra.spec.networks.roles import Adjoint, adjoints, forks, meetin
 from scaling_algebra.spec.networks.sums import experts
 from scaling_algebra.spec.networks.terms import written_out
 from scaling_algebra.spec.scaling import Point
+
+from .networks.ancestors import learns
+from .networks.auxiliary import aside, buffers, weight_of
+from .networks.indices import aggregations
+from .networks.multipliers import free_multipliers, needs, opened
 
 Kind = Literal["theta", "bounded", "balanced", "scale"]
 
@@ -79,7 +84,7 @@ class Structure:
             return {role: values.get(f"{letter}.{role}", Fraction(0)) for role in network.tensors}
 
         b = {role: None if role in self.zero else x for role, x in of("b").items()}
-        multipliers = {name: values.get(name, Fraction(0)) for name in network.free_multipliers}
+        multipliers = {name: values.get(name, Fraction(0)) for name in free_multipliers(network)}
         return Point(b, of("c"), of("d"), multipliers, self.tied, network.frozen)
 
     def __str__(self) -> str:
@@ -98,12 +103,12 @@ def mup_demands(network: Network, structure: Structure) -> list[Demand]:
 
 
 def horizon(network: Network, structure: Structure) -> int:
-    """Updates after which every demand must hold: one more where the readout starts at zero above layers whose number
-    grows, and for every other tensor that starts at zero on the way of a gradient.
+    """The number of updates after which every demand must hold. One is added where the readout starts at zero above
+    layers whose number grows, and one for each other tensor that starts at zero on the way of a gradient.
 
-    Law: such a readout is first moved along the whole stream, of which one layer is 1/L, so that what a router learns
-    of its own layer leads only once the tensors of the layers have moved, too. Behind another zero (B of LoRA) nothing
-    trains until that has moved, by a first gradient that may be smaller than later ones.
+    Law: such a readout first moves along the whole stream, of which one layer is 1/L. What a router learns of its own
+    layer leads only after the tensors of the layers have moved. Behind another zero (B of LoRA) nothing trains until
+    that tensor has moved, by a first gradient that may be smaller than later ones.
     """
     last = {*readouts(network)}
     late = bool(structure.zero & last and "L" in network.axes.values())
@@ -111,8 +116,8 @@ def horizon(network: Network, structure: Structure) -> int:
 
 
 def _asleep(network: Network, zero: frozenset[str]) -> int:
-    """The most tensors that start at zero on the way of the gradient of a tensor that trains, where it takes the way of
-    the fewest."""
+    """How many tensors that start at zero a gradient passes on its best path to a trained tensor, at most over all
+    trained tensors."""
     before, found = {network.output: 0}, dict[str, int]()
     for s in reversed(network.statements if zero else ()):
         if s.out in before:
@@ -127,34 +132,31 @@ def _mup(network: Network, structure: Structure) -> list[Demand]:
     demands: list[Demand] = []
     gates = {s.out for s in network.functions if s.gates}
     for out in (s.out for s in network.statements):
-        if out not in structure.exempt and out not in gates and out not in network.aside:
+        if out not in structure.exempt and out not in gates and out not in aside(network):
             demands.append(Demand("mu-1", "bounded", (out,), because=f"{out} stays O(1)"))
-            if network.learns(out):
+            if learns(network, out):
                 because = f"the change of {out} is Theta(1)"
                 demands.append(Demand("mu-1", "theta", (f"{out}.change",), because=because))
     for role in network.tensors:
         demands += _of_tensor(network, structure, role)
-    demands += [_of_weight(network, loss) for loss in network.losses if network.learns(loss)]
-    weights = {network.weight(loss) for loss in network.losses}
-    needed = [x for x in network.multipliers if network.needs(x) and x not in weights]
+    demands += [_of_weight(network, loss) for loss in network.losses if learns(network, loss)]
+    weights = {weight_of(network, loss) for loss in network.losses}
+    needed = [x for x in network.multipliers if needs(network, x) and x not in weights]
     demands += [_of_multiplier(network, multiplier) for multiplier in needed]
-    for multiplier in network.opened:
+    for multiplier in opened(network):
         demands = _instead(network, demands, multiplier)
-    for role, tensor in network.tensors.items():
-        if role in network.frozen:
-            continue
-        why = f"faithfulness: epsilon has the size of the gradient of {tensor.symbol}"
-        demands.append(Demand("mu-3", "scale", (f"g{tensor.symbol}",), f"d.{role}", why))
-    return demands
+    why = "faithfulness: epsilon has the size of the gradient of {}".format
+    trained = ((role, t.symbol) for role, t in network.tensors.items() if role not in network.frozen)
+    return [*demands, *(Demand("mu-3", "scale", (f"g{w}",), f"d.{role}", why(w)) for role, w in trained)]
 
 
 def _of_tensor(network: Network, structure: Structure, role: str) -> list[Demand]:
-    """The demands that fix init and learning rate of a tensor; none fixes the init of one that starts at zero, or the
-    rate of a frozen one."""
+    """The demands that fix init and learning rate of a tensor. A tensor that starts at zero has no demand on its init,
+    and a frozen tensor has none on its rate."""
     w, uses, init = network.tensors[role].symbol, network.uses(role), list[Demand]()
-    unscaled = tuple(s for s in uses if not any(map(network.needs, s.multipliers)))
+    unscaled = tuple(s for s in uses if not any(needs(network, m) for m in s.multipliers))
     uses = unscaled or uses  # a use with a multiplier of its own is set by that
-    if role in network.buffers and role in structure.zero:
+    if role in buffers(network) and role in structure.zero:
         pass  # a choice: the selection is Theta(1) by the scores beside it
     elif all(_fixed(network, s) for s in uses) and role in network.zero:
         pass  # a class token or places, beside what is Theta(1)
@@ -177,21 +179,21 @@ def _of_tensor(network: Network, structure: Structure, role: str) -> list[Demand
     if role in network.frozen:
         return init
     names = tuple(f"{s.out}.{part}" for s in uses for part in _learned(network, s))
-    why = f"effective update d{w} {_read(uses[0])} = Theta(1)"
-    why += ", as the scores beside it are by which is selected" if role in network.buffers else ""
+    why = f"effective update d{w} {' '.join(x.name for x in uses[0].factors)} = Theta(1)"
+    why += ", as the scores beside it are by which is selected" if role in buffers(network) else ""
     return [*init, Demand("mu-2", "theta", names, f"c.{role}", why)]
 
 
 def _of_multiplier(network: Network, multiplier: str) -> Demand:
-    """The demand that fixes a multiplier: on what the products with it learn, or what they are where nothing trains."""
+    """The demand that fixes a multiplier: the products with it learn Theta(1), or are Theta(1) where nothing trains."""
     scaled = [s for s in network.statements if isinstance(s, Product) and multiplier in s.multipliers]
-    if not any(network.learns(s.out) for s in scaled):
+    if not any(learns(network, s.out) for s in scaled):
         still = tuple(s.out for s in scaled)
         return Demand("mu-2", "theta", still, multiplier, f"{still[0]} = Theta(1), of signals that do not train")
     names = tuple(f"{s.out}.{part}" for s in scaled for part in _learned(network, s))
     if not any(_written(network, s) for s in scaled):
         why = f"the change of {scaled[0].out} is Theta(1)"
-    elif any(s in network.aggregations for s in scaled):
+    elif any(s in aggregations(network) for s in scaled):
         why = "the aggregated effective update is Theta(1)"
     else:
         why = f"the effective update of {scaled[0].out} is Theta(1)"
@@ -202,12 +204,12 @@ def _of_weight(network: Network, loss: str) -> Demand:
     """The demand that fixes the weight of a loss beside the output."""
     met = {x: f"{g}.by-{loss}.relative" for name, x, g in meetings(network) if name == loss}
     why = f"the gradient of {loss} at {' and '.join(met)} is as large as that of {network.output}"
-    return Demand("losses", "theta", tuple(met.values()), network.weight(loss), why)
+    return Demand("losses", "theta", tuple(met.values()), weight_of(network, loss), why)
 
 
 def _instead(network: Network, demands: Sequence[Demand], multiplier: str) -> list[Demand]:
-    """The demands where a member of a gauge class is given: the demand that would fix the member fixes the multiplier
-    that was the gauge. A rate speaks before another multiplier, and this before an init."""
+    """The demands where a member of a gauge class is given. The demand that would fix the member fixes the multiplier
+    that was the gauge: first that of a rate, then of another multiplier, then of an init."""
     roles = [s.tensor.name for s in network.linear if s.tensor and multiplier in s.multipliers]
     others = [m for role in roles for s in network.uses(role) for m in s.multipliers]
     members = {f"{role}.lr": f"c.{role}" for role in roles} | {m: m for m in others}
@@ -217,8 +219,8 @@ def _instead(network: Network, demands: Sequence[Demand], multiplier: str) -> li
 
 
 def _fixed(network: Network, statement: Product) -> bool:
-    """A product reads nothing that trains."""
-    return not any(network.learns(x.name) for x in statement.factors)
+    """Does a product read nothing that trains?"""
+    return not any(learns(network, x.name) for x in statement.factors)
 
 
 def _written(network: Network, statement: Product) -> bool:
@@ -231,24 +233,20 @@ def _learned(network: Network, statement: Product) -> tuple[str, ...]:
     if not _written(network, statement):
         return ("change",)
     signals = [x for term in written_out(network, statement) for x in term.signals]
-    return ("effective", "cross") if any(network.learns(x.name) for x in signals) else ("effective",)
+    return ("effective", "cross") if any(learns(network, x.name) for x in signals) else ("effective",)
 
 
 def _changed(network: Network, statement: Product) -> str:
     """The changed inputs of a product: signals that train come first, as ``dh2 data``."""
-    return "d" + " ".join(x.name for x in sorted(statement.factors, key=lambda x: not network.learns(x.name)))
-
-
-def _read(statement: Product) -> str:
-    return " ".join(x.name for x in statement.factors)
+    return "d" + " ".join(x.name for x in sorted(statement.factors, key=lambda x: not learns(network, x.name)))
 
 
 def mssp_demands(network: Network, structure: Structure) -> list[Demand]:
     """Maximal scale stability: the forward desiderata, and balance backward and across experts.
 
-    Stated on every sum over experts: of its pieces by the one tensor or signal that changes, and of the parts of the
-    gradients at what its experts, their tensors and its gates read. Source: MSSP paper, section 4 and App. I.3; the
-    router's pathways: App. C.
+    The demands are stated for every sum over experts: on its pieces, each with one tensor or signal that changes, and
+    on the parts of the gradients at what its experts, their tensors and its gates read. Source: MSSP paper, section 4
+    and App. I.3; the router's pathways: App. C.
     """
     demands = _mup(network, structure)
     for e in experts(network):
@@ -285,14 +283,14 @@ def mssp_demands(network: Network, structure: Structure) -> list[Demand]:
 
 
 def _finest(gradient: Adjoint) -> tuple[str, ...]:
-    """The parts of a gradient that no other part is made of."""
+    """The finest parts of a gradient: those split by the most tensors."""
     sizes = {k: len(modes) for k, modes in gradient.parts.items()}
     return tuple(f"{gradient.name}.{k}" for k, size in sizes.items() if size == max(sizes.values()))
 
 
 @dataclass(frozen=True)
 class Intervention:
-    """Names that one field of a structure gets, and the sum over experts that they are of; empty for none."""
+    """Names that are added to one field of a structure, and the sum over experts that they belong to, or ""."""
 
     field: Literal["zero", "exempt", "tied"]
     names: frozenset[str]

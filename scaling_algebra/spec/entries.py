@@ -1,6 +1,6 @@
-"""Tables of TOML read into dataclasses, by their annotations: functions, optimizers, laws, rules, models are data.
+"""Reads tables of TOML into dataclasses, by their annotations: functions, optimizers, laws, rules and models are data.
 
-A key is a field, less an underscore at its end.
+The key of a field is its name without an underscore at the end.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ KINDS: dict[Any, tuple[Any, str]] = {
     bool: (bool, "true or false"), int: (int, "a whole number"), float: (int | float, "a number")
 }  # fmt: skip
 MANY = 100
-"""Entries of a list."""
+"""Most entries of a list."""
 
 
 def registry(

@@ -17,7 +17,7 @@ from .scaling import TensorScaling
 
 
 def moved(optimizer: Optimizer, zero: bool = False) -> dict[str, int]:
-    """By which powers of m the numbers of W = m w are those of w.
+    """The powers of m that turn the numbers of w into those of W = m w: ``{"init_std": 1, "lr": 2, ...}`` for SGD.
 
     Law: the gradient of w is m times that of W, and a change of w changes W by m times as much; a step that is
     normalised does not shrink with the gradient, a relative one grows with w. ``lr * decay`` is kept.
@@ -31,7 +31,7 @@ def moved(optimizer: Optimizer, zero: bool = False) -> dict[str, int]:
 
 
 def regauged(t: TensorScaling, multiplier: Power, optimizer: Optimizer) -> TensorScaling:
-    """The same tensor W = multiplier * w with another multiplier, by ``moved``: all of training is the same."""
+    """The same tensor W = multiplier * w with another multiplier. Training is the same, by ``moved``."""
     m, powers = multiplier / t.multiplier, moved(optimizer, t.init_std is None)
     now = {x: None if (old := getattr(t, x)) is None else old / m ** powers[x] for x in ("init_std", "lr", "eps")}
     return TensorScaling(**now, multiplier=multiplier)
@@ -53,7 +53,7 @@ class Gauge:
     input: Fraction = Fraction(0)
 
     def multiplier(self, network: Network, tensor: Tensor, ray: Ray) -> Power:
-        """The multiplier of one tensor. Copies of a tensor, one for each expert, are a dimension; layers are none."""
+        """The multiplier of one tensor. The copies for each expert count as a dimension; layers do not."""
         letters = [x for x in tensor.letters if network.axes[x] != "L"]
         read = network.size(x for x in letters if x in tensor.fan_in)
         produced = network.size(x for x in letters if x not in tensor.fan_in and x != tensor.experts)
@@ -73,7 +73,7 @@ class Gauge:
 
 
 OWN = "table3"
-"""The gauge that everything is derived in."""
+"""The gauge of every derivation."""
 GAUGES: dict[str, Gauge] = {
     g.name: g
     for g in (

@@ -1,20 +1,23 @@
 """Exponents that are given instead of derived: ``router.init=N^-1/2``, ``W2.lr=N^-1``, ``readout.init=0``, and tensors
 that are not trained: ``W2.lr=0``.
 
-Read next: ``configuration.py`` (a part of every question), ``scaling_algebra/solver/newton.py`` (derives the rest).
+Read next: ``configuration.py`` (a part of every question), ``scaling_algebra/solver/search.py`` (derives the rest).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from scaling_algebra.arguments import pairs
 from scaling_algebra.errors import UsageError, shown, unknown_name
 
-from .axes import AXES, FIXED, ordered
+from .axes import AXES
 from .desiderata import Structure
+from .networks.indices import aggregations, in_powers
 from .networks.language import Network
+from .networks.multipliers import holding
 from .optimizers import Trained
 from .powers import Power
 from .scaling import Scaling
@@ -39,7 +42,7 @@ class Given:
 
     @classmethod
     def of(cls, given: Given | GivenInput | None, network: Network, optimizer: Trained) -> Given:
-        """From what a user writes; a tensor goes by its role or its symbol.
+        """The held values that a user wrote, with tensors by their role or symbol.
 
         Raises:
             UsageError: an unknown tensor or setting, a power that cannot be read, an axis that the network lacks, a
@@ -77,7 +80,8 @@ class Given:
     def within(self, network: Network) -> Network:
         """A network in which tensors with a rate of zero are frozen, and what is given takes up gauge freedom."""
         network = network.freezing(network.frozen | self.frozen)
-        return network.holding("alpha" if n == AGGREGATION else n for n, power in self.items if power is not None)
+        given = ("alpha" if n == AGGREGATION else n for n, power in self.items if power is not None)
+        return holding(network, given)
 
     @property
     def held(self) -> dict[str, Power]:
@@ -91,28 +95,22 @@ class Given:
         return frozenset(n.rpartition(".")[0] for n, power in self.items if n.endswith(".init") and power is not None)
 
     def structure(self, base: Structure) -> Structure:
-        """A structure with the tensors zero that are given as zero, and no others of those that are given."""
+        """A structure in which, of the tensors with a given init, exactly those given as zero are zero."""
         return replace(base, zero=(base.zero - self.started) | self.zero)
 
     def allowed(self, structures: Iterable[Structure]) -> list[Structure]:
-        """Those of some structures that leave what is given as it is, each once."""
+        """The structures that keep every given init, each once."""
         return [s for s in dict.fromkeys(structures) if not s.zero & self.started]
 
     def over(self, scaling: Scaling) -> Scaling:
-        """A scaling with what is given put in."""
+        """A scaling in which the given values replace the derived ones."""
         tensors, multipliers = dict(scaling.tensors), dict(scaling.multipliers)
         for name, power in self.items:
             role, _, setting = name.rpartition(".")
-            if setting == "init":
-                tensors[role] = replace(tensors[role], init_std=power)
-                continue
-            if setting == "lr":
-                tensors[role] = replace(tensors[role], lr=power)
-                continue
-            assert power is not None  # only an init or a rate can be zero
-            if setting == "eps":
-                tensors[role] = replace(tensors[role], eps=power)
-            else:
+            if role:
+                changed: dict[str, Any] = {"init_std" if setting == "init" else setting: power}
+                tensors[role] = replace(tensors[role], **changed)
+            elif power is not None:  # only an init or a rate can be zero
                 multipliers[unknown(name)] = 1 / power
         return replace(scaling, tensors=tensors, multipliers=multipliers)
 
@@ -145,11 +143,11 @@ def _texts(given: Iterable[str] | None) -> list[str]:
 
 def _name(label: str, network: Network, optimizer: Trained) -> str:
     if label == AGGREGATION:
-        if not network.aggregations:
+        if not aggregations(network):
             raise UsageError(f"{network.name} has no aggregation; leave out {label!r}")
         return label
     if label in network.multipliers:
-        return AGGREGATION if label == "alpha" and network.aggregations else label
+        return AGGREGATION if label == "alpha" and aggregations(network) else label
     tensor, _, setting = label.rpartition(".")
     if not tensor:
         tensor, setting = label, ""
@@ -179,7 +177,7 @@ def _power(name: str, value: Power | str | int | None, network: Network) -> Powe
             why = "only an init or a learning rate (a tensor that is not trained) can be zero"
             raise UsageError(f"{name} is given as 0; {why}: give a power such as N^-1")
         return None
-    axes = ordered({*network.axes.values(), *(["K"] if network.aggregations else [])} - set(FIXED))
+    axes = in_powers(network)
     power = value if isinstance(value, Power) else Power.parse(text, (*AXES, *axes))
     for axis, _ in power.terms:
         if axis not in axes:

@@ -1,14 +1,21 @@
-"""The words of the theory, from ``glossary.toml``; quantities have theirs where they are defined."""
+"""The words of the theory, from ``glossary.toml``. Quantities are explained where they are defined."""
 
 from __future__ import annotations
+
+from collections.abc import Collection
 
 from scaling_algebra.files import shipped
 
 _SHIPPED = shipped(__package__, "glossary.toml")
 TERMS: dict[str, str] = _SHIPPED["words"]
 ASSUMPTIONS: dict[str, str] = _SHIPPED["assumptions"]
-"""Assumptions of an exponent beyond counting powers, by the name that answers carry."""
+"""Assumptions of an exponent beyond counting powers, by the name that answers carry (``dynamics/rules.py``)."""
 DESIDERATA: dict[str, str] = _SHIPPED["desiderata"]
 """Every desideratum in a sentence."""
 MECHANISMS: dict[str, dict[str, str]] = _SHIPPED["mechanisms"]
 """The ``title`` of each mechanism, and its ``picture``: what it does, as a formula of the MoE block and its size."""
+
+
+def listed(names: Collection[str]) -> str:
+    """Some assumptions, in the order of ``ASSUMPTIONS``."""
+    return ", ".join(x for x in ASSUMPTIONS if x in names)

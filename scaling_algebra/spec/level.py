@@ -1,4 +1,4 @@
-"""Levels of an answer: how far its numbers are shown to hold. The first line of a table or plan names its level."""
+"""Levels of an answer: how much of it is proved. The first line of a table or plan names its level."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class Open:
     """A size that a demand asks for and that is undecided.
 
     Attributes:
-        demand: in a line. quantity, step: whose size, after how many updates. why: what stands in the way.
-        tensor: the role that the demand fixes a number of, or that makes the signal it is on; empty where none does.
-        most: the exponent that the demand allows at most; None where it sets none.
+        demand: one line. quantity, step: what is undecided, after how many updates. why: the obstacle.
+        tensor: the role whose number the demand fixes, or that makes its signal; empty for none.
+        most: the largest exponent that the demand allows; None for no limit.
     """
 
     demand: str
@@ -84,7 +84,7 @@ class Level:
 
 
 def _few(names: Iterable[str]) -> str:
-    """The first of some names, and how many there are besides."""
+    """The first names, and the number of the others."""
     every = list(dict.fromkeys(names))
     more = [f"{len(every) - NAMED} more"] if len(every) > NAMED else []
     return ", ".join([*every[:NAMED], *more])

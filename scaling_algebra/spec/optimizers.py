@@ -66,7 +66,7 @@ SHAPES: dict[str, Shape] = {
         lambda out, into, ray: (out / into) ** _HALF,
     ),
 }
-"""Factors that implementations of Muon multiply the learning rate of a matrix with."""
+"""Factors by which implementations of Muon multiply the learning rate of a matrix."""
 _PER = re.compile(r"per\(([A-Za-z]+)\)")
 """The reading in which indices with these letters count blocks of a matrix."""
 FLATTENED = "flattened"
@@ -93,7 +93,7 @@ class _Rules:
 
     @property
     def with_descent(self) -> Self:
-        """A run whose epsilons are the normalisers: gradient descent for every rule with an epsilon."""
+        """The rules if every epsilon is the normaliser: each rule with an epsilon is gradient descent."""
         return self.each(lambda rule: OPTIMIZERS["sgd"] if rule.epsilon else rule)
 
     @property
@@ -247,7 +247,7 @@ class Optimizer(_Rules):
 
     @property
     def assumes(self) -> str:
-        """Assumptions of a step (``assumptions.py``); empty for counting powers alone."""
+        """Assumptions of a step (``glossary.py``); empty for counting powers alone."""
         if self.normalises == "matrix":
             return "singular-directions"
         return "rank-one-sign" if self.signs else "first-hermite" if self.normalises else ""
@@ -305,7 +305,7 @@ GOES_WITH: dict[str, tuple[str, Callable[[Optimizer], object]]] = {
         lambda o: o.normalises and o.relative and not o.blocks,
     ),
 }
-"""Keys that speak of others: what each goes with."""
+"""The keys that a key needs beside it."""
 _SHIPPED = shipped(__package__, "optimizers.toml")
 _NOTES: dict[str, str] = _SHIPPED.pop("notes")
 OPTIMIZERS: dict[str, Optimizer] = registry(
@@ -324,7 +324,7 @@ LOAD = replace(
     "tokens chose an entry, less the mean",
     source="Wang et al. (2024), auxiliary-loss-free balancing; HP-transfer paper, Rule 2",
 )
-"""The rule of buffers (``Network.buffers``)."""
+"""The rule of buffers (``networks/auxiliary.py``)."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,10 @@ from scaling_algebra.files import shipped
 from .desiderata import Demand, Structure, mssp_demands, mup_demands
 from .entries import registry
 from .gauges import regauged
+from .networks.auxiliary import buffers
+from .networks.indices import aggregations
 from .networks.language import Network
+from .networks.multipliers import free_multipliers
 from .networks.roles import readouts
 from .networks.sums import experts
 from .optimizers import Optimizer, Trained
@@ -83,10 +86,10 @@ class Parameterization:
         return self.readout_init if readouts(network) else "maximal"
 
     def base_structure(self, network: Network, readout_init: str = "") -> Structure:
-        """The structure before any intervention, by default that of the definition: buffers start at zero, and what
-        the network says."""
+        """The structure before any intervention. Buffers start at zero, and the tensors that the network names; so does
+        the readout if that is the definition's or the given init."""
         zero = frozenset(readouts(network) if (readout_init or self.readout_init) == "zero" else ())
-        zero |= {*network.buffers} | network.zero
+        zero |= {*buffers(network)} | network.zero
         return Structure(zero=zero, readouts=zero)
 
     def demanded(self, network: Network, structure: Structure) -> list[Demand]:
@@ -100,7 +103,7 @@ class Parameterization:
         return self.demands(network, structure)
 
     def check_derived(self, network: Network) -> None:
-        """Raises UsageError where there is nothing to solve or prove."""
+        """Raises UsageError if there is nothing to solve or prove."""
         if not self.derived:
             raise unknown_name("derived parameterization", self.name, DERIVED)
         if self.structural and not any(e.tensors for e in experts(network)):
@@ -113,8 +116,8 @@ class Parameterization:
         """A defined parameterization in the multiplier-free gauge: one global epsilon, mean over the experts."""
         assert self.gauge is not None
         tensors = {role: self.gauge(network, role).free(optimizer.of(role)) for role in network.tensors}
-        summed = {m for s in network.aggregations for m in s.multipliers}
-        return Scaling(tensors, {m: Power.of({"M": 1} if m in summed else {}) for m in network.free_multipliers})
+        summed = {m for s in aggregations(network) for m in s.multipliers}
+        return Scaling(tensors, {m: Power.of({"M": 1} if m in summed else {}) for m in free_multipliers(network)})
 
 
 ROOT = Fraction(-1, 2)

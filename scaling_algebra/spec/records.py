@@ -1,4 +1,4 @@
-"""Typed values as JSON has them: the one place where a result becomes a record."""
+"""Turns typed values into JSON: the only place where a result becomes a record."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from .powers import Power
 
 
 def plain(value: object) -> Any:
-    """A value of objects, lists, texts and numbers.
+    """A value as objects, lists, texts and numbers.
 
-    A power is an object from axis to exponent; what has a method ``record`` is its answer; what prints itself, such as
-    an exact number or a ray, is that text; any other dataclass is an object of its fields.
+    A power becomes an object from axis to exponent. A value with a method ``record`` becomes its result, one that
+    prints itself, such as a ray, its text, and any other dataclass an object of its fields.
 
     Examples:
         >>> from fractions import Fraction

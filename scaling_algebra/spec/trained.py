@@ -9,6 +9,7 @@ from fnmatch import translate
 from scaling_algebra.errors import UsageError, shown, unknown_name
 
 from .axes import FIXED
+from .networks.auxiliary import buffers
 from .networks.language import Network
 from .networks.sums import experts
 from .optimizers import LOAD, Optimizer, Optimizers, Trained, optimizer
@@ -98,10 +99,10 @@ def glob(name: str) -> re.Pattern[str]:
 
 def _with_buffers(rules: Trained, network: Network) -> Trained:
     """The rules, with that of a count of tokens for buffers."""
-    added = tuple((role, LOAD) for role in network.buffers if rules.of(role) != LOAD)
+    added = tuple((role, LOAD) for role in buffers(network) if rules.of(role) != LOAD)
     if not added:
         return rules
-    others = () if isinstance(rules, Optimizer) else tuple(x for x in rules.tensors if x[0] not in network.buffers)
+    others = () if isinstance(rules, Optimizer) else tuple(x for x in rules.tensors if x[0] not in buffers(network))
     return Optimizers(rules.name, rules if isinstance(rules, Optimizer) else rules.rest, (*others, *added))
 
 

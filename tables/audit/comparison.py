@@ -21,10 +21,11 @@ from scaling_algebra.spec.axes import REGIMES, Ray
 from scaling_algebra.spec.given import SETTINGS
 from scaling_algebra.spec.networks.language import Sum
 from scaling_algebra.spec.networks.library import ARCHITECTURES
+from scaling_algebra.spec.networks.multipliers import free_multipliers
 from scaling_algebra.spec.networks.sums import experts
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS, Abc
 from scaling_algebra.spec.powers import Power
-from scaling_algebra.tables.published.reading import SOURCES, Key, Printed, load
+from scaling_algebra.tables.published.printed import SOURCES, Key, Printed, load
 
 from .laws import Answered, held
 from .own import starting
@@ -294,7 +295,7 @@ def _parameter(cell: Printed, d: Derivation, gauges: Gauges) -> Answered:
         raise NotComparable(f"the printed exponent {cell.value} is a symbol")
     mine: Power | None
     tied = True
-    if role == "aggregation" or role in d.network.free_multipliers:
+    if role == "aggregation" or role in free_multipliers(d.network):
         mine = 1 / (d.scaling.alpha if role == "aggregation" else d.scaling.multipliers[role])
     elif role not in d.scaling.tensors:
         raise NotComparable(f"the network has no tensor {role}")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from scaling_algebra.documents import Rendered
 from scaling_algebra.files import shipped
 from scaling_algebra.spec.entries import read
-from scaling_algebra.tables.published.reading import Key
+from scaling_algebra.tables.published.printed import Key
 
 from .comparison import Audit, Comparison
 

@@ -20,7 +20,7 @@ from scaling_algebra.laws.expressions import exponent, expression, monomial
 from scaling_algebra.laws.law import LawAnswer, answer, law, read_law
 from scaling_algebra.laws.monomials import Monomial, Posynomial, parameter, simplified, written
 from scaling_algebra.laws.systems import End
-from scaling_algebra.tables.published.reading import Printed
+from scaling_algebra.tables.published.printed import Printed
 
 Answered = tuple[bool, str, str]
 """Whether a printed cell is what is derived, what that is as text, and where it comes from."""

@@ -13,14 +13,16 @@ from typing import Any
 from scaling_algebra.errors import UsageError, check_names, named
 from scaling_algebra.solver.demands import NotFound
 from scaling_algebra.solver.derivation import Derivation, derive
-from scaling_algebra.spec.axes import FIXED, REGIMES, ordered
+from scaling_algebra.spec.axes import REGIMES
 from scaling_algebra.spec.given import AGGREGATION
+from scaling_algebra.spec.networks.indices import in_powers
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import ARCHITECTURES
+from scaling_algebra.spec.networks.multipliers import free_multipliers
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS, READOUTS
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.trained import trained
-from scaling_algebra.tables.published.reading import Printed, read
+from scaling_algebra.tables.published.printed import Printed, read
 
 HEAD = ("regime", "optimizer", "parameterization")
 """What [table] or a cell must name."""
@@ -53,7 +55,7 @@ def _checked(cell: Printed) -> Printed:
     if cell.step is not None:
         return replace(cell, setting=setting)
     role, _, what = cell.quantity.rpartition(".")
-    check_names(f"tensor of {network.name}", [role], (*network.tensors, *network.free_multipliers, AGGREGATION))
+    check_names(f"tensor of {network.name}", [role], (*network.tensors, *free_multipliers(network), AGGREGATION))
     rule = rules.of(role) if role in network.tensors else None
     none = what == "eps" and rule is not None and not rule.epsilon
     reason = f"{rule.name} has no epsilon that scales" if none and rule is not None else cell.reason
@@ -63,10 +65,9 @@ def _checked(cell: Printed) -> Printed:
 
 def _check_axes(cell: Printed, network: Network) -> None:
     """Raises UsageError for a power of axes that the network lacks."""
-    axes = ordered({*network.axes.values(), *(["K"] if network.aggregations else [])} - set(FIXED))
     if isinstance(cell.value, Power):
         wrong = [axis for axis, _ in cell.value.terms]
-        check_names(f"axis of {network.name}, in {cell.quantity} = {cell.value}:", wrong, axes)
+        check_names(f"axis of {network.name}, in {cell.quantity} = {cell.value}:", wrong, in_powers(network))
 
 
 def _started(cells: Sequence[Printed]) -> list[Printed]:

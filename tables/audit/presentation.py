@@ -12,7 +12,7 @@ from scaling_algebra.documents import document_of
 from scaling_algebra.documents.blocks import Block, Code, Document, Grid, Heading, Lines, Piece, Text, literal
 from scaling_algebra.documents.notation import typeset
 from scaling_algebra.laws.expressions import exponent
-from scaling_algebra.tables.published.reading import SOURCES, Key, load
+from scaling_algebra.tables.published.printed import SOURCES, Key, load
 
 from .comparison import STATUSES, Audit, Comparison, compare
 from .errata import Errata, Erratum, Measured, WrongCell

@@ -18,8 +18,8 @@ from scaling_algebra.tables.audit.errata import errata, unlisted
 from scaling_algebra.tables.audit.own import own
 from scaling_algebra.tables.audit.presentation import difference
 from scaling_algebra.tables.implementations.comparison import implementations as shipped
-from scaling_algebra.tables.implementations.reading import NAMES
-from scaling_algebra.tables.published.reading import SCHEMA, SOURCES, Key
+from scaling_algebra.tables.implementations.shipped import NAMES
+from scaling_algebra.tables.published.printed import SCHEMA, SOURCES, Key
 
 
 @click.command(

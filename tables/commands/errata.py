@@ -6,7 +6,7 @@ import click
 
 from scaling_algebra.commands.options import Answer, Name, examples, printed
 from scaling_algebra.tables.audit.errata import errata
-from scaling_algebra.tables.published.reading import SOURCES
+from scaling_algebra.tables.published.printed import SOURCES
 
 
 @click.command("audit --errata", epilog=examples("scalecalc audit --errata", "scalecalc audit --errata -o errata.tex"))

@@ -13,7 +13,7 @@ from functools import cache
 from scaling_algebra.counting.signals import Signal
 from scaling_algebra.documents.blocks import ZERO, Cell, Grid, Label, Row, Size
 from scaling_algebra.dynamics.analysis import Analysis
-from scaling_algebra.dynamics.answers import Answer
+from scaling_algebra.dynamics.brackets import Bracket
 from scaling_algebra.explanations.mechanisms import TITLES, mechanisms
 from scaling_algebra.explanations.monomials import monomial
 from scaling_algebra.files import shipped
@@ -103,7 +103,7 @@ def _cells(look: Analysis, what: str) -> tuple[Cell, ...]:
     return (*(Cell((_size(row),)) for row in answers), Cell(tuple(reasons) or (None,)))
 
 
-def _size(answers: Sequence[Answer]) -> Size | str:
+def _size(answers: Sequence[Bracket]) -> Size | str:
     """A sum is as large as its largest part."""
     if not all(a.decided for a in answers):
         return UNDECIDED

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.documents.blocks import Block, Code, Grid, Heading, Lines, Piece, literal
 from scaling_algebra.documents.notation import typeset
-from scaling_algebra.dynamics.analysis import Analysis
+from scaling_algebra.dynamics.analysis import LEAD, Analysis
 from scaling_algebra.errors import unknown_name
 from scaling_algebra.solver.demands import causes_first, concerns, counted, unfaithful, violation
 from scaling_algebra.solver.derivation import Derivation, derive, solved
@@ -21,7 +21,7 @@ from scaling_algebra.spec.desiderata import Demand
 from scaling_algebra.spec.given import AGGREGATION, Given
 from scaling_algebra.spec.powers import Power
 
-from .reading import NAMES, ShippedRule, rules
+from .shipped import NAMES, ShippedRule, rules
 
 Verdict = Literal["holds", "fails", "undecided"]
 DIFFERS = ("implementation", "regime", "epsilon", "quantity", "rule", "derived")
@@ -232,5 +232,5 @@ def _judged(d: Derivation, given: Given) -> tuple[tuple[str, ...], tuple[str, ..
 def _diverges(demand: Demand, look: Analysis) -> bool:
     """Whether a quantity that must stay O(1) certainly grows."""
     times = range(demand.horizon + 1) if demand.kind in ("theta", "bounded") else ()
-    sizes = (look.lower(name, t).size for name in demand.quantities for t in times)
+    sizes = (look(name, t, LEAD).lead for name in demand.quantities for t in times)
     return any(size is not None and size > 0 for size in sizes)

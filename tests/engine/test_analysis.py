@@ -8,11 +8,13 @@ from itertools import product
 import pytest
 
 from scaling_algebra.counting.signals import Signal
-from scaling_algebra.dynamics.analysis import Analysis
-from scaling_algebra.dynamics.answers import LADDER, Answer, UnknownSize
+from scaling_algebra.dynamics.analysis import LEAD, WITNESS, Analysis, lead_within
+from scaling_algebra.dynamics.brackets import NOTHING, Bracket, UnknownSize, shown
+from scaling_algebra.dynamics.budgets import LADDER
 from scaling_algebra.solver.demands import Infeasible, largest, violation
 from scaling_algebra.solver.derivation import derive
-from scaling_algebra.solver.newton import Solver
+from scaling_algebra.solver.newton import aligned, iterated
+from scaling_algebra.solver.points import Places
 from scaling_algebra.spec.desiderata import Demand, Structure
 from scaling_algebra.spec.networks.grammar import network
 from scaling_algebra.spec.networks.library import AXES, MOE_BLOCK
@@ -21,7 +23,11 @@ from scaling_algebra.spec.parameterizations import parameterization
 
 from .scenarios import look
 
-UNKNOWN = Answer(None, None, decided=False)
+UNKNOWN, ZERO = Bracket(), Bracket(NOTHING, NOTHING)
+
+
+def sized(size, certain=True):
+    return shown(Fraction(size), None, certain, certain)
 
 
 def small(monkeypatch, work=300):
@@ -86,17 +92,17 @@ def test_the_names_of_tensors_change_nothing(names):
 
 
 def test_unknown_is_not_zero():
-    zero = Answer(None, None)
-    assert zero.zero and not zero.unknown and zero.exponent is None and str(zero) == "0 (exact)"
+    assert ZERO.decided and ZERO.zero and not ZERO.unknown and ZERO.exponent is None and str(ZERO) == "0 (exact)"
     assert UNKNOWN.unknown and not UNKNOWN.zero and str(UNKNOWN) == "undecided"
     with pytest.raises(UnknownSize, match="undecided"):
         _ = UNKNOWN.exponent
-    assert not Answer(Fraction(1), None).unknown
+    assert sized(1).exponent == 1 and not sized(1).unknown and not sized(1, certain=False).decided
 
 
 def test_an_exhausted_lower_bound_is_unknown():
-    run = derive("III", "sgd", "mup").analysis().limited(0)
-    assert run.lower("h3.change", 2).unknown and run.lower("h3.change", 0).zero
+    run, little = derive("III", "sgd", "mup").analysis(), lead_within(0)
+    assert run("h3.change", 2, little).unknown and run("h3.change", 0, little).zero
+    assert run("h3.change", 2, LEAD).decided
 
 
 class Blind:
@@ -107,10 +113,8 @@ class Blind:
     def __init__(self, known=()):
         self.known = dict(known)
 
-    def __call__(self, name, t):
+    def __call__(self, name, t, means=None):
         return self.known.get(name, UNKNOWN)
-
-    lower = __call__
 
     def upper(self, name):
         return None
@@ -121,35 +125,34 @@ def test_what_is_unknown_violates_no_demand_and_meets_none(kind):
     demand = Demand("mu-1", kind, ("h1", "h2"), "b.input", "signals are stable")
     assert violation(demand, Blind(), certified=False) is None
     assert violation(demand, Blind(), certified=True).undecided
-    low = {"h1": Answer(Fraction(-1), None, decided=False)}
+    low = {"h1": sized(-1, certain=False)}
     assert violation(demand, Blind(low), certified=False) is None
-    high = {"h1": Answer(Fraction(1), None, decided=False)}
+    high = {"h1": sized(1, certain=False)}
     assert bool(violation(demand, Blind(high), certified=False)) == (kind != "balanced")
-    zero = Answer(None, None)
-    assert bool(violation(demand, Blind({"h1": zero, "h2": zero}), certified=False)) == (kind == "theta")
+    assert bool(violation(demand, Blind({"h1": ZERO, "h2": ZERO}), certified=False)) == (kind == "theta")
 
 
 def test_what_is_unknown_fixes_nothing():
     demand = Demand("mu-1", "theta", ("h1",), "b.input", "signals are stable")
-    assert largest(Blind({"h1": Answer(None, None)}), demand) is None
+    assert largest(Blind({"h1": ZERO}), demand) is None
     with pytest.raises(Infeasible, match="h1 at t=0 is undecided"):
         largest(Blind(), demand)
 
 
 def test_newton_does_not_take_an_exhausted_gradient_for_zero(monkeypatch):
     """Adam's epsilon starts at the largest gradient of gradient descent; one that is unknown is said to be so."""
-    solver = Solver(MOE_BLOCK, derive("III", "adam", "mup").ray, optimizer("adam"))
-    lower = Analysis.lower
-    monkeypatch.setattr(
-        Analysis, "lower", lambda self, name, t: UNKNOWN if name.startswith("gW") else lower(self, name, t)
-    )
-    witness = Analysis.witness
-    monkeypatch.setattr(Analysis, "witness", lambda self, name, t: None if name[0] == "g" else witness(self, name, t))
+    at = Places(MOE_BLOCK, derive("III", "adam", "mup").ray, optimizer("adam"))
+    ask = Analysis.__call__
+
+    def blind(self, name, t, means=None):
+        return UNKNOWN if name.startswith("gW") and means in (LEAD, WITNESS) else ask(self, name, t, means)
+
+    monkeypatch.setattr(Analysis, "__call__", blind)
     rule = parameterization("mup")
     demands = rule.demanded(MOE_BLOCK, Structure())
-    start = {**solver.aligned(), "c.router": Fraction(3)}  # does not stand as it is
+    start = {**aligned(at), "c.router": Fraction(3)}  # does not stand as it is
     with pytest.raises(Infeasible, match=r"mu-3: gW\d at t=1 is undecided"):
-        solver.iterate(demands, Structure(), start)
+        iterated(at, demands, Structure(), start)
 
 
 def test_bounds_are_charged_to_no_question():

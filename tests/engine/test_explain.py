@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from scaling_algebra.counting.signals import Signal
 from scaling_algebra.dynamics.analysis import Analysis
-from scaling_algebra.dynamics.answers import Answer
+from scaling_algebra.dynamics.brackets import Bracket
 from scaling_algebra.dynamics.quantities import quantities
 from scaling_algebra.errors import UsageError
 from scaling_algebra.explanations.alignments import alignments
@@ -245,7 +245,7 @@ def test_what_no_run_alone_certifies_is_explained_by_the_bound_that_is_reached(m
     assert bound.exit_code == 0 and "value: 1\n" in bound.stdout and "= Theta(1)\n" in bound.stdout
     assert "It is n^0: the bound on every step is reached" in bound.stdout
     assert "fewer tensors train, by N sigma_input^2 sigma_readout lr_hidden." in bound.stdout
-    monkeypatch.setattr(Analysis, "__call__", lambda *_: Answer(None, None, decided=False, why="a norm may cancel it"))
+    monkeypatch.setattr(Analysis, "__call__", lambda *_: Bracket(why="a norm may cancel it"))
     told, why = scalecalc(*asked), "h2.effective at t=1 is undecided: a norm may cancel it"
     assert told.exit_code == 3 and not told.stdout and told.stderr.count("\n") == 1
     assert f"hidden.lr = 1 is by mu-2: effective update dW2 h1 = Theta(1); but {why}" in told.stderr

@@ -23,8 +23,8 @@ from scaling_algebra.spec.entries import registry
 from scaling_algebra.spec.networks.files import from_toml
 from scaling_algebra.spec.networks.functions import FUNCTIONS, FunctionKind
 from scaling_algebra.spec.optimizers import optimizer
-from scaling_algebra.verify.networks import reading
-from scaling_algebra.verify.networks.reading import entrywise
+from scaling_algebra.verify.networks import torch_network
+from scaling_algebra.verify.networks.torch_network import entrywise
 from scaling_algebra.verify.tracing.entries import seen
 
 from ..shared import scalecalc
@@ -59,7 +59,7 @@ def test_a_function_that_torch_lacks_is_defined_in_one_place(tmp_path, monkeypat
     asked = ["--network", str(tmp_path / "own.toml"), "--ray", "N=1", "--optimizer", "sgd", "--sizes", "8,12,18"]
     told = scalecalc("verify", *asked, "--seeds", "4")
     assert told.exit_code == 2 and "torch has no function 'squareplus'" in told.stderr and told.stderr.count("\n") == 1
-    monkeypatch.setitem(reading.OWN, "squareplus", lambda x: (x + (x * x + 4).sqrt()) / 2)
+    monkeypatch.setitem(torch_network.OWN, "squareplus", lambda x: (x + (x * x + 4).sqrt()) / 2)
     assert not contradicted(kind) and contradicted(replace(kind, powers=frozenset({1}))) == {"powers"}
     assert " exponents agree" in scalecalc("verify", *asked, "--seeds", "4").stdout
 

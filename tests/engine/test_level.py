@@ -10,12 +10,14 @@ import pytest
 
 from scaling_algebra import Configuration, Infeasible, derive, network, recipe
 from scaling_algebra.dynamics.analysis import Analysis
-from scaling_algebra.dynamics.answers import Answer
-from scaling_algebra.solver import newton
+from scaling_algebra.dynamics.brackets import NOTHING, Bracket, shown
+from scaling_algebra.solver import search
 from scaling_algebra.solver.demands import violation
 from scaling_algebra.solver.derivation import searched
 from scaling_algebra.solver.layerwise import at_full_alignment
-from scaling_algebra.solver.newton import Solver
+from scaling_algebra.solver.newton import aligned
+from scaling_algebra.solver.points import Places
+from scaling_algebra.solver.search import by_layers, solve
 from scaling_algebra.spec.desiderata import Demand
 from scaling_algebra.spec.level import CERTIFIED, Level, Open, recorded
 from scaling_algebra.spec.networks.files import from_toml
@@ -86,9 +88,8 @@ def test_nothing_that_is_refuted_is_printed():
     for name, ray, stands in (("lora", "N=1", False), ("mlp", "N=1", True)):
         asked = Configuration.of(None, "sgd", ray=ray, architecture=name)
         base = asked.parameterization.base_structure(asked.network, asked.readout_init)
-        found = Solver(asked.network, asked.ray, asked.optimizer).by_layers(
-            asked.parameterization.demanded(asked.network, base), base
-        )
+        at = Places(asked.network, asked.ray, asked.optimizer)
+        found = by_layers(at, asked.parameterization.demanded(asked.network, base), base)
         assert (found is not None) == stands
         assert found is None or found.scaling == derive(asked).scaling
 
@@ -97,10 +98,11 @@ def test_work_that_does_not_suffice_leaves_the_numbers_and_says_what_is_open(mon
     asked = Configuration.of(None, "adam", ray="N=1", architecture="attention")
     found = derive(asked)
     assert found.level == CERTIFIED
-    monkeypatch.setattr(newton, "PROPOSED", 2_000)
-    short, again = (Solver(asked.network, asked.ray, asked.optimizer).solve(asked.parameterization) for _ in range(2))
+    monkeypatch.setattr(search, "PROPOSED", 2_000)
+    question = asked.network, asked.ray, asked.optimizer
+    short, again = (solve(Places(*question), asked.parameterization) for _ in range(2))
     assert short.scaling == found.scaling and not short.level.certified and short.level == again.level
-    whole = Solver(asked.network, asked.ray, asked.optimizer, effort=True).solve(asked.parameterization)
+    whole = solve(Places(*question, effort=True), asked.parameterization)
     assert whole.level == CERTIFIED and whole.scaling == found.scaling
 
 
@@ -121,8 +123,8 @@ def test_a_router_of_many_experts_is_bounded_by_all_of_them():
     roles = {"E": "embedding", "Q": "router", "W2": "expert_in", "W3": "expert_out", "R": "late", "U": "readout"}
     net = network("routed", ROUTED, axes={"a": "N", "b": "N", "i": "M", "k": "N_e", "x": "D"}, roles=roles)
     asked = Configuration.of(None, "adam", ray="N=1,N_e=1,M=1,K=0", network=net)
-    solver = Solver(asked.network, asked.ray, asked.optimizer)
-    look = solver.looked(asked.parameterization.base_structure(net, "maximal").point(net, solver.aligned()))
+    at = Places(asked.network, asked.ray, asked.optimizer)
+    look = at.looked(asked.parameterization.base_structure(net, "maximal").point(net, aligned(at)))
     assert look.upper("psi.propagating") == look.upper("h.change")
     assert look.upper("z.propagating") == look.upper("y.change") + Fraction(1, 2)
 
@@ -150,7 +152,7 @@ def test_an_interrupt_says_what_was_open(monkeypatch, interruptible):
         signal.raise_signal(signal.SIGINT)
 
     searched.cache_clear()
-    monkeypatch.setattr("scaling_algebra.solver.newton.met", stopped)
+    monkeypatch.setattr("scaling_algebra.solver.demands.met", stopped)
     done = scalecalc("derive", "--architecture", "mlp", "--ray", "N=1/7", "--optimizer", "sgd")
     assert done.exit_code == 130 and done.stderr.startswith("scalecalc: interrupted while deriving: 1 of ")
     monkeypatch.setattr("scaling_algebra.solver.newton.largest", stopped)
@@ -162,14 +164,14 @@ def test_an_interrupt_says_what_was_open(monkeypatch, interruptible):
 
 def test_the_size_that_is_named_is_one_that_no_run_decides():
     """A closer run that gives up at once knows less at t = 0 than the first one."""
-    zero, unknown, size = Answer(None, None), Answer(None, None, decided=False), Answer(Fraction(0), None)
+    zero, unknown, size = Bracket(NOTHING, NOTHING), Bracket(), shown(Fraction(0), None, certain=True, below=True)
     demand = Demand("mu-2", "theta", ("h1.propagating",), because="it is Theta(1)")
 
     class Known(Analysis):
         def __init__(self, start, later):
             self.start, self.later, self.network = start, later, ARCHITECTURES["mlp"]
 
-        def __call__(self, name, t):
+        def __call__(self, name, t, means=None):
             return self.later if t else self.start
 
     first, spent = Known(zero, unknown), Known(unknown, unknown)

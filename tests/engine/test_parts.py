@@ -4,7 +4,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from scaling_algebra import derive, network
-from scaling_algebra.dynamics.analysis import Analysis
+from scaling_algebra.dynamics.analysis import Analysis, Parts
 from scaling_algebra.dynamics.parts import branches, parts, signal_of
 from scaling_algebra.dynamics.quantities import quantities
 from scaling_algebra.spec.scaling import Point
@@ -78,10 +78,12 @@ def test_only_parts_that_divide_by_the_same_sizes_count():
     look = d.analysis()
     idle = next(p for p in parts(BLOCK, look.point, "r4") if p.b["down"] is None)
     part = Analysis(d.ray, idle, d.optimizer, BLOCK, whole=look)
-    assert look.divides_alike(part) == (part("h4", 0).size == look("h4", 0).size)
+    assert look.parts.divides_alike(part) == (part("h4", 0).size == look("h4", 0).size)
     larger = replace(look.point, b={**look.point.b, "down": look.point.b["down"] - 1})
     grown = Analysis(d.ray, larger, d.optimizer, BLOCK)
-    assert grown("h4", 0).size > 0 and not grown.divides_alike(Analysis(d.ray, idle, d.optimizer, BLOCK, whole=grown))
+    assert grown("h4", 0).size > 0 and not grown.parts.divides_alike(
+        Analysis(d.ray, idle, d.optimizer, BLOCK, whole=grown)
+    )
 
 
 def test_parts_that_begin_alike_share_what_is_before_training(monkeypatch):
@@ -101,7 +103,7 @@ def test_parts_that_begin_alike_share_what_is_before_training(monkeypatch):
 
     shared = sizes(look())
     with monkeypatch.context() as patch:
-        patch.setattr(Analysis, "_started", lambda *_: None)
+        patch.setattr(Parts, "started", lambda *_: None)
         alone = sizes(look())
     assert len(alone) > 10 and alone.items() <= shared.items()
     assert dead_branch(look())

@@ -18,7 +18,8 @@ from scaling_algebra.linear.linear import Linear
 from scaling_algebra.page import maps as kept_maps
 from scaling_algebra.solver.cones import reach
 from scaling_algebra.solver.convexity import Looks, cone_holds
-from scaling_algebra.solver.newton import Solver
+from scaling_algebra.solver.newton import aligned, iterated
+from scaling_algebra.solver.points import Places
 from scaling_algebra.spec.axes import REGIMES, Ray
 from scaling_algebra.spec.desiderata import Structure
 from scaling_algebra.spec.networks.library import ARCHITECTURES, MOE_BLOCK
@@ -74,18 +75,18 @@ def test_five_cells_and_three_walls_under_mup(rule):
 def wrong_router(solve, where=lambda ray: True):
     """The solver, but for the router's init std, which is 1/N on some rays."""
 
-    def solved(self, rule):
-        found = solve(self, rule)
+    def solved(at, rule):
+        found = solve(at, rule)
         t = found.scaling.tensors["router"]
         planted = {**found.scaling.tensors, "router": replace(t, init_std=Power.of({"N": -1}))}
-        return replace(found, scaling=replace(found.scaling, tensors=planted)) if where(self.ray) else found
+        return replace(found, scaling=replace(found.scaling, tensors=planted)) if where(at.ray) else found
 
     return solved
 
 
 def test_a_wrong_formula_is_not_proved(monkeypatch):
     """Negative control: where the solver is wrong the map says UNDECIDED, and only there."""
-    monkeypatch.setattr(Solver, "solve", wrong_router(Solver.solve, lambda ray: ray["N_e"] < ray["N"] < ray["M"]))
+    monkeypatch.setattr(covering, "solve", wrong_router(covering.solve, lambda ray: ray["N_e"] < ray["N"] < ray["M"]))
     monkeypatch.setattr(maps, "covering", covering.covering.__wrapped__)
     p = chart(MUP, optimizer("sgd"))
     assert {str(w) for w in p.walls} == {"N_e + M = N", "M = N", "N_e = N"}
@@ -243,11 +244,11 @@ def test_a_gradient_above_its_epsilon_is_not_a_proof():
 
 def test_the_solution_does_not_depend_on_the_start():
     """Every start that converges ends at the same exponents."""
-    solver = Solver(MOE_BLOCK, ray(1, "3/4", "1/2"), optimizer("sgd"))
+    at = Places(MOE_BLOCK, ray(1, "3/4", "1/2"), optimizer("sgd"))
     demands = MUP.demanded(MOE_BLOCK, Structure())
     reached = []
-    for start in (solver.aligned(), {k: v + Fraction(1, 5) for k, v in solver.aligned().items()}):
-        look, _ = solver.iterate(demands, Structure(), start)
+    for start in (aligned(at), {k: v + Fraction(1, 5) for k, v in aligned(at).items()}):
+        look, _ = iterated(at, demands, Structure(), start)
         reached.append((look.point.b, look.point.c, look.point.alpha))
     assert reached[0] == reached[1]
 

@@ -14,8 +14,8 @@ from scaling_algebra import UsageError, derive, explain, network, signals
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.judging.verdicts import judge
 from scaling_algebra.verify.measuring.runs import measure
-from scaling_algebra.verify.networks.reading import TorchNetwork
 from scaling_algebra.verify.networks.replicas import Draw
+from scaling_algebra.verify.networks.torch_network import TorchNetwork
 
 from .scenarios import LETTERS, shown, sizes
 from .test_rules import NETWORKS

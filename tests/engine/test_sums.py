@@ -6,8 +6,9 @@ import pytest
 
 from scaling_algebra import derive
 from scaling_algebra.errors import UsageError
-from scaling_algebra.solver import newton
+from scaling_algebra.solver import search
 from scaling_algebra.solver.demands import Infeasible
+from scaling_algebra.solver.points import Places
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.spec.desiderata import Structure, mssp_demands, options
 from scaling_algebra.spec.level import Level, Open
@@ -93,15 +94,14 @@ def test_structures_that_do_with_as_few_interventions_are_named(monkeypatch):
     base = asked.parameterization.base_structure(asked.network, asked.readout_init)
     doubts = {"exempt": 1, "tied": 2}
 
-    def proposed(solver, demands, structure, strict):
+    def judged(at, demands, structure):
         if structure == base:
             raise Infeasible("fails")
         left = doubts["exempt" if structure.exempt else "tied"] * (Open("", "h", 1),)
-        return newton.Solution(None, structure, {}, level=Level(left))
+        return search.Solution(None, structure, {}, level=Level(left))
 
-    monkeypatch.setattr(newton.Solver, "proposed", proposed)
-    solver = newton.Solver(asked.network, asked.ray, asked.optimizer)
-    found = solver.solve(asked.parameterization, base)
+    monkeypatch.setattr(search, "judged", judged)
+    found = search.solve(Places(asked.network, asked.ray, asked.optimizer), asked.parameterization, base)
     assert found.structure.exempt and found.others and not any(x.exempt for x in found.others)
     assert all(len(x.tied) == 1 or x.zero != base.zero for x in found.others) and len(found.rejected) == 1
 
@@ -112,10 +112,10 @@ def test_mssp_of_a_whole_layer_intervenes_as_for_its_experts(regime, chosen, opt
     """What is smaller is refuted by a bound on the first piece, or left out where a piece is undecided; descent, of
     whose pieces some stay undecided, has the structure of Adam and its c - d. In III, and of other layers:
     ``tests/measure/test_whole_blocks.py``."""
-    monkeypatch.setattr(newton, "PROPOSED", 2_000)
+    monkeypatch.setattr(search, "PROPOSED", 2_000)
     asked = Configuration.of(regime, optimizer, "mssp", architecture=layer)
     base = asked.parameterization.base_structure(asked.network, asked.readout_init)
-    found = newton.Solver(asked.network, asked.ray, asked.optimizer).solve(asked.parameterization, base)
+    found = search.solve(Places(asked.network, asked.ray, asked.optimizer), asked.parameterization, base)
     for field in ("exempt", "tied"):
         assert getattr(found.structure, field) == chosen.get(field, set())
     assert not found.level.certified and found.structure.zero == {"readout"}

@@ -14,7 +14,7 @@ from scaling_algebra.spec.given import Given
 from scaling_algebra.spec.optimizers import OPTIMIZERS
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.tables.implementations.comparison import hold
-from scaling_algebra.tables.implementations.reading import FOLDER, NAMES, parse, rules
+from scaling_algebra.tables.implementations.shipped import FOLDER, NAMES, parse, rules
 
 HEAD = """
 title = "a rule"

@@ -18,7 +18,7 @@ from scaling_algebra.spec.powers import Power
 from scaling_algebra.tables.audit.comparison import STATUSES, Audit, compare, derivations, holds
 from scaling_algebra.tables.audit.errata import Errata, errata, unlisted
 from scaling_algebra.tables.commands import audit as audit_command
-from scaling_algebra.tables.published.reading import SOURCES, load
+from scaling_algebra.tables.published.printed import SOURCES, load
 
 from ..shared import scalecalc
 

@@ -17,8 +17,8 @@ from scaling_algebra.spec.networks.grammar import network
 from scaling_algebra.spec.networks.library import AXES, MOE_BLOCK
 from scaling_algebra.spec.optimizers import optimizer
 from scaling_algebra.spec.trained import trained
-from scaling_algebra.tables.implementations.reading import parse
-from scaling_algebra.tables.published.reading import SCHEMA, read
+from scaling_algebra.tables.implementations.shipped import parse
+from scaling_algebra.tables.published.printed import SCHEMA, read
 
 from ..engine.test_networks import CONSTANTS
 from ..tables.test_implementations import HEAD

@@ -10,9 +10,9 @@ from scaling_algebra.spec.optimizers import OPTIMIZERS
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import Scaling, TensorScaling
 from scaling_algebra.verify.networks.moment import rms
-from scaling_algebra.verify.networks.reading import TorchNetwork
 from scaling_algebra.verify.networks.replicas import Draw
 from scaling_algebra.verify.networks.run import TorchRun
+from scaling_algebra.verify.networks.torch_network import TorchNetwork
 
 from ..measure.interpreter import InterpretedRun, orthogonal
 from ..measure.networks import from_text
@@ -71,7 +71,7 @@ def test_equals_the_reading_of_the_product(text, rule):
     for role, w in run.start.items():
         model.weights[role].data = w.clone()
     theirs = TorchRun(model, OPTIMIZERS[rule])
-    for group in theirs.stepper.param_groups:
+    for group in theirs.trainer.stepper.param_groups:
         run.steps.lr[group["symbol"]], run.steps.eps[group["symbol"]] = group["lr"], group.get("eps", 0.0)
     table, compared = quantities(net), 0
     for t in range(3):
@@ -83,7 +83,7 @@ def test_equals_the_reading_of_the_product(text, rule):
                 compared += 1
         if t < 2:
             run.step()
-            theirs.step()
+            theirs.trainer.step()
     assert compared > 100
 
 

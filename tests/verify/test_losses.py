@@ -15,9 +15,9 @@ from scaling_algebra.verify.apply.checking import losses_beside, weighed
 from scaling_algebra.verify.judging.measurement import Measurement
 from scaling_algebra.verify.measuring.sizes import dims_at
 from scaling_algebra.verify.networks.moment import rms
-from scaling_algebra.verify.networks.reading import TorchNetwork
 from scaling_algebra.verify.networks.replicas import Draw
 from scaling_algebra.verify.networks.run import TorchRun
+from scaling_algebra.verify.networks.torch_network import TorchNetwork
 from scaling_algebra.verify.tracing.models import traced
 
 TEXT = """
@@ -90,9 +90,9 @@ def test_sizes_of_gradients_are_measured():
     for n in sizes:
         model = TorchNetwork(SOFTMAX, Draw(dims_at(d.ray, n), range(48), range(48)), d.scaling)
         run = TorchRun(model, d.optimizer, keep=True)
-        for group in run.stepper.param_groups:
+        for group in run.trainer.stepper.param_groups:
             group["lr"] *= 0.03
-        run.step()
+        run.trainer.step()
         for name, t in steps.items():
             g = run.by(name.removeprefix("gpsi.by-")).gradient("psi", t)
             found.setdefault(name, []).append(float(g.rms().median()))

@@ -12,9 +12,10 @@ from scaling_algebra.spec.networks.grammar import network
 from scaling_algebra.spec.networks.library import AXES, MOE_BLOCK
 from scaling_algebra.spec.networks.printing import as_text
 from scaling_algebra.verify.measuring.sizes import dims_at
-from scaling_algebra.verify.networks.reading import TorchNetwork
+from scaling_algebra.verify.measuring.training import by_autograd
 from scaling_algebra.verify.networks.replicas import Draw
 from scaling_algebra.verify.networks.run import TorchRun
+from scaling_algebra.verify.networks.torch_network import TorchNetwork
 from scaling_algebra.verify.tracing.models import traced
 
 
@@ -100,7 +101,7 @@ def test_a_selection_by_scores_below_its_bias_is_that_of_the_count():
         model = TorchNetwork(d.network, Draw(dims_at(d.ray, 256), range(8), range(8)), d.scaling)
         run = TorchRun(model, d.optimizer, keep=True)
         first = run.value("chosen", 0).entries
-        run.step()
+        run.trainer.step()
         both = ((run.value("chosen", 1).entries > 0) & (first > 0)).double().mean()
         assert (both == 0) == swapped, (regime, both)
 
@@ -113,14 +114,14 @@ def test_a_step_of_the_bias_swaps_a_constant_share_of_the_selection(rate):
     for n in (32, 128):
         model = TorchNetwork(d.network, Draw(dims_at(d.ray, n), range(16), range(16)), d.scaling)
         run = TorchRun(model, d.optimizer, keep=True)
-        for group in run.stepper.param_groups:
+        for group in run.trainer.stepper.param_groups:
             own = 0.5 if rate == "derived" else 16 / n
             group["lr"] *= own if group["symbol"] == "expert_bias" else 1e-3
         chosen = run.value("chosen", 0).entries
-        run.step()
+        run.trainer.step()
         moved = run.change("shift", 1).entries
         assert ((moved < 0) == (chosen > 0)).all() and moved.abs().std() < 1e-6
-        assert not run.by_autograd(0, 4)[1]["expert_bias"].any()
+        assert not by_autograd(run.states[0][1], 4)[1]["expert_bias"].any()
         shares.append(float((run.change("chosen", 1).entries.abs()).mean()))
     assert (shares[1] == pytest.approx(shares[0], rel=0.25)) == (rate == "derived") and shares[0] > 0.1
 

@@ -18,11 +18,11 @@ from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import Scaling, TensorScaling
 from scaling_algebra.verify.measuring.cells import Setup
 from scaling_algebra.verify.measuring.training import train_network
-from scaling_algebra.verify.networks.reading import TorchNetwork
 from scaling_algebra.verify.networks.replicas import Draw
 from scaling_algebra.verify.networks.run import TorchRun
 from scaling_algebra.verify.networks.scales import NEGLIGIBLE
 from scaling_algebra.verify.networks.steppers import Fold, shrinkage, stepper
+from scaling_algebra.verify.networks.torch_network import TorchNetwork
 
 DIMS = {"N": 24, "N_e": 6, "M": 5}
 HALF = Fraction(1, 2)
@@ -51,7 +51,7 @@ def test_updates_are_what_the_optimizer_did(name, dims):
     start = {role: w.detach().clone() for role, w in model.weights.items()}
     run = TorchRun(model, optimizer(name))
     for _ in range(3):
-        run.step()
+        run.trainer.step()
     for role, w in model.weights.items():
         change = (w.detach() - start[role]).square().flatten(1).mean(1).sqrt()
         torch.testing.assert_close(run.decaying().update_size(role, 3), change, msg=role)
@@ -62,13 +62,13 @@ def test_updates_are_what_the_optimizer_did(name, dims):
 def test_pathway_split_of_the_sgd_update_sums_to_the_whole():
     run = TorchRun(TorchNetwork(MOE_BLOCK, Draw(DIMS, [1, 2], [1, 2]), SCALING), optimizer("sgd"))
     for via in ("h2", "psi"):
-        run.follow("h1", via)
+        run.trainer.follow("h1", via)
     psi = MOE_BLOCK.producer("psi")
     for t in range(3):
         parts = [run.part(psi, "init", "change", t, run.change_via("h1", t, via)).entries for via in ("h2", "psi")]
         torch.testing.assert_close(sum(parts), run.part(psi, "init", "change", t).entries, rtol=1e-9, atol=1e-12)
         if t < 2:
-            run.step()
+            run.trainer.step()
 
 
 def test_nothing_has_moved_before_training_and_zero_init_stays_exactly_zero_until_its_first_update():

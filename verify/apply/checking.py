@@ -42,7 +42,7 @@ from scaling_algebra.verify.judging.report import Report, ReportRow
 from scaling_algebra.verify.judging.verdicts import judge
 from scaling_algebra.verify.measuring.batches import descend
 from scaling_algebra.verify.measuring.predictions import ALL, briefly
-from scaling_algebra.verify.networks.steppers import Fold, assembled, group, parts_of
+from scaling_algebra.verify.networks.steppers import Fold, assembled, group, optimizers_of
 from scaling_algebra.verify.tracing import Traced
 from scaling_algebra.verify.tracing.gradients import listed, roles_of
 from scaling_algebra.verify.tracing.measuring import OUTPUT, UPDATE, Watch, of_role
@@ -498,7 +498,7 @@ def _rules(own: torch.optim.Optimizer | None, model: nn.Module, reading: Traced)
         UsageError: a class that has no rule.
     """
     found, names = dict[str, str](), {id(p): name for name, p in model.named_parameters()}
-    for part in parts_of(own) if own is not None else ():
+    for part in optimizers_of(own) if own is not None else ():
         rule = next((rule for name, rule in RULES.items() if isinstance(part, getattr(torch.optim, name))), None)
         if rule is None:
             known = ", ".join(RULES)
@@ -537,7 +537,7 @@ def _steps(
         epsilons: by parameter.
     """
     named = {id(p): epsilons.get(name, TINY) for name, p in model.named_parameters()}
-    for part in parts_of(optimizer):
+    for part in optimizers_of(optimizer):
         alone = [(group, p) for group in part.param_groups for p in group["params"]]
         part.param_groups[:] = [{**g, "params": [p], "weight_decay": 0.0, "eps": named[id(p)]} for g, p in alone]
     places, keywords = inputs

@@ -28,6 +28,7 @@ READ = "of the equations as read (scalecalc list --model), where constant factor
         "scalecalc study limit --regime I --optimizer sgd --parameterization mup --architecture routers-sigmoid",
         "scalecalc study limit --regime III --optimizer sgd --parameterization mssp --sizes 16,32,64 --seeds 32",
         "scalecalc study limit --ray N=1 --optimizer momentum --parameterization mup --architecture mlp --samples 3",
+        "scalecalc study limit --regime I --optimizer adam --parameterization mup --architecture routers-sigmoid",
     ),
 )
 @configured
@@ -58,10 +59,10 @@ def command(
     """Compute the limit of infinite width: f, every number and the size of every vector, after each update.
 
     By the master theorem of Tensor Programs, for networks of products, sums and functions whose layers stay few,
-    trained with SGD with or without momentum. A function of a vector that grows is integrated where it depends on
-    three Gaussian vectors at most. Experts that grow in number are sampled, and the error of f is printed. Exit
-    codes: 0 computed, and what was trained comes nearer as n^(-1/2); 1 it does not; 2 wrong usage; 3 undecided from
-    some update on.
+    trained with SGD, momentum, or steps of entries such as Adam's. A function of a vector that grows is integrated
+    where it depends on three Gaussian vectors at most. Beyond that, for steps of entries, and along experts that grow
+    in number expectations are sampled, and the error of f is printed. Exit codes: 0 computed, and what was trained
+    comes nearer as n^(-1/2); 1 it does not; 2 wrong usage; 3 undecided from some update on.
     """
     rate = positive("learning rate", lr)
     values = None if sizes is None else integers("sizes", sizes)

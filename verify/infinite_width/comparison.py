@@ -14,8 +14,8 @@ from scaling_algebra.spec.networks.language import DATA
 from scaling_algebra.verify.judging.fit import Fit, Verdict, fit, judge_exponent, number
 from scaling_algebra.verify.measuring.batches import descend
 from scaling_algebra.verify.measuring.sizes import dims_at, elements
-from scaling_algebra.verify.networks.reading import TorchNetwork
 from scaling_algebra.verify.networks.replicas import Draw
+from scaling_algebra.verify.networks.torch_network import TorchNetwork
 
 from .course import Computed, Descent
 from .program import Limit
@@ -37,8 +37,10 @@ def trained(course: Descent, limit: Limit, n: int, seeds: Sequence[int], device:
             if start is not None and not start.over and start.values.any():
                 parameter.copy_(torch.as_tensor(start.values))  # the same at every width
     for group in optimizer.param_groups:
-        rate = d.scaling.tensors[group["symbol"]].lr
-        group["lr"] = 0.0 if rate is None else course.lr * rate.at(dims)
+        powers = d.scaling.tensors[group["symbol"]]
+        group["lr"] = 0.0 if powers.lr is None else course.lr * powers.lr.at(dims)
+        if d.optimizer.of(group["symbol"]).epsilon and powers.eps is not None:
+            group["eps"] = powers.eps.at(dims)
     inputs = torch.as_tensor(course.inputs, device=device)
     names = [x for x, letters in d.network.signals.items() if not set(letters) & limit.growing and x != DATA]
     found: dict[str, list[Any]] = {name: [] for name in names}

@@ -11,7 +11,7 @@ import numpy as np
 
 from scaling_algebra.spec.networks.language import Factor
 
-from .vectors import NotCovered, Particles, Space, Values
+from .vectors import NotCovered, Particles, Points, Space, Values
 
 NONE = Fraction(-(10**6))
 """The power of what is exactly zero."""
@@ -68,7 +68,7 @@ class Contractions:
             vectors, left = [q for q in left if letter in q.over], [q for q in left if letter not in q.over]
             if letter in out:
                 left.append(self.entrywise(vectors, letter, where))
-            elif self.sampled(letter):
+            elif self.sampled(letter) and (len(vectors) == 1 or not isinstance(self.space(letter), Points)):
                 left.append(self.mean(self.entrywise(vectors, letter, where), letter))
             elif len(vectors) == 1:
                 raise NotCovered(f"{where} sums the entries of one vector")
@@ -146,6 +146,8 @@ class Contractions:
 
     def _dual(self, x: Leading, y: Leading, letter: str) -> tuple[Values, Values]:
         """The coefficients over atoms, whose products are expectations; the letter is the last of what grows."""
+        if self.sampled(letter):
+            return x.values / self.space(letter).zero.size, y.values
         if {x.over[-1], y.over[-1]} != {letter}:
             raise NotCovered(f"a product along {letter} of what has two indices that grow")
         return self.space(letter).dual(x.values, y.values)

@@ -1,4 +1,4 @@
-"""A question about a limit, and how far the answer goes. Needs no torch."""
+"""A question about a limit, and how far the answer goes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Computed:
     """States of all samples by updates; ``why`` they end before the last one, if they do.
 
     Attributes:
-        error: of the output where experts are sampled: its standard deviation over sets of samples; else 0.
+        error: of the output where expectations are sampled: its standard error over sets of samples; else 0.
     """
 
     course: Descent
@@ -63,22 +63,32 @@ class Computed:
 
 
 SETS = 4
-"""Sets of samples of experts whose outputs are compared."""
+"""Sets of samples whose numbers are averaged."""
 
 
 def trajectory(course: Descent) -> Computed:
-    """The limit, as far as it is covered."""
-    first = _computed(course, 0)
-    if not first.limit.sampled:
-        return first
-    outputs = [first.outputs, *(_computed(course, draw).outputs for draw in range(1, SETS))]
-    common = min(map(len, outputs))
-    error = np.std([x[:common] for x in outputs], axis=0, ddof=1).max(initial=0.0)
-    return replace(first, error=float(error))
+    """The limit, as far as it is covered: exactly, or by samples where a function depends on too many Gaussians."""
+    exact = _computed(course, 0)
+    points = bool(exact.why) and not exact.limit.sampled
+    if not exact.limit.sampled and not points:
+        return exact
+    sets = [exact] if exact.limit.sampled else []
+    sets += [replace(_computed(course, draw, points), limit=exact.limit) for draw in range(len(sets), SETS)]
+    least = min(sets, key=lambda x: len(x.states))
+    outputs = [x.outputs[: len(least.states)] for x in sets]
+    error = np.std(outputs, axis=0, ddof=1).max(initial=0.0) / SETS**0.5
+    states = tuple(tuple(map(_mean, *row)) for row in zip(*(x.states for x in sets), strict=False))
+    sampled = replace(least, states=states, error=float(error))
+    return exact if points and len(states) <= len(exact.states) else sampled
 
 
-def _computed(course: Descent, draw: int) -> Computed:
-    limit, states = Limit(course.derivation, course.inputs, course.lr, course.seed, draw), []
+def _mean(*states: LimitState) -> LimitState:
+    parts = ([getattr(s, part) for s in states] for part in ("signals", "gradients"))
+    return LimitState(*({name: np.mean([x[name] for x in same], 0) for name in same[0]} for same in parts))
+
+
+def _computed(course: Descent, draw: int, points: bool = False) -> Computed:
+    limit, states = Limit(course.derivation, course.inputs, course.lr, course.seed, draw, points), []
     try:
         for state in limit.train(course.steps, course.targets):
             states.append(state)

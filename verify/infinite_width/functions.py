@@ -1,4 +1,4 @@
-"""Functions of one number, with their slopes, as torch has them; and the softmax."""
+"""Functions with their slopes, as torch has them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ import numpy as np
 import torch
 
 from scaling_algebra.spec.networks.functions import FunctionKind
-from scaling_algebra.verify.networks.reading import entrywise
+from scaling_algebra.spec.networks.language import Function
+from scaling_algebra.verify.networks.torch_network import applied, entrywise, selected
 
-from .vectors import Values
+from .vectors import NotCovered, Values
+
+MARGIN = 0.05
+"""Least difference of what is selected and what is not: above the errors of what is sampled."""
 
 
 def value_of(kind: FunctionKind, x: Values) -> Values:
@@ -26,8 +30,22 @@ def slope_of(kind: FunctionKind, x: Values) -> Values:
     return slopes
 
 
-def softmax(x: Values, axis: int) -> Values:
-    """Positive shares with sum 1 along an axis."""
-    e = np.exp(x - x.max(axis, keepdims=True))
-    values: Values = e / e.sum(axis, keepdims=True)
+def numbers_of(s: Function, letters: str, x: Values, above: Values | None = None) -> Values:
+    """A function of numbers that do not grow, or its gradient from that at its value; a selection does not move.
+
+    Raises:
+        NotCovered: what is selected and what is not differ by less than ``MARGIN``.
+    """
+    at = torch.tensor(x, requires_grad=above is not None)
+    if s.kind.selects:
+        ordered = at.detach().movedim(letters.index(s.over), -1).sort(descending=True).values
+        k = selected(ordered.shape[-1])
+        if bool((ordered[..., k - 1 : k] - ordered[..., k : k + 1] < MARGIN).any()):
+            raise NotCovered(f"{s.out} selects among what is alike: fluctuations of finite networks choose")
+    with torch.set_grad_enabled(above is not None):
+        found = applied(s, letters, at[None])[0]
+    if above is not None:
+        (found,) = torch.autograd.grad(found, at, torch.tensor(above))
+        found = torch.where(found.abs() > 1e-14 * np.abs(above).max(initial=0), found, 0.0)
+    values: Values = found.numpy()
     return values

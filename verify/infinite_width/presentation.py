@@ -41,7 +41,7 @@ def document(t: Computed, compared: Mapping[str, Compared]) -> Document:
     lines = ["d NAME: gradient of f; |NAME|: root-mean-square of the entries, of experts that are alike of one"]
     if t.error:
         lines.append(
-            f"experts are sampled: f is known to {t.error:.1g}, its standard deviation over {SETS} sets of samples"
+            f"expectations are sampled: f is known to {t.error:.1g}, its standard error over {SETS} sets of samples"
         )
     lines += [f"undecided after {steps - 1} updates: {t.why}" if steps else f"undecided: {t.why}"] if t.why else []
     if compared:

@@ -17,17 +17,21 @@ import numpy as np
 
 from scaling_algebra.errors import UsageError
 from scaling_algebra.solver.derivation import Derivation
+from scaling_algebra.spec.networks.ancestors import tensors_of
 from scaling_algebra.spec.networks.language import DATA, Factor, Function, Product, Sum, Tensor
 from scaling_algebra.verify.measuring.sizes import FIXED
 from scaling_algebra.verify.networks.scales import FIXED_SIZES
 
 from .contraction import HALF, NONE, Contractions, Leading, added, levelled, named, numbers
-from .functions import slope_of, softmax, value_of
+from .functions import numbers_of, slope_of, value_of
 from .fusing import fused
-from .vectors import GaussianMatrix, NotCovered, Particles, Space, Values
+from .stepping import Stepped
+from .vectors import GaussianMatrix, NotCovered, Particles, Points, Space, Values
 
 SAMPLES = 2**16
 """Samples of the Gaussians of one expert."""
+POINTS, PAIRS = (2**14, 2**11), 2**25
+"""Points along an index, and most where steps are normalised; most pairs of points of all matrices there."""
 
 
 @dataclass
@@ -39,6 +43,7 @@ class LimitTensor:
         grow: the letters of a matrix. matrices: by the values of the others that do not grow.
         extra: power of n beside that of entries of variance 1/n.
         updates: factors of every rank-one gradient. shares, buffer: what the tensor and its momentum have of each.
+        decay: of momentum. stepped: what training added to a tensor whose steps are normalised.
     """
 
     tensor: Tensor
@@ -53,6 +58,8 @@ class LimitTensor:
     updates: list[tuple[Leading, ...]] = field(default_factory=list)
     shares: Values = field(default_factory=lambda: np.zeros(0))
     buffer: Values = field(default_factory=lambda: np.zeros(0))
+    decay: float = 0.0
+    stepped: Stepped | None = None
 
 
 @dataclass(frozen=True)
@@ -72,13 +79,16 @@ class Limit:
         inputs: (samples, *dimensions of the data).
         lr: the learning rate of every tensor, without its power of n; all other constants are 1.
         seed: of the tensors that do not grow, whose values the limit depends on.
-        draw: of the samples of experts that grow in number.
+        draw: of the samples of experts that grow in number, and of points.
+        points: integrate at points whatever the functions depend on; else where steps are normalised.
 
     Raises:
-        UsageError: an axis that grows otherwise than the width, another optimizer than SGD, a statement without a rule.
+        UsageError: an axis that grows otherwise than the width, an optimizer or a statement without a rule.
     """
 
-    def __init__(self, derivation: Derivation, inputs: Values, lr: float, seed: int = 0, draw: int = 0) -> None:
+    def __init__(
+        self, derivation: Derivation, inputs: Values, lr: float, seed: int = 0, draw: int = 0, points: bool = False
+    ) -> None:
         self.network, scaling = derivation.network, derivation.scaling
         ray = derivation.ray
         sizes = {"L": FIXED, "K": FIXED, **FIXED_SIZES}
@@ -92,16 +102,11 @@ class Limit:
             )
         if len({ray[axis] for axis in axes}) > 1:
             raise UsageError(f"axes grow at different rates ({ray}); the limit is computed where all grow alike")
-        rules = {rule.torch for rule in derivation.optimizer.rules}
-        if rules != {"SGD"}:
-            raise UsageError(
-                f"the optimizer is {derivation.optimizer.name}: its step is no sum of products of vectors, and the "
-                "limit is not computed; give sgd or momentum"
-            )
+        self.normalised = [rule for rule in derivation.optimizer.rules if rule.torch != "SGD"]
+        self.points = bool(points or self.normalised)
+        self._check_steps(axes)
         self.rate = ray[min(axes)] if axes else Fraction(1)
         self.ray, self.inputs, self.draw = ray, inputs, draw
-        (rule,) = derivation.optimizer.rules
-        self.decay = float(rule.options.get("momentum", 0.0))
         fixed = {x: sizes.get(axis, FIXED) for x, axis in letters.items() if x not in self.growing}
         self.products = Contractions(letters, self.growing, fixed, self._spaces(axes, frozenset(scaling.tied)))
         self.multipliers = {m: self._number(1 / p) for m, p in scaling.multipliers.items()}
@@ -113,10 +118,17 @@ class Limit:
             rate = None if rate is None else (lr * rate[0], rate[1])
             std = (0.0, Fraction(0)) if powers.init_std is None else self._number(powers.init_std)
             alike = tensor.experts if role in scaling.tied else ""
-            self.weights[role] = self._drawn(tensor, rate, std, alike, drawn)
+            self.weights[role] = weight = self._drawn(tensor, rate, std, alike, drawn)
+            rule = derivation.optimizer.of(role)
+            weight.decay = float(rule.options.get("momentum", 0.0))
+            if rate is not None and rule in self.normalised:
+                eps = None if powers.eps is None else self._number(powers.eps)
+                weight.stepped = Stepped.of(rule, self.products.zero(tensor.letters), rate, eps)
 
     def _spaces(self, axes: Iterable[str], tied: frozenset[str]) -> dict[str, Space | Particles]:
         """The random variables of every axis that grows; along experts samples, of the tensors that differ there."""
+        if self.points:
+            return {axis: Points(self._points(), self.draw, axis) for axis in sorted(axes)}
         letters, sources = self.network.letters, list[str]()
         for role, tensor in self.network.tensors.items():
             own = set(tensor.letters) - (set(tensor.experts) if role in tied else set())
@@ -125,8 +137,38 @@ class Limit:
 
     @property
     def sampled(self) -> bool:
-        """Experts grow in number."""
-        return "M" in self.products.spaces
+        """Some expectations are means over samples."""
+        return any(isinstance(space, Particles) for space in self.products.spaces.values())
+
+    def _points(self) -> int:
+        """Points along every index, so that the pairs of all matrices fit."""
+        if not self.normalised:
+            return POINTS[0]
+        matrices = [t for t in self.network.tensors.values() if len(self.growing & set(t.letters)) == 2]
+        fixed = {x: FIXED_SIZES.get(axis, FIXED) for x, axis in self.network.letters.items() if x not in self.growing}
+        pairs = sum(prod(fixed.get(x, 1) for x in t.letters) for t in matrices)
+        return min(POINTS[1], 2 ** int(np.log2(PAIRS / max(1, pairs)) / 2))
+
+    def _check_steps(self, axes: Iterable[str]) -> None:
+        """The rules by which tensors step.
+
+        Raises:
+            UsageError: one that has no limit here.
+        """
+        numbers = [x for x, own in self.network.signals.items() if x != DATA and not set(own) & self.growing]
+        for rule in self.normalised:
+            if rule.normalises != "entry" or rule.untrained or rule.folded or rule.relative or rule.decoupled_decay:
+                raise UsageError(
+                    f"the optimizer is {rule.name}: the limit is computed of steps of entries without weight decay; "
+                    "give sgd, momentum, adam, rmsprop or signsgd"
+                )
+            if rule.signs and len(numbers) > 1:
+                raise UsageError(
+                    f"{rule.name} without an epsilon normalises the noise of the gradient at {numbers[0]}: no limit is "
+                    "computed; give adam or rmsprop with --epsilon derived"
+                )
+        if self.normalised and "M" in axes:
+            raise UsageError("experts grow in number: the limit is computed with sgd and momentum; give --regime I")
 
     def _number(self, power: Any) -> tuple[float, Fraction]:
         """A power of the axes as a number and a power of n."""
@@ -136,7 +178,7 @@ class Limit:
     def _check(self, tied: frozenset[str]) -> None:
         for s in self.network.statements:
             grow = [x for x in self.network.signals[s.out] if x in self.growing]
-            if len(grow) > 1 and not (len(grow) == 2 and any(map(self.products.sampled, grow))):
+            if len(grow) > 1 and (self.points or not (len(grow) == 2 and any(map(self.products.sampled, grow)))):
                 raise UsageError(f"the signal {s.out} has two indices that grow: its limit is not computed")
         for role, tensor in self.network.tensors.items():
             if len(self.growing & set(tensor.letters)) > 2 + (role in tied):
@@ -152,7 +194,8 @@ class Limit:
             along = s.over in self.growing
             if len(self.growing & set(self.network.signals[s.out])) > 1:
                 raise UsageError(f"{s.name} at {s.out} has two indices that grow: its limit is not computed")
-            if s.kind.kind == "noise" or s.kind.selects or (s.kind.kind == "norm" and (not along or s.kind.centres)):
+            chooses = s.kind.selects and self.growing & set(self.network.signals[s.out])
+            if s.kind.kind == "noise" or chooses or (s.kind.kind == "norm" and (not along or s.kind.centres)):
                 raise UsageError(f"the limit has no rule for {s.name} at {s.out}")
             if s.kind.kind == "softmax" and along and not self.products.sampled(s.over):
                 raise UsageError(f"the softmax at {s.out} goes along an index that grows: its limit is not computed")
@@ -194,6 +237,8 @@ class Limit:
         parts = []
         if weight.matrices:
             parts.append(self._matrix(weight, names, operands, out, where))
+        if weight.stepped:
+            parts.append(self.products.contract([weight.stepped.change.renamed(names), *operands], out, where))
         for k, factors in enumerate(weight.updates):
             if weight.shares[k] and weight.rate is not None:
                 spare = {x: chr(0x2100 + i) for i, x in enumerate(self._inside(factors, weight.letters))}
@@ -292,11 +337,9 @@ class Limit:
         if s.kind.kind == "softmax" and q.over:
             e = np.exp(levelled(q).values)
             return Leading(q.letters, q.over, e / e.mean(-1, keepdims=True), Fraction(-1), q.rest - 1)
-        if s.kind.kind == "softmax":
-            return Leading(q.letters, "", softmax(numbers(q), q.letters.index(s.over)), rest=q.rest)
         if q.over:
             return self.products.apply(partial(value_of, s.kind), [levelled(q)], q.letters, q.over, s.out)
-        return Leading(q.letters, "", value_of(s.kind, numbers(q)), rest=q.rest)
+        return Leading(q.letters, "", numbers_of(s, q.letters, numbers(q)), rest=q.rest)
 
     def _pulled(self, s: Function, q: Leading, above: Leading) -> Leading:
         """The gradient at the argument of a function, from that at its value."""
@@ -311,18 +354,14 @@ class Limit:
             mean = self.products.contract([shares, above], q.letters, s.out)
             whole = added([above, self.products.contract([mean.times(-1.0)], q.letters + q.over, s.out)])
             return self.products.entrywise([shares, whole], q.over, s.out)
-        if s.kind.kind == "softmax":
-            axis = q.letters.index(s.over)
-            phi = softmax(numbers(q), axis)
-            values = phi * (above.values - (phi * above.values).sum(axis, keepdims=True))
-            values = np.where(np.abs(values) > 1e-14 * np.abs(above.values).max(initial=0), values, 0.0)
-            return replace(above, values=values, power=above.power if values.any() else NONE)
         if q.over:
             at = self.products.apply(
                 partial(slope_of, s.kind), [levelled(q)], q.letters, q.over, f"the slope at {s.out}"
             )
             return self.products.entrywise([at, above], q.over, f"the gradient at {s.out}")
-        return replace(above, values=slope_of(s.kind, numbers(q)) * above.values)
+        above = self.products.contract([above], q.letters, s.out)
+        values = numbers_of(s, q.letters, numbers(q), above.values)
+        return replace(above, values=values, power=above.power if values.any() else NONE)
 
     def backward(self, signals: Mapping[str, Leading]) -> tuple[dict[str, Leading], list[tuple[str, Any]]]:
         """Gradients of the output at every signal, and at every tensor: quantities, or factors of rank-one matrices."""
@@ -335,7 +374,7 @@ class Limit:
             above = gradients[s.out] = added(found[s.out])
             inputs = [(f, named(signals[f.name], self.network.signals[f.name], f)) for f in s.inputs]
             for k, (f, q) in enumerate(inputs):
-                if f.name == DATA or not self.network.tensors_of(f.name):
+                if f.name == DATA or not tensors_of(self.network, f.name):
                     continue
                 if isinstance(s, Product):
                     operands = [above, *(x for j, (_, x) in enumerate(inputs) if j != k)]
@@ -400,22 +439,31 @@ class Limit:
 
     def _step(self, samples: Sequence[tuple[float, list[tuple[str, Any]]]]) -> None:
         for weight in self.weights.values():
-            weight.buffer = self.decay * weight.buffer
+            weight.buffer = weight.decay * weight.buffer
             if weight.momentum is not None:
-                weight.momentum = weight.momentum.times(self.decay)
+                weight.momentum = weight.momentum.times(weight.decay)
+        found: dict[str, list[Leading]] = {}
         for slope, tensors in samples:
             for role, gradient in tensors:
                 weight = self.weights[role]
-                if weight.current is None:
+                if weight.stepped:
+                    factors = gradient if weight.current is None else [gradient]
+                    whole = self.products.contract(factors, weight.letters, role)
+                    found.setdefault(role, []).append(whole.times(slope))
+                elif weight.current is None:
                     weight.updates.append(gradient)
                     weight.shares, weight.buffer = np.append(weight.shares, 0.0), np.append(weight.buffer, slope)
                 else:
                     terms = [gradient.times(slope)] if slope else []
                     weight.momentum = added([*([weight.momentum] if weight.momentum else []), *terms] or [gradient])
-        for weight in self.weights.values():
+        for role, weight in self.weights.items():
             if weight.rate is None:
                 continue
             rate, power = weight.rate
+            if weight.stepped and role in found:
+                weight.stepped.step(added(found[role]), weight.tensor.symbol)
+                if weight.start is not None:
+                    weight.current = added([weight.start, weight.stepped.change])
             weight.shares = weight.shares - rate * weight.buffer
             if weight.current is not None and weight.momentum is not None:
                 weight.current = added([weight.current, weight.momentum.times(-rate, power)])

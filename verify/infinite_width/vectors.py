@@ -2,7 +2,8 @@
 
 Entries of one vector are alike and independent in the limit, so a vector is one random variable, and an inner product
 over n is an expectation. Combinations of Gaussians are exact. A function of combinations is integrated by quadrature
-where at most three Gaussians enter; along experts, whose gates are functions of many, by samples.
+where at most three Gaussians enter; along experts, whose gates are functions of many, by samples; of more Gaussians,
+and where steps are normalised entry by entry, at points.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+from scipy import stats
+from scipy.stats import qmc
 
 Values = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -24,6 +27,10 @@ NOISE = 4.0
 """Standard errors that a sampled expectation must differ from zero by."""
 TINY = 1e-11
 """A squared norm below this, relative to what it is the rest of, is rounding."""
+
+
+DIRECTIONS = 128
+"""Gaussians that a sequence of points has."""
 
 
 class NotCovered(Exception):
@@ -168,16 +175,30 @@ class Particles:
         return np.zeros(self.patterns * self.base)
 
     def gaussians(self, count: int, source: str) -> Values:
-        """New standard Gaussians of a tensor, (count, samples)."""
-        found = []
+        """New standard Gaussians of a tensor, (count, samples).
+
+        Raises:
+            NotCovered: there are too many for so few samples.
+        """
+        sign, known, found = self.signs.get(source, np.ones(1)), self.known.setdefault(self.kin(source), []), []
         for _ in range(count):
-            x = self.drawn.standard_normal(self.base)
-            for y in self.known[source]:
+            if len(known) > self.base / 4:
+                raise NotCovered(f"more than {len(known)} Gaussian vectors enter: too many for {self.base} samples")
+            x = self.fresh()
+            for y in known:
                 x = x - (x @ y / self.base) * y
             x = x / np.sqrt((x**2).mean())
-            self.known[source].append(x)
-            found.append(np.multiply.outer(self.signs[source], x).ravel())
+            known.append(x)
+            found.append(np.multiply.outer(sign, x).ravel())
         return np.stack(found)
+
+    def fresh(self) -> Values:
+        """A Gaussian before it is made orthonormal to its kin, (samples up to signs,)."""
+        return self.drawn.standard_normal(self.base)
+
+    def kin(self, source: str) -> str:
+        """What a Gaussian of a tensor is orthonormal to, by name."""
+        return source
 
     def padded(self, x: Values) -> Values:
         """The samples as they are."""
@@ -202,6 +223,30 @@ class Particles:
         error = apart.std(-1) / self.base**0.5
         found: Values = np.where(np.abs(values) > NOISE * error, values, 0.0)
         return found
+
+
+class Points(Particles):
+    """The random variables of an index of any kind: values at points that fill space evenly (Sobol), all alike likely.
+
+    All Gaussians are orthonormal over the points, so that what is linear is exact; other expectations are off by what
+    sets of points differ by.
+    """
+
+    def __init__(self, count: int, draw: int, axis: str) -> None:
+        super().__init__((), count, draw)
+        self.seeds, self.left = np.random.default_rng([12, draw, *map(ord, axis)]), list[Values]()
+
+    def fresh(self) -> Values:
+        if not self.left:
+            points = qmc.Sobol(DIRECTIONS, rng=self.seeds).random(self.base)
+            self.left = list(stats.norm.ppf(np.clip(points, 1e-12, 1 - 1e-12)).T[::-1])
+        return self.left.pop()
+
+    def kin(self, source: str) -> str:
+        return ""
+
+    def resolved(self, values: Values, products: Callable[[], Values]) -> Values:
+        return values
 
 
 @cache

@@ -81,7 +81,7 @@ class Setup:
     def name(self, cell: RunCell) -> str:
         """Names what a cell measures, in this run or another one; fit for a file."""
         n = self.sizes[0 if cell.kind == "control" else cell.size]
-        return f"{cell.kind}-n{n}-t{self.steps}-{cell.size}-{cell.first}-{cell.count}-{self.recipe}"
+        return f"{cell.kind}-n{n}-t{self.steps}-{cell.size}-{cell.first}-{cell.count}-{self.digest}"
 
     @property
     def constants(self) -> Mapping[str, Any]:
@@ -93,9 +93,9 @@ class Setup:
         return self.derivation.network
 
     @cached_property
-    def recipe(self) -> str:
-        """Tells recipes apart: pieces that were trained with other powers or base constants, or in which other
-        quantities were recorded, are not taken for ours."""
+    def digest(self) -> str:
+        """A digest of what was trained and recorded. Pieces with other powers, base constants or quantities are not
+        used."""
         powers = [
             [
                 {m: str(p) for m, p in s.multipliers.items()},

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from scaling_algebra.dynamics.analysis import WORK, Analysis
-from scaling_algebra.dynamics.answers import Answer
+from scaling_algebra.dynamics.analysis import SHORTLY, Analysis
+from scaling_algebra.dynamics.brackets import Bracket
+from scaling_algebra.dynamics.budgets import WORK
 from scaling_algebra.solver.derivation import Derivation, Signals
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import ARCHITECTURES, moving
@@ -28,18 +29,18 @@ def predicted_signals(d: Derivation, steps: int, claimed: Sequence[str] = ()) ->
     if not bounded(d.network):
         return Signals(trained, steps, look.all(steps, table))
     first = look.all(steps, [name for name in table if name in claimed]) if claimed else {}
-    rows = dict[str, tuple[Answer, ...]]()
+    rows = dict[str, tuple[Bracket, ...]]()
     with look.meter.within(ALL):
         for name in each("predicting", "quantities", list(table)):
             rows[name] = first.get(name) or tuple(briefly(look, name, t) for t in range(steps + 1))
     return Signals(trained, steps, rows)
 
 
-def briefly(look: Analysis, name: str, t: int) -> Answer:
+def briefly(look: Analysis, name: str, t: int) -> Bracket:
     """An exponent, if ``EACH`` is enough work for it."""
     with look.meter.within(EACH):
-        answer = look.quick(name, t)
-        return look(name, t) if answer.decided else Answer(None, None, decided=False, why=WORK)
+        answer = look(name, t, SHORTLY)
+        return look(name, t) if answer.decided else Bracket(why=WORK)
 
 
 def bounded(network: Network) -> bool:

@@ -19,14 +19,15 @@ from scaling_algebra import limits
 from scaling_algebra.dynamics.sparse_routing import behind, sparse
 from scaling_algebra.errors import UsageError
 from scaling_algebra.solver.derivation import Derivation
+from scaling_algebra.spec.networks.indices import aggregations
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.verify.hardware import Hardware, out_of_memory
 from scaling_algebra.verify.judging.measurement import MEMORY, SECONDS, Measurement, Record
-from scaling_algebra.verify.networks.reading import TorchNetwork
 from scaling_algebra.verify.networks.replicas import Draw
 from scaling_algebra.verify.networks.run import linear
 from scaling_algebra.verify.networks.scales import every_size
 from scaling_algebra.verify.networks.steppers import class_name
+from scaling_algebra.verify.networks.torch_network import TorchNetwork
 
 from .cells import RunCell, Setup, cells, collect, cost
 from .pool import Failed, Here, Work
@@ -98,7 +99,7 @@ def check(setup: Setup, most: int | None = None, free: int | None = None) -> Non
             raise UsageError(f"a replica at n={n} takes about {here}; give smaller --sizes")
     d, dims = setup.derivation, setup.dims(0)
     if sparse(d.network, d.ray):
-        sums = {s.out for s in d.network.aggregations}
+        sums = {s.out for s in aggregations(d.network)}
         live = [s for s in d.network.live if s.over and d.network.axes[s.over] == "M"]
         norms = [s for s in d.network.norms if any(sums & _before(d.network, x.name) for x in s.inputs)]
         if reason := next(iter([*live, *norms]), None) or behind(d.network):

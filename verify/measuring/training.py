@@ -9,13 +9,16 @@ import torch
 from torch import Tensor
 
 from scaling_algebra.dynamics.quantities import Quantity, inner_product, quantities, quantity, with_decay
+from scaling_algebra.spec.networks.auxiliary import buffers, counted
 from scaling_algebra.spec.networks.roles import first_layer, pathways
 from scaling_algebra.verify.judging.fit import Array
 from scaling_algebra.verify.judging.measurement import GRADIENTS, INPUT, PARAMETERS, Record, fingerprint
+from scaling_algebra.verify.networks.backward import Backward
 from scaling_algebra.verify.networks.moment import rms
-from scaling_algebra.verify.networks.reading import TorchNetwork, selected
 from scaling_algebra.verify.networks.replicas import Draw
-from scaling_algebra.verify.networks.run import NotMeasured, SignalEntries, TorchRun
+from scaling_algebra.verify.networks.run import NotMeasured, SignalEntries, TorchRun, at
+from scaling_algebra.verify.networks.scales import LOSS_SLOPE
+from scaling_algebra.verify.networks.torch_network import TorchNetwork, selected
 
 from .cells import Setup
 
@@ -33,7 +36,7 @@ def train_network(setup: Setup, draw: Draw, checked: int = 0) -> Record:
     for s in network.statements:
         if first_layer(network, s.out):
             for via in pathways(network, s.out).values():
-                run.follow(s.out, via)
+                run.trainer.follow(s.out, via)
     table = quantities(network) | with_decay(network, derivation.optimizer)
     recorded = [*table.values(), *(quantity(table, name) for name in products)]
     record: dict[tuple[str, int], Tensor] = {}
@@ -46,7 +49,7 @@ def train_network(setup: Setup, draw: Draw, checked: int = 0) -> Record:
                         record[q.name, t] = size
             record |= {(name, t): x for name, x in _entropies(run, t).items()}
         if t < steps:
-            run.step()
+            run.trainer.step()
     parameters = sum(p[0].numel() for p in model.parameters())
     facts = {INPUT: fingerprint(model.x), PARAMETERS: parameters, GRADIENTS: -1.0}
     numbers = {(name, 0): np.full(len(draw), float(fact)) for name, fact in facts.items()}
@@ -85,10 +88,31 @@ def _size(q: Quantity, run: TorchRun, t: int) -> Tensor | None:
 def _gradient_difference(run: TorchRun, t: int, checked: int) -> Array:
     """Largest relative difference between gradients by the chain rule and autograd's, over signals and tensors, for
     each of the first replicas."""
+    batch, network = at(run.states, t)[1], run.network
     differences = []
     with torch.no_grad():
-        for ours, theirs in run.differences(t, checked):
-            difference, size = (rms(x).double() for x in (ours - theirs, theirs))
+        signals, weights = by_autograd(batch, checked)
+        pairs = [(batch.gradient(x, {}), theirs) for x, theirs in signals.items() if x not in counted(network)]
+        pairs += [(batch.of_weight(x), theirs) for x, theirs in weights.items() if x not in buffers(network)]
+        for ours, theirs in pairs:
+            difference, size = (rms(x).double() for x in (ours[:checked] - theirs, theirs))
             differences.append(torch.where(size == 0, difference, difference / size))
     largest: Array = torch.stack(differences).amax(0).cpu().numpy()
     return largest
+
+
+def by_autograd(batch: Backward, replicas: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The gradients of the first replicas as torch has them, at signals and of the loss with respect to tensors: what
+    those by the chain rule must equal."""
+    model, network, moment = batch.model, batch.network, batch.moment
+    weights = {role: w[:replicas].detach().requires_grad_() for role, w in moment.now.items()}
+    noise = {name: x[:replicas].detach().requires_grad_() for name, x in moment.noise.items()}
+    with torch.enable_grad():
+        signals = model.signals(weights, noise)
+        names = [s.out for s in network.statements]
+        sources = [*(signals[x] for x in names), *weights.values()]
+        losses = [signals[x].sum() for x in (network.output, *network.losses)]
+        found = torch.autograd.grad(losses, sources, allow_unused=True)
+    made = [torch.zeros_like(x) if g is None else g for g, x in zip(found, sources, strict=True)]
+    raw = {role: LOSS_SLOPE * g for role, g in zip(weights, made[len(names) :], strict=True)}
+    return dict(zip(names, made, strict=False)), raw

@@ -23,7 +23,7 @@ def contract(operands: Sequence[Labelled], out: str, sizes: Mapping[str, int]) -
     """The product of tensors with the letters missing from ``out`` summed, (S, *out).
 
     Args:
-        sizes: of the letters of ``out`` that no tensor has, which are repeated; 1 for other ones.
+        sizes: how often to repeat a letter of ``out`` that no operand has; by default once.
     """
     todo, have = list(operands), "".join(x for x, _ in operands)
     kept = "".join(x for x in out if x in have)
@@ -31,7 +31,8 @@ def contract(operands: Sequence[Labelled], out: str, sizes: Mapping[str, int]) -
         chosen = [todo.pop(k) for k in sorted(some, reverse=True)]
         others = kept + "".join(x for x, _ in todo)
         left = "".join(x for x in dict.fromkeys("".join(x for x, _ in chosen)) if x in others) if todo else kept
-        todo.append((left, _product(chosen, left)))
+        formula = _formula(tuple(x for x, _ in chosen), left)
+        todo.append((left, torch.einsum(formula, *(x for _, x in chosen))))
     ((_, product),) = todo
     for k, x in enumerate(out):
         product = product if x in kept else product.unsqueeze(k + 1)
@@ -40,7 +41,7 @@ def contract(operands: Sequence[Labelled], out: str, sizes: Mapping[str, int]) -
 
 @cache
 def _order(letters: tuple[str, ...], shapes: tuple[tuple[int, ...], ...], out: str) -> list[tuple[int, ...]]:
-    """The tensors that are multiplied next, by their positions among those that are left."""
+    """For each step, the positions of the operands that are multiplied next among those left."""
     tensors = [np.broadcast_to(0.0, shape) for shape in shapes]
     how = "optimal" if len(letters) < 6 else "greedy"
     return list(np.einsum_path(_formula(letters, out, ""), *tensors, optimize=how)[0][1:])
@@ -50,16 +51,3 @@ def _order(letters: tuple[str, ...], shapes: tuple[tuple[int, ...], ...], out: s
 def _formula(letters: tuple[str, ...], out: str, replica: str = _REPLICA) -> str:
     symbols = dict(zip(dict.fromkeys("".join(letters)), _SYMBOLS, strict=False))
     return "->".join(",".join(replica + "".join(symbols[c] for c in x) for x in side) for side in (letters, (out,)))
-
-
-def _product(operands: Sequence[Labelled], out: str) -> Tensor:
-    """Entry by entry where nothing is summed."""
-    if len(operands) == 2 and all(set(x) <= set(out) for x, _ in operands):
-        a, b = (
-            x.permute(0, *(1 + letters.index(c) for c in out if c in letters))[
-                (slice(None), *(slice(None) if c in letters else None for c in out))
-            ]
-            for letters, x in operands
-        )
-        return a * b
-    return torch.einsum(_formula(tuple(x for x, _ in operands), out), *(x for _, x in operands))

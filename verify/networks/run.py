@@ -1,31 +1,33 @@
 """A training run of any network, measured: real optimizer steps, read in parts.
 
-``TorchRun`` is a ``Run`` (``dynamics/quantities.py``): one table of names is read off exponents and off tensors. The
-gradients by the chain rule, whose parts are read, train the network. With decoupled weight decay W_0 means the decayed
-initial value, so that dW is driven by gradients and every split is an identity.
+``Trainer`` makes the steps, with gradients by the chain rule; ``TorchRun`` reads them, as a ``Run`` of
+``dynamics/quantities.py``: one table of names is read off exponents and off tensors. With decoupled weight decay W_0
+means the decayed initial value, so that dW is driven by gradients and every split is an identity.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from scaling_algebra.spec.networks.language import Function, Mode, Product
+from scaling_algebra.spec.networks.terms import product_of
 from scaling_algebra.spec.optimizers import Optimizer, Trained
 
+from .backward import Backward
 from .contraction import contract
-from .moment import Moment, Wanted, rms
-from .reading import TorchNetwork
-from .scales import LOSS_SLOPE
+from .moment import Moment, rms
 from .steppers import shrinkage, stepper
+from .torch_network import TorchNetwork
 
 
 class NotMeasured(Exception):
-    """A part that this optimizer does not leave apart, or a step that is over."""
+    """A part cannot be measured with this optimizer, or the step is over."""
 
 
 def linear(trained: Trained) -> bool:
@@ -45,48 +47,57 @@ class SignalEntries:
         return rms(self.entries)
 
 
-class TorchRun:
-    """A training run of a network: ``step`` makes an update, everything else reads. ``t`` is the number of updates.
+Moments = tuple[Backward, Backward]
+"""As one token sees the network, and as all tokens do, whose gradients train; the same unless K < M."""
+View = Callable[[Backward], Backward]
+
+
+class Trainer:
+    """Real optimizer steps of a network.
 
     Args:
         keep: may earlier steps be read later on? That takes a copy of the weights for each.
 
     Attributes:
-        states: as one token sees them, and as all tokens do, whose gradients train; the same unless K < M.
+        states: after every update; None for a step that is over.
     """
 
     def __init__(self, model: TorchNetwork, rule: Trained, keep: bool = False) -> None:
-        self.model, self.network, self.rule, self.keep = model, model.network, rule, keep
-        self.stepper, self.wanted = model.optimizer(rule), Wanted(model.network)
+        self.model, self.rule, self.keep = model, rule, keep
+        self.stepper = model.optimizer(rule)
         self.token = None if model.active == model.draw.dims.get("M", 0) else model.of_token()
         self.paths: dict[tuple[str, str], torch.optim.Optimizer] = {}
         self.start = {role: w.detach().clone() for role, w in model.weights.items()}
-        self.states: list[tuple[Moment, Moment] | None] = []
+        self.states: list[Moments | None] = []
         self.first: tuple[Moment, Moment] | tuple[None, None] = (None, None)
-        self.first = self._read(self.start)
+        seen, batch = self._read(self.start)
+        self.first = seen.moment, batch.moment
 
     @torch.no_grad()
-    def _read(self, now: dict[str, Tensor]) -> tuple[Moment, Moment]:
+    def _read(self, now: dict[str, Tensor]) -> Moments:
         """Forward and backward at these weights; leaves the gradient of the loss in the parameters."""
         seen, first = self.first
-        batch = Moment(self.model, self.wanted, now, self.start, self.model.noise(), first)
-        self.states.append((batch if self.token is None else batch.of_token(self.token, seen), batch))
+        moment = Moment(self.model, now, self.start, self.model.noise(), first)
+        batch = Backward(moment)
+        both = batch if self.token is None else Backward(moment.of_token(self.token, seen)), batch
+        self.states.append(both)
         for role, w in self.model.weights.items():
             w.grad = batch.of_weight(role)
-        return self._at(-1)
+        return both
 
     @torch.no_grad()
     def step(self) -> None:
         """One update of all tensors."""
-        batch = self._at(-1)[1]
+        batch = at(self.states, -1)[1]
         for (signal, via), path in self.paths.items():
             (group,) = path.param_groups
-            group["params"][0].grad = batch.of_use(self._layer(signal), batch.gradient(signal, {}, via))
+            layer = product_of(self.model.network, signal)
+            group["params"][0].grad = batch.of_use(layer, batch.gradient(signal, {}, via))
             path.step()
         if not self.keep:
             self.states[-1] = None
-            for state in filter(None, self.first):
-                state.known = state.kept()
+            for moment in filter(None, self.first):
+                moment.known = moment.kept()
         del batch
         self.stepper.step()
         for group in self.stepper.param_groups:
@@ -100,40 +111,63 @@ class TorchRun:
 
     @torch.no_grad()
     def follow(self, signal: str, via: str) -> None:
-        """Steps a weight by the gradients through one path alone, which a linear optimizer does; asked before the
+        """Also trains a weight by the gradients through one path alone, if the optimizer is linear. Call it before the
         first step."""
-        tensor = self._layer(signal).tensor
+        tensor = product_of(self.model.network, signal).tensor
         for group in self.stepper.param_groups if linear(self.rule) else ():
             if tensor and group["symbol"] == tensor.name:
                 weight = torch.zeros_like(self.start[tensor.name])
-                self._at(0)[0].known["path", signal, via] = weight.clone()
+                at(self.states, 0)[0].known["path", signal, via] = weight.clone()
                 self.paths[signal, via] = stepper(self.rule.rules[0])([{**group, "params": [weight]}])
+
+
+def at(states: Sequence[Moments | None], t: int) -> Moments:
+    """The network after t updates.
+
+    Raises:
+        NotMeasured: the step is over and was not kept.
+    """
+    if (found := states[t]) is None:
+        raise NotMeasured(f"step {t} is over; keep the steps of this run")
+    return found
+
+
+class TorchRun:
+    """A training run of a network, as it is read. ``t`` is the number of updates.
+
+    Args:
+        keep: may earlier steps be read later on?
+    """
+
+    def __init__(self, model: TorchNetwork, rule: Trained, keep: bool = False) -> None:
+        self.model, self.network, self.trainer = model, model.network, Trainer(model, rule, keep)
+        self.states = self.trainer.states
 
     # forward ---------------------------------------------------------------------------------------------------
 
     def initial(self, signal: str) -> SignalEntries:
         """A signal before training."""
-        return self._signal(signal, self._at(-1)[0].initial()[signal])
+        return self._signal(signal, self._moment(-1).initial()[signal])
 
     def value(self, signal: str, t: int) -> SignalEntries:
         """A signal after t updates."""
-        return self._signal(signal, self._at(t)[0].signals()[signal])
+        return self._signal(signal, self._moment(t).signals()[signal])
 
     def change(self, signal: str, t: int) -> SignalEntries:
         """A signal after t updates minus its initial value."""
-        return self._signal(signal, self._at(t)[0].change(signal))
+        return self._signal(signal, self._moment(t).change(signal))
 
     def part(self, statement: Product, mode: Mode, which: str, t: int, x: SignalEntries | None = None) -> SignalEntries:
         """A part of a product, with gates at their initial values."""
-        state, own = self._at(t)[0], self._layer(statement.out)
+        state, own = self._moment(t), product_of(self.network, statement.out)
         names = ("initial", "change") if which == "value" else (which,)
         entries = state.part(own, [mode], *names) if x is None else state.acting(own, mode, x.entries)
         return self._signal(own.out, entries)
 
     def regated(self, statement: Product, t: int) -> SignalEntries:
         """``(gates_t - gates_0) * the rest at t``."""
-        own = self._layer(statement.out)
-        return self._signal(own.out, self._at(t)[0].part(own, ["init", "update"], "regated"))
+        own = product_of(self.network, statement.out)
+        return self._signal(own.out, self._moment(t).part(own, ["init", "update"], "regated"))
 
     def change_via(self, signal: str, t: int, via: str) -> SignalEntries:
         """The part of a first-layer signal's change whose gradients came through the signal ``via``.
@@ -141,17 +175,17 @@ class TorchRun:
         Raises:
             NotMeasured: the optimizer is not linear in the gradients, or the path was not followed.
         """
-        s, state = self._layer(signal), self._at(t)[0]
+        s, state = product_of(self.network, signal), at(self.states, t)[0]
         if ("path", signal, via) not in state.known:
-            raise NotMeasured(f"{signal} through {via} was not followed, or {self.rule.name} mixes paths")
-        factors = [(x.letters, state.signals()[x.name]) for x in s.factors]
+            raise NotMeasured(f"{signal} through {via} was not followed, or {self.trainer.rule.name} mixes paths")
+        factors = [(x.letters, state.moment.signals()[x.name]) for x in s.factors]
         operands = [*((x.letters, state.known["path", signal, via]) for x in (s.tensor,) if x), *factors]
         moved = contract(operands, self.network.signals[signal], self.model.sizes)
         return self._signal(signal, self.model.multiplier(s.multipliers) * moved)
 
     def spread(self, function: Function, t: int) -> SignalEntries:
         """The argument of a function minus its mean along the index that it goes along."""
-        x, along = self._argument(function, t)
+        x, along = self._moment(t).argument(function)
         return self._signal(function.out, x - x.mean(along, keepdim=True))
 
     def relative(self, signal: SignalEntries, source: str, t: int) -> SignalEntries:
@@ -161,7 +195,7 @@ class TorchRun:
 
     def normalised(self, function: Function, signal: SignalEntries, t: int) -> SignalEntries:
         """A part of the argument of a norm, divided as the norm divides."""
-        x, along = self._argument(function, t)
+        x, along = self._moment(t).argument(function)
         x = x - x.mean(along, keepdim=True) if function.kind.centres else x
         part = self.model.turned(signal.entries, function.inputs[0].letters, self.network.signals[function.out])
         return self._signal(function.out, part / x.square().mean(along, keepdim=True).sqrt())
@@ -185,45 +219,17 @@ class TorchRun:
     def gradient(self, signal: str, t: int, modes: Mapping[str, Mode] | None = None, via: str = "") -> SignalEntries:
         """Derivative of the output with respect to a signal: with these parts of these tensors above it, on the path
         through the signal ``via``."""
-        return self._signal(signal, self._at(t)[0].gradient(signal, modes or {}, via))
-
-    def differences(self, t: int, replicas: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Gradients of the first replicas by the chain rule and by torch, at signals and with respect to tensors."""
-        signals, weights = self.by_autograd(t, replicas)
-        batch = self._at(t)[1]
-        own = self.network.counted  # no gradients, but counts
-        yield from ((batch.gradient(x, {})[:replicas], theirs) for x, theirs in signals.items() if x not in own)
-        buffers = self.network.buffers
-        yield from ((batch.of_weight(x)[:replicas], theirs) for x, theirs in weights.items() if x not in buffers)
-
-    def by_autograd(self, t: int, replicas: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """The gradients of the first replicas as torch has them, at signals and of the loss with respect to tensors:
-        what those by the chain rule must equal."""
-        batch = self._at(t)[1]
-        weights = {role: w[:replicas].detach().requires_grad_() for role, w in batch.now.items()}
-        noise = {name: x[:replicas].detach().requires_grad_() for name, x in batch.noise.items()}
-        with torch.enable_grad():
-            signals = self.model.signals(weights, noise)
-            names = [s.out for s in self.network.statements]
-            sources = [*(signals[x] for x in names), *weights.values()]
-            losses = [signals[x].sum() for x in (self.network.output, *self.network.losses)]
-            found = torch.autograd.grad(losses, sources, allow_unused=True)
-        made = [torch.zeros_like(x) if g is None else g for g, x in zip(found, sources, strict=True)]
-        raw = {role: LOSS_SLOPE * g for role, g in zip(weights, made[len(names) :], strict=True)}
-        return dict(zip(names, made, strict=False)), raw
+        return self._signal(signal, at(self.states, t)[0].gradient(signal, modes or {}, via))
 
     @torch.no_grad()
     def alone(self, changing: str, outside: Collection[str]) -> TorchRun:
         """The run in which one tensor, or one of the signals that come from outside, alone changes."""
-        run = copy(self)
-        run.states = [states and (states[0].alone(changing, outside), states[1]) for states in self.states]
-        return run
+        return viewed(self, lambda x: replace(x, moment=x.moment.alone(changing, outside), known={}))
 
     def by(self, loss: str) -> TorchRun:
         """The same run, with gradients of one loss alone: of the output, or of a loss beside it."""
-        run, own = copy(self), lambda x: replace(x, loss=loss, known=x.kept())
-        run.states = [states and (own(states[0]), own(states[1])) for states in self.states]
-        return run
+        own = partial(replace, loss=loss, known={})
+        return viewed(self, own, own)
 
     def weighed(self, loss: str, signal: str, t: int) -> SignalEntries:
         """Raises NotMeasured: both gradients are measured, each by itself."""
@@ -231,39 +237,32 @@ class TorchRun:
 
     def decaying(self) -> TorchRun:
         """The same run, relative to initial values that do not decay."""
-        run = copy(self)
-        run.states = [states and (states[0].undecayed(), states[1].undecayed()) for states in self.states]
-        return run
+        return viewed(self, undecayed, undecayed)
 
     @torch.no_grad()
     def update_size(self, role: str, t: int) -> Tensor:
         """Entry size of ``W_t - W_0`` of each replica, (S,)."""
-        batch = self._at(t)[1]
+        batch = at(self.states, t)[1].moment
         return torch.cat([rms((a - b)[None]) for a, b in zip(batch.now[role], batch.start[role], strict=True)])
 
     def raw_gradient_size(self, role: str, t: int) -> Tensor:
         """Entry size of the gradient of a tensor, of each replica."""
-        return rms(self._at(t)[1].of_weight(role))
+        return rms(at(self.states, t)[1].of_weight(role))
 
-    # inside ----------------------------------------------------------------------------------------------------
-
-    def _at(self, t: int) -> tuple[Moment, Moment]:
-        states = self.states[t]
-        if states is None:
-            raise NotMeasured(f"step {t} is over; keep the steps of this run")
-        return states
-
-    def _layer(self, signal: str) -> Product:
-        """The product of this network that makes a signal."""
-        own = self.network.producer(signal)
-        assert isinstance(own, Product)
-        return own
+    def _moment(self, t: int) -> Moment:
+        return at(self.states, t)[0].moment
 
     def _signal(self, name: str, entries: Tensor) -> SignalEntries:
         return SignalEntries(self.network.signals[name], entries)
 
-    def _argument(self, function: Function, t: int) -> tuple[Tensor, int]:
-        """The argument of a function with the letters of its output, and the dimension that it goes along."""
-        (x,), letters = function.inputs, self.network.signals[function.out]
-        argument = self.model.turned(self._at(t)[0].signals()[x.name], x.letters, letters)
-        return argument, 1 + letters.index(function.over)
+
+def undecayed(x: Backward) -> Backward:
+    """The same gradients, with changes relative to initial values that do not decay."""
+    return replace(x, moment=x.moment.undecayed(), known={})
+
+
+def viewed(run: TorchRun, token: View, batch: View = lambda x: x) -> TorchRun:
+    """A view of a run: ``token`` replaces what one token sees, and ``batch`` what all tokens see."""
+    view = copy(run)
+    view.states = [both and (token(both[0]), batch(both[1])) for both in run.states]
+    return view

@@ -1,7 +1,7 @@
 """Base constants of the networks. Needs no torch.
 
-Constants are the same at every size, so they change no exponent. Pieces of a run that were trained with other ones are
-not mixed (``cells.Setup.recipe``).
+Constants are the same at every size, so they change no exponent. Pieces of a run with different constants are not mixed
+(``cells.Setup.digest``).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LAYERS = 4
 """Layers of a network whose depth does not grow."""
 
 OWN = 4
-"""Size of an axis of a reader's own that does not grow."""
+"""Size of a user's own axis that does not grow."""
 
 LOSS_SLOPE = 1.0
 """chi = dL/df, held constant: the loss is ``chi * f``, so chi is Theta(1) at every step."""

@@ -166,14 +166,14 @@ class MuonH(Hyperball, Muon):
 
 
 def shrinkage(group: Mapping[str, Any]) -> Tensor | float:
-    """The factor of what a weight was in its last step: of decay, or of the way back to a sphere."""
+    """The factor on a weight in the last step, by decay or by the return to a sphere."""
     decay: float = 1 - group["lr"] * group.get("weight_decay", 0.0)
     factor: Tensor | float = group.get("kept", decay)
     return factor
 
 
 TINY = 1e-30
-"""The least that is divided by."""
+"""A lower bound on divisors."""
 
 
 def _norm(matrices: Tensor) -> Tensor:
@@ -216,19 +216,19 @@ def _root(squares: Tensor) -> Tensor:
 class Several(torch.optim.Optimizer):
     """Several optimizers as one; their groups are its own."""
 
-    def __init__(self, parts: Sequence[torch.optim.Optimizer]) -> None:
-        super().__init__([group for part in parts for group in part.param_groups], {})
-        self.parts = parts
+    def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        super().__init__([group for x in optimizers for group in x.param_groups], {})
+        self.optimizers = optimizers
 
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         """One update; there is no closure."""
-        for part in self.parts:
-            part.step()
+        for optimizer in self.optimizers:
+            optimizer.step()
 
 
-def parts_of(optimizer: torch.optim.Optimizer) -> Sequence[torch.optim.Optimizer]:
+def optimizers_of(optimizer: torch.optim.Optimizer) -> Sequence[torch.optim.Optimizer]:
     """The optimizers that are stepped as one."""
-    return optimizer.parts if isinstance(optimizer, Several) else [optimizer]
+    return optimizer.optimizers if isinstance(optimizer, Several) else [optimizer]
 
 
 OWN = {cls.__name__: cls for cls in (Lion, SignSGD, Muon, Shampoo, AdamH, MuonH)}

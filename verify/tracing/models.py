@@ -20,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 
 from scaling_algebra.errors import UsageError, foreign, shown
 from scaling_algebra.spec.axes import AXES
+from scaling_algebra.spec.networks.ancestors import learns
 from scaling_algebra.spec.networks.files import from_toml
 from scaling_algebra.spec.networks.language import TRACED, Network
 from scaling_algebra.verify.networks.steppers import Several
@@ -433,7 +434,7 @@ def _stream(network: Network) -> str:
     read = {x.name for s in network.statements if s.out in within for x in s.inputs} - within
     made = sorted(x for x in read if network.producer(x))
     learning = any(layers.intersection(t.letters) for role, t in network.tensors.items() if role not in network.frozen)
-    return made[0] if learning and made and not any(map(network.learns, made)) else ""
+    return made[0] if learning and made and not any(learns(network, x) for x in made) else ""
 
 
 def usual(build: Build) -> dict[str, int]:

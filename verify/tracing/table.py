@@ -15,7 +15,7 @@ from torch import Tensor
 
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.networks.functions import FUNCTIONS
-from scaling_algebra.verify.networks.reading import entrywise
+from scaling_algebra.verify.networks.torch_network import entrywise
 
 from .entries import NAMES, classified, generic
 from .fixed import linear

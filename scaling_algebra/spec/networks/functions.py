@@ -1,6 +1,6 @@
-"""Every function of the language, and what it is to the engine.
+"""Every function of the language, as the engine sees it.
 
-Adding one of these kinds: one more table in ``functions.toml``. Read next: ``language.py`` (statements),
+To add one of these kinds, add a table to ``functions.toml``. Read next: ``language.py`` (statements),
 ``scaling_algebra/dynamics/functions.py`` and ``norms.py`` (what training makes of a function).
 """
 
@@ -57,7 +57,7 @@ class FunctionKind:
 
     @property
     def gaps(self) -> bool:
-        """A share of its values, and of its slopes, is exactly zero."""
+        """Is a share of its values and slopes exactly zero, as of relu?"""
         return self.homogeneous or self.selects
 
 

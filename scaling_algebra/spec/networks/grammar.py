@@ -6,11 +6,11 @@
     h3[b]    = alpha phi[i] W3[i,b,k] h2[i,k]
     f        = W4[b] h3[b]
 
-What stands side by side is multiplied, and letters missing on the left are summed; in a function inside a product
-those are summed that stand in several factors. A name that an equation above makes is a signal, and ``data`` is the
-input; any other name is a tensor if it has letters, and a multiplier if it has none. A tensor acts on what stands on
-its right; what stands on its left multiplies the result. Such a part of a larger expression becomes a signal of its
-own, named after the one it helps to compute. Constants are signals that nothing computes, as the input is one.
+Factors side by side are multiplied, and letters missing on the left are summed. In a function inside a product, letters
+that several factors have are summed. A name that an equation above makes is a signal, and ``data`` is the input; any
+other name is a tensor if it has letters, and a multiplier if it has none. A tensor acts on the factors to its right;
+factors to its left multiply the result. A part of a larger expression becomes a signal of its own: that of ``h`` is
+called ``h_1``. Constants are signals that nothing computes, like the input.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from scaling_algebra import limits
 from scaling_algebra.errors import UsageError, shown, unknown_name
 from scaling_algebra.spec.axes import AXES, FIXED, named_axis
 
+from .ancestors import tensors_of
 from .functions import FUNCTIONS
 from .language import DATA, Factor, Function, Network, Product, Statement, Sum, Tensor
 from .parsing import HINTS, Called, Equation, Factors, Named, indexed, parsed
@@ -43,7 +44,7 @@ def network(
     constants: Iterable[str] = (),
     losses: Iterable[str] = (),
 ) -> Network:
-    """The network that a text of equations says, one on a line; the last one is the scalar output.
+    """The network of a text with one equation on each line. The last one is the scalar output.
 
     Args:
         axes: axis of each index letter, e.g. ``{"a": "N", "i": "M", "x": "D"}``.
@@ -52,7 +53,7 @@ def network(
         losses: names of numbers, each a product with a weight, that are added to the loss beside the output.
 
     Raises:
-        UsageError: one line that quotes the equation, and its number: that of the line in the text.
+        UsageError: one line that quotes the equation and the number of its line.
     """
     limits.line("name", name)
     limits.line("title", title)
@@ -77,7 +78,7 @@ def network(
 
 
 def goes_along(name: str) -> bool:
-    """Does a function go along one letter of its argument?"""
+    """Does a function act along one letter of its argument, as a softmax does?"""
     kind = FUNCTIONS[name]
     return kind.kind in ("softmax", "norm") or kind.selects
 
@@ -127,7 +128,7 @@ class _Reader:
         used += "".join(s.tensor.letters for s in self.statements if isinstance(s, Product) and s.tensor)
         axes = {x: axis for x, axis in self.axes.items() if x in used}
         whole = Network(name, title, tensors, axes, signals, tuple(self.statements), constants=self.steady[1:])
-        if still := [x for x in self.losses if not whole.tensors_of(x)]:
+        if still := [x for x in self.losses if not tensors_of(whole, x)]:
             raise UsageError(f"losses: {still[0]} depends on no tensor, so that it has no gradient")
         return replace(whole, losses=self.losses) if self.losses else whole
 
@@ -163,7 +164,7 @@ class _Reader:
             return self._function(out, letters, whole)
         kinds = ["function" if isinstance(x, Called) else self._kind(x) for x in product]
         if set(kinds) == {"multiplier"}:
-            raise self._wrong(f"{_text(product)} multiplies nothing; a product needs a tensor or a signal")
+            raise self.at.wrong(f"{_text(product)} multiplies nothing; a product needs a tensor or a signal")
         self._check_letters(letters, product)
         multipliers = tuple(x.name for x, kind in zip(product, kinds, strict=True) if kind == "multiplier")
         factors = []
@@ -182,7 +183,7 @@ class _Reader:
                 name = indexed(tensor.name, tensor.letters)
                 read, _ = self.first.get(DATA, ("x", 0))
                 bias = f"a bias acts on the data, as in {indexed(tensor.name, tensor.letters + read)} data[{read}]"
-                raise self._wrong(
+                raise self.at.wrong(
                     f"no equation above makes {name}, and as a tensor it acts on nothing on its right; {bias}"
                 )
             acted = [f for _, f in after]
@@ -214,67 +215,67 @@ class _Reader:
     def _function(self, out: str, letters: str, call: Called) -> None:
         name = call.name
         if name not in FUNCTIONS and (name in self.made_in or name in self.kinds or name in self.steady):
-            raise self._wrong(f"{name} is not a function; {HINTS['(']}")
+            raise self.at.wrong(f"{name} is not a function; {HINTS['(']}")
         if name not in FUNCTIONS:
-            raise self._wrong(str(unknown_name("function", name, FUNCTIONS)))
+            raise self.at.wrong(str(unknown_name("function", name, FUNCTIONS)))
         if FUNCTIONS[name].kind == "noise":
             if call.argument:
-                raise self._wrong(f"{name} reads nothing; write {name}()")
+                raise self.at.wrong(f"{name} reads nothing; write {name}()")
             return self._add(Function(out, name), letters)
         if not call.argument:
-            raise self._wrong(f"{name} needs an argument, such as {name}(psi[i])")
+            raise self.at.wrong(f"{name} needs an argument, such as {name}(psi[i])")
         source = self._lone_signal(call.argument[0]) if len(call.argument) == 1 else None
         if source is None:
             source = Factor(self._spare(), letters)
             self._sum(source.name, letters, call.argument)
         if missing := [x for x in letters if x not in source.letters]:
-            raise self._wrong(f"{missing[0]!r} of {self.at.out.name} is not in {call}")
+            raise self.at.wrong(f"{missing[0]!r} of {self.at.out.name} is not in {call}")
         self._add(Function(out, name, source, self._along(call, letters)), letters)
 
     def _along(self, call: Called, letters: str) -> str:
         """The letter a function goes along: its only one, or the one it names."""
         if call.over and call.over not in letters:
-            raise self._wrong(f"{call.name} goes along {call.over!r}, which its argument does not have")
+            raise self.at.wrong(f"{call.name} goes along {call.over!r}, which its argument does not have")
         if goes_along(call.name) and not letters:
-            raise self._wrong(f"{call.name} goes along a letter, and its argument has none")
+            raise self.at.wrong(f"{call.name} goes along a letter, and its argument has none")
         if goes_along(call.name) and not call.over and len(letters) > 1:
-            example = f"{call.name}(...; {letters[-1]})"
-            raise self._wrong(f"{call.name} goes along one letter of {', '.join(letters)}; say which, as in {example}")
+            which = f"{', '.join(letters)}; say which, as in {call.name}(...; {letters[-1]})"
+            raise self.at.wrong(f"{call.name} goes along one letter of {which}")
         return call.over or letters[-1:]
 
     def _call(self, call: Called, outside: str) -> Factor:
         """A function inside a product: a signal of its own, with the letters that its argument has once."""
         if call.name in FUNCTIONS and FUNCTIONS[call.name].kind == "noise":
-            raise self._wrong(f"{call.name}() in a product has no letters; give it an equation of its own")
+            raise self.at.wrong(f"{call.name}() in a product has no letters; give it an equation of its own")
         kept, summed = self._kept_and_summed(call)
         if both := [x for x in summed if x in outside]:
-            raise self._wrong(f"{both[0]!r} is summed in {call} and stands outside; take another letter inside")
+            raise self.at.wrong(f"{both[0]!r} is summed in {call} and stands outside; take another letter inside")
         inner = Factor(self._spare(), kept)
         self._function(inner.name, inner.letters, call)
         return inner
 
     def _lone_signal(self, product: Factors) -> Factor | None:
-        """The signal that a product is, if it is nothing else."""
+        """The signal, if a product is one signal alone."""
         x = product[0]
         single = len(product) == 1 and isinstance(x, Named) and self._kind(x) == "signal"
         return self._factor(x) if single and isinstance(x, Named) else None
 
     def _check_letters(self, letters: str, product: Factors) -> None:
-        """Letters of the left stand on the right, and those of a tensor stand in one more place."""
+        """Checks that letters of the left stand on the right, and letters of a tensor in one more place."""
         tensors = [x for x in product if isinstance(x, Named) and self._kind(x) == "tensor"]
         for x in product:
             if isinstance(x, Named) and self._kind(x) != "multiplier":
                 self._factor(x)
         for letter in letters:
             if not any(letter in self._inside(x) for x in product):
-                raise self._wrong(f"{letter!r} of {self.at.out.name} is not in {_text(product)}")
+                raise self.at.wrong(f"{letter!r} of {self.at.out.name} is not in {_text(product)}")
         for x in tensors:
             elsewhere = letters + "".join(self._inside(y) for y in product if y is not x)
             if lone := set(self._inside(x)) - set(elsewhere):
-                raise self._wrong(f"{min(lone)!r} of {x} is in no other factor, and not in {self.at.out.name}")
+                raise self.at.wrong(f"{min(lone)!r} of {x} is in no other factor, and not in {self.at.out.name}")
 
     def _inside(self, x: Named | Called) -> str:
-        """Letters of a factor; of a function those that its argument has once, since the others are summed there."""
+        """Letters of a factor. A function has those that its argument has once, since the others are summed there."""
         return self._letters(x) if isinstance(x, Named) else self._kept_and_summed(x)[0]
 
     def _kept_and_summed(self, call: Called) -> tuple[str, str]:
@@ -285,39 +286,39 @@ class _Reader:
     # names -----------------------------------------------------------------------------------------------------
 
     def _kind(self, x: Named) -> str:
-        """Signal, tensor or multiplier: the same wherever the name stands."""
+        """Whether a name is a signal, a tensor or a multiplier, everywhere in the text."""
         if x.name in self.steady or x.name in self.signals:
             return "signal"
         if x.name == self.at.out.name:
-            raise self._wrong(f"{x.name} reads itself; give what is computed another name")
+            raise self.at.wrong(f"{x.name} reads itself; give what is computed another name")
         if x.name in self.made_in:
-            raise self._wrong(f"{x.name} is used before it is made in equation {self.made_in[x.name]}")
+            raise self.at.wrong(f"{x.name} is used before it is made in equation {self.made_in[x.name]}")
         if x.name in FUNCTIONS:
-            raise self._wrong(f"{x.name} is a function; write {x.name}(...)")
+            raise self.at.wrong(f"{x.name} is a function; write {x.name}(...)")
         kind = "multiplier" if x.letters is None else "tensor"
         if kind == "multiplier" and x.name in {*AXES, *self.axes.values()} - set(FIXED):
-            raise self._wrong(f"{x.name} is an axis; name a multiplier, such as alpha, and its power is derived")
+            raise self.at.wrong(f"{x.name} is an axis; name a multiplier, such as alpha, and its power is derived")
         if self.kinds.setdefault(x.name, kind) != kind:
-            raise self._wrong(f"{x.name} has letters in one place only; a tensor has letters, a multiplier has none")
+            raise self.at.wrong(f"{x.name} has letters in one place only; a tensor has letters, a multiplier has none")
         return kind
 
     def _letters(self, x: Named) -> str:
         letters = x.letters or ""
         for letter in letters:
             if letter not in self.axes:
-                raise self._wrong(f'{letter!r} of {x} has no axis; add it to the axes, such as {letter} = "N"')
+                raise self.at.wrong(f'{letter!r} of {x} has no axis; add it to the axes, such as {letter} = "N"')
         if len(set(letters)) < len(letters):
-            raise self._wrong(f"{x} has a letter twice; a diagonal is not covered")
+            raise self.at.wrong(f"{x} has a letter twice; a diagonal is not covered")
         return letters
 
     def _factor(self, x: Named) -> Factor:
-        """A signal or a tensor, whose letters have the same axes wherever it stands."""
+        """A signal or a tensor. Checks that its letters have the axes that they have elsewhere."""
         letters = self._letters(x)
         first, number = self.first.setdefault(x.name, (letters, self.at.number))
         here, there = ([self.axes[c] for c in side] for side in (letters, first))
         if here != there:
             axes = " and ".join(", ".join(side) or "none" for side in (here, there))
-            raise self._wrong(f"{x} does not fit {indexed(x.name, first)} of equation {number}: the axes are {axes}")
+            raise self.at.wrong(f"{x} does not fit {indexed(x.name, first)} of equation {number}: the axes are {axes}")
         return Factor(x.name, letters)
 
     def _spare(self) -> str:
@@ -333,13 +334,10 @@ class _Reader:
         self.first[statement.out] = letters, self.at.number
         self.statements.append(statement)
 
-    def _wrong(self, what: str) -> UsageError:
-        return self.at.wrong(what)
-
     # the whole -------------------------------------------------------------------------------------------------
 
     def _check_reading(self) -> None:
-        """Everything leads to a scalar output, and the data are read."""
+        """Checks that everything leads to a scalar output, and that the data are read."""
         read = {x.name for s in self.statements for x in s.inputs}
         *others, last = self.equations
         self._check_losses(read)
@@ -361,7 +359,7 @@ class _Reader:
                 raise last.wrong(f"nothing reads {what}; the first equation does, such as h1[a] = W1[a,x] {name}[x]")
 
     def _check_losses(self, read: set[str]) -> None:
-        """A loss beside the output is a number with a weight, and nothing reads it."""
+        """Checks that a loss beside the output is a number with a weight, and that nothing reads it."""
         made = {s.out: s for s in self.statements}
         for name in self.losses:
             if name not in made or name in read or self.signals[name] or name == self.equations[-1].out.name:

@@ -1,15 +1,21 @@
-"""What a network does along its indices: how many signals meet at one, and along which a mean is taken away."""
+"""Analyses of the indices of a network: sums over experts, products at one index, means that are subtracted."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from scaling_algebra.spec.axes import FIXED, ordered
+
+from .auxiliary import aside
 from .language import Function, Network, Product, remembered
+
+EXPERTS = ("M", "K")
+"""Axes of experts."""
 
 
 def apart(network: Network, old: str, new: str, letters: str, taken: str = "", avoid: str = "") -> Mapping[str, str]:
-    """What letters are called where some have new names: the others keep theirs, or get another letter of their axis
-    (not one to avoid) where it is taken."""
+    """New names of letters: ``new`` for ``old``. Any other letter keeps its name, or gets a free letter of its axis if
+    its name is taken."""
     names = dict(zip(old, new, strict=True))
     for x in letters:
         if x not in names:
@@ -19,11 +25,32 @@ def apart(network: Network, old: str, new: str, letters: str, taken: str = "", a
     return names
 
 
+def may_grow(network: Network) -> tuple[str, ...]:
+    """Axes that may grow, in the order of ``ordered``."""
+    return tuple(ordered({*network.axes.values()} - {*FIXED}))
+
+
+def in_powers(network: Network) -> list[str]:
+    """Axes that a power may have: those that may grow, and K where experts are summed."""
+    return ordered({*may_grow(network), *(["K"] if aggregations(network) else [])})
+
+
+@remembered
+def aggregations(network: Network) -> tuple[Product, ...]:
+    """The products that sum the outputs of experts, on the way to the output."""
+    sums = (s for s in network.statements if isinstance(s, Product) and not s.tensor and expert_letters(network, s))
+    return tuple(s for s in sums if s.out not in aside(network))
+
+
+def expert_letters(network: Network, statement: Product) -> str:
+    """The expert letters that a product sums."""
+    return "".join(x for x in network.summed(statement) if network.axes[x] in EXPERTS)
+
+
 @remembered
 def tracked(network: Network) -> str:
-    """Letters whose dependence matters even where their axis does not grow: those of the axes that functions go
-    along."""
-    gates = (balanced(network, s, k) for s in network.aggregations for k in range(len(s.factors)))
+    """Letters of the axes along which functions act. Signals keep them even where these axes do not grow."""
+    gates = (balanced(network, s, k) for s in aggregations(network) for k in range(len(s.factors)))
     along = {network.axes[x] for x in "".join((*(s.over for s in spreading(network)), *gates))}
     return "".join(x for x, axis in network.letters.items() if axis in along)
 
@@ -86,7 +113,7 @@ def balanced(network: Network, statement: Product, k: int) -> str:
 
 
 def _join(alike: dict[str, set[str]], pairs: Iterable[tuple[str, str]]) -> None:
-    """Letters of one index are one class."""
+    """Puts the letters of each pair into one class."""
     for x, y in pairs:
         alike[x] |= alike[y]
         alike |= dict.fromkeys(alike[x], alike[x])

@@ -1,9 +1,9 @@
 """A network: tensors, signals and the equations that compute them.
 
-Three kinds of statement: a ``Product`` of a tensor, signals and multipliers with the missing letters summed; a ``Sum``
-of signals; a ``Function`` of one signal. Every reading of a network has one rule for each. Read next: ``functions.py``
-(every function), ``library.py`` (every network), ``terms.py`` and ``indices.py`` (what is found in one), ``rules.py``
-of ``scaling_algebra/dynamics`` (what training makes of each kind).
+A statement is a ``Product`` of a tensor, signals and multipliers in which missing letters are summed, a ``Sum`` of
+signals, or a ``Function`` of one signal. Every reading of a network has one rule for each kind. Read next:
+``functions.py`` (every function), ``library.py`` (every network), ``ancestors.py``, ``indices.py``, ``multipliers.py``
+and ``roles.py`` (analyses of a network), ``rules.py`` of ``scaling_algebra/dynamics`` (the effect of training).
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ from math import prod
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 from scaling_algebra.errors import UsageError, unknown_name
-from scaling_algebra.spec.axes import FIXED, ordered
+from scaling_algebra.spec.axes import FIXED
 from scaling_algebra.spec.powers import Power
 
 from .functions import FUNCTIONS, FunctionKind
-from .multipliers import SHARE, Scales, gauges, tensor_of
 
 Mode = Literal["init", "update"]
 """Part of a tensor: its initial value W_0, or W_t - W_0."""
@@ -28,7 +27,7 @@ Mode = Literal["init", "update"]
 TRACED = "traced"
 """The name of a network that is read off a module."""
 DATA = "data"
-"""The name of the input. Its entries are Theta(1) and do not train, as those of every constant."""
+"""The name of the input. Its entries are Theta(1) and do not train, like those of a constant."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,7 @@ class Tensor:
 
     Attributes:
         symbol: its name in the equations, used for update and gradient quantities (``dW2``, ``gW2``).
-        letters: its index letters, e.g. ``"ika"``, as where it is first used.
+        letters: its index letters where it is first used, e.g. ``"ika"``.
         fan_in, fan_out: letters of the linear map inside one expert.
         experts: letter of the expert index it has, if any: initial values may be shared (tied) along it.
     """
@@ -57,7 +56,7 @@ class Factor:
     letters: str
 
     def renamed(self, letters: Mapping[str, str]) -> Factor:
-        """The same with other letters, by those that it has."""
+        """The same with each letter replaced."""
         return Factor(self.name, "".join(letters[x] for x in self.letters))
 
 
@@ -112,22 +111,22 @@ class Function:
 
     @property
     def held(self) -> bool:
-        """A gate whose initial value does not depend on the weights."""
+        """Is it a gate whose initial value does not depend on the weights?"""
         return self.kind.kind == "gate"
 
     @property
     def masks(self) -> bool:
-        """A selection alone, 1 or 0: it has no gradient."""
+        """Is it a selection alone, 1 or 0? Then it has no gradient."""
         return self.kind.selects and self.kind.powers == {0}
 
     @property
     def stands_for(self) -> bool:
-        """A polynomial that is not the function itself stands for the function."""
+        """Is it represented by a polynomial that is not the function itself?"""
         return self.kind.kind in ("entrywise", "softmax")
 
     @property
     def gates(self) -> bool:
-        """The function may weigh other signals."""
+        """May it weigh other signals?"""
         return self.kind.kind in ("gate", "entrywise", "softmax")
 
 
@@ -148,9 +147,9 @@ class Network:
         frozen: roles of tensors that are not trained. zero: of those that start at zero.
         constants: signals that nothing computes, besides the data.
         losses: numbers beside the output that are added to the loss, each with a weight of its own.
-        unread: of a module whose equations are not known, what stands in the way: tensors alone are what it says.
-        stands: of a module, which of its values are read otherwise: as another function, left out, or held.
-        lacking: of a module, why parameters without a path to its output have no numbers, by name.
+        unread: why the equations of a module are not known; then tensors are all that is known.
+        stands: values of a module that are read as another function, left out, or held.
+        lacking: why parameters of a module without a path to its output have no numbers, by name.
     """
 
     name: str
@@ -177,41 +176,10 @@ class Network:
         return self.statements[-1].out
 
     def unknown(self, kind: str, name: str, choices: Iterable[str] = ()) -> UsageError:
-        """The error of what is no tensor, nor one of the other choices."""
+        """The error for a name that is neither a tensor nor one of the other choices."""
         if name in self.lacking:
             return UsageError(f"{name}: {self.lacking[name]}")
         return unknown_name(kind, name, (*self.tensors, *choices))
-
-    @cached_property
-    def aside(self) -> frozenset[str]:
-        """Signals that lead to losses beside the output alone, these among them."""
-        found = {*self.losses}
-        for s in reversed(self.statements):
-            readers = {x.out for x, _ in self.consumers(s.out)}
-            found |= {s.out} if readers and readers <= found else set()
-        return frozenset(found)
-
-    @cached_property
-    def counted(self) -> Mapping[str, Function]:
-        """Outputs of tensors that nothing but selections read, which have no gradient, each with its selection."""
-        only: dict[str, Function] = {}
-        for s in reversed(self.statements):
-            readers = [x if isinstance(x, Function) and x.masks else only.get(x.out) for x, _ in self.consumers(s.out)]
-            if readers and (first := readers[0]) and all(readers):
-                only[s.out] = first
-        return {s.out: only[s.out] for s in self.linear if s.out in only}
-
-    @cached_property
-    def buffers(self) -> tuple[str, ...]:
-        """Tensors that only shift a selection: each step is the sign of a count of tokens, and no gradient."""
-        outs = {role: {s.out for s in self.uses(role)} for role in self.tensors}
-        return tuple(role for role, x in outs.items() if x and x <= self.counted.keys())
-
-    def weight(self, loss: str) -> str:
-        """The multiplier that weighs a loss beside the output."""
-        statement = self.producer(loss)
-        assert isinstance(statement, Product)
-        return statement.multipliers[0]
 
     @cached_property
     def _producers(self) -> dict[str, Statement]:
@@ -222,17 +190,8 @@ class Network:
         return self._producers.get(signal)
 
     def consumers(self, signal: str) -> tuple[tuple[Statement, int], ...]:
-        """The statements that read a signal, each with the position among its inputs, once for every use."""
+        """Every use of a signal: the statement that reads it, and the position among its inputs."""
         return self._consumers.get(signal, ())
-
-    @cached_property
-    def depth(self) -> int:
-        """Tensors on the longest way from the data to the output."""
-        depths: dict[str, int] = {}
-        for s in self.statements:
-            before = max((depths.get(x.name, 0) for x in s.inputs), default=0)
-            depths[s.out] = before + (isinstance(s, Product) and s.tensor is not None)
-        return max(depths.values())
 
     @cached_property
     def _consumers(self) -> dict[str, tuple[tuple[Statement, int], ...]]:
@@ -246,11 +205,6 @@ class Network:
         """The product of the sizes of some indices, as a power of the axes."""
         axes = (self.axes[x] for x in letters)
         return prod((Power.of({axis: 1}) for axis in axes if axis not in FIXED), start=Power())
-
-    @cached_property
-    def may_grow(self) -> tuple[str, ...]:
-        """Axes that a ray may give a rate to, in their order."""
-        return tuple(ordered(set(self.axes.values()) - set(FIXED)))
 
     def uses(self, role: str) -> tuple[Product, ...]:
         """The products that a tensor is in."""
@@ -275,22 +229,12 @@ class Network:
 
     @cached_property
     def live(self) -> tuple[Function, ...]:
-        """Gates that take part in the dynamics: sizes hold while they do not saturate."""
+        """Gates that take part in the dynamics. Sizes hold while these do not saturate."""
         return tuple(s for s in self.functions if s.gates and not s.held)
 
     @cached_property
     def norms(self) -> tuple[Function, ...]:
         return tuple(s for s in self.functions if s.kind.kind == "norm")
-
-    @cached_property
-    def aggregations(self) -> tuple[Product, ...]:
-        """The products that sum over experts what comes out of them."""
-        sums = (s for s in self.statements if isinstance(s, Product) and not s.tensor and self.experts(s))
-        return tuple(s for s in sums if s.out not in self.aside)
-
-    def experts(self, statement: Product) -> str:
-        """The expert letters that a product sums."""
-        return "".join(x for x in self.summed(statement) if self.axes[x] in ("M", "K"))
 
     def summed(self, statement: Product) -> str:
         """The letters that a product sums."""
@@ -302,47 +246,6 @@ class Network:
         names = (m for s in self.statements if isinstance(s, Product) for m in s.multipliers)
         return tuple(dict.fromkeys(names))
 
-    @cached_property
-    def free_multipliers(self) -> tuple[str, ...]:
-        """Multipliers that are unknowns: all but those that are a choice of gauge, which stay 1."""
-        closed = {*self.gauges, SHARE}
-        return tuple(m for m in self.multipliers if m not in closed)
-
-    @cached_property
-    def gauges(self) -> tuple[str, ...]:
-        """Multipliers that the scale of tensors stands for (``multipliers.py``), beside what is given."""
-        held = (name if name in self.multipliers else tensor_of(name) for name in sorted(self.held))
-        return gauges(self._products, held)
-
-    def needs(self, multiplier: str) -> bool:
-        """Can no other name stand for a multiplier, whatever is given?"""
-        return multiplier not in self._choices and multiplier != SHARE
-
-    @cached_property
-    def _choices(self) -> tuple[str, ...]:
-        return gauges(self._products)
-
-    @cached_property
-    def opened(self) -> tuple[str, ...]:
-        """Multipliers that are unknowns because something of their class is given."""
-        return tuple(m for m in self._choices if m not in self.gauges)
-
-    @cached_property
-    def _products(self) -> list[Scales]:
-        return [
-            (s.tensor.name if s.tensor else "", tuple(m for m in s.multipliers if m != SHARE))
-            for s in self.statements
-            if isinstance(s, Product)
-        ]
-
-    def holding(self, names: Iterable[str]) -> Network:
-        """The network where inits and rates of some tensors (``ROLE.init``, ``ROLE.lr``) and some multipliers are
-        given; itself where no multiplier is a choice of gauge."""
-        if not self._choices:
-            return self
-        scaled = {f"{role}.{x}" for role, multipliers in self._products if multipliers for x in ("init", "lr")}
-        return replace(self, held=frozenset(names) & {*self.multipliers, *scaled})
-
     def freezing(self, roles: Iterable[str]) -> Network:
         """The network in which these tensors, and no others, are not trained."""
         frozen = frozenset(roles)
@@ -353,29 +256,10 @@ class Network:
         zero = frozenset(roles)
         return self if zero == self.zero else replace(self, zero=zero)
 
-    def tensors_of(self, signal: str) -> frozenset[str]:
-        """All tensors that a signal is computed from."""
-        if signal not in self.known:
-            s = self.producer(signal)
-            direct = {s.tensor.name} if isinstance(s, Product) and s.tensor else set()
-            behind = direct.union(*(self.tensors_of(x.name) for x in s.inputs)) if s else direct
-            self.known[signal] = frozenset(behind)
-        found: frozenset[str] = self.known[signal]
-        return found
-
     @cached_property
     def known(self) -> dict[Hashable, Any]:
         """Answers of functions of this network (``remembered``)."""
         return {}
-
-    def learns(self, signal: str) -> bool:
-        """Is a signal computed from a tensor that trains?"""
-        return not self.tensors_of(signal) <= self.frozen
-
-    def is_held(self, signal: str) -> bool:
-        """A gate held at its mean and slope."""
-        statement = self.producer(signal)
-        return isinstance(statement, Function) and statement.held
 
     @cached_property
     def letters(self) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Every network that ships, as equations: what sizes, gradients, explanations and torch are all read from.
+"""Every network that ships, as equations: the source of sizes, gradients, explanations and torch modules.
 
 Adding one: a table in ``library.toml``. Read next: ``grammar.py`` (how equations are written),
 ``scaling_algebra/dynamics/trajectory.py`` (trains a network), ``quantities.py`` (what can be asked about one).
@@ -27,7 +27,7 @@ TITLES: Mapping[str, str] = {
 
 
 class _Library(Mapping[str, Network]):
-    """Networks by name, read when first asked for. Those that stand apart are there without being gone through."""
+    """Networks by name, read on first use. Iteration leaves out those that stand apart."""
 
     def __getitem__(self, name: str) -> Network:
         return _read(name)

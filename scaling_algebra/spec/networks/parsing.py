@@ -83,7 +83,7 @@ def parsed(number: int, text: str) -> Equation:
 
 
 class _Unreadable(Exception):
-    """No rule of the grammar goes on where the reader stands."""
+    """The text does not fit the grammar where the reader stands."""
 
 
 class _TokenReader:
@@ -151,7 +151,7 @@ class _TokenReader:
         return found[0]
 
     def _take(self, mark: str) -> bool:
-        """Reads a mark, if it is there."""
+        """Reads a mark if it is next."""
         if not self.text.startswith(mark, self.at):
             return False
         self._skip(self.at + 1)

@@ -1,6 +1,6 @@
 """Writes a network back as equations that ``grammar.py`` reads.
 
-Every statement is an equation of its own; parts of larger expressions have the names that they were given when read.
+Every statement is an equation of its own. Parts of larger expressions keep the names that they got when read.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Relations of the signals and tensors of a network: readouts, gradients, pathways.
 
-Everything that is named by what it does is found here from the equations: no letter, signal or role has a meaning of
-its own.
+All of them follow from the equations; no letter, signal or role has a meaning of its own.
 """
 
 from __future__ import annotations
@@ -12,8 +11,10 @@ from itertools import product
 
 from scaling_algebra.spec.axes import FIXED
 
+from .ancestors import ends, learns
+from .indices import aggregations
 from .language import Function, Mode, Network, Product, Statement
-from .sums import ExpertSum, ends, experts
+from .sums import ExpertSum, experts
 from .terms import written_out
 
 
@@ -31,12 +32,12 @@ class Matrix:
 
 
 def matrix(network: Network, role: str, flattened: bool = False, per: str = "") -> Matrix:
-    """One matrix of a tensor, as an optimizer of matrices takes it: that of one expert in one layer.
+    """One matrix of a tensor, as an optimizer of matrices takes it: that of one expert in one layer. Kernels of fixed
+    size, one for each channel, are the rows of one matrix.
 
     Args:
-            Kernels of fixed size, one for each channel, are the rows of one matrix.
-        flattened: those of all experts as one operator: rows side by side where all read one signal, columns where each
-            reads its own. per: letters that count blocks: each is a matrix by itself.
+        flattened: take all experts as one operator: rows side by side if all read one signal, else columns.
+        per: letters that count blocks, each a matrix by itself.
     """
     tensor, use = network.tensors[role], network.uses(role)[0]
     rows, columns = (
@@ -51,14 +52,13 @@ def matrix(network: Network, role: str, flattened: bool = False, per: str = "") 
 
 
 def readouts(network: Network) -> tuple[str, ...]:
-    """The tensors that make the output, and nothing else, and train: they may start at zero. Empty where there are no
-    such tensors.
+    """The trained tensors that make the output and nothing else. They may start at zero.
 
-    A factor of the output that reads no signal that trains, such as a temperature, is none beside one that does: with
-    both at zero no gradient reaches either.
+    A factor of the output that reads no trained signal, such as a temperature, is no readout beside one that does: with
+    both at zero no gradient would reach either.
     """
     last = ends(network, network.output) if network.statements else frozenset()
-    trained = [role for role in last if any(network.learns(x.name) for s in network.uses(role) for x in s.factors)]
+    trained = [role for role in last if any(learns(network, x.name) for s in network.uses(role) for x in s.factors)]
     last = frozenset(trained) or last
     alone = all(len(network.uses(role)) == 1 and role not in network.frozen for role in last)
     return tuple(role for role in network.tensors if role in last) if alone else ()
@@ -71,15 +71,15 @@ def first_layer(network: Network, signal: str) -> bool:
 
 
 def meetings(network: Network) -> tuple[tuple[str, str, str], ...]:
-    """Every loss beside the output, with the outputs of the tensors that its gradient meets first, such as the logits
-    of routers, and the names of the gradients there."""
+    """Triples of a loss beside the output, a signal that its gradient meets first, such as the logits of a router, and
+    the name of the gradient there."""
     met = dict[tuple[str, str, str], None]()
     for loss in network.losses:
         todo = [loss]
         while todo:
             s = network.producer(x := todo.pop())
             if isinstance(s, Product) and s.tensor:
-                met |= {(loss, x, gradient_name(network, x)): None} if network.learns(x) else {}
+                met |= {(loss, x, gradient_name(network, x)): None} if learns(network, x) else {}
             else:
                 todo += [f.name for f in s.inputs] if s else []
     return tuple(met)
@@ -115,10 +115,10 @@ class Adjoint:
 
 
 def adjoints(network: Network) -> tuple[Adjoint, ...]:
-    """The gradients at all signals, last first: each split by the initial and updated parts of up to two tensors that
-    it came through; where it comes on several paths, each path too. The experts' path through three tensors has the
-    pieces A4 to E of MSSP paper, App. I.3 (eq. I.6). Where more is above a sum over experts, gradients of what is read
-    below it are split by the tensors in between."""
+    """The gradients at all signals, last first. Each is split by the initial and updated parts of up to two tensors on
+    its way, and by its paths if there are several. The experts' path through three tensors has the pieces A4 to E of
+    MSSP paper, App. I.3 (eq. I.6). Below a sum over experts with more above it, gradients are split by the tensors up
+    to the sum."""
     gradients = []
     for statement in reversed(network.statements[:-1]):
         signal, uses = statement.out, network.consumers(statement.out)
@@ -150,8 +150,8 @@ def _below(network: Network, signal: str, s: Statement, k: int) -> dict[str, dic
 
 
 def _between(network: Network, s: Statement, k: int, e: ExpertSum) -> tuple[str, ...]:
-    """Tensors that every path from an input of a statement to a sum over experts comes through; none if a path comes
-    through one of them twice."""
+    """Tensors on every path from an input of a statement to a sum over experts; none if a path has one of them
+    twice."""
     if s is e.aggregation:
         return _tensors(network, e.aggregation, k)
     own = (s.tensor.name,) if isinstance(s, Product) and s.tensor else ()
@@ -162,8 +162,8 @@ def _between(network: Network, s: Statement, k: int, e: ExpertSum) -> tuple[str,
 
 
 def pathways(network: Network, signal: str) -> dict[str, str]:
-    """The paths on which the gradient at a signal comes, by name, each with the signal computed on it: ``expert`` and
-    ``router`` where there is one of these, else the name of what is computed."""
+    """The paths of the gradient at a signal: by name, the signal that is computed first on each. The names are
+    ``expert`` and ``router`` if there is one of these, else that of the signal."""
     outs = list(dict.fromkeys(s.out for s, _ in network.consumers(signal)))
     named = {out: _kind(network, out) for out in outs}
     kinds = list(named.values())
@@ -172,20 +172,20 @@ def pathways(network: Network, signal: str) -> dict[str, str]:
 
 
 def forks(network: Network, signal: str) -> tuple[str, ...]:
-    """The paths of a signal to experts and to their router, by name; empty where it does not lead to both."""
+    """Names of the paths of a signal to experts and to their router; empty if it does not lead to both."""
     paths = {path: _kind(network, via) for path, via in pathways(network, signal).items()}
     return tuple(x for x, kind in paths.items() if kind) if {"expert", "router"} <= {*paths.values()} else ()
 
 
 def _kind(network: Network, signal: str) -> str:
-    """Does a signal lead to a gate of experts only, or to what is gated only?"""
+    """``router`` if a signal leads only to gates of experts, ``expert`` if only to experts, else ""."""
     ends = set[str]().union(*(_reached(network, signal, e) for e in experts(network)))
     return ends.pop() if len(ends) == 1 else ""
 
 
 def _reached(network: Network, signal: str, e: ExpertSum) -> set[str]:
-    """Where a signal leads before any sum over experts: to a gate of this one, to its experts."""
-    sums, ends, seen, todo = {s.out for s in network.aggregations}, set[str](), set[str](), [signal]
+    """Where a signal leads before any sum over experts: ``router``, ``expert``, both or neither."""
+    sums, ends, seen, todo = {s.out for s in aggregations(network)}, set[str](), set[str](), [signal]
     while todo:
         x = todo.pop()
         if x in e.gates or x in e.body:
@@ -197,8 +197,8 @@ def _reached(network: Network, signal: str, e: ExpertSum) -> set[str]:
 
 
 def _through(network: Network, statement: Statement, k: int) -> tuple[str, ...]:
-    """Roles of the tensors that the gradient at the k-th input of a statement comes through, this statement's first;
-    empty where it forks, or comes through one of them twice."""
+    """Roles of the tensors on the path of the gradient to the k-th input of a statement, that of this statement first;
+    empty if the path forks or has one of them twice."""
     tensors = _tensors(network, statement, k) if isinstance(statement, Product) else ()
     uses = network.consumers(statement.out)
     if not uses:
@@ -208,13 +208,13 @@ def _through(network: Network, statement: Statement, k: int) -> tuple[str, ...]:
 
 
 def _tensors(network: Network, statement: Product, k: int) -> tuple[str, ...]:
-    """Tensors that the gradient at a factor of a product comes through there: its own, or those of what it gates."""
+    """Tensors between the output and a factor of a product: its own, or those of what the factor gates."""
     terms = written_out(network, statement, without=k)
     return tuple(x.name for x in terms[0].tensors) if len(terms) == 1 else ()
 
 
 def _grid(*roles: str) -> dict[str, dict[str, Mode]]:
-    """Parts named by the modes of these tensors: ``init-update`` and so on; ``init`` and ``update`` for one."""
+    """Parts by the modes of some tensors, ``init`` and ``update``, for two ``init-init``, ``init-update`` etc."""
     modes: tuple[Mode, Mode] = ("init", "update")
     return {"-".join(m): dict(zip(roles, m, strict=True)) for m in product(modes, repeat=len(roles))} if roles else {}
 

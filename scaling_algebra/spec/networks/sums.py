@@ -9,16 +9,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
+from .ancestors import ends, last_tensor, learns
+from .indices import EXPERTS, aggregations
 from .language import Network, Product, Sum
 from .terms import written_out
-
-EXPERTS = ("M", "K")
-"""Axes of experts."""
 
 
 @dataclass(frozen=True)
 class ExpertSum:
-    """A statement ``out = sum over experts of gates * an expert's output``, and what makes the latter.
+    """A statement ``out = sum over experts of gates * an expert's output``, and what computes that output.
 
     Attributes:
         aggregation: the statement.
@@ -59,7 +58,7 @@ class ExpertSum:
 
     @property
     def pieces(self) -> Mapping[str, str]:
-        """Pieces of the sum by name, each with the tensor or signal that alone changes; none does in ``A1``.
+        """Pieces of the sum: by name, the only tensor or signal that changes; nothing changes in ``A1``.
 
         ``A2.k``: a signal that enters, then an inner tensor; ``A3``: the outer tensor, ``A3.k`` if there are several.
         Source: MSSP paper, App. I.3 (eq. I.4).
@@ -74,19 +73,7 @@ class ExpertSum:
 @lru_cache(maxsize=256)
 def experts(network: Network) -> tuple[ExpertSum, ...]:
     """The sums over experts of a network."""
-    return tuple(_found(network, s) for s in network.aggregations)
-
-
-def ends(network: Network, signal: str) -> frozenset[str]:
-    """Tensors applied last on the way to a signal: where all of these are zero, it is."""
-    producer = network.producer(signal)
-    if isinstance(producer, Sum):
-        terms = [ends(network, x.name) for x in producer.terms]
-        return frozenset[str]().union(*terms) if all(terms) else frozenset()
-    if not isinstance(producer, Product):
-        return frozenset()
-    here = frozenset(x.name for term in written_out(network, producer) for x in term.tensors)
-    return here or next(filter(None, (ends(network, x.name) for x in producer.factors)), here)
+    return tuple(_found(network, s) for s in aggregations(network))
 
 
 def _found(network: Network, s: Product) -> ExpertSum:
@@ -118,8 +105,8 @@ def _found(network: Network, s: Product) -> ExpertSum:
     return ExpertSum(
         s,
         tuple(gates),
-        tuple(dict.fromkeys(filter(None, (_behind(network, x) for x in gates)))),
-        tuple(x for x in dict.fromkeys(y.out for y in network.statements) if x in entering and network.learns(x)),
+        tuple(dict.fromkeys(filter(None, (last_tensor(network, x) for x in gates)))),
+        tuple(x for x in dict.fromkeys(y.out for y in network.statements) if x in entering and learns(network, x)),
         body,
         tuple(role for role in trained if role not in outer),
         tuple(role for role in trained if role in outer),
@@ -128,19 +115,8 @@ def _found(network: Network, s: Product) -> ExpertSum:
 
 
 def _weights(network: Network, s: Product) -> tuple[str, ...]:
-    """Factors of a product with an expert index that weigh each expert by a number: another factor has their letters,
-    and more."""
+    """Factors with an expert index that weigh each expert by a number: another factor has their letters and more."""
     if s.tensor:
         return ()
     numbers = [x for x in s.factors if any(network.axes[c] in EXPERTS for c in x.letters)]
     return tuple(x.name for x in numbers if any(set(x.letters) < set(y.letters) for y in s.factors))
-
-
-def _behind(network: Network, signal: str) -> str:
-    """The last tensor that a signal went through."""
-    statement = network.producer(signal)
-    while statement is not None:
-        if isinstance(statement, Product) and statement.tensor:
-            return statement.tensor.name
-        statement = network.producer(statement.inputs[0].name) if statement.inputs else None
-    return ""

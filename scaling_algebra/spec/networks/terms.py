@@ -1,4 +1,4 @@
-"""Products written out to the tensors: what a sum over experts is a sum of."""
+"""Products written out to their tensors, such as the output of an expert inside the sum over experts."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Term:
 
 @remembered
 def written_out(network: Network, statement: Product, without: int | None = None) -> tuple[Term, ...]:
-    """A product as a sum of products written out to the tensors: a factor that is a tensor times signals, or a sum
-    of such, is replaced by these, so that a sum over experts meets their tensors first. Gates stay as they are.
+    """A product as a sum of terms. A factor that is a tensor times signals, or a sum of such, is replaced by these, so
+    that a sum over experts meets their tensors first. Gates stay as they are.
 
     Args:
         without: position of a factor to leave out.
@@ -36,7 +36,8 @@ def written_out(network: Network, statement: Product, without: int | None = None
     if statement.tensor:
         factors = tuple(x for k, x in enumerate(statement.factors) if k != without)
         return (Term((), (statement.tensor,), factors, statement.multipliers),)
-    gates = [k for k, x in enumerate(statement.factors) if _gate(network, x)]
+    gating = {s.out for s in network.functions if s.gates}
+    gates = [k for k, x in enumerate(statement.factors) if x.name in gating]
     gates = gates if len(gates) < len(statement.factors) else gates[:-1]
     weights = tuple(statement.factors[k] for k in gates if k != without)
     found, taken = [Term(weights, (), (), statement.multipliers)], statement.letters
@@ -53,9 +54,17 @@ def written_out(network: Network, statement: Product, without: int | None = None
     return tuple(found)
 
 
-def _gate(network: Network, factor: Factor) -> bool:
-    statement = network.producer(factor.name)
-    return isinstance(statement, Function) and statement.gates
+def product_of(network: Network, signal: str) -> Product:
+    """The product that computes a signal."""
+    statement = network.producer(signal)
+    assert isinstance(statement, Product)
+    return statement
+
+
+def is_held(network: Network, signal: str) -> bool:
+    """Is a signal a gate that is held at its mean and slope?"""
+    statement = network.producer(signal)
+    return isinstance(statement, Function) and statement.held
 
 
 def _parts(network: Network, factor: Factor, taken: str) -> list[Term]:

@@ -19,7 +19,7 @@ from scaling_algebra.dynamics.sparse_routing import averaged
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.networks import language
 from scaling_algebra.spec.networks.functions import FunctionKind
-from scaling_algebra.spec.networks.language import DATA, Factor, Function, Network, Product, Sum
+from scaling_algebra.spec.networks.language import DATA, Function, Network, Product, Sum
 from scaling_algebra.spec.networks.multipliers import SHARE
 from scaling_algebra.spec.optimizers import Trained
 from scaling_algebra.spec.scaling import Scaling
@@ -63,14 +63,14 @@ def applied(function: Function, letters: str, x: Tensor) -> Tensor:
 
 
 def entrywise(kind: FunctionKind) -> Callable[[Tensor], Tensor]:
-    """The function that an entrywise one is: of ``OWN``, of ``torch.nn.functional`` or of torch, by its name there.
+    """The torch function of an entrywise one: from ``OWN``, ``torch.nn.functional`` or ``torch``.
 
     Raises:
         UsageError: there is none.
     """
     found: Callable[[Tensor], Tensor] | None = OWN.get(kind.torch)
     if (found := found or getattr(functional, kind.torch, getattr(torch, kind.torch, None))) is None:
-        where = "define it in OWN, verify/networks/reading.py"
+        where = "define it in OWN, verify/networks/torch_network.py"
         raise UsageError(f"{kind.name}: torch has no function {kind.torch!r}, which it is in functions.toml; {where}")
     return found
 
@@ -82,7 +82,7 @@ TINY = 1e-40
 class TorchNetwork(nn.Module):
     """Replicas of a network with the powers of a scaling.
 
-    With K in the dimensions it is what an infinite batch of tokens sees, each routed to its own K of M experts: every
+    If K is a dimension, it is the network of an infinite batch of tokens, each routed to its own K of M experts: every
     sum over experts has the share K/M (``dynamics/sparse_routing.py``). ``active`` is K, else M.
 
     Args:
@@ -157,7 +157,7 @@ class TorchNetwork(nn.Module):
     def signals(
         self, weights: Mapping[str, Tensor], noise: Mapping[str, Tensor], given: Mapping[str, Tensor] | None = None
     ) -> Signals:
-        """Every signal with these weights, (S, *letters), but for those that are given."""
+        """Every signal with these weights, (S, *letters). ``given`` signals are taken as they are."""
         replicas = len(next(iter(weights.values())))
         data = self.steady(DATA, replicas)
         signals: Signals = {x: self.steady(x, replicas) for x in self.network.constants}
@@ -166,20 +166,22 @@ class TorchNetwork(nn.Module):
             if given and s.out in given:
                 signals[s.out] = given[s.out]
             elif isinstance(s, Product):
-                letters, tensors = self.network.signals[s.out], [s.tensor] if s.tensor else []
-                product = self.product(tensors, s.factors, letters, weights, signals)
+                operands = [(x.letters, signals[x.name]) for x in s.factors]
+                if s.tensor:
+                    operands.insert(0, (s.tensor.letters, weights[s.tensor.name]))
+                product = contract(operands, self.network.signals[s.out], self.sizes)
                 signals[s.out] = product * self.multiplier(s.multipliers)
             else:
                 signals[s.out] = self.made(s, signals.__getitem__, noise)
         return signals
 
     def steady(self, name: str, replicas: int) -> Tensor:
-        """The training input, or a constant, of so many replicas."""
+        """The training input, or a constant, repeated for some replicas."""
         x = self.x if name == DATA else sample(self.network, self.sizes, self.draw, name).to(self.x.dtype)
         return x.expand(replicas, *x.shape)
 
     def made(self, s: Function | Sum, signal: Callable[[str], Tensor], noise: Mapping[str, Tensor]) -> Tensor:
-        """The output of a statement that is no product, (S, *letters), from those below."""
+        """The output of a sum or a function, (S, *letters), from the signals below."""
         letters = self.network.signals[s.out]
         if isinstance(s, Sum):
             return torch.stack([self.turned(signal(x.name), x.letters, letters) for x in s.terms]).sum(0)
@@ -188,25 +190,13 @@ class TorchNetwork(nn.Module):
         return applied(s, letters, self.turned(signal(s.source.name), s.source.letters, letters))
 
     def memory(self, tensor: language.Tensor) -> str:
-        """The letters of a tensor in the order of memory: the index that every expert sums by itself comes next to the
-        expert's, so that a sum over both is one matrix product."""
+        """The letters of a tensor in the order of memory. If experts read signals of their own, fan-in comes next to
+        the letter of the expert: a sum over both is one matrix product."""
         use = next(s for s in self.network.linear if s.tensor and self.network.tensors[s.tensor.name] is tensor)
         if not any(tensor.experts in x.letters for x in use.factors if tensor.experts):
             return tensor.letters
         inner = tensor.fan_in + tensor.fan_out
         return "".join(x for x in tensor.letters if x not in inner) + inner
-
-    def product(
-        self,
-        tensors: Sequence[Factor],
-        factors: Sequence[Factor],
-        out: str,
-        weights: Mapping[str, Tensor],
-        signals: Mapping[str, Tensor],
-    ) -> Tensor:
-        """Tensors times signals, in these letters."""
-        operands = [(x.letters, weights[x.name]) for x in tensors] + [(x.letters, signals[x.name]) for x in factors]
-        return contract(operands, out, self.sizes)
 
     def multiplier(self, names: Sequence[str]) -> float:
         """The product of these multipliers; those that the scaling does not set are 1."""
@@ -219,9 +209,7 @@ class TorchNetwork(nn.Module):
     def optimizer(self, trained: Trained) -> torch.optim.Optimizer:
         """The real optimizer, or several as one, one parameter group per tensor with its own lr, eps and weight decay.
 
-        Every group has one more key: the ``symbol`` of its tensor, which is its role.
-
-        A frozen tensor is in no group.
+        Every group has one more key, ``symbol``: the role of its tensor. A frozen tensor is in no group.
 
         Raises:
             UsageError: it cannot be trained, or the scaling lacks an epsilon that it needs.

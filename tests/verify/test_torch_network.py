@@ -16,17 +16,18 @@ from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.networks.grammar import network
 from scaling_algebra.spec.networks.language import Product
 from scaling_algebra.spec.networks.library import ARCHITECTURES, AXES, MOE_BLOCK
+from scaling_algebra.spec.networks.multipliers import free_multipliers
 from scaling_algebra.spec.networks.sums import experts
 from scaling_algebra.spec.networks.terms import written_out
 from scaling_algebra.spec.optimizers import OPTIMIZERS, optimizer
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import Scaling, TensorScaling
 from scaling_algebra.verify.measuring.cells import Setup
-from scaling_algebra.verify.measuring.training import train_network
+from scaling_algebra.verify.measuring.training import by_autograd, train_network
 from scaling_algebra.verify.networks.contraction import contract
-from scaling_algebra.verify.networks.reading import TorchNetwork
 from scaling_algebra.verify.networks.replicas import Draw
 from scaling_algebra.verify.networks.run import NotMeasured, TorchRun
+from scaling_algebra.verify.networks.torch_network import TorchNetwork
 
 MORE = {
     "thrice": """
@@ -86,7 +87,7 @@ def scaled(net, zero=(), tied=()):
     """Every tensor of std and learning rate about 1 / sqrt(5)."""
     third = Power()
     tensors = {r: TensorScaling(None if r in zero else third, third, third) for r in net.tensors}
-    return Scaling(tensors, {m: Power.of({"N": 1}) for m in net.free_multipliers}, tied)
+    return Scaling(tensors, {m: Power.of({"N": 1}) for m in free_multipliers(net)}, tied)
 
 
 def trained(name, rule="sgd", steps=2, draw=DRAW, **scaling):
@@ -97,7 +98,7 @@ def trained(name, rule="sgd", steps=2, draw=DRAW, **scaling):
             w *= 0.4
     run = TorchRun(model, optimizer(rule), keep=True)
     for _ in range(steps):
-        run.step()
+        run.trainer.step()
     return run
 
 
@@ -106,7 +107,7 @@ def test_gradients_by_the_chain_rule_equal_autograds(name):
     run = trained(name)
     with torch.no_grad():
         for t in (0, 2):
-            signals, raw = run.by_autograd(t, 3)
+            signals, raw = by_autograd(run.states[t][1], 3)
             found = {name: run.gradient(name, t).entries for name in signals}
             found |= {role: run.states[t][1].of_weight(role) for role in raw}
             for name, theirs in (signals | raw).items():
@@ -147,7 +148,11 @@ def test_parts_sum_to_their_whole(name, rule):
 @pytest.mark.parametrize("rule", ["sgd", "adam"])
 def test_pieces_of_experts_are_sums_of_which_one_tensor_changed(rule):
     run, t = trained("swiglu", rule), 2
-    (e,), table, first, last = experts(run.network), quantities(run.network), run.states[0][0], run.states[t][0]
+    (e,), table, (first, last) = (
+        experts(run.network),
+        quantities(run.network),
+        (run.states[k][0].moment for k in (0, t)),
+    )
     with torch.no_grad():
         pieces = {f"{e.out}.{piece}": role for piece, role in e.pieces.items() if role in e.tensors}
         assert list(pieces.values()) == ["U", "V", "W3"]
@@ -183,7 +188,7 @@ def test_decoupled_decay_is_not_an_update():
     run = trained("mlp", "adamw", steps=1, zero=("readout",))
     assert not run.update_size("hidden", 1).any() and not run.change("h2", 1).entries.any()
     assert run.update_size("readout", 1).all()
-    starts = [batch.start["hidden"] for _, batch in run.states]
+    starts = [batch.moment.start["hidden"] for _, batch in run.states]
     assert not torch.equal(*starts)
 
 
@@ -192,11 +197,11 @@ def test_paths_of_the_first_layers_change_sum_to_it(name):
     run = trained(name, steps=0)
     paths = list(dict.fromkeys(s.out for s, _ in run.network.consumers("h1")))
     for via in paths:
-        run.follow("h1", via)
+        run.trainer.follow("h1", via)
     run = TorchRun(run.model, optimizer("sgd"), keep=True)
     for via in paths:
-        run.follow("h1", via)
-    run.step(), run.step()
+        run.trainer.follow("h1", via)
+    run.trainer.step(), run.trainer.step()
     with torch.no_grad():
         torch.testing.assert_close(
             sum(run.change_via("h1", 2, via).entries for via in paths), run.change("h1", 2).entries

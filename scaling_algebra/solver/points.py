@@ -1,0 +1,80 @@
+"""The engine at the points that a search comes by, and the work that it may take there.
+
+Read next: ``newton.py`` (moves the point), ``search.py`` (tries one structure after the other).
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from functools import cached_property
+from typing import Any
+
+from scaling_algebra.counting.algebra import Algebra
+from scaling_algebra.counting.signals import Rung
+from scaling_algebra.counting.store import Meter
+from scaling_algebra.dynamics.analysis import Analysis
+from scaling_algebra.dynamics.budgets import QUICK
+from scaling_algebra.spec.axes import Ray
+from scaling_algebra.spec.networks.language import Network
+from scaling_algebra.spec.optimizers import Trained
+from scaling_algebra.spec.scaling import Point
+
+from .layerwise import PLAIN
+
+
+class Places:
+    """The engine at points of one network, ray and optimizer; all share products of kernels.
+
+    Args:
+        effort: every rung is climbed for each question, and no work is limited.
+
+    Attributes:
+        last: the analysis at the point that was looked at last.
+        solved: solutions where nothing is given (``search.py``).
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        ray: Ray,
+        optimizer: Trained,
+        algebras: dict[Rung, Algebra] | None = None,
+        effort: bool = False,
+    ) -> None:
+        self.network, self.ray, self.optimizer, self.effort = network, ray, optimizer, effort
+        self._algebras: dict[Rung, Algebra] = {} if algebras is None else algebras
+        self.last: Analysis | None = None
+        self.solved: dict[object, Any] = {}
+
+    def looked(self, point: Point) -> Analysis:
+        """The analysis at a point; at that of the last call the same, with all that it knows."""
+        if self.last is None or self.last.point != point:
+            self.last = self.fresh(point)
+        return self.last
+
+    def fresh(self, point: Point) -> Analysis:
+        """A new analysis at a point."""
+        ladder = () if self.effort else QUICK
+        return Analysis(self.ray, point, self.optimizer, self.network, self._algebras, ladder=ladder)
+
+    @cached_property
+    def meter(self) -> Meter:
+        """What counts the work; an answer by shape has no run that it would count."""
+        return self.fresh(PLAIN.point(self.network, {})).meter
+
+    def within(self, work: int | None) -> AbstractContextManager[None]:
+        """No more than this work inside, if not all of it is asked for."""
+        return self.meter.within(None if self.effort else work)
+
+    @cached_property
+    def epsilons(self) -> list[str]:
+        """Tensors whose rule has an epsilon."""
+        trained = (role for role in self.network.tensors if role not in self.network.frozen)
+        return [role for role in trained if self.optimizer.of(role).epsilon]
+
+    @cached_property
+    def descent(self) -> Places:
+        """The same with gradient descent for every rule that has an epsilon; these points where none has."""
+        if not self.epsilons:
+            return self
+        return Places(self.network, self.ray, self.optimizer.with_descent, self._algebras, self.effort)

@@ -1,0 +1,312 @@
+"""From desiderata to exponents: the fewest interventions with which Newton's method ends where every demand holds.
+
+Read next: ``newton.py`` (the iteration), ``demands.py`` (the check), ``derivation.py`` (what users call).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from scaling_algebra.dynamics.analysis import Analysis
+from scaling_algebra.dynamics.budgets import PIECE, PROPOSED, STRUCTURES
+from scaling_algebra.spec.desiderata import Demand, Structure, interventions
+from scaling_algebra.spec.given import NOTHING, Given
+from scaling_algebra.spec.level import CERTIFIED, Level
+from scaling_algebra.spec.networks.multipliers import free_multipliers
+from scaling_algebra.spec.parameterizations import Parameterization
+from scaling_algebra.spec.powers import Power
+from scaling_algebra.spec.scaling import Scaling, TensorScaling
+
+from .demands import Fixing, Infeasible, bounded, check, concerns, dwindles, left_open, not_below, pieces, unmet
+from .layerwise import at_full_alignment, layerwise
+from .newton import aligned, by_axis, iterated, lazy
+from .points import Places
+from .structures import Structures
+
+Rejected = tuple[tuple[Structure, str], ...]
+
+
+@dataclass(frozen=True)
+class Solution:
+    """A parameterization that meets every demand, or, where exponents are given, every demand that fixes another one.
+
+    Attributes:
+        scaling: powers of the axes.
+        structure: the discrete choices.
+        fixed_by: what fixes each unknown that is not given; empty where the layer-wise law does.
+        rejected: structures tried before, each with the demand it failed.
+        others: structures with as few interventions of which no demand is seen to fail, either.
+        unmet: the demands that do not hold with what is given, each with the reason.
+        assumes: what the sizes that show this rest on, beyond counting powers.
+        level: how far it is shown that the demands hold.
+        exchanged: what is not given is as where nothing is given.
+    """
+
+    scaling: Scaling
+    structure: Structure
+    fixed_by: Mapping[str, Fixing]
+    rejected: Rejected = ()
+    unmet: tuple[tuple[Demand, str], ...] = ()
+    others: tuple[Structure, ...] = ()
+    assumes: tuple[str, ...] = ()
+    level: Level = CERTIFIED
+    exchanged: bool = False
+
+
+def solve(at: Places, rule: Parameterization, base: Structure | None = None, given: Given = NOTHING) -> Solution:
+    """The solution of a parameterization's demands with the fewest interventions in the structure.
+
+    Where norms stand in the way of exact counting, a structure is judged at the layer-wise law: bounds refute it,
+    or it is a candidate.
+
+    Where no structure has one that is certified, it is a candidate of which nothing that is decided fails: the
+    layer-wise law, or where the iteration ends. Where exponents are given, the demands that would fix them fix
+    nothing, and the rest is solved; if some demands do not hold then, the structure in which the fewest fail is
+    taken, and they are named.
+
+    Args:
+        base: the structure before any intervention, by default that of the parameterization's definition.
+
+    Raises:
+        Infeasible: none of the structures works; the message names what failed without any intervention.
+    """
+    base = given.structure(base or rule.base_structure(at.network))
+    if given and not given.held:  # a start at zero is a structure like any other
+        with suppress(Infeasible):
+            return solve(at, rule, base)
+    free = _free(at, rule, base) if given.held or (given and rule.structural) else None
+    near = [{**aligned(at), **free.scaling.point(at.ray).values}] if free else []
+    at.last = None
+    if given:
+        return _iterated(at, rule, base, given, free, near)
+    if rule.structural:
+        return _structured(at, rule, base) if at.network.norms else _iterated(at, rule, base)
+    try:
+        law = proposed(at, rule.demanded(at.network, base), base)
+    except Infeasible as problem:
+        if problem.undecided and not at.effort:
+            raise
+        return _iterated(at, rule, base)
+    return _iterated(at, rule, base, law=law) if law.level.certified or at.effort else law
+
+
+def _structured(at: Places, rule: Parameterization, base: Structure) -> Solution:
+    """The structures with the fewest interventions that the layer-wise law is a candidate for.
+
+    Raises:
+        Infeasible: it is for none. That it fails, one point, proves nothing.
+    """
+    rejected, found, undecided, unsure = list[tuple[Structure, str]](), list[Solution](), False, False
+    structures, begun = Structures(at.network, base, structural=True), at.meter.done
+    for structure in structures:
+        if at.meter.done > begun + STRUCTURES and not at.effort:
+            undecided = True
+            break
+        demands = rule.demanded(at.network, structure)
+        try:
+            found.append(replace(judged(at, demands, structure), rejected=tuple(rejected)))
+            structures.found = True
+        except Infeasible as problem:
+            undecided |= problem.undecided and not rejected
+            unsure |= problem.undecided
+            structures.reject(structure, problem.demand)
+            rejected.append((structure, str(problem)))
+    if unsure and not found:
+        found = _as_normalised(at, rule, base, tuple(rejected))
+    if not found:
+        raise Infeasible(rejected[0][1], undecided)
+    best = min(found, key=lambda x: len(x.level.open))
+    return replace(best, others=tuple(x.structure for x in found if x is not best))
+
+
+def _iterated(
+    at: Places,
+    rule: Parameterization,
+    base: Structure,
+    given: Given = NOTHING,
+    free: Solution | None = None,
+    near: Sequence[dict[str, Fraction]] = (),
+    law: Solution | None = None,
+) -> Solution:
+    """Newton's method in one structure after the other, from one start after the other.
+
+    Args:
+        free: the solution where nothing is given. near: the start that it is. law: the layer-wise law, if it holds.
+
+    Raises:
+        Infeasible: as ``solve``.
+    """
+    held = {name: power.on(at.ray) for name, power in given.held.items()}
+    work = PROPOSED if free and at.network.norms and not at.effort else None
+    several = rule.structural and not given and len(interventions(at.network, base)) > 1
+    rejected, candidates, failed = list[tuple[Structure, str]](), list[Solution](), list[Demand]()
+    start: dict[str, Fraction] | None = None
+    undecided, everywhere = False, True
+    structures = Structures(at.network, base, rule.structural)
+    for structure in structures:
+        if structure.zero & given.started:
+            structures.reject(structure, None)
+            continue
+        demands, failure = rule.demanded(at.network, structure), Infeasible("")
+        suspected = [d for d in demands if several and (d in failed if failed else d.kind != "balanced")]
+        for values in [start] if start else near if work else [*near, aligned(at), lazy(at)]:
+            try:
+                with at.within(work):
+                    look, forms = iterated(at, demands, structure, values, held, suspected)
+                start = start or {**values, **look.point.values}
+                args = at, demands, look
+                fail, left = unmet(*args, work) if given else ((), left_open(*args))
+            except Infeasible as problem:
+                failure = problem
+                undecided |= problem.undecided and not rejected
+                failed += [problem.demand] if problem.demand else []
+                if suspected and problem.demand and not start:  # c of descent, which counts c - d
+                    last = at.descent.last
+                    ended = last.point.values if last else {}
+                    start = {**values, **ended, **{f"d.{x}": Fraction(0) for x in at.epsilons}}
+                if problem.everywhere or (suspected and start) or (undecided and not at.effort and not held):
+                    break
+                continue
+            scaling = _scaled(at, look, by_axis(forms, given.held), structure, given)
+            solution = Solution(scaling, structure, forms, tuple(rejected), fail, (), look.assumed, Level(left))
+            if not (fail or left):
+                return solution
+            candidates.append(solution)
+            failure = Infeasible(fail[0][1] if fail else str(left[0]), demand=failure.demand)
+            undecided |= not (given or rejected)
+            if not (given or at.effort):
+                break
+        structures.reject(structure, failure.demand)
+        rejected.append((structure, str(failure)))
+        everywhere = everywhere and failure.everywhere
+    best = min(candidates, key=lambda x: len(x.unmet) + len(x.level.open), default=None)
+    if undecided and not given:
+        best = law or by_layers(at, rule.demanded(at.network, base), base) or best
+    if best is None and free and held:
+        best = _exchanged(at, rule, free, given)
+    if best is None:
+        raise Infeasible(rejected[0][1], undecided, everywhere=everywhere)
+    return best
+
+
+# the layer-wise law ---------------------------------------------------------------------------------------------
+
+
+def proposed(at: Places, demands: Sequence[Demand], structure: Structure) -> Solution:
+    """The layer-wise law.
+
+    Raises:
+        Infeasible: a demand fails.
+    """
+    look = _look(at, structure)
+    law, closer = _at_law(at, demands, structure, look), look.but(ladder=())
+    undecided = {x.demand for x in law.level.open}
+    with at.within(PIECE):
+        for d in (d for d in demands if d.label in undecided):
+            if failure := dwindles(d, look, closer):  # that other powers do as little is not shown
+                raise Infeasible(str(failure), undecided=True, demand=d)
+    return replace(law, assumes=look.assumed)
+
+
+def judged(at: Places, demands: Sequence[Demand], structure: Structure) -> Solution:
+    """The layer-wise law, with nothing that has no bounds, and no undecided piece of a sum that one tensor makes.
+
+    Raises:
+        Infeasible: a demand fails, or one of these is missing.
+    """
+    look = _look(at, structure)
+    pieces(at, demands, look)
+    return _at_law(at, demands, structure, look)
+
+
+def by_layers(at: Places, demands: Sequence[Demand], structure: Structure) -> Solution | None:
+    """The layer-wise law, if no demand that is decided fails."""
+    with suppress(Infeasible):
+        return proposed(at, demands, structure)
+    return None
+
+
+def _look(at: Places, structure: Structure) -> Analysis:
+    return at.looked(structure.point(at.network, aligned(at, structure)))
+
+
+def _at_law(at: Places, demands: Sequence[Demand], structure: Structure, look: Analysis) -> Solution:
+    with at.within(PROPOSED):
+        check([d for d in demands if d.kind in ("theta", "bounded") and not bounded(d, look)], look)
+        not_below(demands, look)
+        left = left_open(at, demands, look)
+        wanted = {d.fixes for d in demands if d.fixes and concerns(d, at.optimizer)}
+        law = at_full_alignment(at.network, at.ray, at.optimizer, structure).items()
+        powers = {name: x for name, x in law if name[:2] != "d." or name in wanted}
+        scaling = _scaled(at, look, powers, structure)
+    return Solution(scaling, structure, {}, assumes=look.assumed, level=Level(left))
+
+
+def _as_normalised(at: Places, rule: Parameterization, base: Structure, rejected: Rejected) -> list[Solution]:
+    """The layer-wise law in the structures that rules with an epsilon have, where no demand that is decided fails.
+
+    Law: with epsilon at the largest gradient their run is one of gradient descent with c - d for c; their steps are
+    bounded, so bounds show more of it.
+    """
+    rules = at.optimizer.with_normalisers
+    if rules == at.optimizer:
+        return []
+    try:
+        same = solve(Places(at.network, at.ray, rules, effort=at.effort), rule, base)
+    except Infeasible:
+        return []
+    laws = [by_layers(at, rule.demanded(at.network, x), x) for x in (same.structure, *same.others)]
+    return [replace(law, rejected=rejected) for law in laws if law]
+
+
+# where exponents are given --------------------------------------------------------------------------------------
+
+
+def _free(at: Places, rule: Parameterization, base: Structure) -> Solution | None:
+    """The solution where nothing is given, if there is one."""
+    key = rule.name, base
+    if key not in at.solved:
+        at.solved[key] = None
+        with suppress(Infeasible):
+            at.solved[key] = solve(at, rule, base)
+    solution: Solution | None = at.solved[key]
+    return solution
+
+
+def _exchanged(at: Places, rule: Parameterization, free: Solution, given: Given) -> Solution:
+    """The solution where nothing is given, with what is given in the place of its own powers: the demands that fail
+    there fail first."""
+    scaling, structure = given.over(free.scaling), given.structure(free.structure)
+    values = {**aligned(at), **scaling.point(at.ray).values}
+    look = at.looked(structure.point(at.network, values))
+    failed, left = unmet(at, rule.demanded(at.network, structure), look, PROPOSED)
+    fixed = {name: x for name, x in free.fixed_by.items() if name not in given.held}
+    return Solution(scaling, structure, fixed, (), failed, (), look.assumed, Level(left), exchanged=True)
+
+
+def _scaled(
+    at: Places, look: Analysis, powers: dict[str, Power], structure: Structure, given: Given = NOTHING
+) -> Scaling:
+    """Powers of the axes, of which the forms axis by axis are some. Where axes grow alike these cannot tell them
+    apart, and the layer-wise system decides if it meets the solution with half-integer powers."""
+    values = look.point.values
+    for name, power in layerwise(look, structure).items():
+        plain = all((2 * e).denominator == 1 for _, e in power.terms)
+        if name in powers and power.on(at.ray) == values[name] and plain:
+            powers[name] = power
+    # Powers of axes that do not grow are constants: nothing determines them.
+    powers = {name: Power.of({a: e for a, e in p.terms if at.ray[a]}) for name, p in powers.items()}
+    powers |= given.held
+    tensors = {
+        role: TensorScaling(
+            None if look.point.b[role] is None else 1 / powers[f"b.{role}"],
+            None if role in at.network.frozen else 1 / powers[f"c.{role}"],
+            1 / powers[f"d.{role}"] if f"d.{role}" in powers else None,
+        )
+        for role in at.network.tensors
+    }
+    multipliers = {m: powers.get(m, Power()) for m in free_multipliers(at.network)}
+    return Scaling(tensors, multipliers, tuple(r for r in at.network.tensors if r in structure.tied))
