@@ -147,8 +147,8 @@ class Runs:
             signs: of one that takes signs.
         """
         run, rules = self.on(LADDER[0]), self.optimizer.of
-        tensors, buffers = self.network.tensors.items(), buffers(self.network)
-        trained = ((rules(role), x.letters) for role, x in tensors if role not in buffers)
+        tensors, held = self.network.tensors.items(), buffers(self.network)
+        trained = ((rules(role), x.letters) for role, x in tensors if role not in held)
         entries = (x for rule, x in trained if (rule.signs if signs else rule.normalises == "entry"))
         return any(len(odd_powers(run, letters)) > 1 for letters in entries)
 

@@ -58,9 +58,9 @@ MEANS = (
     "K/M changes: powers of M and K hold where the mean over many tokens rules an expert's gradient, those of a batch "
     "(sde) where noise rules all; where noise rules experts, too, recipe --hold sde --experts has their factors in K/M"
 )
-"""What is mixed where batch and the share of an expert change together."""
+"""The warning where the batch and the share of an expert change together."""
 _LITTLE = lead_within(50_000)
-"""For a signal that grows."""
+"""A lower bound on a signal that grows, from few nodes of matching searches."""
 
 Tuned = Mapping[str, float]
 """A tuned value by role; under the empty name that of every other role."""
