@@ -20,7 +20,7 @@ from torch import nn
 
 from scaling_algebra.errors import UsageError
 from scaling_algebra.recipes.sizes import read_sizes
-from scaling_algebra.solver import newton
+from scaling_algebra.solver import search
 from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.spec.level import Open
 from scaling_algebra.spec.networks.library import ARCHITECTURES
@@ -529,7 +529,7 @@ if __name__ == "__main__":
 def test_a_first_layer_without_experts_is_read_by_itself(monkeypatch):
     """DeepSeek-V3: latent attention, a dense layer, then one with a shared expert; with little work much is open."""
     transformers = pytest.importorskip("transformers")
-    monkeypatch.setattr(newton, "PROPOSED", 2_000)
+    monkeypatch.setattr(search, "PROPOSED", 2_000)
 
     def model(n, device="meta", layers=2):
         heads = {"num_attention_heads": n // 16, "num_key_value_heads": n // 16, "v_head_dim": 16}

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from scaling_algebra import plan
 from scaling_algebra.errors import UsageError
-from scaling_algebra.solver import newton
+from scaling_algebra.solver import search
 from scaling_algebra.solver.derivation import searched
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.powers import Power
@@ -221,7 +221,7 @@ def test_what_a_plan_leaves_open_is_asked_first(monkeypatch):
         def forward(self, ids):
             return self.head(torch.tanh(self.up(self.norm(self.tok(ids)))))
 
-    monkeypatch.setattr(newton, "PROPOSED", 1_000)  # enough for the embedding and the norm alone
+    monkeypatch.setattr(search, "PROPOSED", 1_000)  # enough for the embedding and the norm alone
     searched.cache_clear()
     report = check_model(lambda z: GatedRows(z["N"]), "N=16", "N=64", seeds=4)
     order = list(dict.fromkeys(row.quantity for row in report.rows))

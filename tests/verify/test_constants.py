@@ -106,6 +106,10 @@ def convolved(m, x):
     return m.c(F.avg_pool2d(x, 2).mean((2, 3)))
 
 
+def conv(i, o):
+    return nn.Conv1d(i, o, 3, padding=1, bias=False)
+
+
 CONV = of(
     convolved,
     drawn(1, 3, 6, 6),
@@ -118,6 +122,14 @@ DEPTHWISE = of(
     drawn(2, 3, 5),
     lambda n: {"a": nn.Conv1d(3, n, 3, bias=False), "b": nn.Conv1d(n, n, 2, groups=n, bias=False), "c": linear(n, 3)},
 )
+BESIDE = of(
+    lambda m, x: m.c(m.b(torch.cat([m.a(x), m.d(x)], 1)).tanh().mean(2)),
+    drawn(2, 3, 5),
+    lambda n: (
+        {x: conv(3, n) for x in "ad"}
+        | {"b": nn.Conv1d(2 * n, 2 * n, 2, groups=2 * n, bias=False), "c": linear(2 * n, 3)}
+    ),
+)
 
 
 def cell(m, x):
@@ -128,10 +140,6 @@ def cell(m, x):
 
 
 CELL = of(cell, drawn(2, 4), lambda n: {"a": linear(4, n), "c": linear(n, 3), **{x: linear(n, n) for x in "rzw"}})
-
-
-def conv(i, o):
-    return nn.Conv1d(i, o, 3, padding=1, bias=False)
 
 
 def between(f):
@@ -416,6 +424,7 @@ HELD = of(held, drawn(2, 4), lambda n: {"a": linear(4, n), "b": linear(n, n), "c
         (PLACES, "ap", "w"),
         (CONV, "a", "b"),
         (DEPTHWISE, "ab", ""),
+        (BESIDE, "abd", ""),
         (CELL, "a", "rzw"),
         (BOTTLENECKS, "a", "w"),
         (QUERIED, "apv", "b"),
@@ -434,6 +443,7 @@ HELD = of(held, drawn(2, 4), lambda n: {"a": linear(4, n), "b": linear(n, n), "c
         "places",
         "conv",
         "depthwise",
+        "side by side",
         "gru",
         "bottlenecks",
         "queries",

@@ -105,7 +105,24 @@ def test_a_tied_tensor_is_named():
         def forward(self, ids):
             return self.head(torch.fft.fft(self.emb(ids)).real)
 
-    assert "used in two ways" in dict(read(lambda s: UsedTwice(s["N"])).notes)["emb.weight"]
+    class Noisy(UsedTwice):
+        def forward(self, ids):
+            q = self.emb(ids)
+            q = nn.functional.scaled_dot_product_attention(q, q, q, dropout_p=0.1 if self.training else 0.0)
+            return self.head(torch.fft.fft(q).real)
+
+    for kind in (UsedTwice, Noisy):
+        tied = read(lambda s, kind=kind: (kind(s["N"]), torch.arange(6).reshape(2, 3)))
+        assert "used in two ways" in dict(tied.notes)["emb.weight"]
+        d = derive(ray="N=1", optimizer="adam", parameterization="mup", network=tied.network, epsilon="negligible")
+        assert powers(d, "emb.weight")[:2] == ("1", "1")
+
+
+def test_what_has_no_shape_or_no_parameters_is_refused():
+    with pytest.raises(UsageError, match=r"0\.weight has no shape before the first call; call the model once in build"):
+        read(lambda s: (nn.Sequential(nn.LazyLinear(s["N"])), torch.zeros(2, 5)))
+    with pytest.raises(UsageError, match="the model has no parameters"):
+        read(lambda s: (nn.Tanh(), torch.zeros(2, s["N"])))
 
 
 def test_parameters_without_a_name_of_their_own():

@@ -438,6 +438,12 @@ def test_a_gain_that_is_a_number():
     assert answer["gain"] == INPUT and answer["w.weight"] == HIDDEN
 
 
+def test_a_vector_that_a_matrix_acts_on_is_no_readout_of_it():
+    t = {"t": lambda n: nn.Parameter(torch.randn(n)), "w": lambda n: nn.Linear(n, n, bias=False)}
+    answer = powers(traced(of(lambda m, h: m.w(m.t) + torch.relu(h), **t)), "N=1")
+    assert answer["t"] == INPUT and answer["w.weight"] == HIDDEN
+
+
 REFUSED = {
     "cumsum: no rule": lambda m, h: m.w(h).cumsum(-1),
     "sort: no rule": lambda m, h: m.w(h).sort(-1).values,

@@ -243,6 +243,11 @@ def called(build: Build, sizes: dict[str, int], seed: int | None = 0) -> tuple[n
     model = getattr(model, "_orig_mod", model)  # of torch.compile
     if not isinstance(model, nn.Module):
         raise Unreadable(f"build returns {shown(made)}; return a torch.nn.Module, or (model, optimizer, input)")
+    parameters = dict(model.named_parameters())
+    if lazy := [x for x, p in parameters.items() if isinstance(p, nn.parameter.UninitializedParameter)]:
+        raise Unreadable(f"{lazy[0]} has no shape before the first call; call the model once in build")
+    if not parameters:
+        raise Unreadable("the model has no parameters")
     return model, rest
 
 

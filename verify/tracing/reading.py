@@ -19,7 +19,7 @@ from scaling_algebra.errors import UsageError
 from .entries import classified
 from .graph import LESS, NUMBER, Dims, Entrywise, IndexClass, TracedNode, Vector, View, both, then, times, whole_of
 from .indices import Indices, Splits, constant, differs, fixed
-from .recording import Recording, Ref, TorchCall, refs
+from .recording import Number, Recording, Ref, TorchCall, refs
 
 GATES = {"softmax": "softmax", "softmax_topk": "topk_softmax", "topk_softmax": "topk_softmax"} | {
     name: f"normed_{name}" for name in ("sigmoid", "topk_sigmoid", "topk")
@@ -34,10 +34,6 @@ LAW = 6
 """Steps before a signal that its law looks at."""
 Operand = tuple[View, Sequence[Any]]
 """A tensor, and a key for each of its dimensions."""
-
-
-class Number(tuple[float, ...]):
-    """A number of python that is another at another build."""
 
 
 class Reader(Indices):

@@ -359,11 +359,15 @@ def leaves(tree: Any, kind: type[Leaf]) -> Iterator[Leaf]:
             yield from leaves(x, kind)
 
 
+class Number(tuple[float, ...]):
+    """A number of python that is another at another build."""
+
+
 def mapped(tree: Any, kind: type[Leaf], f: Callable[[Leaf], Any]) -> Any:
     """Arguments or a result with what is of this kind replaced."""
     if isinstance(tree, kind):
         return f(tree)
-    if isinstance(tree, list | tuple):
+    if isinstance(tree, list | tuple) and not isinstance(tree, Number):
         return (list if type(tree) is list else tuple)(mapped(x, kind, f) for x in tree)
     return {k: mapped(x, kind, f) for k, x in tree.items()} if isinstance(tree, dict) else tree
 

@@ -11,6 +11,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -47,7 +48,10 @@ SCALED = (
 FACTORS = "a factor that changes with a size (1/sqrt(d), alpha/rank) is not seen: the numbers are those without it"
 CHOSEN = "tokens choose some of the experts, by a number that build does not take"
 TAKE_K = "let build take the number of chosen experts, sizes['K'], which is read with all of them (K = M)"
-FACTOR = "no call says what it multiplies: as a factor of a matrix (weight_norm) start and rate go as its entries need"
+FACTOR = (
+    "no call says what it multiplies: as the norm of a matrix (weight_norm) it starts as that norm does, and its rate "
+    "has the same power"
+)
 UNSAID = "no call says which side of {} is summed: {}"
 
 
@@ -265,7 +269,7 @@ class Shapes:
             self.notes.append((name, UNSAID.format(shape, "the last one is taken")))
         elif len(growing) == 1 and (len(p.sizes) == 2 or sum(set(s) != {1} for s in p.sizes) > 1):
             self.notes.append((name, UNSAID.format(shape, "taken for an input's, not a readout's")))
-        elif not growing and len(p.sizes) > 1 and math.prod(shape) > 1:
+        elif not growing and len(p.sizes) != 1:
             self.notes.append((name, FACTOR))
         if len(growing) < 2:
             return (), tuple(range(len(p.sizes))), ()
@@ -333,12 +337,10 @@ def by_shape(
     builds = [start, *(doubled(start, axis) for axis in start if axis != "K")]
     models = [called(build, sizes)[0] for sizes in builds]
     run = None
-    try:
-        model, (inputs, keywords), _ = built(build, start)
-        with exactly():
-            run = record(model, inputs, keywords, strict=False, training=True)
-    except Exception:  # whatever hinders the run hinders the equations, and is said there; shapes need none
-        pass
+    for training in (True, False):  # noise of training, which is never twice the same, may hinder the first
+        with suppress(Exception), exactly():  # what hinders both hinders the equations, and is said there
+            model, (inputs, keywords), _ = built(build, start)
+            run = run or record(model, inputs, keywords, strict=False, training=training)
     numbers = [Counter(NUMBER.sub("*", x) for x, _ in m.named_parameters()) for m in models]
     counted: dict[str, str] = {}
     for pattern in numbers[0]:

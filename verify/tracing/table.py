@@ -105,12 +105,13 @@ def apply(reader: Reader, args: list[Any], keywords: Any) -> Any:
             todo += "where it chooses tokens, run every expert on every token, weighed by its gate"
         return _linear(reader, reader.fail(f"no rule for this call; {todo}"))
     try:
-        return RULES[name](reader, *args, **keywords)
-    except UsageError as error:
-        parted = mapped((args, keywords), View, reader.parted)
-        if [*leaves(parted, View)] != views:
-            return RULES[name](reader, *parted[0], **parted[1])
-        return _linear(reader, error)
+        try:
+            return RULES[name](reader, *args, **keywords)
+        except UsageError as error:
+            parted = mapped((args, keywords), View, reader.parted)
+            if [*leaves(parted, View)] != views:
+                return RULES[name](reader, *parted[0], **parted[1])
+            return _linear(reader, error)
     except (AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         raise reader.fail(f"called in a way that its rule does not read ({type(error).__name__}: {error})") from error
 

@@ -297,7 +297,9 @@ class Writer:
             free = [[x for x in m if x in have and x not in node.out] for _, m in rest]
             others = [{x for j, (_, m) in enumerate(rest) if j != k for x in m} for k in range(len(rest))]
             acts = [k for k in range(len(rest)) if set(free[k]) - others[k]]
-            at = (acts or [k for k, (_, m) in enumerate(rest) if set(m) & have] or [0])[0]
+            meets = [k for k, (_, m) in enumerate(rest) if set(m) & have]
+            vectors = sorted(range(len(rest)), key=lambda k: sum(self.grows(node.labels[x]) for x in rest[k][1]))
+            at = (acts or meets or vectors)[0]
             chain.insert(0, rest.pop(at))
             have |= set(chain[0][1])
         text = [
