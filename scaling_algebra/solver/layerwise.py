@@ -153,16 +153,16 @@ def at_full_alignment(network: Network, ray: Ray, optimizer: Trained, structure:
 
     Law: std = min(1, sqrt(rows / columns)) / sqrt(columns) for the operator of all experts stacked, or, where each
     reads a signal of its own, for that of one; where it reads nothing that trains, 1 / sqrt(columns), as no change
-    meets it; where signals before a mean over experts are free, sqrt(experts) times that, so that the mean of
-    independent ones is Theta(1).
+    meets it; where it reads shares of a softmax, as many times that as there are; where signals before a mean over
+    experts are free, sqrt(experts) times that, so that the mean of independent ones is Theta(1).
     Source: Yang, Simon and Bernstein (2023), A spectral condition for feature learning. Only a start: the
     iteration moves every unknown to where its demand holds.
     """
     powers: dict[str, Power] = {}
     half = Fraction(1, 2)
     for role, tensor in network.tensors.items():
-        rule, gradient = optimizer.of(role), gradient_power(network, network.uses(role)[0])
-        columns = network.size(tensor.fan_in)
+        rule, shares = optimizer.of(role), _shares(network, role)
+        gradient, columns = gradient_power(network, network.uses(role)[0]) * shares, network.size(tensor.fan_in)
         layer = {x for x in tensor.letters if network.axes[x] == "L"}
         uses = network.uses(role)
         read = ({*f.letters} for s in uses for f in s.factors)
@@ -171,14 +171,25 @@ def at_full_alignment(network: Network, ray: Ray, optimizer: Trained, structure:
         entries = rule.entries(network, role) / rule.shaped(network, role, ray)
         moves = bool(network.unread) or any(learns(network, x.name) for s in uses for x in s.factors)
         wide = moves and columns.on(ray) > rows.on(ray)
-        powers[f"b.{role}"] = columns**half * ((columns / rows) ** half if wide else Power())
-        powers[f"c.{role}"] = columns / {"": gradient, "entry": Power(), "matrix": entries}[rule.normalises]
+        powers[f"b.{role}"] = columns**half * ((columns / rows) ** half if wide else Power()) / shares
+        powers[f"c.{role}"] = columns / shares / {"": gradient, "entry": Power(), "matrix": entries}[rule.normalises]
         powers[f"c.{role}"] /= powers[f"b.{role}"] if rule.relative else Power()
         powers[f"d.{role}"] = gradient
     for e in experts(network):
         for role in e.outer if structure.exempt.intersection(e.last) else ():
             powers[f"b.{role}"] /= network.size(network.summed(e.aggregation)) ** half
     return powers | terms_behind(network, ray)
+
+
+def _shares(network: Network, role: str) -> Power:
+    """The number of shares of a softmax that every use of a tensor sums: each is one over it; 1 where some are none."""
+    counts = set()
+    for s in network.uses(role):
+        x, letters = network.producer(s.factors[0].name), s.factors[0].letters
+        made = isinstance(x, Function) and x.kind.kind == "softmax" and not x.kind.selects and len(s.factors) == 1
+        over = letters[network.signals[x.out].index(x.over)] if made and isinstance(x, Function) else ""
+        counts.add(network.size(over) if over and over in network.tensors[role].fan_in else Power())
+    return counts.pop() if len(counts) == 1 else Power()
 
 
 def terms_behind(network: Network, ray: Ray) -> dict[str, Power]:

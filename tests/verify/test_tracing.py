@@ -444,6 +444,12 @@ def test_a_vector_that_a_matrix_acts_on_is_no_readout_of_it():
     assert answer["t"] == INPUT and answer["w.weight"] == HIDDEN
 
 
+def test_a_matrix_that_sums_shares_of_a_softmax_is_larger_by_their_number():
+    model = traced(of(lambda m, h: torch.relu(m.w(h.softmax(-1)))))
+    answer = powers(model, "N=1")
+    assert answer["w.weight"] == ("N^(1/2)", "1") and answer["head.weight"] == READOUT
+
+
 REFUSED = {
     "cumsum: no rule": lambda m, h: m.w(h).cumsum(-1),
     "sort: no rule": lambda m, h: m.w(h).sort(-1).values,
