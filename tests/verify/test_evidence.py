@@ -194,7 +194,7 @@ def test_settings_are_fixed_differ_and_stay_within_a_factor_of_three():
 
 def test_what_is_drawn_is_what_is_trained_and_only_inside():
     one = job(Configuration.of("I", "sgd", "mup"), Effort(sizes=(8, 12, 18), seeds=4))
-    chosen, before = blind.setting(0), (dict(scales.INIT), dict(STREAMS), one.setup().recipe)
+    chosen, before = blind.setting(0), (dict(scales.INIT), dict(STREAMS), one.setup().digest)
 
     def trained():
         store = Store()
@@ -205,8 +205,8 @@ def test_what_is_drawn_is_what_is_trained_and_only_inside():
     with blind.measured_with(chosen):
         other = trained()
         assert one.setup().constants["init"] == chosen["init"] != before[0]
-        assert replace(one.setup()).recipe != before[2]
-    assert (dict(scales.INIT), dict(STREAMS), replace(one.setup()).recipe) == before
+        assert replace(one.setup()).digest != before[2]
+    assert (dict(scales.INIT), dict(STREAMS), replace(one.setup()).digest) == before
     size = {name: report.means["h1", 0][0][0] for name, report in {"usual": usual, "other": other}.items()}
     grown = math.log2(chosen["init"]["input"] / scales.INIT["input"])
     assert size["other"] - size["usual"] == pytest.approx(grown, abs=0.5)

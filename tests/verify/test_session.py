@@ -90,7 +90,7 @@ def test_a_campaign_derives_each_configuration_once(tmp_path):
     assert len(load("library")) > 40 and derivation.searched.cache_info().misses == before, "planning derives nothing"
     for _ in range(3):
         for run in load(str(tmp_path / "mine.toml")):
-            assert run.setup().recipe
+            assert run.setup().digest
     assert derivation.searched.cache_info().misses == before + len(rays)
     assert derivation.searched.cache_parameters()["maxsize"] >= MOST_RUNS
 
@@ -141,7 +141,7 @@ def test_plans_keep_epsilon_and_what_is_given():
     assert one.name == "III-adam-negligible-mup-router.init=N^(-1_2)"
     standard, derived = one.setup().standard, replace(one, configuration=asked.but(epsilon="derived"))
     assert standard.configuration.given.as_json() == {} and standard.optimizer == asked.optimizer
-    assert one.setup().recipe != derived.setup().recipe
+    assert one.setup().digest != derived.setup().digest
 
 
 def test_campaigns_take_an_epsilon(tmp_path):
@@ -213,9 +213,9 @@ def test_an_interrupted_run_writes_its_file(tmp_path, monkeypatch):
 def test_pieces_of_another_recipe_are_not_mixed_in(tmp_path, monkeypatch):
     run, store = small(), Store(tmp_path)
     session.Session(store, Here(Hardware())).perform([run])
-    assert run.setup().recipe == small(seeds=4, together=8).setup().recipe
+    assert run.setup().digest == small(seeds=4, together=8).setup().digest
     others = [replace(run, configuration=ASKED.but(**{part: name})) for part, name in OTHERS]
-    assert len({job.setup().recipe for job in (run, *others)}) == 3
+    assert len({job.setup().digest for job in (run, *others)}) == 3
     monkeypatch.setitem(MOE_CONSTANTS, "eps", 0.5)
     assert run.report(Store(tmp_path)).incomplete == f"{len(cells(run.setup()))} cells missing"
     session.Session(Store(tmp_path), Here(Hardware())).perform([run])
