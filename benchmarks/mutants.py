@@ -226,6 +226,7 @@ MUTANTS = [
 KILLERS = {
     "counting": [f"tests/engine/test_{name}.py" for name in ("products", "signals", "half_weight", "fuzz")],
     "dynamics": [
+        "tests/engine/test_analysis.py",
         *(f"tests/engine/test_{name}.py" for name in ("rules", "routing", "parts", "fuzz", "theory", "gate_theory")),
         "tests/engine",
     ],
@@ -235,7 +236,7 @@ KILLERS = {
     "proofs": ["tests/engine/test_proofs.py", "tests/engine/test_every_step.py"],
     "judging": ["tests/verify/test_fit.py", "tests/verify/test_report.py", "tests/verify"],
     "apply": [f"tests/verify/test_{name}.py" for name in ("check_model", "apply", "measuring")],
-    "tracing": ["tests/verify/test_measuring.py", "tests/verify/test_tracing.py"],
+    "tracing": [f"tests/verify/test_{name}.py" for name in ("constants", "measuring", "tracing")],
     "store": ["tests/trusted/test_kept.py", "tests/verify/test_session.py"],
     "laws": ["tests/laws"],
     "recipes": ["tests/engine/test_recipe.py", "tests/engine/test_next_terms.py"],

@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 
-from scaling_algebra.counting.signals import Signal
+from scaling_algebra.counting.signals import Scalar, Signal
 from scaling_algebra.dynamics.analysis import LEAD, WITNESS, Analysis, lead_within
 from scaling_algebra.dynamics.brackets import NOTHING, Bracket, UnknownSize, shown
 from scaling_algebra.dynamics.budgets import LADDER
@@ -165,6 +165,25 @@ def test_bounds_are_charged_to_no_question():
         assert look.upper("h3.change") == 0 and algebra.spent == 0
         w = algebra.tensor("expert_in", "ika", 0)
         assert not algebra.contract(w, w, "i").zero and algebra.spent > 0
+
+
+def test_bounds_make_once_what_is_counted_alike():
+    """A rule is applied once to signals of one content, under any name. Negative control: sizes, letters and rules."""
+    bounds, made = derive("III", "sgd", "mup").analysis().bounds, list[str]()
+    x = bounds.algebra.tensor("expert_in", "ika", 0)
+
+    def one(rule, signal, name):
+        return bounds.once(rule, signal, lambda: made.append(name) or signal.but(name=name))
+
+    first = one("odd", x, "first")
+    assert one("odd", x.but(name="again"), "again") is first
+    larger = bounds.algebra.scaled(x, Scalar("twice the width", bounds.algebra.scale({"N": 1})))
+    for asked in (("even", x, "rule"), ("odd", larger, "size"), ("odd", x.but(tail=0), "tail")):
+        assert one(*asked).name == asked[2]
+    assert made == ["first", "rule", "size", "tail"]
+    kept = bounds.once("same", x, lambda: x)
+    other = x.but(name="other")
+    assert kept is x and bounds.once("same", other, lambda: x) is other  # what a rule leaves as it is keeps its name
 
 
 # explanations ---------------------------------------------------------------------------------------------------

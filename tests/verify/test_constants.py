@@ -206,6 +206,12 @@ def turned(m, h):
     return torch.view_as_real(z * torch.polar(torch.ones(2, 1, 4), torch.arange(8.0).view(2, 1, 4))).flatten(1)
 
 
+def quarter(m, h):
+    """A quarter of a turn of pairs of samples: a choice of places, some with another sign."""
+    z = torch.view_as_complex(h.unflatten(0, (-1, 2)).movedim(1, -1).contiguous())
+    return torch.tanh(torch.view_as_real(z * 1j).movedim(-1, 1).flatten(0, 1))
+
+
 def interleaved(m, h):
     """Rotary positions of neighbours, the first half of a head."""
     h, rest = h.unflatten(-1, (-1, 16)).split(8, -1)
@@ -413,6 +419,7 @@ HELD = of(held, drawn(2, 4), lambda n: {"a": linear(4, n), "b": linear(n, n), "c
                 centred,
                 turned,
                 interleaved,
+                quarter,
                 lambda m, h: F.softplus(h),
                 lambda m, h: F.elu(h),
                 leaky,
@@ -434,6 +441,7 @@ HELD = of(held, drawn(2, 4), lambda n: {"a": linear(4, n), "b": linear(n, n), "c
         "norm by hand",
         "complex",
         "interleaved",
+        "quarter turn",
         "leaky relu",
         "one tap",
         "softplus",

@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.utils.parametrizations import weight_norm
 
 from scaling_algebra import derive, plan
+from scaling_algebra.cli import main
 from scaling_algebra.errors import UsageError
 from scaling_algebra.solver.presentation import brief
 from scaling_algebra.spec.powers import Power
@@ -123,6 +124,15 @@ def test_what_has_no_shape_or_no_parameters_is_refused():
         read(lambda s: (nn.Sequential(nn.LazyLinear(s["N"])), torch.zeros(2, 5)))
     with pytest.raises(UsageError, match="the model has no parameters"):
         read(lambda s: (nn.Tanh(), torch.zeros(2, s["N"])))
+
+
+def test_what_does_not_grow_has_no_numbers(tmp_path, capsys):
+    (tmp_path / "m.py").write_text(
+        "from torch import nn\ndef build(sizes):\n    return nn.Linear(sizes['N'] * 0 + 5, 3)\n"
+    )
+    with pytest.raises(SystemExit, match="2"):
+        main(["derive", "--model", f"{tmp_path / 'm.py'}:build", "--optimizer", "adam"])
+    assert "no parameter of the model grows, so all numbers stay" in capsys.readouterr().err
 
 
 def test_parameters_without_a_name_of_their_own():
