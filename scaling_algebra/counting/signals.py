@@ -125,7 +125,7 @@ class Signal:
     @property
     def content(self) -> Hashable:
         """All that is counted of it: not its name, nor how it was made."""
-        own = (getattr(self, x) for x in self.__slots__ if x not in ("centred", "made", "name", "terms"))
+        own = (getattr(self, x) for x in Signal.__slots__ if x not in ("centred", "made", "name", "terms"))
         return *own, frozenset(self.terms.items()), frozenset((x, y.content) for x, y in self.centred.items())
 
     def again(self) -> Signal:

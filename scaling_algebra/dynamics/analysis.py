@@ -472,7 +472,8 @@ SHORTLY = Means(
 SIMPLY = Means("simply", {"little work": partial(climb, rungs=(SIMPLEST,))}, kept=False)
 LEAD = Means("lead", {"leading kernel": leading, "witness": witnessed, "certified": CERTIFIED})
 MEANS = (CERTIFIED, SHORTLY, LEAD, WITNESS, RESTRICTED, SIMPLY)
-"""All that a question may be answered by: the whole; at the price of the first budget; for searching; from below."""
+"""All that a question may be answered by: the whole; at the price of the first budget; for searching; from below; in
+runs in which less happens; with little work."""
 
 
 def lead_within(work: int, gap: Fraction = NEAR) -> Means:

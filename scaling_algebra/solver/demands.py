@@ -476,6 +476,7 @@ def unmet(
             demands = [d for d in demands if (left := failures[d]) and left.undecided]
     if work is None and demands:  # work that is not shared goes further
         alone = Analysis(at.ray, look.point, at.optimizer, at.network)
+        alone.notes = look.notes  # what its answers assume counts here, too
         failures |= {d: violation(d, alone) or unfaithful(d, alone) for d in demands}
     closer = look.but(ladder=())
     with at.within(PIECE):

@@ -38,7 +38,7 @@ from scaling_algebra.spec.trained import OptimizerInput
 from scaling_algebra.waiting import rarely_collected, working
 
 from .demands import Fixing, Infeasible, NotFound
-from .layerwise import at_full_alignment
+from .layerwise import at_full_alignment, shares_read
 from .points import Places
 from .search import Solution, solve
 
@@ -48,6 +48,7 @@ LAWS = {
     "eps": "a gradient is one over the number of outputs",
 }
 """The layer-wise law of each setting (``layerwise.at_full_alignment``)."""
+SHARED = "; of inputs that are shares of a softmax, each one over their number"
 STARTS = "it starts at zero, as the network says"
 UNFAVOURED = "chosen: zero, so that no entry is favoured; scores are Theta(1), any O(1) does"
 SHIFTED = "a step is the sign of a count; Theta(1), as the scores beside it are by which is selected"
@@ -313,7 +314,7 @@ def _derived(asked: Configuration) -> Derivation:
     if asked.given:  # then the readout init is held as well
         solution = solved(asked)
         unmet = tuple(failure for _, failure in solution.unmet)
-        why = _reasons(asked.network, solution)
+        why = _reasons(asked.network, asked.ray, solution)
         if solution.exchanged:
             why = {key: f"as where nothing is given: {reason}" for key, reason in why.items()}
         why |= _given_reasons(asked, solution)
@@ -322,7 +323,7 @@ def _derived(asked: Configuration) -> Derivation:
         return replace(_found(asked, solution, solution.scaling, reasons), unmet=unmet, level=level)
     usual, last = rule.starts(asked.network), readouts(asked.network)
     solution = solved(asked.but(readout_init=usual))
-    scaling, reasons, level = solution.scaling, _reasons(asked.network, solution), solution.level
+    scaling, reasons, level = solution.scaling, _reasons(asked.network, asked.ray, solution), solution.level
     if asked.readout_init != usual:
         other: Scaling | None = None
         if asked.readout_init != "zero":
@@ -394,8 +395,8 @@ def _points(network: Network, ray: Ray, optimizer: Trained, effort: bool) -> Pla
     return Places(network, ray, optimizer, effort=effort)
 
 
-def _reasons(network: Network, solution: Solution) -> dict[tuple[str, str], str]:
-    reasons = _by_law(network, solution) if not solution.fixed_by else {}
+def _reasons(network: Network, ray: Ray, solution: Solution) -> dict[tuple[str, str], str]:
+    reasons = _by_law(network, ray, solution) if not solution.fixed_by else {}
     for role in network.tensors:
         for label, letter in SETTINGS.items():
             fixing = solution.fixed_by.get(f"{letter}.{role}")
@@ -416,13 +417,15 @@ def _reasons(network: Network, solution: Solution) -> dict[tuple[str, str], str]
     return reasons | {("aggregation", name): _gauge_reason(network, name) for name in gauges(network)}
 
 
-def _by_law(network: Network, solution: Solution) -> dict[tuple[str, str], str]:
+def _by_law(network: Network, ray: Ray, solution: Solution) -> dict[tuple[str, str], str]:
     """The layer-wise law of each number that it gives; what starts at zero has another reason."""
     reasons: dict[tuple[str, str], str] = {}
     free = {x for e in experts(network) for x in e.outer if solution.structure.exempt.intersection(e.last)}
     for role, t in solution.scaling.tensors.items():
         settings = {"init": t.init_std, "lr": t.lr, "eps": t.eps}
-        reasons |= {(role, what): f"layer-wise law: {LAWS[what]}" for what, x in settings.items() if x is not None}
+        more = SHARED if shares_read(network, ray, role).terms else ""
+        given = (what for what, x in settings.items() if x is not None)
+        reasons |= {(role, what): f"layer-wise law: {LAWS[what]}{more}" for what in given}
         if role in free:
             reasons[role, "init"] += ", times the root of the number of experts"
     reasons |= {

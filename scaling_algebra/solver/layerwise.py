@@ -161,18 +161,17 @@ def at_full_alignment(network: Network, ray: Ray, optimizer: Trained, structure:
     powers: dict[str, Power] = {}
     half = Fraction(1, 2)
     for role, tensor in network.tensors.items():
-        rule, shares = optimizer.of(role), _shares(network, role)
-        gradient, columns = gradient_power(network, network.uses(role)[0]) * shares, network.size(tensor.fan_in)
+        rule, uses, small = optimizer.of(role), network.uses(role), shares_read(network, ray, role)
+        gradient, columns = gradient_power(network, uses[0]) * small, network.size(tensor.fan_in)
         layer = {x for x in tensor.letters if network.axes[x] == "L"}
-        uses = network.uses(role)
         read = ({*f.letters} for s in uses for f in s.factors)
         along = set.intersection(*(x for x in read if x.intersection(tensor.fan_in)), {*tensor.letters})
         rows = network.size(x for x in tensor.letters if x not in layer.union(tensor.fan_in, along))
         entries = rule.entries(network, role) / rule.shaped(network, role, ray)
         moves = bool(network.unread) or any(learns(network, x.name) for s in uses for x in s.factors)
         wide = moves and columns.on(ray) > rows.on(ray)
-        powers[f"b.{role}"] = columns**half * ((columns / rows) ** half if wide else Power()) / shares
-        powers[f"c.{role}"] = columns / shares / {"": gradient, "entry": Power(), "matrix": entries}[rule.normalises]
+        powers[f"b.{role}"] = columns**half * ((columns / rows) ** half if wide else Power()) / small
+        powers[f"c.{role}"] = columns / small / {"": gradient, "entry": Power(), "matrix": entries}[rule.normalises]
         powers[f"c.{role}"] /= powers[f"b.{role}"] if rule.relative else Power()
         powers[f"d.{role}"] = gradient
     for e in experts(network):
@@ -181,15 +180,22 @@ def at_full_alignment(network: Network, ray: Ray, optimizer: Trained, structure:
     return powers | terms_behind(network, ray)
 
 
-def _shares(network: Network, role: str) -> Power:
-    """The number of shares of a softmax that every use of a tensor sums: each is one over it; 1 where some are none."""
-    counts = set()
-    for s in network.uses(role):
-        x, letters = network.producer(s.factors[0].name), s.factors[0].letters
-        made = isinstance(x, Function) and x.kind.kind == "softmax" and not x.kind.selects and len(s.factors) == 1
-        over = letters[network.signals[x.out].index(x.over)] if made and isinstance(x, Function) else ""
-        counts.add(network.size(over) if over and over in network.tensors[role].fan_in else Power())
-    return counts.pop() if len(counts) == 1 else Power()
+def shares(network: Network, ray: Ray, s: Product) -> Power:
+    """The number of shares of a softmax among what a product sums: each is one over it; 1 where it sums none."""
+    count = Power()
+    for x in s.factors:
+        made = network.producer(x.name)
+        if isinstance(made, Function) and made.kind.kind == "softmax":
+            over = x.letters[network.signals[made.out].index(made.over)]
+            few = made.kind.selects and sparse(network, ray)
+            count *= (Power.of({"K": 1}) if few else network.size(over)) if over in network.summed(s) else Power()
+    return count
+
+
+def shares_read(network: Network, ray: Ray, role: str) -> Power:
+    """Of the shares that every use of a tensor sums the fewest; 1 where one sums something else."""
+    counts = (shares(network, ray, s) if len(s.factors) == 1 else Power() for s in network.uses(role))
+    return min(counts, key=lambda x: x.on(ray))
 
 
 def terms_behind(network: Network, ray: Ray) -> dict[str, Power]:
@@ -200,9 +206,7 @@ def terms_behind(network: Network, ray: Ray) -> dict[str, Power]:
         terms = network.size(network.summed(s))
         if active and expert_letters(network, s):
             terms = network.size(x for x in network.summed(s) if network.axes[x] != "M") * Power.of({"K": 1})
-        for f in (network.producer(x.name) for x in s.factors):
-            if isinstance(f, Function) and f.kind.kind == "softmax" and f.over in network.summed(s):
-                terms /= Power.of({"K": 1}) if active and f.kind.selects else network.size([f.over])
+        terms /= shares(network, ray, s)
         found |= {name: terms for name in s.multipliers if name in free_multipliers(network)}
     return found
 

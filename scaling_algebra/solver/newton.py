@@ -85,7 +85,7 @@ def iterated(
         Infeasible: it does not end, or the demands leave an unknown free.
     """
     begin: Values = {**start, **held}
-    if suspected or (not _stands(at, demands, structure, begin) and at.epsilons):
+    if suspected or (at.epsilons and not _stands(at, demands, structure, begin)):
         begin = _after_descent(at, demands, structure, begin, held, suspected)
     return newton(at, demands, structure, begin, held)
 

@@ -5,6 +5,7 @@ What the rules of functions, signs and norms give: ``test_rules.py``.
 
 import json
 from dataclasses import replace
+from fractions import Fraction
 from math import factorial
 
 import numpy as np
@@ -17,12 +18,15 @@ from scaling_algebra.errors import UsageError
 from scaling_algebra.explanations.explanations import explain_quantity
 from scaling_algebra.proofs.prover import Uniqueness, settled
 from scaling_algebra.solver.demands import dwindles, provable
+from scaling_algebra.solver.layerwise import at_full_alignment
+from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.spec.desiderata import Structure
 from scaling_algebra.spec.entries import registry
 from scaling_algebra.spec.networks.files import from_toml
 from scaling_algebra.spec.networks.functions import FUNCTIONS, FunctionKind
 from scaling_algebra.spec.optimizers import optimizer
+from scaling_algebra.spec.trained import trained
 from scaling_algebra.verify.networks import torch_network
 from scaling_algebra.verify.networks.torch_network import entrywise
 from scaling_algebra.verify.tracing.entries import seen
@@ -472,3 +476,34 @@ def test_what_fails_behind_a_norm_is_named_with_little_work():
 def test_all_functions_that_stand_in_the_way_of_a_proof_are_named():
     ray = Configuration.of(ray="N=1,N_e=1", network=NARROW).ray
     assert "derive --without s_1 --without z leaves them out" in provable(NARROW, ray, optimizer("sgd"))
+
+
+SHARES = """
+h[a] = A[a,x] data[x]
+p[a] = {softmax}(h[a]; a)
+u[b] = W[b,a] p[a]
+k[c] = K[c,x] data[x]
+q[c] = softmax(k[c]; c)
+v[b] = W[b,{letter}] {second}[{letter}]
+z[b] = relu(u[b]) + tanh(v[b])
+f = V[b] z[b] + U[c] q[c]
+"""
+
+
+@pytest.mark.parametrize(
+    ("rule", "rate"), [("sgd", 2), ("adam", 0), ("muon", 1)], ids=lambda x: x if isinstance(x, str) else ""
+)
+def test_a_matrix_of_shares_is_larger_by_their_number(rule, rate):
+    """Inputs of 1/N: W_0 dx and dW x are Theta(1) where W_0 is N^(1/2), and where dW is 1. Negative control: one use
+    with an input of Theta(1)."""
+    ray = Ray.parse("N=1")
+    for softmax, letter, second, (b, c) in (
+        ("softmax", "a", "p", (Fraction(1, 2), rate)),
+        ("softmax", "c", "q", (Fraction(1, 2), rate)),  # letters of another use are others
+        ("topk_softmax", "c", "q", (Fraction(1, 2), rate)),
+        ("softmax", "c", "k", (Fraction(-1, 2), rate - 1 - (rule == "sgd"))),
+    ):
+        text = SHARES.format(softmax=softmax, letter=letter, second=second)
+        net = network("shares", text, {"a": "N", "b": "N", "c": "N", "x": "D"})
+        law = at_full_alignment(net, ray, trained(rule, net))
+        assert (-law["b.W"].on(ray), -law["c.W"].on(ray)) == (b, c), (softmax, letter, second)

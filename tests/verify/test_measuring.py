@@ -160,6 +160,29 @@ def test_what_a_parameter_is_added_to_is_no_part_of_its_product(rules):
     assert abs(found["1.g.init"].fit.slope) < 0.1 and ("1.g.update" in refuted if rules else not refuted)
 
 
+class LearnedToken(nn.Module):
+    """A vector that only a matrix acts on: zero at first, or a query whose scores the module divides by the width."""
+
+    def __init__(self, n, query):
+        super().__init__()
+        self.i, self.w, self.o, self.query = nn.Linear(5, n), nn.Linear(n, n), nn.Linear(n, 3), query
+        self.t = nn.Parameter(torch.randn(n) if query else torch.zeros(n))
+
+    def forward(self, x):
+        h, t = torch.relu(self.i(x)), self.w(self.t)
+        return self.o((h @ t / len(t)).softmax(-1) @ h if self.query else h + torch.tanh(t + h))
+
+
+@pytest.mark.parametrize("query", [False, True], ids=["certified", "by shape"])
+@pytest.mark.parametrize("rules", [{}, {"w.weight": {"lr": Power.of({"N": Fraction(1)})}}], ids=["right", "planted"])
+def test_a_vector_that_a_matrix_acts_on_is_a_signal(query, rules):
+    inputs = torch.randn(4, 5, generator=torch.Generator().manual_seed(1))
+    build = lambda sizes: (LearnedToken(sizes["N"], query), inputs)  # noqa: E731
+    report = check_model(build, "N=32", "N=128", seeds=4, rules=rules)
+    refuted = {row.quantity for row in report.rows if row.verdict is Verdict.REFUTED}
+    assert "w.weight.update" in refuted if rules else not refuted
+
+
 class ScaledByWidth(nn.Module):
     """A gain whose start the module itself makes of the width."""
 

@@ -47,7 +47,7 @@ class Watch:
     Attributes:
         switched: has a token chosen other experts since then?
         read: numbers of parameters, and of what is made of them alone, that a call reads as signals: those that it
-            normalises, or that it is no affine function of in another way; by call.
+            normalises, or that it is no affine function of in another way, and vectors that a matrix acts on; by call.
     """
 
     def __init__(self, model: nn.Module, inputs: Inputs, traced: Traced) -> None:
@@ -74,8 +74,9 @@ class Watch:
             mine = dict.fromkeys(r.number for r in refs((call.arguments, call.keywords)))
             acted, made = [x for x in mine if x in signals], list(refs(call.result))
             held = [x for x in mine if x in weights]
-            if held and made and not acted and not self.traced.network.unread:
-                acted = self.read[call.key] = [x for x in held if not _affine(call, x, run)]
+            if held and made and not acted:
+                bent = [x for x in held if not (self.traced.network.unread or _affine(call, x, run))]
+                acted = self.read[call.key] = [x for x in held if x in bent or _summed(call, x, held, run)]
                 held = [x for x in held if x not in acted]
             reads = acted and not all(x in chosen for x in acted)
             if held and (not acted or (not reads and call.name not in DATA_READERS)):
@@ -283,6 +284,19 @@ def _affine(call: TorchCall, number: int, run: Recording) -> bool:
         return True
     none, once, twice = map(made, range(3))
     return torch.allclose(twice - once, once - none) if once.is_floating_point() else True
+
+
+def _summed(call: TorchCall, number: int, held: Sequence[int], run: Recording) -> bool:
+    """Does a call sum a tensor along a larger one, a matrix that acts on it as on any signal?"""
+    result, x = (run.tensors[k].numel() for k in (_numbers(call.result)[0], number))
+    matrices = [k for k in held if run.tensors[k].numel() > max(result, x)]
+
+    def made(*zero: int) -> Tensor:
+        draw = torch.Generator().manual_seed(1)
+        drawn = {k: torch.randn(run.tensors[k].shape, generator=draw) * (k not in zero) for k in held}
+        return _again(call, lambda k: drawn[k].to(run.tensors[k].dtype) if k in drawn else run.tensors[k])
+
+    return any(not torch.allclose(made() + made(number, k), made(number) + made(k)) for k in matrices)
 
 
 def _chosen(run: Recording, call: TorchCall) -> list[Any]:
