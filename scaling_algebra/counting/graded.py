@@ -179,8 +179,8 @@ class FormAlgebra(Algebra):
             counts.append((name, -low))
         return Form(self.form(packed).power, tuple((name, n) for name, n in counts if n))
 
-    def _deterministic(self, s: Signal) -> bool:
-        return all(Algebra._deterministic(self, x) for x in _parts(s).values())
+    def deterministic(self, s: Signal) -> bool:
+        return all(Algebra.deterministic(self, x) for x in _parts(s).values())
 
 
 def split(packed: int) -> tuple[int, int]:

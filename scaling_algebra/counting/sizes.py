@@ -21,7 +21,7 @@ class SignalSizes(KernelStore):
         Law: each kernel weighs 1/2 per summed class, and -1/2 per repeated open class; the largest kernel wins.
         Source: the half-weight rule, tested against the Wick sum in tests/test_half_weight.py.
         """
-        weights, doubted, largest = self._weights, self._doubted, s.least
+        weights, doubted, largest = self.weights, self.in_doubt, s.least
         for k, e in s.terms.items():
             if (largest is None or e + weights[k] > largest) and not doubted[k]:
                 largest = e + weights[k]
@@ -29,7 +29,7 @@ class SignalSizes(KernelStore):
 
     def bound(self, s: Signal) -> int | None:
         """Packed upper bound on the root-mean-square of the whole signal, dropped kernels included."""
-        weights, largest = self._weights, larger(s.least, s.tail)
+        weights, largest = self.weights, larger(s.least, s.tail)
         for k, e in s.terms.items():
             if largest is None or e + weights[k] > largest:
                 largest = e + weights[k]
@@ -68,7 +68,7 @@ class SignalSizes(KernelStore):
         """Along an index, a signal as large as ``s`` varies where the other does not."""
 
         def names(x: Signal, kernels: Iterable[int]) -> set[str]:
-            return {name for k in kernels for name, _ in self._kernels[k].along(x.letters.index(letter))}
+            return {name for k in kernels for name, _ in self.kernels[k].along(x.letters.index(letter))}
 
         return bool(names(s, self.leading(s)) - names(other, other.terms))
 
@@ -80,14 +80,14 @@ class SignalSizes(KernelStore):
     def powers(self, s: Signal) -> tuple[tuple[Fraction, bool], ...]:
         """Exponents of what a signal is a sum of: of its kernels (True), and a bound on all else that it may hold
         (False)."""
-        exponents = {(self.value(e + self._weights[k]), not self._doubted[k]) for k, e in s.terms.items()}
+        exponents = {(self.value(e + self.weights[k]), not self.in_doubt[k]) for k, e in s.terms.items()}
         bounds = (x for x in (s.tail, s.least) if x is not None)
         return tuple(sorted(exponents | {(self.value(x), False) for x in bounds}, reverse=True))
 
     def forms(self, s: Signal) -> tuple[Form, ...]:
         """Sizes of the kernels of a signal, those that may cancel left out, as powers of the axes and counts of the
         unknowns; each once."""
-        clear = (e + self._weights[k] for k, e in s.terms.items() if not self._doubted[k])
+        clear = (e + self.weights[k] for k, e in s.terms.items() if not self.in_doubt[k])
         return tuple(dict.fromkeys(self.form(x) for x in clear))
 
     def leading(self, s: Signal) -> list[int]:
@@ -95,18 +95,18 @@ class SignalSizes(KernelStore):
         lead = self.rms(s)
         if lead is None:
             return []
-        size = {k: e + self._weights[k] for k, e in s.terms.items()}
-        clear = {k: e for k, e in size.items() if not self._doubted[k]}
+        size = {k: e + self.weights[k] for k, e in s.terms.items()}
+        clear = {k: e for k, e in size.items() if not self.in_doubt[k]}
         size = clear if any(self.whole(e) == self.whole(lead) for e in clear.values()) else size
         return sorted((k for k in size if self.whole(size[k]) == self.whole(lead)), key=lambda k: -size[k])
 
-    def _sorted(self, s: Signal) -> list[tuple[int, int, int]]:
+    def ranked(self, s: Signal) -> list[tuple[int, int, int]]:
         """(size, kernel, exponent) from the largest down, in an order that depends on the kernels alone."""
-        ranked = [(e + self._weights[k], k, e) for k, e in s.terms.items()]
+        ranked = [(e + self.weights[k], k, e) for k, e in s.terms.items()]
         return sorted(ranked, key=lambda term: (-term[0], self._order[term[1]]))
 
     @staticmethod
-    def _shared(s: Signal) -> Signal:
+    def shared(s: Signal) -> Signal:
         """A new sum or product, now with what it has because all its parts have it."""
         assert s.made is not None
         parts = s.made.parts
@@ -118,34 +118,34 @@ class SignalSizes(KernelStore):
         s.curved = any(part.curved for part in parts) or (s.made.rule == "product" and _meet(s.letters, *parts))
         return s
 
-    def _degree(self, packed: int) -> int:
+    def degree(self, packed: int) -> int:
         """The number of learning rates in a monomial."""
         return -sum(count for name, count in self.form(packed).unknowns if name.startswith("c."))
 
-    def _before(self, k: int, e: int, other: int) -> bool:
+    def before(self, k: int, e: int, other: int) -> bool:
         """Does an exponent of a kernel, not another one, stand for both? The larger does; of a kernel that may cancel
         others, where both are equal, the one of fewer learning rates, which cancels more."""
-        if not self._doubted[k] or self.whole(e) != self.whole(other):
+        if not self.in_doubt[k] or self.whole(e) != self.whole(other):
             return e > other
-        return self._degree(e) < self._degree(other)
+        return self.degree(e) < self.degree(other)
 
-    def _prune(self, s: Signal) -> Signal:
+    def pruned(self, s: Signal) -> Signal:
         """A new signal, now with what the rung does not keep moved to its tail.
 
         A kernel that may cancel and is as large as the same kernel without a doubt may cancel that, too: order by order
         in the learning rates, so where they are equal not one of a lower order.
         """
-        for k in [k for k in s.terms if self._doubted[k]]:
+        for k in [k for k in s.terms if self.in_doubt[k]]:
             clear = s.terms.get(self._clear[k])
             if clear is None or self.whole(clear) > self.whole(s.terms[k]):
                 continue
-            if self.whole(clear) < self.whole(s.terms[k]) or self._degree(clear) >= self._degree(s.terms[k]):
+            if self.whole(clear) < self.whole(s.terms[k]) or self.degree(clear) >= self.degree(s.terms[k]):
                 del s.terms[self._clear[k]]
         lead = self.rms(s)
         if lead is None or self.rung.whole:
             return s
-        rung, floor, order, weights = self.rung, lead - self._gap, self._order, self._weights
-        doubted = {k: e for k, e in s.terms.items() if self._doubted[k]}
+        rung, floor, order, weights = self.rung, lead - self._gap, self._order, self.weights
+        doubted = {k: e for k, e in s.terms.items() if self.in_doubt[k]}
         keep, tail = {k: e for k, e in s.terms.items() if k not in doubted}, s.tail
         if rung.leaves is not None:
             keep = {k: e for k, e in keep.items() if order[k][0] <= rung.leaves}
@@ -159,7 +159,7 @@ class SignalSizes(KernelStore):
         for k, e in s.terms.items():
             if k not in keep:
                 tail = larger(tail, e + weights[k])
-                if self._doubted[k]:
+                if self.in_doubt[k]:
                     s.loss = larger(s.loss, e + weights[k])
         s.terms, s.tail = keep, tail
         return s

@@ -131,28 +131,28 @@ class KernelStore(Packing):
         self._centred = centred
         self.axes = dict(letters)
         self.letters = {x: axis for x, axis in letters.items() if self.rate(axis) or x in tracked}
-        self._half = dict.fromkeys(letters.values(), 0)
-        self._half |= {axis: self.pack(ray[axis] / 2, {axis: Fraction(1, 2)}, {}) for axis in self.counted}
-        self._later = 1 << FIELD * (len(self.counted) + len(self.unknowns)) + 8
+        self.half = dict.fromkeys(letters.values(), 0)
+        self.half |= {axis: self.pack(ray[axis] / 2, {axis: Fraction(1, 2)}, {}) for axis in self.counted}
+        self.later = 1 << FIELD * (len(self.counted) + len(self.unknowns)) + 8
         """Taken off the exponent of what may cancel: of equal exponents the one that cannot comes first."""
         self._unit_gap = ray.largest
-        self._step = self.pack(self._unit_gap / 2, {}, {})
+        self.step = self.pack(self._unit_gap / 2, {}, {})
         self._ids: dict[Kernel, int] = {}
-        self._kernels: list[Kernel] = []
-        self._weights: list[int] = []
-        self._doubted: list[bool] = []
+        self.kernels: list[Kernel] = []
+        self.weights: list[int] = []
+        self.in_doubt: list[bool] = []
         self._clear: dict[int, int] = {}
         """The kernel without a doubt of every one that may cancel."""
         self._order: list[tuple[int, tuple[Leaf, ...], tuple[int, ...], tuple[str, ...]]] = []
-        halves = {axis: packed + (1 << self._shift - 1) >> self._shift for axis, packed in self._half.items()}
+        halves = {axis: packed + (1 << self._shift - 1) >> self._shift for axis, packed in self.half.items()}
         self._grain = gcd(*halves.values()) or 1
         """What the halves are multiples of: the search counts in these, which are small numbers."""
-        self._halves = {axis: half // self._grain for axis, half in halves.items()}
+        self.halves = {axis: half // self._grain for axis, half in halves.items()}
         self._products: dict[tuple[int, int, int], _Searches] = {}
         self._contractions: dict[Contraction, int] = {}
         self._specs: dict[tuple[str, str, str], tuple[int, Contraction, int]] = {}
         self._live: dict[str, str] = {}
-        self._dimensions: dict[str, Fraction] = {}
+        self.dimensions: dict[str, Fraction] = {}
         self.spent = 0
         """Nodes of the products made so far."""
         self.meter = Meter()
@@ -208,40 +208,40 @@ class KernelStore(Packing):
             doubted = DOUBT in kernel.leaves
             if doubted:
                 clear = self.intern(Kernel(kernel.types, kernel.opens, tuple(x for x in kernel.leaves if x != DOUBT)))
-                self._clear[len(self._kernels)] = clear
-            self._ids[kernel] = len(self._kernels)
-            self._kernels.append(kernel)
-            self._doubted.append(doubted)
+                self._clear[len(self.kernels)] = clear
+            self._ids[kernel] = len(self.kernels)
+            self.kernels.append(kernel)
+            self.in_doubt.append(doubted)
             self._order.append((len(kernel.leaves), kernel.leaves, kernel.opens, kernel.types))
-            weight = sum(self._half[axis] for axis in kernel.summed())
-            self._weights.append(weight - sum(self._half[axis] for axis in kernel.deltas()))
+            weight = sum(self.half[axis] for axis in kernel.summed())
+            self.weights.append(weight - sum(self.half[axis] for axis in kernel.deltas()))
         return self._ids[kernel]
 
     def retyped(self, k: int, at: int, to: str) -> int:
         """A kernel with the axis of one open index replaced by that of a letter."""
-        kernel = self._kernels[k]
+        kernel = self.kernels[k]
         types = list(kernel.types)
         types[kernel.opens[at]] = self.letters[to]
         return self.intern(Kernel(*canonical(types, kernel.opens, kernel.leaves)))
 
     def with_doubt(self, k: int) -> int:
-        kernel = self._kernels[k]
-        if self._doubted[k]:
+        kernel = self.kernels[k]
+        if self.in_doubt[k]:
             return k
         return self.intern(Kernel(kernel.types, kernel.opens, tuple(sorted((*kernel.leaves, DOUBT)))))
 
     def kernel(self, k: int) -> Kernel:
-        return self._kernels[k]
+        return self.kernels[k]
 
     def weight(self, k: int) -> int:
         """Packed size of a kernel with coefficient 1: half of every summed class, less half of every repeated one."""
-        return self._weights[k]
+        return self.weights[k]
 
     def contraction(self, a: str, b: str, out: str) -> Contraction:
         """The meeting of a product of signals with these letters."""
-        return self._spec(a, b, out)[1]
+        return self.meeting(a, b, out)[1]
 
-    def _spec(self, a: str, b: str, out: str) -> tuple[int, Contraction, int]:
+    def meeting(self, a: str, b: str, out: str) -> tuple[int, Contraction, int]:
         """The meeting of two factors, with a number for it, and the packed dimension of what is summed."""
         if (a, b, out) not in self._specs:
             self._specs[a, b, out] = self._met(a, b, out)
@@ -259,10 +259,10 @@ class KernelStore(Packing):
         left, right, kept = (tuple(number[x] for x in letters) for letters in (a, b, out))
         centred = tuple(number[x] for x in out if population(self.letters[x]) in self._centred)
         contraction = Contraction(left, right, kept, centred)
-        cost = sum(2 * self._half[self.letters[x]] for x in number if x not in out)
+        cost = sum(2 * self.half[self.letters[x]] for x in number if x not in out)
         return self._contractions.setdefault(contraction, len(self._contractions)), contraction, cost
 
-    def _product(
+    def multiplied(
         self, ka: int, kb: int, spec: int, contraction: Contraction, slack: int, limit: int | None
     ) -> tuple[tuple[tuple[int, int], ...], int | None, int]:
         """Kernels of a product within ``slack`` of Cauchy-Schwarz, a bound on the others relative to it, and the nodes
@@ -279,7 +279,7 @@ class KernelStore(Packing):
             if limit is not None and limit <= searched.beyond.get(scaled, -1):
                 raise Exhausted
             try:
-                product = multiply(self._kernels[ka], self._kernels[kb], contraction, self._halves, scaled, limit)
+                product = multiply(self.kernels[ka], self.kernels[kb], contraction, self.halves, scaled, limit)
             except Exhausted:
                 assert limit is not None
                 searched.beyond[scaled] = limit
@@ -287,7 +287,7 @@ class KernelStore(Packing):
             best: dict[int, int] = {}
             for kernel, coherent in product.terms:
                 k = self.intern(kernel)
-                gain = sum(2 * self._half[axis] for axis in coherent)
+                gain = sum(2 * self.half[axis] for axis in coherent)
                 if k not in best or best[k] < gain:
                     best[k] = gain
             cut = None if product.cut is None else product.cut * self._grain << self._shift

@@ -6,7 +6,7 @@ experts at once where they act on one vector. A function is bounded by its Lipsc
 what it divides by at the start, a step of signs by its entries and one of singular directions by its operator norm. If
 one more update from these bounds does not exceed them, they hold at every later step, by induction.
 Read next: ``analysis.py`` (holds answers against them), ``proofs/every_step.py`` (what is demanded at every step),
-``counting/algebra.py`` (the bound of a product).
+``counting/contracting.py`` (the bound of a product).
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from scaling_algebra.counting.projections import doubted, less_multiple, multiples, outgrows, reduced
 from scaling_algebra.counting.signals import Scalar, Signal
 from scaling_algebra.spec.networks.ancestors import tensors_of
 from scaling_algebra.spec.networks.language import Function, Network, Product, Statement, Sum
@@ -36,12 +37,12 @@ class Norm:
         if of_few_entries(tr, s):
             return DIRECTION.change(tr, s, t)
         first, now = normed(tr, s, "initial", 0), normed(tr, s, "value", t)
-        reduced = tr.algebra.reduced(normed(tr, s, "change", t), first)
-        turned = self._along(tr, s, tr.algebra.add([first, now]), reduced, first)
+        rest = reduced(tr.algebra, normed(tr, s, "change", t), first)
+        turned = self._along(tr, s, tr.algebra.add([first, now]), rest, first)
         larger = min((0, t), key=lambda step: divisor(tr, s, step).size)
         turned = over(tr, s, over(tr, s, turned, 0), larger)
-        change = over(tr, s, self._orthogonal(tr, s, reduced, turned, first), t)
-        return _perhaps_negative(tr, s, change, tr.algebra.outgrows(normed(tr, s, "change", t), first), t)
+        change = over(tr, s, self._orthogonal(tr, s, rest, turned, first), t)
+        return _perhaps_negative(tr, s, change, outgrows(tr.algebra, normed(tr, s, "change", t), first), t)
 
     def adjoint(self, tr: TrainingRun, s: Statement, k: int, above: Signal, t: int, modes: Modes) -> Signal:
         assert isinstance(s, Function)
@@ -50,17 +51,15 @@ class Norm:
         y = tr.value(s.out, t)
         if tr.change(s.out, t).zero:
             above = tr.gradient(s.out, t, {**dict.fromkeys(_steps_along(tr, s), "init"), **modes})
-        reduced = tr.algebra.reduced(above, y)
-        left = self._orthogonal(tr, s, reduced, self._along(tr, s, y, reduced, y), y)
+        rest = reduced(tr.algebra, above, y)
+        left = self._orthogonal(tr, s, rest, self._along(tr, s, y, rest, y), y)
         return over(tr, s, tr.algebra.centred(left, s.over) if s.kind.centres else left, t)
 
-    def _orthogonal(self, tr: TrainingRun, s: Function, reduced: Signal, along: Signal, direction: Signal) -> Signal:
+    def _orthogonal(self, tr: TrainingRun, s: Function, rest: Signal, along: Signal, direction: Signal) -> Signal:
         """A signal less what it has along a direction, which is no larger and may cancel it in later products; of
         finitely many entries all may be along it."""
-        left = (
-            tr.algebra.less_multiple(reduced, direction) if tr.grows(s.over) else tr.algebra.doubted(reduced, reduced)
-        )
-        return tr.algebra.add([left, tr.algebra.doubted(along, along)])
+        left = less_multiple(tr.algebra, rest, direction) if tr.grows(s.over) else doubted(tr.algebra, rest, rest)
+        return tr.algebra.add([left, doubted(tr.algebra, along, along)])
 
     def _along(self, tr: TrainingRun, s: Function, a: Signal, b: Signal, direction: Signal) -> Signal:
         """``direction <a, b> / dim``."""
@@ -84,14 +83,14 @@ class Direction(Entrywise):
         if which != "change":
             return x
         first = super().argument(tr, s, "initial", 0)
-        reduced = tr.algebra.reduced(x, first)
-        return tr.algebra.doubted(reduced, tr.algebra.multiples(reduced, first))
+        rest = reduced(tr.algebra, x, first)
+        return doubted(tr.algebra, rest, multiples(tr.algebra, rest, first))
 
     def change(self, tr: TrainingRun, s: Statement, t: int) -> Signal:
         assert isinstance(s, Function)
         first, moved = (Entrywise.argument(self, tr, s, which, t) for which in ("initial", "change"))
         change = self._over(tr, s, super().change(tr, s, t), t)
-        return _perhaps_negative(tr, s, change, tr.algebra.outgrows(moved, first), t)
+        return _perhaps_negative(tr, s, change, outgrows(tr.algebra, moved, first), t)
 
     def adjoint(self, tr: TrainingRun, s: Statement, k: int, above: Signal, t: int, modes: Modes) -> Signal:
         assert isinstance(s, Function)

@@ -13,6 +13,7 @@ from fractions import Fraction
 
 from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.canonical import Leaf
+from scaling_algebra.counting.contracting import origin
 from scaling_algebra.counting.kernels import INDICATOR, Kernel
 from scaling_algebra.counting.signals import Scalar, Signal
 from scaling_algebra.spec.axes import about
@@ -303,7 +304,7 @@ class _Walk:
     def _product(self, s: Signal, k: int) -> _Net:
         assert s.made is not None
         a, b = s.made.parts
-        ka, kb, matching = self.algebra.origin(s, k)
+        ka, kb, matching = origin(self.algebra, s, k)
         left, right = self.expand(a, ka), self.expand(b, kb)
         kernel_a, at_a = left.kernel(self.algebra)
         kernel_b, at_b = right.kernel(self.algebra)

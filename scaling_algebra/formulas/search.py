@@ -127,7 +127,7 @@ class UpperBounds(FormulaSearch):
     alone: an unknown of its own, ``graded.size_of``.
 
     Law: the engine then bounds sizes by sums and maxima of linear functions of the rates: nothing is dropped, and the
-    bound of a product is one such function (of the bounds in ``Algebra._bound`` an operator norm is never above
+    bound of a product is one such function (of the bounds in ``product_bound`` an operator norm is never above
     Cauchy-Schwarz). So the bound is convex, and what it is at corners bounds it everywhere.
     """
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.graded import FormAlgebra
 from scaling_algebra.counting.kernels import Contraction, Exhausted, Kernel, leaf_kernel, multiply
+from scaling_algebra.counting.projections import doubted, reduced
 from scaling_algebra.counting.signals import Rung, Scalar, Signal
 from scaling_algebra.spec.axes import Ray
 
@@ -308,18 +309,18 @@ def test_a_common_direction_is_removed_exactly():
     algebra = plain()
     x, y, z = (algebra.tensor(name, "a", 0) for name in "xyz")
     by = algebra.add([x, algebra.scaled(y, Scalar("", algebra.pack(Fraction(-1), {}, {})))])
-    left = algebra.reduced(algebra.add([x, z]), by)
+    left = reduced(algebra, algebra.add([x, z]), by)
     assert set(left.terms) == set(y.terms) | set(z.terms)
     assert algebra.value(left.terms[next(iter(y.terms))]) == -1 and size(algebra, left) == 0
-    assert algebra.reduced(x, x).zero
-    assert algebra.reduced(z, by) is z
+    assert reduced(algebra, x, x).zero
+    assert reduced(algebra, z, by) is z
 
 
 def test_what_may_cancel_later_is_a_bound_only():
     """x and y with everything along x taken out: as large as before, but what meets x later may be gone."""
     algebra = plain()
     x, y = algebra.tensor("x", "a", 0), algebra.tensor("y", "a", 0)
-    both = algebra.doubted(algebra.add([x, y]), x)
+    both = doubted(algebra, algebra.add([x, y]), x)
     assert size(algebra, both) == 0 and algebra.certified(both)
     with_x, with_y = algebra.contract(both, x, ""), algebra.contract(both, y, "")
     assert not algebra.certified(with_x) and bound(algebra, with_x) == 1

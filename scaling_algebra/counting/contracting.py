@@ -1,0 +1,169 @@
+"""The product of two signals: pairs of kernels from the largest product down, and bounds on what is left out.
+
+Read next: ``kernels.py`` (the product of two kernels), ``algebra.py`` (products of any number).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from .kernels import Exhausted, Kernel, Matching, population, witness
+from .signals import Made, Signal, larger
+from .sizes import SignalSizes
+
+PRODUCT = 16
+"""Work that a product takes beside its matching searches, in nodes of these."""
+
+
+def contracted(algebra: SignalSizes, a: Signal, b: Signal, out: str, tag: str, gap: int) -> Signal:
+    """A product as ``Algebra.contract`` says, of which no more is dropped than what falls ``gap`` below it; negative:
+    than what cannot exceed it.
+
+    Raises:
+        Exhausted: the product takes more than the work of the rung.
+    """
+    algebra.meter.add(PRODUCT)
+    spec, contraction, cost = algebra.meeting(a.letters, b.letters, out)
+    extra = product_bound(algebra, a, b, out)
+    weights = algebra.weights
+    left, right = algebra.ranked(a), algebra.ranked(b)
+    step, work = algebra.step, algebra.rung.work
+    terms: dict[int, int] = {}
+    lead: int | None = None
+    dropped: int | None = None
+    doubts = any(algebra.in_doubt[k] for _, k, _ in right)
+    loss: int | None = None
+    for ra, ka, ea in left:
+        for rb, kb, eb in right:
+            reach, doubted = ra + rb + extra, algebra.in_doubt[ka] or algebra.in_doubt[kb]
+            if lead is not None and (reach < lead - gap if gap >= 0 else algebra.value(reach) <= algebra.value(lead)):
+                alike = gap >= 0 and (doubts or doubted) and algebra.value(reach) >= algebra.value(lead - gap)
+                if not alike:
+                    dropped = larger(dropped, reach)
+                    loss = larger(loss, reach) if doubts or doubted else loss
+                    break
+                if not doubted:
+                    dropped = larger(dropped, reach)
+                    continue
+            e0 = ea + eb
+            top = ra + rb + cost
+            slack = max(gap, 0) if lead is None else top - lead + gap
+            while True:
+                slack = -(-slack // step) * step
+                try:
+                    kernels, cut, nodes = algebra.multiplied(ka, kb, spec, contraction, slack, work)
+                except Exhausted:
+                    algebra.meter.add(work or 0)
+                    raise
+                algebra.meter.add(nodes)
+                algebra.spent += nodes
+                if work is not None:
+                    work -= nodes
+                for k, gain in kernels:
+                    e = e0 + gain
+                    if k not in terms or algebra.before(k, e, terms[k]):
+                        terms[k] = e
+                        size = e + weights[k]
+                        if lead is None or size > lead:
+                            lead = size
+                if (lead is not None and slack >= top - lead + gap) or cut is None:
+                    break
+                slack = slack + step if lead is None else top - lead + gap
+            if cut is not None:
+                dropped = larger(dropped, top + cut)
+                loss = larger(loss, top + cut) if doubted else loss
+    if algebra.rung.whole and dropped is not None:
+        raise Exhausted
+    ba, bb = algebra.bound(a), algebra.bound(b)
+    if a.tail is not None and bb is not None:
+        dropped = larger(dropped, a.tail + bb + extra)
+    if b.tail is not None and ba is not None:
+        dropped = larger(dropped, b.tail + ba + extra)
+    if a.loss is not None and bb is not None:
+        loss = larger(loss, a.loss + bb + extra)
+    if b.loss is not None and ba is not None:
+        loss = larger(loss, b.loss + ba + extra)
+    made = Made("product", (a, b), tag=tag)
+    return algebra.pruned(algebra.shared(Signal(out, terms, dropped, made=made, loss=loss)))
+
+
+def origin(algebra: SignalSizes, s: Signal, k: int) -> tuple[int, int, Callable[[Kernel, Kernel], Matching]]:
+    """Kernels of the two factors of a product whose matching made this kernel, and a function that finds that
+    matching for any labelling of them."""
+    assert s.made is not None and s.made.rule == "product"
+    a, b = s.made.parts
+    spec, contraction, cost = algebra.meeting(a.letters, b.letters, s.letters)
+    extra, size = product_bound(algebra, a, b, s.letters), s.terms[k] + algebra.weights[k]
+    for ra, ka, ea in algebra.ranked(a):
+        for rb, kb, eb in algebra.ranked(b):
+            if ra + rb + extra < size:
+                break
+            slack = -(-max(ra + rb + cost - size, 0) // algebra.step) * algebra.step
+            try:
+                kernels, _, _ = algebra.multiplied(ka, kb, spec, contraction, slack, algebra.rung.work)
+            except Exhausted:
+                continue
+            gain = dict(kernels).get(k)
+            if gain is None or ea + eb + gain != s.terms[k]:
+                continue
+
+            def wanted(kernel: Kernel, coherent: tuple[str, ...], gain: int = gain) -> bool:
+                return kernel == algebra.kernels[k] and sum(2 * algebra.half[axis] for axis in coherent) == gain
+
+            def matching(left: Kernel, right: Kernel, slack: int = slack) -> Matching:
+                return witness(left, right, contraction, algebra.halves, algebra.grains(slack), wanted)
+
+            return ka, kb, matching
+    raise LookupError("no product of the factors has this kernel")
+
+
+def product_bound(algebra: SignalSizes, a: Signal, b: Signal, out: str) -> int:
+    """Upper bound on the size of a product, beyond the sizes of its factors, whatever they are.
+
+    Law: by Cauchy-Schwarz over the summed letters, rms(a b) <= (their dimensions) rms(a) rms(b), entry by entry of
+    the letters that both have and the result keeps. A signal is exchangeable along every axis, and moments of
+    polynomials in Gaussians are equivalent (hypercontractivity), so an average over such entries loses no power of
+    n, but for entries with equal indices: they are rare, and may be larger by the square root of how rare they are.
+    So each axis that the factors share and keep in more than one letter costs half its dimension per further one.
+    Where a factor is an initial tensor its operator norm is another bound.
+    """
+    sums = sum(2 * algebra.half[algebra.letters[x]] for x in {*a.letters, *b.letters} if x not in out)
+    shared: dict[str, list[int]] = {}
+    for x in a.letters:
+        if x in b.letters and x in out and x not in a.flat | b.flat:
+            shared.setdefault(population(algebra.letters[x]), []).append(algebra.half[algebra.letters[x]])
+    meet = sum(sum(halves) - min(halves) for halves in shared.values())
+    costs = [sums + meet, _operator_cost(algebra, a, b, out), _operator_cost(algebra, b, a, out)]
+    if a.depends is not None and b.depends is not None and a.depends.isdisjoint(b.depends):
+        saved = (_uncorrelated(algebra, a, out), _uncorrelated(algebra, b, out))
+        costs += [sums + meet - x for x in saved if x is not None]
+    return min(x for x in costs if x is not None)
+
+
+def _uncorrelated(algebra: SignalSizes, a: Signal, out: str) -> int | None:
+    """The saving in a product of a signal with an independent one; None if nothing is known.
+
+    Law: entries of a polynomial in Gaussians that differ in an index of a leaf are uncorrelated (kernels are Wick
+    products). So a sum over such an index, of products with an independent signal, is one of uncorrelated terms.
+    """
+    if a.tail is not None:
+        return None
+    summed = [x for x in a.letters if x not in out]
+    if not all(algebra.kernels[k].along(a.letters.index(x)) for k in a.terms for x in summed):
+        return None
+    return sum(algebra.half[algebra.letters[x]] for x in summed)
+
+
+def _operator_cost(algebra: SignalSizes, a: Signal, b: Signal, out: str) -> int | None:
+    """Largest growth of the rms of ``b`` under the initial tensor ``a``, beyond the size of its entries.
+
+    Law: a Gaussian matrix of F rows and C columns has operator norm sigma max(F, C)^(1/2), whatever it acts on.
+    """
+    if a.leaf is None:
+        return None
+    varying = set(b.letters) - b.flat
+    rows = sum(algebra.half[algebra.letters[x]] for x in a.leaf if x in out and x not in varying)
+    cols = sum(algebra.half[algebra.letters[x]] for x in a.leaf if x not in out)
+    others = {*a.letters, *b.letters} - {*a.leaf, *out}
+    lost = sum(2 * algebra.half[algebra.letters[x]] for x in others)
+    return max(rows, cols) + cols - rows + lost
