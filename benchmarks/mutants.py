@@ -218,6 +218,8 @@ MUTANTS = [
         "verify/infinite_width",
         ("vectors.py", "source.inner(hat, unit) * target.padded(y)", "0 * target.padded(y)"),
         ("vectors.py", 'return ""', "return source"),
+        ("program.py", "max(initial=0.0) <= LARGE", "max(initial=0.0) <= 1e300"),
+        ("contraction.py", "if not (np.isfinite(q.values) & np.isfinite(most)).all():", "if False:"),
         ("functions.py", "ordered[..., k : k + 1] < MARGIN", "ordered[..., k : k + 1] < 0"),
         ("stepping.py", "gradient.rest >= min(level, gradient.power)", "False"),
         ("stepping.py", "gradient.values * float(gradient.power == self.level)", "gradient.values"),

@@ -18,10 +18,10 @@ from scaling_algebra.spec.networks.library import AXES
 from scaling_algebra.spec.optimizers import OPTIMIZERS
 from scaling_algebra.verify.infinite_width import program
 from scaling_algebra.verify.infinite_width.comparison import compared
-from scaling_algebra.verify.infinite_width.contraction import NONE, Leading
+from scaling_algebra.verify.infinite_width.contraction import NONE, Contractions, Leading
 from scaling_algebra.verify.infinite_width.course import Descent, trajectory
 from scaling_algebra.verify.infinite_width.stepping import Stepped
-from scaling_algebra.verify.infinite_width.vectors import NotCovered, Particles, Points
+from scaling_algebra.verify.infinite_width.vectors import Diverges, NotCovered, Particles, Points, Space
 from scaling_algebra.verify.judging.fit import Verdict
 from scaling_algebra.verify.studies.figures import picture
 
@@ -287,6 +287,23 @@ def test_an_answer_ends_where_it_is_not_covered(asked, known, why):
 def test_other_limits_are_refused_in_one_line(asked, why):
     with pytest.raises(UsageError, match=why):
         trajectory(asked())
+
+
+@pytest.mark.filterwarnings("error")
+def test_training_that_diverges_ends_in_one_line():
+    """f is 0, 9, -948087, and then of the size of 1e31."""
+    t = trajectory(course("mlp", steps=8, lr=3.0, ray="N=1"))
+    assert outputs(t) == pytest.approx([0, 9, -948087]) and t.why == "f diverges at update 3"
+    trained = compared(replace(t, course=replace(t.course, lr=1e30)), (16, 24, 32), 2, "cpu")["f"]
+    assert trained.verdict is Verdict.INCONCLUSIVE
+    assert len(trajectory(course("moe", "mssp", steps=3, lr=300.0, regime="II")).states) == 2
+
+
+def test_what_is_not_finite_is_no_zero():
+    space = Contractions({"a": "N"}, frozenset("a"), {}, {"N": Space()})
+    x = Leading("", "a", 1e200 * space.spaces["N"].gaussians(1, "W")[0])
+    with pytest.raises(Diverges):
+        space.contract([x, x], "", "f")
 
 
 def test_a_picture_of_the_limit_and_of_training(tmp_path):

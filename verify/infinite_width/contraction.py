@@ -11,7 +11,7 @@ import numpy as np
 
 from scaling_algebra.spec.networks.language import Factor
 
-from .vectors import NotCovered, Particles, Points, Space, Values
+from .vectors import Diverges, NotCovered, Particles, Points, Space, Values
 
 NONE = Fraction(-(10**6))
 """The power of what is exactly zero."""
@@ -162,6 +162,8 @@ class Contractions:
 
     @staticmethod
     def _summed(q: Leading, most: Values, parts: Sequence[Leading]) -> Leading:
+        if not (np.isfinite(q.values) & np.isfinite(most)).all():
+            raise Diverges
         values = np.where(np.abs(q.values) > 1e-12 * most, q.values, 0.0)
         exact = q.power + 1 if min(x.power for x in parts) > NONE and values.any() else NONE
         sizes = sum((x.size for x in parts), Fraction(0))

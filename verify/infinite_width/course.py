@@ -12,7 +12,7 @@ from scaling_algebra.spec.networks.language import DATA
 from scaling_algebra.verify.networks.scales import FIXED_SIZES
 
 from .program import Limit, LimitState
-from .vectors import NotCovered, Values
+from .vectors import Diverges, NotCovered, Values
 
 
 @dataclass(frozen=True)
@@ -87,11 +87,14 @@ def _mean(*states: LimitState) -> LimitState:
     return LimitState(*({name: np.mean([x[name] for x in same], 0) for name in same[0]} for same in parts))
 
 
+@np.errstate(over="ignore", invalid="ignore")  # what is not finite is refused
 def _computed(course: Descent, draw: int, points: bool = False) -> Computed:
     limit, states = Limit(course.derivation, course.inputs, course.lr, course.seed, draw, points), []
     try:
         for state in limit.train(course.steps, course.targets):
             states.append(state)
+    except Diverges:
+        return Computed(course, limit, tuple(states), f"{limit.network.output} diverges at update {len(states)}")
     except NotCovered as why:
         return Computed(course, limit, tuple(states), str(why))
     return Computed(course, limit, tuple(states))

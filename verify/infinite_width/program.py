@@ -26,12 +26,15 @@ from .contraction import HALF, NONE, Contractions, Leading, added, levelled, nam
 from .functions import numbers_of, slope_of, value_of
 from .fusing import fused
 from .stepping import Stepped
-from .vectors import GaussianMatrix, NotCovered, Particles, Points, Space, Values
+from .vectors import Diverges, GaussianMatrix, NotCovered, Particles, Points, Space, Values
 
 SAMPLES = 2**16
 """Samples of the Gaussians of one expert."""
 POINTS, PAIRS = (2**14, 2**11), 2**25
 """Points along an index, and most where steps are normalised; most pairs of points of all matrices there."""
+
+LARGE = 1e12
+"""A signal above this diverges: inputs have unit length and targets are of size one."""
 
 
 @dataclass
@@ -294,7 +297,7 @@ class Limit:
         """Every signal of one sample.
 
         Raises:
-            NotCovered: a signal without a limit that is known here.
+            NotCovered: a signal without a limit that is known here. Diverges: one above ``LARGE``.
         """
         signals = {DATA: Leading(self.network.signals[DATA], "", data)}
         for s in self.network.statements:
@@ -318,6 +321,8 @@ class Limit:
             raise NotCovered(f"{name} grows as n^{q.power}: it has no limit")
         if q.rest >= 0:
             raise NotCovered(f"{name} is a random sum of size n^{q.rest}: its limit is no number")
+        if not np.abs(q.values).max(initial=0.0) <= LARGE:  # nor is it of NaN
+            raise Diverges
 
     def _product(self, s: Product, operands: Sequence[Leading], letters: str) -> Leading:
         if s.tensor:

@@ -37,6 +37,10 @@ class NotCovered(Exception):
     """The limit goes on, but not here."""
 
 
+class Diverges(NotCovered):
+    """Values are not finite, or too large to train on."""
+
+
 @dataclass(frozen=True)
 class Nonlinear:
     """A function of some random variables, entry by entry: ``function(*arguments)``, each a combination of atoms."""
