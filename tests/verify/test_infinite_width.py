@@ -15,7 +15,7 @@ from scaling_algebra.solver.derivation import derive
 from scaling_algebra.spec.networks.functions import FUNCTIONS
 from scaling_algebra.spec.networks.grammar import network
 from scaling_algebra.spec.networks.library import AXES
-from scaling_algebra.spec.optimizers import OPTIMIZERS
+from scaling_algebra.spec.optimizers import OPTIMIZERS, Optimizer
 from scaling_algebra.verify.infinite_width import program
 from scaling_algebra.verify.infinite_width.comparison import compared
 from scaling_algebra.verify.infinite_width.contraction import NONE, Contractions, Leading
@@ -287,6 +287,26 @@ def test_an_answer_ends_where_it_is_not_covered(asked, known, why):
 def test_other_limits_are_refused_in_one_line(asked, why):
     with pytest.raises(UsageError, match=why):
         trajectory(asked())
+
+
+@pytest.mark.parametrize(
+    ("rule", "why"),
+    [
+        ({"torch": "SGD", "options": {"momentum": 0.5, "weight_decay": 0.1}}, "weight_decay = 0.1, which the limit"),
+        ({"torch": "SGD", "options": {"momentum": 0.5, "nesterov": True}}, "own steps with nesterov = True"),
+        ({"torch": "Adam", "options": {"weight_decay": 0.1}, "normalises": "entry", "epsilon": True}, "weight_decay"),
+        ({"torch": "AdamW", "normalises": "entry", "epsilon": True}, "weight_decay = 0.01.*set weight_decay to 0"),
+        ({"torch": "SGD", "options": {"momentum": 0.5, "weight_decay": 0.0}}, ""),
+        ({"torch": "Adam", "options": {"maximize": True}, "normalises": "entry", "epsilon": True}, ""),
+    ],
+)
+def test_options_of_steps_are_computed_or_refused(rule, why):
+    asked = course("mlp", optimizer=Optimizer("own", **rule), steps=0, lr=0.1, ray="N=1")
+    if not why:
+        assert outputs(trajectory(asked)) == [0]
+        return
+    with pytest.raises(UsageError, match=why):
+        trajectory(asked)
 
 
 @pytest.mark.filterwarnings("error")

@@ -14,13 +14,17 @@ from math import prod
 from typing import Any
 
 import numpy as np
+import torch
+from torch.nn import Parameter
 
 from scaling_algebra.errors import UsageError
 from scaling_algebra.solver.derivation import Derivation
 from scaling_algebra.spec.networks.ancestors import tensors_of
 from scaling_algebra.spec.networks.language import DATA, Factor, Function, Product, Sum, Tensor
+from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.verify.measuring.sizes import FIXED
 from scaling_algebra.verify.networks.scales import FIXED_SIZES
+from scaling_algebra.verify.networks.steppers import assembled, group
 
 from .contraction import HALF, NONE, Contractions, Leading, added, levelled, named, numbers
 from .functions import numbers_of, slope_of, value_of
@@ -33,6 +37,8 @@ SAMPLES = 2**16
 POINTS, PAIRS = (2**14, 2**11), 2**25
 """Points along an index, and most where steps are normalised; most pairs of points of all matrices there."""
 
+OPTIONS = "weight_decay", "dampening", "nesterov", "maximize"
+"""Options of steps that are not computed: decay of any, the others of SGD."""
 LARGE = 1e12
 """A signal above this diverges: inputs have unit length and targets are of size one."""
 
@@ -107,7 +113,7 @@ class Limit:
             raise UsageError(f"axes grow at different rates ({ray}); the limit is computed where all grow alike")
         self.normalised = [rule for rule in derivation.optimizer.rules if rule.torch != "SGD"]
         self.points = bool(points or self.normalised)
-        self._check_steps(axes)
+        self._check_steps(derivation.optimizer.rules, axes)
         self.rate = ray[min(axes)] if axes else Fraction(1)
         self.ray, self.inputs, self.draw = ray, inputs, draw
         fixed = {x: sizes.get(axis, FIXED) for x, axis in letters.items() if x not in self.growing}
@@ -152,24 +158,32 @@ class Limit:
         pairs = sum(prod(fixed.get(x, 1) for x in t.letters) for t in matrices)
         return min(POINTS[1], 2 ** int(np.log2(PAIRS / max(1, pairs)) / 2))
 
-    def _check_steps(self, axes: Iterable[str]) -> None:
+    def _check_steps(self, rules: Iterable[Optimizer], axes: Iterable[str]) -> None:
         """The rules by which tensors step.
 
         Raises:
             UsageError: one that has no limit here.
         """
-        numbers = [x for x, own in self.network.signals.items() if x != DATA and not set(own) & self.growing]
+        scalars = [x for x, own in self.network.signals.items() if x != DATA and not set(own) & self.growing]
         for rule in self.normalised:
             if rule.normalises != "entry" or rule.untrained or rule.folded or rule.relative or rule.decoupled_decay:
                 raise UsageError(
                     f"the optimizer is {rule.name}: the limit is computed of steps of entries without weight decay; "
                     "give sgd, momentum, adam, rmsprop or signsgd"
                 )
-            if rule.signs and len(numbers) > 1:
+            if rule.signs and len(scalars) > 1:
                 raise UsageError(
-                    f"{rule.name} without an epsilon normalises the noise of the gradient at {numbers[0]}: no limit is "
+                    f"{rule.name} without an epsilon normalises the noise of the gradient at {scalars[0]}: no limit is "
                     "computed; give adam or rmsprop with --epsilon derived"
                 )
+        for rule in rules:
+            numbers = assembled([group(rule, Parameter(torch.zeros(1)), 1.0, 1.0, 0.0)]).param_groups[0]
+            for option in OPTIONS if rule not in self.normalised else OPTIONS[:1]:
+                if numbers.get(option):
+                    raise UsageError(
+                        f"{rule.name} steps with {option} = {numbers[option]}, which the limit is computed without; "
+                        f"set {option} to 0 in its options"
+                    )
         if self.normalised and "M" in axes:
             raise UsageError("experts grow in number: the limit is computed with sgd and momentum; give --regime I")
 
