@@ -220,6 +220,7 @@ MUTANTS = [
         ("vectors.py", 'return ""', "return source"),
         ("program.py", "max(initial=0.0) <= LARGE", "max(initial=0.0) <= 1e300"),
         ("contraction.py", "if not (np.isfinite(q.values) & np.isfinite(most)).all():", "if False:"),
+        ("course.py", "errors <= np.maximum(SHARE * most, LEAST)", "errors >= 0"),
         ("functions.py", "ordered[..., k : k + 1] < MARGIN", "ordered[..., k : k + 1] < 0"),
         ("stepping.py", "gradient.rest >= min(level, gradient.power)", "False"),
         ("stepping.py", "gradient.values * float(gradient.power == self.level)", "gradient.values"),

@@ -16,10 +16,12 @@ from scaling_algebra.spec.networks.functions import FUNCTIONS
 from scaling_algebra.spec.networks.grammar import network
 from scaling_algebra.spec.networks.library import AXES
 from scaling_algebra.spec.optimizers import OPTIMIZERS, Optimizer
+from scaling_algebra.verify.infinite_width import course as course_module
 from scaling_algebra.verify.infinite_width import program
 from scaling_algebra.verify.infinite_width.comparison import compared
 from scaling_algebra.verify.infinite_width.contraction import NONE, Contractions, Leading
 from scaling_algebra.verify.infinite_width.course import Descent, trajectory
+from scaling_algebra.verify.infinite_width.presentation import exit_code
 from scaling_algebra.verify.infinite_width.stepping import Stepped
 from scaling_algebra.verify.infinite_width.vectors import Diverges, NotCovered, Particles, Points, Space
 from scaling_algebra.verify.judging.fit import Verdict
@@ -317,6 +319,25 @@ def test_training_that_diverges_ends_in_one_line():
     trained = compared(replace(t, course=replace(t.course, lr=1e30)), (16, 24, 32), 2, "cpu")["f"]
     assert trained.verdict is Verdict.INCONCLUSIVE
     assert len(trajectory(course("moe", "mssp", steps=3, lr=300.0, regime="II")).states) == 2
+
+
+@pytest.mark.usefixtures("few_points")
+def test_an_answer_ends_where_its_error_is_large():
+    t = trajectory(course("mlp", optimizer="adam", steps=2, lr=10.0, ray="N=1"))
+    assert len(t.states) == 2 and t.why == "f is known to 1e+01 at update 2, above 5% of 4e+01"
+    assert 0 < t.error <= 0.05 * max(map(abs, outputs(t))) and exit_code(t, {}) == 3
+    near = trajectory(course("mlp", optimizer="adam", steps=2, lr=0.1, ray="N=1"))
+    assert len(near.states) == 3 and exit_code(near, {}) == 0
+
+
+@pytest.mark.usefixtures("few_points")
+def test_sets_of_points_are_made_where_points_may_go_on(monkeypatch):
+    made, whole = list[bool](), program.Limit
+    monkeypatch.setattr(course_module, "Limit", lambda *given: made.append(given[-1]) or whole(*given))
+    trajectory(course("routers-sigmoid", "sp", steps=1, lr=0.1))
+    assert made == [False]
+    trajectory(dense(TWO_LAYERS, DEEP, 2, 0.5))
+    assert made == [False, False, True, True, True, True]
 
 
 def test_what_is_not_finite_is_no_zero():

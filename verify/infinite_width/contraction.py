@@ -129,7 +129,7 @@ class Contractions:
             try:
                 found.append(space.function(function, arguments))
             except NotCovered as why:
-                raise NotCovered(f"{where} {why}") from None
+                raise type(why)(f"{where} {why}") from None
         values = np.stack([space.padded(x) for x in found]).reshape(*(self.sizes[x] for x in letters), -1)
         power = NONE if any(q.power == NONE for q in vectors) else sum((q.power for q in vectors), Fraction(0))
         return Leading(letters, letter, values, power, _rest(vectors))
