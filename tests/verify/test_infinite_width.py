@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 from fractions import Fraction
 
@@ -328,6 +329,19 @@ def test_an_answer_ends_where_its_error_is_large():
     assert 0 < t.error <= 0.05 * max(map(abs, outputs(t))) and exit_code(t, {}) == 3
     near = trajectory(course("mlp", optimizer="adam", steps=2, lr=0.1, ray="N=1"))
     assert len(near.states) == 3 and exit_code(near, {}) == 0
+
+
+@pytest.mark.usefixtures("few_points")
+def test_more_samples_take_no_more_pairs_of_points():
+    peaks = []
+    for samples in (1, 16):
+        asked = course("mlp", optimizer="adam", steps=1, lr=0.1, samples=samples, ray="N=1")
+        limit = program.Limit(asked.derivation, asked.inputs, asked.lr)
+        tracemalloc.start()
+        list(limit.train(1, asked.targets))
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.5 * peaks[0]
 
 
 @pytest.mark.usefixtures("few_points")

@@ -461,14 +461,14 @@ class Limit:
             weight.buffer = weight.decay * weight.buffer
             if weight.momentum is not None:
                 weight.momentum = weight.momentum.times(weight.decay)
-        found: dict[str, list[Leading]] = {}
+        found: dict[str, Leading] = {}  # sums over samples: one is as large as all pairs of points
         for slope, tensors in samples:
             for role, gradient in tensors:
                 weight = self.weights[role]
                 if weight.stepped:
                     factors = gradient if weight.current is None else [gradient]
-                    whole = self.products.contract(factors, weight.letters, role)
-                    found.setdefault(role, []).append(whole.times(slope))
+                    whole = self.products.contract(factors, weight.letters, role).times(slope)
+                    found[role] = added([found[role], whole]) if role in found else whole
                 elif weight.current is None:
                     weight.updates.append(gradient)
                     weight.shares, weight.buffer = np.append(weight.shares, 0.0), np.append(weight.buffer, slope)
@@ -480,7 +480,7 @@ class Limit:
                 continue
             rate, power = weight.rate
             if weight.stepped and role in found:
-                weight.stepped.step(added(found[role]), weight.tensor.symbol)
+                weight.stepped.step(found[role], weight.tensor.symbol)
                 if weight.start is not None:
                     weight.current = added([weight.start, weight.stepped.change])
             weight.shares = weight.shares - rate * weight.buffer
