@@ -22,7 +22,7 @@ from scaling_algebra.verify.infinite_width import program
 from scaling_algebra.verify.infinite_width.comparison import compared
 from scaling_algebra.verify.infinite_width.contraction import NONE, Contractions, Leading
 from scaling_algebra.verify.infinite_width.course import Descent, trajectory
-from scaling_algebra.verify.infinite_width.presentation import exit_code
+from scaling_algebra.verify.infinite_width.presentation import document, exit_code
 from scaling_algebra.verify.infinite_width.stepping import Stepped
 from scaling_algebra.verify.infinite_width.vectors import Diverges, NotCovered, Particles, Points, Space
 from scaling_algebra.verify.judging.fit import Verdict
@@ -369,6 +369,12 @@ def test_a_picture_of_the_limit_and_of_training(tmp_path):
     assert record.exists(), result.output
     picture("limits", tmp_path / "limit.png", [record])
     assert (tmp_path / "limit.png").stat().st_size > 10_000
+
+
+def test_a_small_number_has_no_sign():
+    found = document(trajectory(router("softmax-bias", 1, 1e-4)), {})
+    assert found.record["limit"]["d psi[0]"][1] == pytest.approx(-6e-6)
+    assert "-0.0000" not in str(found.blocks) and "-0.9407" in str(found.blocks)
 
 
 def test_the_command_says_undecided_and_exits_with_3():
