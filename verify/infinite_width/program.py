@@ -100,7 +100,6 @@ class Limit:
     ) -> None:
         self.network, scaling = derivation.network, derivation.scaling
         ray = derivation.ray
-        sizes = {"L": FIXED, "K": FIXED, **FIXED_SIZES}
         letters = self.network.letters
         self.growing = frozenset(x for x, axis in letters.items() if axis not in FIXED_SIZES and ray[axis])
         self.network = fused(self.network, self.growing)
@@ -116,8 +115,9 @@ class Limit:
         self._check_steps(derivation.optimizer.rules, axes)
         self.rate = ray[min(axes)] if axes else Fraction(1)
         self.ray, self.inputs, self.draw = ray, inputs, draw
-        fixed = {x: sizes.get(axis, FIXED) for x, axis in letters.items() if x not in self.growing}
-        self.products = Contractions(letters, self.growing, fixed, self._spaces(axes, frozenset(scaling.tied)))
+        fixed = {x: FIXED_SIZES.get(axis, FIXED) for x, axis in letters.items() if x not in self.growing}
+        spaces = self._spaces(axes, frozenset(scaling.tied), fixed)
+        self.products = Contractions(letters, self.growing, fixed, spaces)
         self.multipliers = {m: self._number(1 / p) for m, p in scaling.multipliers.items()}
         self._check(frozenset(scaling.tied))
         drawn, self.weights = np.random.default_rng(seed), dict[str, LimitTensor]()
@@ -134,10 +134,12 @@ class Limit:
                 eps = None if powers.eps is None else self._number(powers.eps)
                 weight.stepped = Stepped.of(rule, self.products.zero(tensor.letters), rate, eps)
 
-    def _spaces(self, axes: Iterable[str], tied: frozenset[str]) -> dict[str, Space | Particles]:
+    def _spaces(
+        self, axes: Iterable[str], tied: frozenset[str], fixed: Mapping[str, int]
+    ) -> dict[str, Space | Particles]:
         """The random variables of every axis that grows; along experts samples, of the tensors that differ there."""
         if self.points:
-            return {axis: Points(self._points(), self.draw, axis) for axis in sorted(axes)}
+            return {axis: Points(self._points(fixed), self.draw, axis) for axis in sorted(axes)}
         letters, sources = self.network.letters, list[str]()
         for role, tensor in self.network.tensors.items():
             own = set(tensor.letters) - (set(tensor.experts) if role in tied else set())
@@ -149,12 +151,11 @@ class Limit:
         """Some expectations are means over samples."""
         return any(isinstance(space, Particles) for space in self.products.spaces.values())
 
-    def _points(self) -> int:
+    def _points(self, fixed: Mapping[str, int]) -> int:
         """Points along every index, so that the pairs of all matrices fit."""
         if not self.normalised:
             return POINTS[0]
         matrices = [t for t in self.network.tensors.values() if len(self.growing & set(t.letters)) == 2]
-        fixed = {x: FIXED_SIZES.get(axis, FIXED) for x, axis in self.network.letters.items() if x not in self.growing}
         pairs = sum(prod(fixed.get(x, 1) for x in t.letters) for t in matrices)
         return min(POINTS[1], 2 ** int(np.log2(PAIRS / max(1, pairs)) / 2))
 
