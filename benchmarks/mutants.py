@@ -172,6 +172,7 @@ MUTANTS = [
         ("planning.py", "if (odd := _otherwise(p, bare)) and few", "if (odd := _otherwise(p, bare)) and not few"),
         ("planning.py", "other if r.missing else ()", "()"),
         ("planning.py", "else value * rule.ratio(going.base, going.target)", "else value"),
+        ("planning.py", "isinstance(x, Sum) for x in readers", "True for x in readers"),
         ("planning.py", "if off > 1 and _added(p.recipe, e.role):", "if off > 1 and e.tensor.dim() < 2:"),
     ),
     *_room(
@@ -179,7 +180,9 @@ MUTANTS = [
         "verify/tracing",
         ("measuring.py", "if not (same or self.chosen):", "if False:"),
         ("fixed.py", "signs = (y * part.flatten()[places[near]]).sign()", "signs = y.sign().abs()"),
-        ("measuring.py", "again = zero in self.weights.get(number, ()) or", "again ="),
+        ("measuring.py", "again = self.weights.get(number, frozenset()) & values.keys()", "again = ()"),
+        ("measuring.py", ".masked_fill(x == before, 0)", ""),
+        ("measuring.py", "or len(self.weights[x]) == 1 for", "or True for"),
         ("measuring.py", "if run.tensors[k].numel() > max(result, x)]", "if False]"),
         ("measuring.py", "torch.allclose(twice - once, once - none)", "True"),
         ("measuring.py", "return math.inf if math.isnan(square) and x.numel() else square", "return square"),

@@ -96,6 +96,9 @@ def test_sizes_of_gradients_are_measured():
         for name, t in steps.items():
             g = run.by(name.removeprefix("gpsi.by-")).gradient("psi", t)
             found.setdefault(name, []).append(float(g.rms().median()))
+        view, whole = run.by("f"), [run.by("f").gradient("psi", t).entries for t in (0, 1)]
+        assert all(torch.equal(view.gradient("psi", t).entries, whole[t]) for t in (0, 1))  # one view at several times
+        assert not torch.equal(*whole)
         psi = run.value("psi", 1).entries.requires_grad_()
         (g,) = torch.autograd.grad((psi.logsumexp(1) ** 2).sum(), psi)
         found.setdefault("torch's", []).append(float(rms(g).median()) / np.log(n))

@@ -160,6 +160,60 @@ def test_what_a_parameter_is_added_to_is_no_part_of_its_product(rules):
     assert abs(found["1.g.init"].fit.slope) < 0.1 and ("1.g.update" in refuted if rules else not refuted)
 
 
+class Unusual(nn.Module):
+    """Something between two layers, with parameters of its own."""
+
+    def __init__(self, n, between, **shapes):
+        super().__init__()
+        self.i, self.w, self.o = nn.Linear(5, n, bias=False), nn.Linear(n, n, bias=False), nn.Linear(n, 3, bias=False)
+        self.keep, self.between = nn.Buffer(torch.ones(n, n).tril().bool()), between
+        for name, start in shapes.items():
+            self.register_parameter(name, nn.Parameter(start))
+
+    def forward(self, x):
+        return self.o(self.between(self, torch.relu(self.w(torch.relu(self.i(x))))))
+
+
+def masked(m, h):
+    return F.linear(h, m.u.masked_fill(~m.keep, 0.0))
+
+
+def merged(m, h):
+    return F.linear(h, m.u + m.b @ m.a)
+
+
+def written(m, h):
+    both = h.new_zeros(2, *h.shape)
+    both[0], both[1] = m.c, h
+    return both.tanh().mean(0)
+
+
+class InfiniteScores(nn.Module):
+    def forward(self, scores):
+        return scores.masked_fill(torch.ones(4, 4).triu(1).bool(), -math.inf)
+
+
+def unread(m, h):
+    """Scores with infinities that a module returns; nothing reads a sort."""
+    return m.mask(h @ h.T / h.shape[-1]).softmax(-1) @ h + 0 * h.sort(-1).values
+
+
+@pytest.mark.parametrize("between", [masked, merged, written, unread], ids=lambda x: x.__name__)
+def test_nothing_right_is_refuted_nor_an_error(between):
+    def build(sizes):
+        n, draw = sizes["N"], torch.Generator().manual_seed(3)
+        drawn = {"u": torch.randn(n, n, generator=draw) / n**0.5, "a": torch.randn(4, n, generator=draw) / n**0.5}
+        given = {masked: {"u": drawn["u"]}, merged: {**drawn, "b": torch.zeros(n, 4)}, written: {"c": torch.randn(n)}}
+        model = Unusual(n, between, **given.get(between, {}))
+        model.mask = InfiniteScores()
+        return model, torch.randn(4, 5, generator=draw)
+
+    report = check_model(build, "N=16", "N=64", seeds=4)
+    assert all(gate.passed for gate in report.gates) and Verdict.REFUTED not in {row.verdict for row in report.rows}
+    measured = {row.quantity for row in report.rows}
+    assert ("u.update" in measured) == (between in (masked, merged)) and "a.update" not in measured  # it acts before b
+
+
 class LearnedToken(nn.Module):
     """A vector that only a matrix acts on: zero at first, or a query whose scores the module divides by the width."""
 
@@ -204,6 +258,24 @@ def test_a_start_that_a_module_makes_of_its_width_is_that_of_the_base(base):
     held = plan(lambda sizes: ScaledByWidth(sizes["N"], False), f"N={base}", "N=1024", **given)
     (left,) = held.recipe.level.open
     assert left.quantity == "gain" and f"by {(1024 / base) ** 0.5:.3g}" in left.why
+
+
+def test_a_frozen_factor_that_is_smaller_is_no_bias():
+    """Also where equations have it act on a constant; a frozen bias that is smaller does no harm."""
+
+    class FrozenGain(nn.Module):
+        def __init__(self, n, adds):
+            super().__init__()
+            self.i, self.w, self.o = nn.Linear(5, n, bias=False), nn.Linear(n, n, bias=False), nn.Linear(n, 3)
+            self.g, self.adds = nn.Parameter(torch.full((n,), n**-0.5), requires_grad=False), adds
+
+        def forward(self, x):
+            h = self.w(torch.relu(self.i(x)))
+            return self.o(torch.relu(h + self.g if self.adds else h * torch.tanh(self.g)))
+
+    for adds in (True, False):
+        p = plan(lambda sizes, adds=adds: FrozenGain(sizes["N"], adds), "N=64", "N=1024", lr=1e-2, eps=1e-12, std=0.02)
+        assert [x.quantity for x in p.recipe.level.open] == ([] if adds else ["g"])
 
 
 def test_values_that_are_no_numbers_are_not_those_of_other_tokens():

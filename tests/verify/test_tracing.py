@@ -464,6 +464,7 @@ REFUSED = {
     "weights alone is in no equation": lambda m, h: m.w(h) * m.w.weight[0],
     "parts alone are written": lambda m, h: h * written(m.w(h), m.n // 2),
     "a constant that differs along an axis that grows": lambda m, h: F.linear(h, torch.ones(m.n, m.n).triu()),
+    "mv: a constant that differs along": lambda m, h: m.unit(h),
     "is no function of the equations": lambda m, h: torch.exp(m.w(h)),
     "sizes .* no multiple of one axis": lambda m, h: m.v(h),
     "the order of what is chosen changes": lambda m, h: m.w(h).topk(m.n, -1).values,
@@ -475,9 +476,10 @@ REFUSED = {
 @pytest.mark.parametrize("why", REFUSED)
 def test_refused_in_one_line(why):
     with pytest.raises(Unreadable, match=why.strip()) as refusal:
-        more = {"v": lambda n: nn.Sequential(nn.Linear(n, n + 7), nn.Linear(n + 7, n))}
+        more = {"unit": lambda n: nn.utils.parametrizations.spectral_norm(nn.Linear(n, n))}
+        more |= {"v": lambda n: nn.Sequential(nn.Linear(n, n + 7), nn.Linear(n + 7, n))}
         traced(of(REFUSED[why], minus=lambda n: nn.Buffer(-torch.ones(n)), **more))
-    assert "\n" not in str(refusal.value)
+    assert "\n" not in str(refusal.value) and "called in a way" not in str(refusal.value)
 
 
 def test_writes_through_views_are_refused():

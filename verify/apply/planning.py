@@ -22,7 +22,7 @@ from scaling_algebra.recipes.sizes import Sizes, read_sizes
 from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.solver.derivation import Derivation
 from scaling_algebra.spec.level import Level, Open
-from scaling_algebra.spec.networks.language import Network
+from scaling_algebra.spec.networks.language import Network, Sum
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.trained import whole
 from scaling_algebra.verify.tracing import Traced
@@ -30,7 +30,7 @@ from scaling_algebra.verify.tracing.gradients import FROZEN, listed, roles_of
 from scaling_algebra.verify.tracing.measuring import of_role
 from scaling_algebra.verify.tracing.models import called, limited
 from scaling_algebra.verify.tracing.shapes import along, read
-from scaling_algebra.verify.tracing.sources import general, heads_grow, layered, longer_heads, small_of
+from scaling_algebra.verify.tracing.sources import WIDTHS, general, heads_grow, layered, longer_heads, small_of
 from scaling_algebra.waiting import rarely_collected, watched
 
 from .exports import STACKS
@@ -144,7 +144,10 @@ def _built(
         small = dict(reading.base)
         start = called(model, small)[0]
     at_base = {**small, **going.base}
-    if any(_alike([start], role) not in (None, _alike([large], role)) for role in numbers.tensors):
+    grows = [x for x in WIDTHS if x in small and going.target[x] != going.base[x]]
+    wider = small | {x: 2 * small[x] for x in grows}
+    pair = start, called(model, wider)[0]
+    if any(len({_alike([x], role) for x in pair} - {None}) > 1 for role in numbers.tensors):
         there = called(model, dict(at_base))[0]  # vectors start at a value that changes with the sizes
         small, start = (small, start) if _on_meta(there) else (at_base, there)
     p = planned(large, reading, numbers, [start], fold, twin=called(model, dict(small), seed=1)[0])
@@ -442,7 +445,9 @@ def _added(numbers: Recipe, role: str) -> bool:
     """Is a tensor one number for each entry of what it is added to?"""
     network = next(d.network for d in numbers.derivations if role in d.network.tensors)
     read = (x.name for s in network.uses(role) for x in s.factors)
-    return not network.tensors[role].fan_in and all(network.producer(name) is None for name in read)
+    readers = (x for s in network.uses(role) for x, _ in network.consumers(s.out))
+    added = all(isinstance(x, Sum) for x in readers) and all(network.producer(name) is None for name in read)
+    return added and not network.tensors[role].fan_in
 
 
 def _share(small: Mapping[str, int], base: Mapping[str, int], target: Mapping[str, int]) -> float:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -228,7 +227,10 @@ class TorchRun:
 
     def by(self, loss: str) -> TorchRun:
         """The same run, with gradients of one loss alone: of the output, or of a loss beside it."""
-        own = partial(replace, loss=loss, known={})
+
+        def own(x: Backward) -> Backward:
+            return replace(x, loss=loss, known={})
+
         return viewed(self, own, own)
 
     def weighed(self, loss: str, signal: str, t: int) -> SignalEntries:

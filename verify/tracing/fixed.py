@@ -181,7 +181,7 @@ def _maps(
 def _chosen(y: Tensor, part: Tensor) -> Tensor | None:
     """The map that takes each entry of y from one entry of a random tensor, perhaps with another sign, or from none;
     None where y has other entries."""
-    values, places = part.abs().flatten().sort()
+    y, (values, places) = y.contiguous(), part.abs().flatten().sort()
     near = torch.searchsorted((values[1:] + values[:-1]) / 2, y.abs())
     if bool(((y.abs() - values[near]).abs() > EXACT).logical_and(y.abs() > EXACT).any()):
         return None

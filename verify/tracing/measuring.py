@@ -24,6 +24,7 @@ from .gradients import roles_of
 from .models import Inputs, Traced, exactly
 from .recording import Recording, Ref, TorchCall, leaves, mapped, record, refs
 
+NONE: Mapping[str, Tensor] = {}
 OUTPUT, UPDATE = "output", ".update"
 """The name of what the module returns."""
 PARTS = {"init": ("init",), "update": ("update", "effective"), "propagating": ("propagating",)}
@@ -53,6 +54,7 @@ class Watch:
     def __init__(self, model: nn.Module, inputs: Inputs, traced: Traced) -> None:
         self.model, self.inputs, self.traced, self.switched = model, inputs, traced, False
         self.first, self.read = self._record(), dict[tuple[str, str, int], list[int]]()
+        self._known = dict[tuple[str, int], bool]()
         self.weights, self.chosen, self.products = self._sorted()
         self.roles = roles_of(self.products, traced.network.tensors)
         self.makers = {
@@ -135,6 +137,8 @@ class Watch:
         for name, calls in self.products.items():
             if name in numbers:  # it multiplies; in the equations it acts on data
                 continue
+            if not all(self._alone(name, x) or len(self.weights[x]) == 1 for _, x in calls):
+                continue  # in the equations it acts before another parameter
             uses = [network.uses(role) for role in known[name]]
             if not uses or any(len(u) != len(calls) for u in uses):
                 continue
@@ -228,14 +232,36 @@ class Watch:
 
             return _again(call, value)
 
+        alone, own = self._alone(name, number), next(x for x, y in self.first.parameters.items() if y == name)
+
+        def put(run: Recording, value: Callable[[Tensor], Tensor]) -> Tensor:
+            """The tensor of the number with another value of the parameter, where that acts through it alone."""
+            if not alone:
+                return value(run.tensors[number])
+            return self._weight(number, run, {name: value(run.tensors[own])})
+
         def product(run: Recording) -> Tensor:
-            return made(run) - made(run, lambda: self._weight(number, run, name))
+            return made(run) - made(run, lambda: put(run, torch.zeros_like))
 
         init = product(self.first)
         if not all(x in now.tensors for x in self._needed(call)):
             return {"init": _square(init), "update": math.nan, "propagating": math.nan}
-        moved = made(now, lambda: now.tensors[number]) - made(now)
+        moved = made(now, lambda: put(now, lambda x: x)) - made(now)
         return {"init": _square(init), "update": _square(moved), "propagating": _square(_less(product(now), init))}
+
+    def _alone(self, name: str, number: int) -> bool:
+        """Is a tensor a multiple of a parameter, and what does not change with that beside it?"""
+        if (name, number) not in self._known:
+            names, draw = sorted(self.weights[number]), torch.Generator().manual_seed(2)
+            shapes = {self.first.parameters[k]: self.first.tensors[k].shape for k in self.first.parameters}
+            one, other = ({x: torch.randn(shapes[x], generator=draw, dtype=torch.float64) for x in names} for _ in "ab")
+            parts = []
+            for values, factor in ((one, 1), (one, 2), (other, 1)):
+                both = ({**values, name: one[name] * k} for k in (factor, 0))
+                at, zero = (self._weight(number, self.first, x) for x in both)
+                parts.append(at - zero)
+            self._known[name, number] = torch.allclose(2 * parts[0], parts[1]) and torch.allclose(parts[0], parts[2])
+        return self._known[name, number]
 
     def _needed(self, call: TorchCall) -> Iterator[int]:
         """The numbers of the tensors that a call is made of again."""
@@ -244,16 +270,16 @@ class Watch:
             if x in self.weights and x in self.makers:
                 yield from self._needed(self.makers[x])
 
-    def _weight(self, number: int, run: Recording, zero: str = "") -> Tensor:
-        """A tensor that is made of parameters, the initial ones, of which one may be zero; what was chosen is chosen as
-        in a run."""
-        call = self.makers.get(number)
-        if self.first.parameters.get(number, "") == zero != "":
-            return torch.zeros_like(self.first.tensors[number])
-        again = zero in self.weights.get(number, ()) or any(x in self.chosen for x in _numbers(call and _read(call)))
-        if call is None or not again:
-            return self.first.tensors[number]
-        return _again(call, lambda n: self._weight(n, run, zero) if n in self.weights else run.tensors[n], number)
+    def _weight(self, number: int, run: Recording, values: Mapping[str, Tensor] = NONE) -> Tensor:
+        """A tensor that is made of parameters, the initial ones but for those of ``values``; what was chosen is chosen
+        as in a run."""
+        first, call = self.first, self.makers.get(number)
+        if (name := first.parameters.get(number, "")) in values:
+            return values[name].to(first.tensors[number].dtype)
+        again = self.weights.get(number, frozenset()) & values.keys()
+        if call is None or not (again or any(x in self.chosen for x in _numbers(_read(call)))):
+            return first.tensors[number]
+        return _again(call, lambda n: self._weight(n, run, values) if n in self.weights else run.tensors[n], number)
 
 
 def _again(call: TorchCall, value: Callable[[int], Tensor], number: int | None = None) -> Tensor:
@@ -262,7 +288,7 @@ def _again(call: TorchCall, value: Callable[[int], Tensor], number: int | None =
     arguments, keywords = mapped((call.arguments, call.keywords), Ref, lambda r: value(r.number).clone())
     with torch.no_grad(), exactly():  # the call may write in place
         out = call.function(*arguments, **keywords)
-    found: list[Tensor] = [*leaves(out, Tensor)]
+    found: list[Tensor] = [*leaves(arguments[0] if call.name == "__setitem__" else out, Tensor)]
     return found[0 if number is None else _numbers(call.result).index(number)]
 
 
@@ -278,7 +304,7 @@ def _affine(call: TorchCall, number: int, run: Recording) -> bool:
     """Is what a call makes affine in one of its tensors? What it does not change with is."""
 
     def made(factor: int) -> Tensor:
-        return _again(call, lambda n: run.tensors[n] * (factor if n == number else 1))
+        return _again(call, lambda n: run.tensors[n] * factor if n == number else run.tensors[n])
 
     if not run.tensors[number].is_floating_point():
         return True
@@ -324,7 +350,9 @@ def _named(*runs: Recording) -> Iterator[tuple[dict[int, Any], ...]]:
 
 def _less(x: Tensor | None, before: Tensor) -> Tensor:
     """What has changed; nothing where an expert gathers other tokens than before, which are no more and no less."""
-    return before.new_zeros(0) if x is None or x.shape != before.shape else x - before
+    if x is None or x.shape != before.shape:
+        return before.new_zeros(0)
+    return (x - before).masked_fill(x == before, 0)  # scores of minus infinity stay
 
 
 def _square(x: Tensor) -> float:

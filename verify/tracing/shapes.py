@@ -339,8 +339,9 @@ def by_shape(
     run = None
     for training in (True, False):  # noise of training, which is never twice the same, may hinder the first
         with suppress(Exception), exactly():  # what hinders both hinders the equations, and is said there
-            model, (inputs, keywords), _ = built(build, start)
-            run = run or record(model, inputs, keywords, strict=False, training=training)
+            if run is None:
+                model, (inputs, keywords), _ = built(build, start)
+                run = record(model, inputs, keywords, strict=False, training=training)
     numbers = [Counter(NUMBER.sub("*", x) for x, _ in m.named_parameters()) for m in models]
     counted: dict[str, str] = {}
     for pattern in numbers[0]:

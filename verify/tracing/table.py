@@ -112,6 +112,8 @@ def apply(reader: Reader, args: list[Any], keywords: Any) -> Any:
             if [*leaves(parted, View)] != views:
                 return RULES[name](reader, *parted[0], **parted[1])
             return _linear(reader, error)
+    except UsageError:
+        raise
     except (AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         raise reader.fail(f"called in a way that its rule does not read ({type(error).__name__}: {error})") from error
 
