@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 from fractions import Fraction
 
@@ -15,13 +16,15 @@ from scaling_algebra.solver.derivation import derive
 from scaling_algebra.spec.networks.functions import FUNCTIONS
 from scaling_algebra.spec.networks.grammar import network
 from scaling_algebra.spec.networks.library import AXES
-from scaling_algebra.spec.optimizers import OPTIMIZERS
+from scaling_algebra.spec.optimizers import OPTIMIZERS, Optimizer
+from scaling_algebra.verify.infinite_width import course as course_module
 from scaling_algebra.verify.infinite_width import program
 from scaling_algebra.verify.infinite_width.comparison import compared
-from scaling_algebra.verify.infinite_width.contraction import NONE, Leading
+from scaling_algebra.verify.infinite_width.contraction import NONE, Contractions, Leading
 from scaling_algebra.verify.infinite_width.course import Descent, trajectory
+from scaling_algebra.verify.infinite_width.presentation import document, exit_code
 from scaling_algebra.verify.infinite_width.stepping import Stepped
-from scaling_algebra.verify.infinite_width.vectors import NotCovered, Particles, Points
+from scaling_algebra.verify.infinite_width.vectors import Diverges, NotCovered, Particles, Points, Space
 from scaling_algebra.verify.judging.fit import Verdict
 from scaling_algebra.verify.studies.figures import picture
 
@@ -289,6 +292,75 @@ def test_other_limits_are_refused_in_one_line(asked, why):
         trajectory(asked())
 
 
+@pytest.mark.parametrize(
+    ("rule", "why"),
+    [
+        ({"torch": "SGD", "options": {"momentum": 0.5, "weight_decay": 0.1}}, "weight_decay = 0.1, which the limit"),
+        ({"torch": "SGD", "options": {"momentum": 0.5, "nesterov": True}}, "own steps with nesterov = True"),
+        ({"torch": "Adam", "options": {"weight_decay": 0.1}, "normalises": "entry", "epsilon": True}, "weight_decay"),
+        ({"torch": "AdamW", "normalises": "entry", "epsilon": True}, "weight_decay = 0.01.*set weight_decay to 0"),
+        ({"torch": "SGD", "options": {"momentum": 0.5, "weight_decay": 0.0}}, ""),
+        ({"torch": "Adam", "options": {"maximize": True}, "normalises": "entry", "epsilon": True}, ""),
+    ],
+)
+def test_options_of_steps_are_computed_or_refused(rule, why):
+    asked = course("mlp", optimizer=Optimizer("own", **rule), steps=0, lr=0.1, ray="N=1")
+    if not why:
+        assert outputs(trajectory(asked)) == [0]
+        return
+    with pytest.raises(UsageError, match=why):
+        trajectory(asked)
+
+
+@pytest.mark.filterwarnings("error")
+def test_training_that_diverges_ends_in_one_line():
+    """f is 0, 9, -948087, and then of the size of 1e31."""
+    t = trajectory(course("mlp", steps=8, lr=3.0, ray="N=1"))
+    assert outputs(t) == pytest.approx([0, 9, -948087]) and t.why == "f diverges at update 3"
+    trained = compared(replace(t, course=replace(t.course, lr=1e30)), (16, 24, 32), 2, "cpu")["f"]
+    assert trained.verdict is Verdict.INCONCLUSIVE
+    assert len(trajectory(course("moe", "mssp", steps=3, lr=300.0, regime="II")).states) == 2
+
+
+@pytest.mark.usefixtures("few_points")
+def test_an_answer_ends_where_its_error_is_large():
+    t = trajectory(course("mlp", optimizer="adam", steps=2, lr=10.0, ray="N=1"))
+    assert len(t.states) == 2 and t.why == "f is known to 1e+01 at update 2, above 5% of 4e+01"
+    assert 0 < t.error <= 0.05 * max(map(abs, outputs(t))) and exit_code(t, {}) == 3
+    near = trajectory(course("mlp", optimizer="adam", steps=2, lr=0.1, ray="N=1"))
+    assert len(near.states) == 3 and exit_code(near, {}) == 0
+
+
+@pytest.mark.usefixtures("few_points")
+def test_more_samples_take_no_more_pairs_of_points():
+    peaks = []
+    for samples in (1, 16):
+        asked = course("mlp", optimizer="adam", steps=1, lr=0.1, samples=samples, ray="N=1")
+        limit = program.Limit(asked.derivation, asked.inputs, asked.lr)
+        tracemalloc.start()
+        list(limit.train(1, asked.targets))
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.5 * peaks[0]
+
+
+@pytest.mark.usefixtures("few_points")
+def test_sets_of_points_are_made_where_points_may_go_on(monkeypatch):
+    made, whole = list[bool](), program.Limit
+    monkeypatch.setattr(course_module, "Limit", lambda *given: made.append(given[-1]) or whole(*given))
+    trajectory(course("routers-sigmoid", "sp", steps=1, lr=0.1))
+    assert made == [False]
+    trajectory(dense(TWO_LAYERS, DEEP, 2, 0.5))
+    assert made == [False, False, True, True, True, True]
+
+
+def test_what_is_not_finite_is_no_zero():
+    space = Contractions({"a": "N"}, frozenset("a"), {}, {"N": Space()})
+    x = Leading("", "a", 1e200 * space.spaces["N"].gaussians(1, "W")[0])
+    with pytest.raises(Diverges):
+        space.contract([x, x], "", "f")
+
+
 def test_a_picture_of_the_limit_and_of_training(tmp_path):
     where = ["--regime", "I", "--parameterization", "mup", "--architecture", "routers-sigmoid", "--optimizer", "sgd"]
     trained = ["--sizes", "16,32,64", "--seeds", "2", "--device", "cpu"]
@@ -297,6 +369,12 @@ def test_a_picture_of_the_limit_and_of_training(tmp_path):
     assert record.exists(), result.output
     picture("limits", tmp_path / "limit.png", [record])
     assert (tmp_path / "limit.png").stat().st_size > 10_000
+
+
+def test_a_small_number_has_no_sign():
+    found = document(trajectory(router("softmax-bias", 1, 1e-4)), {})
+    assert found.record["limit"]["d psi[0]"][1] == pytest.approx(-6e-6)
+    assert "-0.0000" not in str(found.blocks) and "-0.9407" in str(found.blocks)
 
 
 def test_the_command_says_undecided_and_exits_with_3():

@@ -62,7 +62,8 @@ def command(
     trained with SGD, momentum, or steps of entries such as Adam's. A function of a vector that grows is integrated
     where it depends on three Gaussian vectors at most. Beyond that, for steps of entries, and along experts that grow
     in number expectations are sampled, and the error of f is printed. Exit codes: 0 computed, and what was trained
-    comes nearer as n^(-1/2); 1 it does not; 2 wrong usage; 3 undecided from some update on.
+    comes nearer as n^(-1/2); 1 it does not; 2 wrong usage; 3 undecided from some update on, as where f diverges or its
+    error is above 5 % of it.
     """
     rate = positive("learning rate", lr)
     values = None if sizes is None else integers("sizes", sizes)

@@ -86,6 +86,7 @@ class Compared:
         return {**head, **slope, "verdict": str(self.verdict)}
 
 
+@np.errstate(over="ignore", invalid="ignore")  # a width that diverges has no verdict
 def compared(
     t: Computed, sizes: Sequence[int], seeds: int, device: str, say: Callable[[str], None] = lambda what: None
 ) -> dict[str, Compared]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from scaling_algebra.spec.networks.language import Factor
 
-from .vectors import NotCovered, Particles, Points, Space, Values
+from .vectors import Diverges, NotCovered, Particles, Points, Space, Values
 
 NONE = Fraction(-(10**6))
 """The power of what is exactly zero."""
@@ -78,8 +78,7 @@ class Contractions:
         left += [self._ones(x, where) for x in out if x not in present]
         fixed, over = self.ordered(out)
         values = self.einsum([q.values for q in left], left, fixed + over)
-        power = NONE if any(q.power == NONE for q in left) else sum((q.power for q in left), Fraction(0))
-        return Leading(fixed, over, values, power if values.any() else NONE, _rest(left))
+        return Leading(fixed, over, values, _power(left) if values.any() else NONE, _rest(left))
 
     def ordered(self, letters: str) -> tuple[str, str]:
         """The letters that do not grow, and those that do, experts first."""
@@ -93,7 +92,7 @@ class Contractions:
         return Leading(fixed, over, np.zeros(shape), NONE)
 
     def sampled(self, letter: str) -> bool:
-        """An index of experts that grows."""
+        """An index that grows, of experts or at points, whose random variables are samples."""
         return letter in self.growing and isinstance(self.space(letter), Particles)
 
     def _ones(self, letter: str, where: str) -> Leading:
@@ -113,8 +112,7 @@ class Contractions:
             return self.apply(lambda *x: np.prod(x, axis=0), vectors, letters, letter, where)
         over = "".join(dict.fromkeys("".join(q.over for q in vectors)))
         values = self.einsum([q.values for q in vectors], vectors, letters + over)
-        power = NONE if any(q.power == NONE for q in vectors) else sum((q.power for q in vectors), Fraction(0))
-        return Leading(letters, over, values, power, _rest(vectors))
+        return Leading(letters, over, values, _power(vectors), _rest(vectors))
 
     def apply(
         self, function: Callable[..., Values], vectors: Sequence[Leading], letters: str, letter: str, where: str
@@ -129,10 +127,9 @@ class Contractions:
             try:
                 found.append(space.function(function, arguments))
             except NotCovered as why:
-                raise NotCovered(f"{where} {why}") from None
+                raise type(why)(f"{where} {why}") from None
         values = np.stack([space.padded(x) for x in found]).reshape(*(self.sizes[x] for x in letters), -1)
-        power = NONE if any(q.power == NONE for q in vectors) else sum((q.power for q in vectors), Fraction(0))
-        return Leading(letters, letter, values, power, _rest(vectors))
+        return Leading(letters, letter, values, _power(vectors), _rest(vectors))
 
     def inner(self, x: Leading, y: Leading, letter: str) -> Leading:
         """Sum over an index that grows: n times an expectation; where that is zero, a random sum of size n^(1/2)."""
@@ -162,6 +159,8 @@ class Contractions:
 
     @staticmethod
     def _summed(q: Leading, most: Values, parts: Sequence[Leading]) -> Leading:
+        if not (np.isfinite(q.values) & np.isfinite(most)).all():
+            raise Diverges
         values = np.where(np.abs(q.values) > 1e-12 * most, q.values, 0.0)
         exact = q.power + 1 if min(x.power for x in parts) > NONE and values.any() else NONE
         sizes = sum((x.size for x in parts), Fraction(0))
@@ -214,6 +213,11 @@ def added(parts: Sequence[Leading]) -> Leading:
         values[tuple(map(slice, turned.shape))] += turned
     rest = max(max(q.rest for q in parts), max((q.power for q in parts if q.power < power), default=NONE))
     return Leading(first.letters, first.over, values, power, rest)
+
+
+def _power(parts: Sequence[Leading]) -> Fraction:
+    """The power of a product."""
+    return NONE if any(q.power == NONE for q in parts) else sum((q.power for q in parts), Fraction(0))
 
 
 def _rest(parts: Sequence[Leading]) -> Fraction:

@@ -12,7 +12,7 @@ from scaling_algebra.spec.networks.language import DATA
 from scaling_algebra.verify.networks.scales import FIXED_SIZES
 
 from .program import Limit, LimitState
-from .vectors import NotCovered, Values
+from .vectors import Diverges, Many, NotCovered, Values
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,7 @@ class Computed:
 
     Attributes:
         error: of the output where expectations are sampled: its standard error over sets of samples; else 0.
+        many: it ends where points may go on: a function depends on too many Gaussians to be integrated.
     """
 
     course: Descent
@@ -54,32 +55,44 @@ class Computed:
     states: tuple[tuple[LimitState, ...], ...]
     why: str = ""
     error: float = 0.0
+    many: bool = False
 
     @property
     def outputs(self) -> Values:
         """The output, (updates, samples)."""
         name = self.limit.network.output
-        return np.array([[float(s.signals[name]) for s in row] for row in self.states])
+        found = [float(s.signals[name]) for row in self.states for s in row]
+        return np.array(found).reshape(len(self.states), len(self.course.inputs))
 
 
 SETS = 4
 """Sets of samples whose numbers are averaged."""
+SHARE, LEAST = 0.05, 5e-5
+"""Errors of the output are too large above a share of its largest value so far, where they show in four digits."""
 
 
 def trajectory(course: Descent) -> Computed:
     """The limit, as far as it is covered: exactly, or by samples where a function depends on too many Gaussians."""
     exact = _computed(course, 0)
-    points = bool(exact.why) and not exact.limit.sampled
-    if not exact.limit.sampled and not points:
+    points = exact.many and not exact.limit.sampled
+    if not points and not (exact.limit.sampled and exact.states):
         return exact
     sets = [exact] if exact.limit.sampled else []
-    sets += [replace(_computed(course, draw, points), limit=exact.limit) for draw in range(len(sets), SETS)]
+    for draw in range(len(sets), SETS):
+        sets.append(replace(_computed(course, draw, points), limit=exact.limit))
+        if points and len(sets[-1].states) <= len(exact.states):
+            return exact
     least = min(sets, key=lambda x: len(x.states))
     outputs = [x.outputs[: len(least.states)] for x in sets]
-    error = np.std(outputs, axis=0, ddof=1).max(initial=0.0) / SETS**0.5
-    states = tuple(tuple(map(_mean, *row)) for row in zip(*(x.states for x in sets), strict=False))
-    sampled = replace(least, states=states, error=float(error))
-    return exact if points and len(states) <= len(exact.states) else sampled
+    errors, most = np.std(outputs, axis=0, ddof=1).max(1) / SETS**0.5, np.abs(np.mean(outputs, 0)).max(1)
+    errors, most = np.maximum.accumulate(errors), np.maximum.accumulate(most)
+    known = int(max([0, *np.flatnonzero(errors <= np.maximum(SHARE * most, LEAST)) + 1]))
+    states = tuple(tuple(map(_mean, *row)) for row in zip(*(x.states[:known] for x in sets), strict=False))
+    why, f = least.why, exact.limit.network.output
+    if known < len(errors):
+        why = f"{f} is known to {errors[known]:.1g} at update {known}, above {SHARE:.0%} of {most[known]:.1g}"
+    sampled = replace(least, states=states, error=float(errors[known - 1]) if known else 0.0, why=why)
+    return exact if points and known <= len(exact.states) else sampled
 
 
 def _mean(*states: LimitState) -> LimitState:
@@ -87,11 +100,14 @@ def _mean(*states: LimitState) -> LimitState:
     return LimitState(*({name: np.mean([x[name] for x in same], 0) for name in same[0]} for same in parts))
 
 
+@np.errstate(over="ignore", invalid="ignore")  # what is not finite is refused
 def _computed(course: Descent, draw: int, points: bool = False) -> Computed:
     limit, states = Limit(course.derivation, course.inputs, course.lr, course.seed, draw, points), []
     try:
         for state in limit.train(course.steps, course.targets):
             states.append(state)
+    except Diverges:
+        return Computed(course, limit, tuple(states), f"{limit.network.output} diverges at update {len(states)}")
     except NotCovered as why:
-        return Computed(course, limit, tuple(states), str(why))
+        return Computed(course, limit, tuple(states), str(why), many=isinstance(why, Many))
     return Computed(course, limit, tuple(states))

@@ -27,7 +27,7 @@ def document(t: Computed, compared: Mapping[str, Compared]) -> Document:
     blocks: list[Block] = [Heading(f"limit of infinite width: {course.derivation.configuration}")]
     columns = sorted({round(k) for k in np.linspace(0, steps - 1, min(COLUMNS, steps))}) if steps else []
     named = dict(_rows(t))
-    rows = [(name, *(f"{_clean(values[k]):.4f}" for k in columns)) for name, values in named.items()]
+    rows = [(name, *(f"{values[k]:z.4f}" for k in columns)) for name, values in named.items()]
     if rows:
         blocks.append(Grid.of(("after updates", *map(str, columns)), rows))
     if compared:
@@ -81,10 +81,6 @@ def _moved(t: Computed, compared: Mapping[str, Compared]) -> str:
         late = (np.abs(values - values[0]).max(1) > MOVED).tolist()
         found.append(f"{late.index(True)} {where}" if any(late) else f"more than {len(values) - 1} {where}")
     return f"updates until f has moved by {MOVED}: {', '.join(found)}"
-
-
-def _clean(x: float) -> float:
-    return 0.0 if abs(x) < 5e-13 else x
 
 
 def _rows(t: Computed) -> Iterator[tuple[str, Values]]:

@@ -14,24 +14,33 @@ from math import prod
 from typing import Any
 
 import numpy as np
+import torch
+from torch.nn import Parameter
 
 from scaling_algebra.errors import UsageError
 from scaling_algebra.solver.derivation import Derivation
 from scaling_algebra.spec.networks.ancestors import tensors_of
 from scaling_algebra.spec.networks.language import DATA, Factor, Function, Product, Sum, Tensor
+from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.verify.measuring.sizes import FIXED
 from scaling_algebra.verify.networks.scales import FIXED_SIZES
+from scaling_algebra.verify.networks.steppers import assembled, group
 
 from .contraction import HALF, NONE, Contractions, Leading, added, levelled, named, numbers
 from .functions import numbers_of, slope_of, value_of
 from .fusing import fused
 from .stepping import Stepped
-from .vectors import GaussianMatrix, NotCovered, Particles, Points, Space, Values
+from .vectors import Diverges, GaussianMatrix, NotCovered, Particles, Points, Space, Values
 
 SAMPLES = 2**16
 """Samples of the Gaussians of one expert."""
 POINTS, PAIRS = (2**14, 2**11), 2**25
 """Points along an index, and most where steps are normalised; most pairs of points of all matrices there."""
+
+OPTIONS = "weight_decay", "dampening", "nesterov", "maximize"
+"""Options of steps that are not computed: decay of any, the others of SGD."""
+LARGE = 1e12
+"""A signal above this diverges: inputs have unit length and targets are of size one."""
 
 
 @dataclass
@@ -91,7 +100,6 @@ class Limit:
     ) -> None:
         self.network, scaling = derivation.network, derivation.scaling
         ray = derivation.ray
-        sizes = {"L": FIXED, "K": FIXED, **FIXED_SIZES}
         letters = self.network.letters
         self.growing = frozenset(x for x, axis in letters.items() if axis not in FIXED_SIZES and ray[axis])
         self.network = fused(self.network, self.growing)
@@ -104,11 +112,12 @@ class Limit:
             raise UsageError(f"axes grow at different rates ({ray}); the limit is computed where all grow alike")
         self.normalised = [rule for rule in derivation.optimizer.rules if rule.torch != "SGD"]
         self.points = bool(points or self.normalised)
-        self._check_steps(axes)
+        self._check_steps(derivation.optimizer.rules, axes)
         self.rate = ray[min(axes)] if axes else Fraction(1)
         self.ray, self.inputs, self.draw = ray, inputs, draw
-        fixed = {x: sizes.get(axis, FIXED) for x, axis in letters.items() if x not in self.growing}
-        self.products = Contractions(letters, self.growing, fixed, self._spaces(axes, frozenset(scaling.tied)))
+        fixed = {x: FIXED_SIZES.get(axis, FIXED) for x, axis in letters.items() if x not in self.growing}
+        spaces = self._spaces(axes, frozenset(scaling.tied), fixed)
+        self.products = Contractions(letters, self.growing, fixed, spaces)
         self.multipliers = {m: self._number(1 / p) for m, p in scaling.multipliers.items()}
         self._check(frozenset(scaling.tied))
         drawn, self.weights = np.random.default_rng(seed), dict[str, LimitTensor]()
@@ -125,10 +134,12 @@ class Limit:
                 eps = None if powers.eps is None else self._number(powers.eps)
                 weight.stepped = Stepped.of(rule, self.products.zero(tensor.letters), rate, eps)
 
-    def _spaces(self, axes: Iterable[str], tied: frozenset[str]) -> dict[str, Space | Particles]:
+    def _spaces(
+        self, axes: Iterable[str], tied: frozenset[str], fixed: Mapping[str, int]
+    ) -> dict[str, Space | Particles]:
         """The random variables of every axis that grows; along experts samples, of the tensors that differ there."""
         if self.points:
-            return {axis: Points(self._points(), self.draw, axis) for axis in sorted(axes)}
+            return {axis: Points(self._points(fixed), self.draw, axis) for axis in sorted(axes)}
         letters, sources = self.network.letters, list[str]()
         for role, tensor in self.network.tensors.items():
             own = set(tensor.letters) - (set(tensor.experts) if role in tied else set())
@@ -140,33 +151,40 @@ class Limit:
         """Some expectations are means over samples."""
         return any(isinstance(space, Particles) for space in self.products.spaces.values())
 
-    def _points(self) -> int:
+    def _points(self, fixed: Mapping[str, int]) -> int:
         """Points along every index, so that the pairs of all matrices fit."""
         if not self.normalised:
             return POINTS[0]
         matrices = [t for t in self.network.tensors.values() if len(self.growing & set(t.letters)) == 2]
-        fixed = {x: FIXED_SIZES.get(axis, FIXED) for x, axis in self.network.letters.items() if x not in self.growing}
         pairs = sum(prod(fixed.get(x, 1) for x in t.letters) for t in matrices)
         return min(POINTS[1], 2 ** int(np.log2(PAIRS / max(1, pairs)) / 2))
 
-    def _check_steps(self, axes: Iterable[str]) -> None:
+    def _check_steps(self, rules: Iterable[Optimizer], axes: Iterable[str]) -> None:
         """The rules by which tensors step.
 
         Raises:
             UsageError: one that has no limit here.
         """
-        numbers = [x for x, own in self.network.signals.items() if x != DATA and not set(own) & self.growing]
+        scalars = [x for x, own in self.network.signals.items() if x != DATA and not set(own) & self.growing]
         for rule in self.normalised:
             if rule.normalises != "entry" or rule.untrained or rule.folded or rule.relative or rule.decoupled_decay:
                 raise UsageError(
                     f"the optimizer is {rule.name}: the limit is computed of steps of entries without weight decay; "
                     "give sgd, momentum, adam, rmsprop or signsgd"
                 )
-            if rule.signs and len(numbers) > 1:
+            if rule.signs and len(scalars) > 1:
                 raise UsageError(
-                    f"{rule.name} without an epsilon normalises the noise of the gradient at {numbers[0]}: no limit is "
+                    f"{rule.name} without an epsilon normalises the noise of the gradient at {scalars[0]}: no limit is "
                     "computed; give adam or rmsprop with --epsilon derived"
                 )
+        for rule in rules:
+            numbers = assembled([group(rule, Parameter(torch.zeros(1)), 1.0, 1.0, 0.0)]).param_groups[0]
+            for option in OPTIONS if rule not in self.normalised else OPTIONS[:1]:
+                if numbers.get(option):
+                    raise UsageError(
+                        f"{rule.name} steps with {option} = {numbers[option]}, which the limit is computed without; "
+                        f"set {option} to 0 in its options"
+                    )
         if self.normalised and "M" in axes:
             raise UsageError("experts grow in number: the limit is computed with sgd and momentum; give --regime I")
 
@@ -294,7 +312,7 @@ class Limit:
         """Every signal of one sample.
 
         Raises:
-            NotCovered: a signal without a limit that is known here.
+            NotCovered: a signal without a limit that is known here. Diverges: one above ``LARGE``.
         """
         signals = {DATA: Leading(self.network.signals[DATA], "", data)}
         for s in self.network.statements:
@@ -318,6 +336,8 @@ class Limit:
             raise NotCovered(f"{name} grows as n^{q.power}: it has no limit")
         if q.rest >= 0:
             raise NotCovered(f"{name} is a random sum of size n^{q.rest}: its limit is no number")
+        if not np.abs(q.values).max(initial=0.0) <= LARGE:  # nor is it of NaN
+            raise Diverges
 
     def _product(self, s: Product, operands: Sequence[Leading], letters: str) -> Leading:
         if s.tensor:
@@ -442,14 +462,14 @@ class Limit:
             weight.buffer = weight.decay * weight.buffer
             if weight.momentum is not None:
                 weight.momentum = weight.momentum.times(weight.decay)
-        found: dict[str, list[Leading]] = {}
+        found: dict[str, Leading] = {}  # sums over samples: one is as large as all pairs of points
         for slope, tensors in samples:
             for role, gradient in tensors:
                 weight = self.weights[role]
                 if weight.stepped:
                     factors = gradient if weight.current is None else [gradient]
-                    whole = self.products.contract(factors, weight.letters, role)
-                    found.setdefault(role, []).append(whole.times(slope))
+                    whole = self.products.contract(factors, weight.letters, role).times(slope)
+                    found[role] = added([found[role], whole]) if role in found else whole
                 elif weight.current is None:
                     weight.updates.append(gradient)
                     weight.shares, weight.buffer = np.append(weight.shares, 0.0), np.append(weight.buffer, slope)
@@ -461,7 +481,7 @@ class Limit:
                 continue
             rate, power = weight.rate
             if weight.stepped and role in found:
-                weight.stepped.step(added(found[role]), weight.tensor.symbol)
+                weight.stepped.step(found[role], weight.tensor.symbol)
                 if weight.start is not None:
                     weight.current = added([weight.start, weight.stepped.change])
             weight.shares = weight.shares - rate * weight.buffer

@@ -23,7 +23,8 @@ class Stepped:
     columns, at every row.
 
     Attributes:
-        change: what the steps added so far. power: of n, of a step.
+        values: (*letters, points of every index that grows). optimizer: of the values.
+        change: what the steps added so far, in the same shape. power: of n, of a step.
         level: power of n of epsilon, or of the gradients where there is none; None before the first one.
     """
 

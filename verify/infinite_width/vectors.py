@@ -37,6 +37,14 @@ class NotCovered(Exception):
     """The limit goes on, but not here."""
 
 
+class Many(NotCovered):
+    """A function depends on more Gaussian vectors than are integrated."""
+
+
+class Diverges(NotCovered):
+    """Values are not finite, or too large to train on."""
+
+
 @dataclass(frozen=True)
 class Nonlinear:
     """A function of some random variables, entry by entry: ``function(*arguments)``, each a combination of atoms."""
@@ -74,7 +82,7 @@ class Space:
         """A function of combinations, (atoms,).
 
         Raises:
-            NotCovered: too many Gaussians enter.
+            Many: too many Gaussians enter.
         """
         taken = tuple(self.padded(x) for x in arguments)
         self.atoms.append(Nonlinear(function, taken, self._rows(taken)))
@@ -137,7 +145,7 @@ class Space:
         _, sizes, basis = np.linalg.svd(np.concatenate(rows), full_matrices=False)
         basis = basis[sizes > 1e-7]
         if len(basis) > MOST:
-            raise NotCovered(f"depends on {len(basis)} Gaussian vectors, and {MOST} are integrated")
+            raise Many(f"depends on {len(basis)} Gaussian vectors, and {MOST} are integrated")
         return basis
 
     def _values(self, x: Values, rows: Values, nodes: Values) -> Values:
