@@ -14,7 +14,7 @@ from typing import Any
 from scaling_algebra.counting.signals import Signal
 from scaling_algebra.spec.networks.language import Factor
 
-from .products import Increment
+from .products import Increment, Stepping
 from .run import Modes, TrainingRun, Which
 
 
@@ -38,8 +38,16 @@ class _Alone(TrainingRun):
             return super().change(signal, t)
         return self.kept(("change", signal, t), f"{signal}.change@{t}", lambda: self.moved(s, t))
 
-    def _updates(self, role: str, t: int) -> list[Increment]:
-        return self.whole._updates(role, t) if role == self.changing else []
+
+class _OneTensor:
+    """The steps of one tensor alone."""
+
+    def __init__(self, whole: Stepping, role: str) -> None:
+        self.whole, self.role = whole, role
+
+    def of(self, role: str, t: int) -> list[Increment]:
+        """Increments of the first t steps."""
+        return self.whole.of(role, t) if role == self.role else []
 
 
 def alone(run: TrainingRun, changing: str, outside: Collection[str]) -> Any:
@@ -52,6 +60,7 @@ def alone(run: TrainingRun, changing: str, outside: Collection[str]) -> Any:
     one = _copied(run, _Alone)
     one.context = replace(run.context, ledger=run.ledger, name=f"{run.context.name} alone {changing}", certified=_none)
     one.whole, one.changing, one.outside = run, changing, frozenset(outside)
+    one.steps = _OneTensor(run.steps, changing)
     return one
 
 
@@ -70,9 +79,6 @@ class _ByLoss(TrainingRun):
             passed: Signal = super()._gradient(signal, t, modes, via)  # type: ignore[misc]
             return passed
         return self.algebra.nothing(self.network.signals[signal])
-
-    def _updates(self, role: str, t: int) -> list[Increment]:
-        return self.whole._updates(role, t)
 
 
 def by_loss(run: TrainingRun, loss: str) -> Any:

@@ -17,10 +17,11 @@ from fractions import Fraction
 from functools import partial
 from itertools import product
 
+from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import EntrySize, Scalar, Signal
 from scaling_algebra.spec.networks.auxiliary import counted
-from scaling_algebra.spec.networks.language import Factor, Function, Mode, Product, Statement
+from scaling_algebra.spec.networks.language import Factor, Function, Mode, Network, Product, Statement
 from scaling_algebra.spec.networks.terms import is_held, written_out
 
 from .functions import mean, unbounded
@@ -31,6 +32,7 @@ from .rules import rule
 from .run import BeyondPowerCounting, Modes
 from .steps import vanishes
 from .trajectory import Trajectory
+from .updates import TensorSteps
 
 _BOTH: tuple[Mode, ...] = ("init", "update")
 ROUNDS = 6
@@ -42,6 +44,61 @@ Bounded = tuple[str, str]
 """A bounded thing: ``("change", signal)`` or ``("gradient", signal)``."""
 
 
+class _BoundSteps(TensorSteps):
+    """One step that stands for all so far."""
+
+    run: BoundRun
+
+    def of(self, role: str, t: int) -> list[Increment]:
+        """All updates so far: as many as one for the exponents. They are made again where a bound that they read has
+        grown."""
+        if not t or role in self.point.frozen:
+            return []
+        if role not in self.run.stepped:
+            outer, self.run.read = self.run.read, set()
+            self.run.stepped[role] = self._updated(role), self.run.read
+            self.run.read = outer
+        self.run.read |= self.run.stepped[role][1]
+        return self.run.stepped[role][0]
+
+    def _updated(self, role: str) -> list[Increment]:
+        rule, rates = self.optimizer.of(role), self.learning_rate(role)
+        if rule.sphere:
+            if self.point.b[role] is None:
+                return []
+            rates.append(self.size(role, 0))
+        elif rule.relative:
+            raise BeyondPowerCounting("steps that are relative to the size of a tensor have no bound")
+        if rule.epsilon or not rule.normalises:
+            if rule.normalises:  # a normaliser is at least epsilon
+                rates.append(Scalar(f"1/eps of {role}", self.algebra.pack(self.point.d[role], {}, {f"d.{role}": 1})))
+            return self.stepped(role, 1, tuple(rates))
+        return [] if all(map(vanishes, self.run.factors(role, 1))) else [self._normalised(role, tuple(rates))]
+
+    def curved(self, role: str, step: int, scalars: tuple[Scalar, ...]) -> tuple[int, bool]:
+        return self.divided(role, step, scalars), False
+
+    def gradient_size(self, role: str, step: int) -> EntrySize:
+        return EntrySize(self.run.gradient_bound(role))
+
+    def _normalised(self, role: str, rates: tuple[Scalar, ...]) -> Increment:
+        """A step that is normalised altogether, by its entries or by its operator norm.
+
+        Law: entries of a sign are 1; of singular directions each row and column has norm 1, so they act as the product
+        of two vectors of that norm; relative to the norm of a tensor their entries are 1, too.
+        """
+        rule, live = self.optimizer.of(role), self.algebra.live
+        if rule.normalises == "entry":
+            return Increment(1, rates, Signal(live(self.network.tensors[role].letters), {}, 0), ())
+        one, sides = rule.matrix(self.network, role), list[Signal]()
+        for letters in (one.rows, one.columns):
+            powers: dict[str, Fraction] = {}
+            for axis in (self.network.axes[x] for x in letters if live(x) and not rule.sphere):
+                powers[axis] = powers.get(axis, Fraction(0)) - Fraction(1, 2)
+            sides.append(Signal(live(one.copies + letters), {}, self.algebra.scale(powers)))
+        return Increment(1, rates, sides[0], (sides[1],))
+
+
 class BoundRun(Trajectory):
     """Training after any number of updates: ``t = 1`` stands for every later step.
 
@@ -51,11 +108,13 @@ class BoundRun(Trajectory):
         assumes: what they rest on beyond counting powers.
     """
 
+    stepping = _BoundSteps
+
     def __post_init__(self) -> None:
         super().__post_init__()
         self.bounds: dict[Bounded, int] = {}
         self._readers: defaultdict[Bounded, set[Bounded]] = defaultdict(set)
-        self._read, self._stepping = set[Bounded](), dict[str, tuple[list[Increment], set[Bounded]]]()
+        self.read, self.stepped = set[Bounded](), dict[str, tuple[list[Increment], set[Bounded]]]()
         self._made, self.why = dict[Hashable, Signal | None](), ""
         self.assumes: set[str] = set()
 
@@ -68,23 +127,23 @@ class BoundRun(Trajectory):
             Exhausted: what is divided by is not known, or a product takes too much work.
             BeyondPowerCounting: a rule has no bound.
         """
-        value, passes, far = self.algebra.value, self._passes(), self._far()
+        value, passes, far = self.algebra.value, _passes(self), _far(self)
         stale = set(passes)
         for _ in range(ROUNDS):
             for key, update in passes.items():
                 if key not in stale:
                     continue
                 stale.remove(key)
-                self._read = set()
+                self.read = set()
                 size = self.algebra.bound(update())
-                for x in self._read:
+                for x in self.read:
                     self._readers[x].add(key)
                 if size is not None and (key not in self.bounds or value(size) > value(self.bounds[key])):
                     if value(size) > far:
                         return False
                     self.bounds[key] = size
                     stale |= self._readers[key]
-                    self._stepping = {role: x for role, x in self._stepping.items() if key not in x[1]}
+                    self.stepped = {role: x for role, x in self.stepped.items() if key not in x[1]}
             if not stale:
                 return True
         return False
@@ -97,29 +156,13 @@ class BoundRun(Trajectory):
         except (Exhausted, BeyondPowerCounting) as reason:
             self.why = f"undecided: {str(reason) or 'the bounds of a product take too much work'}"
 
-    def _far(self) -> Fraction:
-        """An exponent that a bound which settles stays below."""
-        p = self.point
-        exponents = (*p.b.values(), *p.c.values(), *p.d.values(), *p.multipliers.values())
-        return FAR * max(self.algebra.ray.largest, *(abs(x) for x in exponents if x is not None))
-
-    def _passes(self) -> dict[Bounded, Callable[[], Signal]]:
-        """The update of every bound, in the order of a forward and a backward pass."""
-        passes: dict[Bounded, Callable[[], Signal]] = {}
-        for statement in self.network.statements:
-            passes["change", statement.out] = partial(self.moved, statement, 1)
-        for statement in reversed(self.network.statements):
-            if self.network.consumers(statement.out):
-                passes["gradient", statement.out] = partial(self._gradient, statement.out, 1, {}, "")
-        return passes
-
     def largest(self, quantity: Quantity) -> int | None:
         """Packed bound on the size of a quantity at every step; None for exactly zero."""
         if not quantity.tensor:
             return self.algebra.bound(quantity.read(self, 1))
         if quantity.name.startswith("g"):
             return self.gradient_bound(quantity.tensor)
-        steps = self._updates(quantity.tensor, 1)
+        steps = self.steps.of(quantity.tensor, 1)
         return self._entries(((x.factors, x.scalars) for x in steps), quantity.tensor)
 
     def gradient_bound(self, role: str) -> int | None:
@@ -185,14 +228,12 @@ class BoundRun(Trajectory):
                 raise BeyondPowerCounting(f"{s.source.name}, the logits of {s.out}, may grow")
             if s.kind.spared:
                 self.note("bounded-logits")
-            elif self.grows(s.over) and (self.tails.initial(s.source.name) > 1 or self._reaches(unbounded(self, s, 1))):
+            elif self.grows(s.over) and (
+                self.tails.initial(s.source.name) > 1 or _reaches(self.algebra, unbounded(self, s, 1))
+            ):
                 told = f"may have heavy tails along an index that grows ({s.kind.named_bounded} assumes it has not)"
                 raise BeyondPowerCounting(f"{s.source.name} {told}")
         return self.algebra.rms(mean(self, s)) or 0
-
-    def _reaches(self, s: Signal) -> bool:
-        size = self.algebra.bound(s)
-        return size is not None and self.algebra.value(size) >= 0
 
     def _sized(self, signal: str, size: int) -> Signal:
         """A signal of which only a bound on the size is known."""
@@ -220,50 +261,21 @@ class BoundRun(Trajectory):
     ) -> Signal:
         """As for the exact run, but the gradient above is written out where a weighted sum is all that reads the
         statement: there an initial tensor of all experts meets the gradient of the sum, one vector."""
-        written = [] if modes else self._written(statement.out, t)
+        written = [] if modes else _written(self, statement.out, t)
         if not written:
             return super().transposed(statement, k, above, t, modes, out)
         parts, out = [], statement.factors[k].letters if out is None else out
         for term in written_out(self.network, statement, without=k):
-            others = [*(self.at(x, "value", t) for x in term.signals), *(self._gate(x, t) for x in term.weights)]
+            others = [*(self.at(x, "value", t) for x in term.signals), *(_gate(self, x, t) for x in term.weights)]
             for mode in product(*[_BOTH] * len(term.tensors)):
-                parts.append(self.products.written(term, mode, written, others, out, partial(self._updates, t=t)))
+                parts.append(self.products.written(term, mode, written, others, out, partial(self.steps.of, t=t)))
         return self.algebra.add(parts)
 
-    def _written(self, signal: str, t: int) -> list[Signal]:
-        """The gradient at a signal as a product, where all that reads it is a product with gates."""
-        readers = self.network.consumers(signal)
-        if len(readers) != 1:
-            return []
-        ((reader, at),) = readers
-        if not isinstance(reader, Product) or reader.tensor:
-            return []
-        letters, gates = reader.factors[at].letters, [x for k, x in enumerate(reader.factors) if k != at]
-        above = self.network.signals[reader.out]
-        if letters != self.network.signals[signal] or not set(letters).issuperset(
-            above.join(x.letters for x in gates) + above
-        ):
-            return []
-        factors = [self.gradient(reader.out, t), *(self._gate(x, t) for x in gates)]
-        return [self.products.multiplied(factors[0], reader.multipliers), *factors[1:]]
-
-    def _gate(self, factor: Factor, t: int) -> Signal:
-        return self.at(factor, "initial" if is_held(self.network, factor.name) else "value", t)
-
     def _bounded(self, what: str, signal: str) -> Signal:
-        self._read.add((what, signal))
+        self.read.add((what, signal))
         letters = self.algebra.live(self.network.signals[signal])
-        zero = dict.fromkeys(self._sums_to_zero(what, signal) & set(letters), Signal(letters, {}))
+        zero = dict.fromkeys(_sums_to_zero(self.network, what, signal) & set(letters), Signal(letters, {}))
         return Signal(letters, {}, self.bounds.get((what, signal)), name=f"{what} of {signal}", centred=zero)
-
-    def _sums_to_zero(self, what: str, signal: str) -> set[str]:
-        """Letters along which a change of shares, or the gradient at what shares are made of, sums to zero."""
-        statements = (
-            [self.network.producer(signal)] if what == "change" else [s for s, _ in self.network.consumers(signal)]
-        )
-        if not all(isinstance(s, Function) and s.kind.kind == "softmax" and not s.kind.selects for s in statements):
-            return set()
-        return set.intersection(*({s.over} for s in statements if isinstance(s, Function)))
 
     def _gradient(self, signal: str, t: int, modes: Modes, via: str) -> Signal:
         if signal in counted(self.network):
@@ -281,57 +293,6 @@ class BoundRun(Trajectory):
             paths.append(self.algebra.relabelled(passed, s.inputs[k].letters, self.network.signals[signal]))
         return self.algebra.add(paths)
 
-    # steps -----------------------------------------------------------------------------------------------------
-
-    def _updates(self, role: str, t: int) -> list[Increment]:
-        """All updates so far: as many as one for the exponents. They are made again where a bound that they read has
-        grown."""
-        if not t or role in self.point.frozen:
-            return []
-        if role not in self._stepping:
-            outer, self._read = self._read, set()
-            self._stepping[role] = self._updated(role), self._read
-            self._read = outer
-        self._read |= self._stepping[role][1]
-        return self._stepping[role][0]
-
-    def _updated(self, role: str) -> list[Increment]:
-        rule, rates = self.optimizer.of(role), self._learning_rate(role)
-        if rule.sphere:
-            if self.point.b[role] is None:
-                return []
-            rates.append(self._size(role, 0))
-        elif rule.relative:
-            raise BeyondPowerCounting("steps that are relative to the size of a tensor have no bound")
-        if rule.epsilon or not rule.normalises:
-            if rule.normalises:  # a normaliser is at least epsilon
-                rates.append(Scalar(f"1/eps of {role}", self.algebra.pack(self.point.d[role], {}, {f"d.{role}": 1})))
-            return self._stepped(role, 1, tuple(rates))
-        return [] if all(map(vanishes, self.factors(role, 1))) else [self._normalised(role, tuple(rates))]
-
-    def _curved(self, role: str, step: int, scalars: tuple[Scalar, ...]) -> tuple[int, bool]:
-        return self._divided(role, step, scalars), False
-
-    def _gradient_size(self, role: str, step: int) -> EntrySize:
-        return EntrySize(self.gradient_bound(role))
-
-    def _normalised(self, role: str, rates: tuple[Scalar, ...]) -> Increment:
-        """A step that is normalised altogether, by its entries or by its operator norm.
-
-        Law: entries of a sign are 1; of singular directions each row and column has norm 1, so they act as the product
-        of two vectors of that norm; relative to the norm of a tensor their entries are 1, too.
-        """
-        rule, live = self.optimizer.of(role), self.algebra.live
-        if rule.normalises == "entry":
-            return Increment(1, rates, Signal(live(self.network.tensors[role].letters), {}, 0), ())
-        one, sides = rule.matrix(self.network, role), list[Signal]()
-        for letters in (one.rows, one.columns):
-            powers: dict[str, Fraction] = {}
-            for axis in (self.network.axes[x] for x in letters if live(x) and not rule.sphere):
-                powers[axis] = powers.get(axis, Fraction(0)) - Fraction(1, 2)
-            sides.append(Signal(live(one.copies + letters), {}, self.algebra.scale(powers)))
-        return Increment(1, rates, sides[0], (sides[1],))
-
     def once(self, rule: Hashable, signal: Signal, compute: Callable[[], Signal]) -> Signal:
         if (key := (rule, signal.content)) not in self._made:
             made = compute()
@@ -347,3 +308,56 @@ class BoundRun(Trajectory):
         if rule.normalises and not rule.epsilon:
             raise BeyondPowerCounting(f"a part of a step of {rule.name} has no bound")
         return super().change_via(signal, t, via)
+
+
+def _far(run: BoundRun) -> Fraction:
+    """An exponent that a bound which settles stays below."""
+    p = run.point
+    exponents = (*p.b.values(), *p.c.values(), *p.d.values(), *p.multipliers.values())
+    return FAR * max(run.algebra.ray.largest, *(abs(x) for x in exponents if x is not None))
+
+
+def _passes(run: BoundRun) -> dict[Bounded, Callable[[], Signal]]:
+    """The update of every bound, in the order of a forward and a backward pass."""
+    passes: dict[Bounded, Callable[[], Signal]] = {}
+    for statement in run.network.statements:
+        passes["change", statement.out] = partial(run.moved, statement, 1)
+    for statement in reversed(run.network.statements):
+        if run.network.consumers(statement.out):
+            passes["gradient", statement.out] = partial(run._gradient, statement.out, 1, {}, "")
+    return passes
+
+
+def _written(run: BoundRun, signal: str, t: int) -> list[Signal]:
+    """The gradient at a signal as a product, where all that reads it is a product with gates."""
+    readers = run.network.consumers(signal)
+    if len(readers) != 1:
+        return []
+    ((reader, at),) = readers
+    if not isinstance(reader, Product) or reader.tensor:
+        return []
+    letters, gates = reader.factors[at].letters, [x for k, x in enumerate(reader.factors) if k != at]
+    above = run.network.signals[reader.out]
+    if letters != run.network.signals[signal] or not set(letters).issuperset(
+        above.join(x.letters for x in gates) + above
+    ):
+        return []
+    factors = [run.gradient(reader.out, t), *(_gate(run, x, t) for x in gates)]
+    return [run.products.multiplied(factors[0], reader.multipliers), *factors[1:]]
+
+
+def _gate(run: BoundRun, factor: Factor, t: int) -> Signal:
+    return run.at(factor, "initial" if is_held(run.network, factor.name) else "value", t)
+
+
+def _sums_to_zero(network: Network, what: str, signal: str) -> set[str]:
+    """Letters along which a change of shares, or the gradient at what shares are made of, sums to zero."""
+    statements = [network.producer(signal)] if what == "change" else [s for s, _ in network.consumers(signal)]
+    if not all(isinstance(s, Function) and s.kind.kind == "softmax" and not s.kind.selects for s in statements):
+        return set()
+    return set.intersection(*({s.over} for s in statements if isinstance(s, Function)))
+
+
+def _reaches(algebra: Algebra, s: Signal) -> bool:
+    size = algebra.bound(s)
+    return size is not None and algebra.value(size) >= 0

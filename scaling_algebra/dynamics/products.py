@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import product
+from typing import Protocol
 
 from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.signals import EntrySize, Scalar, Signal
@@ -36,6 +37,13 @@ class Increment:
     @property
     def factors(self) -> tuple[Signal, ...]:
         return (self.gradient, *self.inputs)
+
+
+class Stepping(Protocol):
+    """What an optimizer makes of the gradients of a run (``updates.py``)."""
+
+    def of(self, role: str, t: int) -> list[Increment]:
+        """Increments of the first t steps of a tensor."""
 
 
 Updates = Callable[[str], Sequence[Increment]]

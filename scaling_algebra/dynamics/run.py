@@ -22,7 +22,7 @@ from scaling_algebra.spec.optimizers import Trained
 from scaling_algebra.spec.scaling import Point
 
 from .ledger import Ledger
-from .products import Increment, Products
+from .products import Products, Stepping
 from .tails import Tails
 
 S = TypeVar("S", bound=Statement)
@@ -85,6 +85,7 @@ class TrainingRun:
     point: Point
     optimizer: Trained
     context: RunContext = PLAIN
+    steps: Stepping = field(init=False)
     decays = False
     """Changes of tensors hold a multiple of what they start with, above -1."""
 
@@ -171,17 +172,13 @@ class TrainingRun:
         """
         raise NotImplementedError
 
-    def _updates(self, role: str, t: int) -> list[Increment]:
-        """Increments of the first t steps."""
-        raise NotImplementedError
-
     def transposed(
         self, statement: Product, k: int, above: Signal, t: int, modes: Modes, out: str | None = None
     ) -> Signal:
         """The adjoint of a product with respect to its k-th factor: the product of ``above`` and the others, these
         written out to the tensors, so that a tensor meets the gradient before anything else does. Letters missing from
         ``out`` are summed."""
-        out, updates = statement.factors[k].letters if out is None else out, partial(self._updates, t=t)
+        out, updates = statement.factors[k].letters if out is None else out, partial(self.steps.of, t=t)
         parts = []
         for term in written_out(self.network, statement, without=k):
             kept = [(modes[x.name],) if x.name in modes else MODES for x in term.tensors]
@@ -258,7 +255,7 @@ class TrainingRun:
             for k in range(len(term.tensors)):
                 for before in product(MODES, repeat=k):
                     modes.append((*before, MODES[1], *MODES[:1] * (len(term.tensors) - k - 1)))
-        updates = partial(self._updates, t=t)
+        updates = partial(self.steps.of, t=t)
         parts = [
             self.products.written(term, m, [], [*weights, *signals], out, updates) for m in modes for signals in choices
         ]

@@ -172,7 +172,7 @@ class Runs:
             run = self.on(rung)
             try:
                 with run.ledger.question(), self.deep():
-                    scalars = run.scalars(role, t)
+                    scalars = run.steps.scalars(role, t)
             except (Exhausted, BeyondPowerCounting):
                 factors = (Bracket(),)
                 continue

@@ -27,8 +27,9 @@ from scaling_algebra.spec.scaling import Point
 
 from .bounds import BoundRun
 from .products import Increment
-from .run import BeyondPowerCounting, Modes, RunContext, Which, unknowns
+from .run import BeyondPowerCounting, Modes, RunContext, TrainingRun, Which, unknowns
 from .trajectory import Trajectory
+from .updates import TensorSteps
 
 
 def algebra_for(
@@ -166,6 +167,7 @@ class RoutedTrajectory(Trajectory):
             if s.kind.kind == "softmax" and not s.kind.selects and s.over in self._among.values()
         }
         """Shares of all experts."""
+        self.steps = _SeenSteps(self, self._batch.steps, self._seen)
 
     def _over_all(self, network: Network, context: RunContext) -> Trajectory:
         """The run over all experts of a batch."""
@@ -188,9 +190,6 @@ class RoutedTrajectory(Trajectory):
     def decaying(self) -> Trajectory:
         raise BeyondPowerCounting("weight decay at K < M is not covered")
 
-    def raw_gradient_size(self, role: str, t: int) -> EntrySize:
-        return self._batch.raw_gradient_size(role, t)
-
     def factors(
         self,
         role: str,
@@ -200,20 +199,34 @@ class RoutedTrajectory(Trajectory):
     ) -> list[tuple[Signal, ...]]:
         return [tuple(map(self._seen, product)) for product in self._batch.factors(role, t, above, acted)]
 
-    def _updates(self, role: str, t: int) -> list[Increment]:
-        steps = self._batch._updates(role, t)
-        seen = self._seen
-        return [replace(x, gradient=seen(x.gradient), inputs=tuple(map(seen, x.inputs))) for x in steps]
-
-    def _through_alone(self, signal: str, step: int, via: str) -> Signal:
-        return self._seen(self._batch._through_alone(signal, step, via))
-
     def _seen(self, signal: Signal) -> Signal:
         """The entries of a signal over all experts that a token sees: those of its own."""
         self.note("random-routing")
         for new, old in self._among.items():
             signal = self.algebra.restricted(signal, old, new)
         return signal
+
+
+class _SeenSteps(TensorSteps):
+    """What a token sees of the steps of a batch.
+
+    Args:
+        seen: the entries of a signal over all experts that a token sees.
+    """
+
+    def __init__(self, run: TrainingRun, batch: TensorSteps, seen: Callable[[Signal], Signal]) -> None:
+        super().__init__(run)
+        self._batch, self._seen = batch, seen
+
+    def of(self, role: str, t: int) -> list[Increment]:
+        steps, seen = self._batch.of(role, t), self._seen
+        return [replace(x, gradient=seen(x.gradient), inputs=tuple(map(seen, x.inputs))) for x in steps]
+
+    def raw_gradient_size(self, role: str, t: int) -> EntrySize:
+        return self._batch.raw_gradient_size(role, t)
+
+    def through(self, signal: str, step: int, via: str) -> Signal:
+        return self._seen(self._batch.through(signal, step, via))
 
 
 class RoutedBounds(RoutedTrajectory, BoundRun):

@@ -142,7 +142,7 @@ def _outer(d: Derivation, run: Trajectory, what: Quantity, t: int) -> Explanatio
         parts = max(run.factors(role, t), key=lambda factors: run.products.entry(role, factors).packed or 0)
         formula = f"{' times '.join(x.name for x in parts)} of {role}"
     else:
-        sizes = [(size.packed, step) for step, size in run.update_sizes(role, t) if size.packed is not None]
+        sizes = [(size.packed, step) for step, size in run.steps.update_sizes(role, t) if size.packed is not None]
         _, step = max(sizes, key=itemgetter(0))
         parts, constants = step.factors, _constants(d, algebra, step.scalars)
         formula = f"{what.formula}; step {step.step + 1} leads: {' times '.join(x.name for x in parts)}"

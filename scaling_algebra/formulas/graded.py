@@ -17,6 +17,7 @@ from scaling_algebra.counting.signals import Scalar, Signal
 from scaling_algebra.dynamics.quantities import Quantity
 from scaling_algebra.dynamics.run import PLAIN, RunContext, unknowns
 from scaling_algebra.dynamics.trajectory import Trajectory
+from scaling_algebra.dynamics.updates import TensorSteps
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.desiderata import Structure
 from scaling_algebra.spec.networks.indices import centred, tracked
@@ -56,12 +57,25 @@ def form_algebra(
     return FormAlgebra(ray, letters, names, kept + tracked(network), most, centred(network))
 
 
+class _FormSteps(TensorSteps):
+    """Steps with unknown learning rates and divisors."""
+
+    def rate(self, role: str, step: int) -> tuple[Scalar, ...]:
+        rates = [Scalar(f"lr of {role}", self.algebra.pack(Fraction(0), {}, {f"c.{role}": -1}))]
+        if self.optimizer.of(role).normalises:
+            size = self.algebra.pack(Fraction(0), {}, {divisor(role, step): 1})
+            rates.append(Scalar(f"1/normaliser of {role} at step {step + 1}", size))
+        return tuple(rates)
+
+
 class FormTrajectory(Trajectory):
     """Training with unknown b, c and alpha, and unknown divisors where the optimizer normalises.
 
     Args:
         sized: signals whose changes after the first update are taken by their size alone.
     """
+
+    stepping = _FormSteps
 
     def __init__(
         self,
@@ -106,7 +120,7 @@ class FormTrajectory(Trajectory):
             return self.forms.sizes(quantity.read(self, t))
         if quantity.name.startswith("g"):
             return _largest(self._outer(role, factors) for factors in self.factors(role, t))
-        steps = self._updates(role, t)
+        steps = self.steps.of(role, t)
         return _largest(_times(self._outer(role, x.factors), sum(y.size for y in x.scalars)) for x in steps)
 
     def change(self, signal: str, t: int) -> Signal:
@@ -119,13 +133,6 @@ class FormTrajectory(Trajectory):
         for s in self.products.entries(role, factors):
             sizes = _product(sizes, self.forms.sizes(s))
         return sizes
-
-    def _rate(self, role: str, step: int) -> tuple[Scalar, ...]:
-        rates = [Scalar(f"lr of {role}", self.algebra.pack(Fraction(0), {}, {f"c.{role}": -1}))]
-        if self.optimizer.of(role).normalises:
-            size = self.algebra.pack(Fraction(0), {}, {divisor(role, step): 1})
-            rates.append(Scalar(f"1/normaliser of {role} at step {step + 1}", size))
-        return tuple(rates)
 
 
 def _product(a: Sizes, b: Sizes) -> Sizes:

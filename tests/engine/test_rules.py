@@ -61,4 +61,7 @@ def test_a_normaliser_with_memory_holds_the_largest_past_gradient(rule, second):
     much smaller than its first, that of a sign is not."""
     text = "h[a] = W1[a,x] data[x]\nh2[b] = W2[b,a] h[a]\nh3[b] = rmsnorm(h2[b])\nf = W3[b] h3[b]"
     run = placed(text, rule, "N=1", "b.W2=1/2,b.W3=1/2,c.W1=3,c.W3=3,d.W1=9,d.W2=9,d.W3=9").run("dW2", 2)
-    assert {step.step: run.algebra.value(size.packed) for step, size in run.update_sizes("W2", 2)} == {0: 0, 1: second}
+    assert {step.step: run.algebra.value(size.packed) for step, size in run.steps.update_sizes("W2", 2)} == {
+        0: 0,
+        1: second,
+    }
