@@ -98,7 +98,7 @@ MUTANTS = [
         ("analysis.py", "if t and look.network.live and look.runs.stepped(signs=True)", "if False"),
         ("updates.py", "size = own.packed if own.certain else", "size ="),
         ("steps.py", "whole = tr.algebra.uncentred(s)", "whole = s"),
-        ("steps.py", 'if not any(f.kind.kind in ("norm", "softmax")', 'if not any(f.kind.kind in ("norm",)'),
+        ("steps.py", "if not any(f.kind.mixes", 'if not any(f.kind.kind in ("norm",)'),
         ("steps.py", "most = max(most, _skew(tr, few))", "pass"),
         ("steps.py", "if len(s.terms) > 1 and not again else 1", "if len(s.terms) > 2 and not again else 1"),
         ("steps.py", "if len(there) < 2 or most < 3 or again:", "if True:"),

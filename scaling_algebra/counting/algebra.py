@@ -10,7 +10,7 @@ from fractions import Fraction
 from itertools import combinations
 
 from .contracting import contracted
-from .kernels import INDICATOR, Exhausted, Kernel, leaf_kernel
+from .kernels import INDICATOR, Exhausted, Kernel, leaf_kernel, population
 from .signals import Made, Scalar, Signal, larger
 from .sizes import SignalSizes
 
@@ -74,6 +74,8 @@ class Algebra(SignalSizes):
         """
         if letter not in s.letters:
             raise ValueError(f"cannot centre over {letter!r}: the algebra does not track it")
+        if population(self.letters[letter]) not in self.subtracts:
+            raise ValueError(f"cannot centre over {letter!r}: means along {self.letters[letter]} are not declared")
         if letter in s.flat:
             return Signal(s.letters, {})
         at = s.letters.index(letter)

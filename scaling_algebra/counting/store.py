@@ -128,7 +128,7 @@ class KernelStore(Packing):
         centred: frozenset[str] = frozenset(),
     ) -> None:
         super().__init__(ray, unknowns)
-        self._centred = centred
+        self.subtracts = centred
         self.axes = dict(letters)
         self.letters = {x: axis for x, axis in letters.items() if self.rate(axis) or x in tracked}
         self.half = dict.fromkeys(letters.values(), 0)
@@ -257,7 +257,7 @@ class KernelStore(Packing):
                 f"the product keeps letters {out!r} of active and of all experts: how often they meet is open"
             )
         left, right, kept = (tuple(number[x] for x in letters) for letters in (a, b, out))
-        centred = tuple(number[x] for x in out if population(self.letters[x]) in self._centred)
+        centred = tuple(number[x] for x in out if population(self.letters[x]) in self.subtracts)
         contraction = Contraction(left, right, kept, centred)
         cost = sum(2 * self.half[self.letters[x]] for x in number if x not in out)
         return self._contractions.setdefault(contraction, len(self._contractions)), contraction, cost

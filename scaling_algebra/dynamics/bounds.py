@@ -16,6 +16,7 @@ from collections.abc import Callable, Hashable, Iterable
 from fractions import Fraction
 from functools import partial
 from itertools import product
+from typing import TypeGuard
 
 from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.kernels import Exhausted
@@ -186,9 +187,9 @@ class BoundRun(Trajectory):
         Law: |f(x) - f(x_0)| <= C |x - x_0| for all functions of the language, and <= C where they are bounded; a
         selection that may be drawn anew changes what it selects altogether.
         """
-        if not isinstance(s, Function) or not s.source or s.held:
+        if not _bounded(s):
             return rule(s).change(self, s, 1)
-        moved = self.algebra.bound(self.at(s.source, "change", 1))
+        moved = self.algebra.bound(self.at(s.inputs[0], "change", 1))
         if moved is None:
             return self.algebra.nothing(self.network.signals[s.out])
         if s.kind.selects:
@@ -281,15 +282,12 @@ class BoundRun(Trajectory):
         if signal in counted(self.network):
             return self._sized(signal, 0)
         uses = [(s, k) for s, k in self.network.consumers(signal) if via in ("", s.out)]
-        if not t or not any(isinstance(s, Function) and not s.held for s, _ in uses):
+        if not t or not any(_bounded(s) for s, _ in uses):
             return super()._gradient(signal, t, modes, via)
         paths = []
         for s, k in uses:
             above = self.gradient(s.out, t, modes)
-            if isinstance(s, Function) and not s.held:
-                passed = self.adjoint(s, above)
-            else:
-                passed = rule(s).adjoint(self, s, k, above, t, modes)
+            passed = self.adjoint(s, above) if _bounded(s) else rule(s).adjoint(self, s, k, above, t, modes)
             paths.append(self.algebra.relabelled(passed, s.inputs[k].letters, self.network.signals[signal]))
         return self.algebra.add(paths)
 
@@ -308,6 +306,11 @@ class BoundRun(Trajectory):
         if rule.normalises and not rule.epsilon:
             raise BeyondPowerCounting(f"a part of a step of {rule.name} has no bound")
         return super().change_via(signal, t, via)
+
+
+def _bounded(s: Statement) -> TypeGuard[Function]:
+    """Is a statement a function whose slope is bounded? Others are bounded as their rule says."""
+    return isinstance(s, Function) and s.kind.kind in ("entrywise", "softmax", "norm")
 
 
 def _far(run: BoundRun) -> Fraction:

@@ -420,7 +420,7 @@ def turned(tr: TrainingRun, factors: Factors) -> Factors:
     Law: (sum G G^T)^(-1/4) G (sum G^T G)^(-1/4) raises the directions by which gradients of several steps differ, the
     more the smaller they are, up to the size of the largest. What takes the largest one away sees these.
     """
-    if not any(f.kind.kind in ("norm", "softmax") for f in tr.network.functions):
+    if not any(f.kind.mixes for f in tr.network.functions):
         return factors
     tr.note(RAISED)
     tails = (tr.algebra.rms(s) if any(map(tr.grows, s.letters)) else None for s in factors)

@@ -155,7 +155,7 @@ class TensorSteps:
 
 
 class DecayingSteps(TensorSteps):
-    """TensorSteps that hold what decoupled weight decay takes from the initial values.
+    """Steps that hold what decoupled weight decay takes from the initial values.
 
     Law: W_t = (1 - lr decay)^t W_0 + updates, with lr decay Theta(1), so W_t - W_0 has a Theta(1) multiple of W_0.
     A frozen tensor is not in the optimizer, so it does not decay.

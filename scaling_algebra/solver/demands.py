@@ -20,6 +20,7 @@ from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.spec.desiderata import HORIZON as HORIZON
 from scaling_algebra.spec.desiderata import Demand
 from scaling_algebra.spec.level import Open
+from scaling_algebra.spec.networks.indices import curved
 from scaling_algebra.spec.networks.language import Function, Network, Product
 from scaling_algebra.spec.networks.sums import experts
 from scaling_algebra.spec.optimizers import Trained
@@ -98,7 +99,7 @@ class NotFound(Infeasible):
 
 def provable(network: Network, ray: Ray, optimizer: Trained) -> str:
     """Why proofs do not reach a configuration; empty if they do."""
-    if by := [s.out for s in (*network.live, *network.norms) if not first_power(network, ray, s)]:
+    if by := [s.out for s in curved(network) if not first_power(network, ray, s)]:
         without = " ".join(f"--without {name}" for name in by)
         unknown = f"unknown sizes ({', '.join(by)}; derive {without} leaves {'them' if by[1:] else 'it'} out)"
         return f"{network.name} divides or gates by {unknown}; proofs are for products, sums and held gates"
@@ -118,7 +119,7 @@ def first_power(network: Network, ray: Ray, s: Function) -> bool:
     times anything is no larger than x times that.
     """
     letters = network.signals[s.out] + s.over
-    plain = s.kind.kind != "norm" and not s.kind.gaps and 1 in s.kind.powers
+    plain = s.stands_for and not s.kind.gaps and 1 in s.kind.powers
     freed = {x for e in experts(network) for x in e.last}  # by an intervention from mu-1
     return plain and not any(ray[network.axes[x]] for x in letters) and freed.isdisjoint(x.name for x in s.inputs)
 

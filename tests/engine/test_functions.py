@@ -14,6 +14,7 @@ import torch
 
 from scaling_algebra import NotFound, derive, explain, network
 from scaling_algebra.dynamics.analysis import Analysis
+from scaling_algebra.dynamics.rules import RULES
 from scaling_algebra.errors import UsageError
 from scaling_algebra.explanations.explanations import explain_quantity
 from scaling_algebra.proofs.prover import Uniqueness, settled
@@ -27,6 +28,7 @@ from scaling_algebra.spec.networks.files import from_toml
 from scaling_algebra.spec.networks.functions import FUNCTIONS, FunctionKind
 from scaling_algebra.spec.optimizers import optimizer
 from scaling_algebra.spec.trained import trained
+from scaling_algebra.verify.infinite_width.course import Descent, trajectory
 from scaling_algebra.verify.networks import torch_network
 from scaling_algebra.verify.networks.torch_network import entrywise
 from scaling_algebra.verify.tracing.entries import seen
@@ -68,6 +70,40 @@ def test_a_function_that_torch_lacks_is_defined_in_one_place(tmp_path, monkeypat
     assert " exponents agree" in scalecalc("verify", *asked, "--seeds", "4").stdout
 
 
+class Centre:
+    """Less its mean along a letter: linear, and its own transpose."""
+
+    def value(self, tr, s, t):
+        return tr.algebra.centred(tr.at(s.inputs[0], "value", t), s.over)
+
+    def change(self, tr, s, t):
+        return tr.algebra.centred(tr.at(s.inputs[0], "change", t), s.over)
+
+    def adjoint(self, tr, s, k, above, t, modes):
+        return tr.algebra.centred(above, s.over)
+
+
+@pytest.mark.parametrize("rule", ["sgd", "muon"])
+def test_a_kind_is_what_its_rule_says(rule, monkeypatch):
+    """A layernorm is a mean that is subtracted, by its own rule, and an rmsnorm: bounds of later steps, too."""
+    kind = FunctionKind("centre", "centre", "", kind="centre", centres=True)
+    monkeypatch.setitem(FUNCTIONS, "centre", kind)
+    monkeypatch.setitem(RULES, "centre", Centre())
+    monkeypatch.setitem(torch_network.OWN, "centre", lambda x, dim: x - x.mean(dim, keepdim=True))
+    assert not contradicted(kind) and contradicted(replace(kind, centres=False)) == {"centres"}
+    found = []
+    for between in ("z[a] = centre(q[a]; a)\nr[a] = rmsnorm(z[a]; a)", "r[a] = layernorm(q[a]; a)"):
+        equations = f"h[a] = W[a,x] data[x]\nq[a] = U[a,b] h[b]\n{between}\nf = V[a] r[a]"
+        net = network("centred", equations, axes={"a": "N", "b": "N", "x": "D"})
+        d = derive(ray="N=1", optimizer=rule, network=net)
+        names = ("q.change", "r", "r.change", "f", "f.cross", "gq", "gW")
+        found.append([(str(d.analysis()(x, 1)), d.analysis().upper(x)) for x in names])
+        if rule == "sgd":
+            with pytest.raises(UsageError, match="the limit has no rule for"):
+                trajectory(Descent.of(d, 1, 0.1, 1, "output"))
+    assert found[0] == found[1] and all(upper is not None for _, upper in found[0])
+
+
 READ = ("powers", "bounded", "homogeneous", "positive", "rising", "signed")
 
 
@@ -77,10 +113,11 @@ def contradicted(kind):
         f = entrywise(kind)
     except UsageError:
         return {"torch"}
-    if kind.kind in ("norm", "noise"):
+    if (kind.mixes and kind.kind != "softmax") or kind.kind == "noise":
         wrong = {key for key in READ[1:] if getattr(kind, key)}
         x = torch.tensor([1.0, -2.0, 0.5, 4.0])
-        moved = kind.kind == "norm" and kind.centres != torch.allclose(f(x + 1, x.shape), f(x, x.shape), atol=1e-3)
+        along = x.shape if kind.kind == "norm" else 0
+        moved = kind.mixes and kind.centres != torch.allclose(f(x + 1, along), f(x, along), atol=1e-3)
         return wrong | ({"centres"} if moved else set()) | {"powers" for p in kind.powers if p % 2 == 0}
     values = seen(f) if kind.kind != "softmax" else seen(torch.exp)
     if kind.kind == "softmax":  # both entries of a softmax of two

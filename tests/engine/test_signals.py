@@ -24,8 +24,10 @@ ONE = Ray({"N": 1, "N_e": 0, "M": 0})
 LETTERS = {x: "N" for x in "abcdef"}
 
 
-def plain(gap=100, ray=ONE, letters=LETTERS, **limits):
-    return Algebra(ray, letters, [], Fraction(0)).at(Rung(Fraction(gap), **limits))
+def plain(gap=100, ray=ONE, letters=LETTERS, means="", **limits):
+    return Algebra(ray, letters, [], Fraction(0), centred=frozenset(letters[x] for x in means)).at(
+        Rung(Fraction(gap), **limits)
+    )
 
 
 def size(algebra, s):
@@ -328,7 +330,9 @@ def test_what_may_cancel_later_is_a_bound_only():
 
 
 def test_what_sums_to_zero_does_not_see_a_constant():
-    algebra = plain()
+    with pytest.raises(ValueError, match="means along N are not declared"):
+        plain().centred(plain().tensor("W", "ab", 0), "a")
+    algebra = plain(means="a")
     w, flat = algebra.tensor("W", "ab", 0), algebra.tensor("x", "ab", 0, "b")
     centred = algebra.centred(w, "a")
     assert algebra.contract(centred, algebra.constant("a"), "b").zero and algebra.contract(centred, flat, "").zero

@@ -213,7 +213,8 @@ class Limit:
             if len(self.growing & set(self.network.signals[s.out])) > 1:
                 raise UsageError(f"{s.name} at {s.out} has two indices that grow: its limit is not computed")
             chooses = s.kind.selects and self.growing & set(self.network.signals[s.out])
-            if s.kind.kind == "noise" or chooses or (s.kind.kind == "norm" and (not along or s.kind.centres)):
+            known = s.kind.kind in ("gate", "entrywise", "softmax") or (s.kind.kind == "norm" and along)
+            if not known or chooses or s.kind.centres:
                 raise UsageError(f"the limit has no rule for {s.name} at {s.out}")
             if s.kind.kind == "softmax" and along and not self.products.sampled(s.over):
                 raise UsageError(f"the softmax at {s.out} goes along an index that grows: its limit is not computed")

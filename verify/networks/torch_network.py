@@ -30,8 +30,9 @@ from .replicas import DTYPE, Draw, fill, sample
 from .scales import DECAY, constants, every_size
 from .steppers import Fold, Group, assembled, group
 
-OWN: dict[str, Callable[[Tensor], Tensor]] = {}
-"""Functions of one tensor that torch lacks, by the name in ``functions.toml``: ``"squareplus": lambda x: ...``."""
+OWN: dict[str, Callable[..., Tensor]] = {}
+"""Functions that torch lacks, by the name in ``functions.toml``, of a tensor, and of the dimension they go along:
+``"squareplus": lambda x: ...``, ``"centre": lambda x, dim: x - x.mean(dim, keepdim=True)``."""
 SELECTED = 0.5
 """Share of the entries that a top-K selection takes."""
 
@@ -58,17 +59,19 @@ def applied(function: Function, letters: str, x: Tensor) -> Tensor:
         last = x.movedim(along, -1)
         normalised: Tensor = getattr(functional, kind.torch)(last, last.shape[-1:], eps=TINY)
         return normalised.movedim(-1, along)
+    if kind.mixes:
+        return entrywise(kind)(x, along)
     values = 0 * x + 1 if function.masks else entrywise(kind)(x)
     return values if chosen is None else values * chosen
 
 
-def entrywise(kind: FunctionKind) -> Callable[[Tensor], Tensor]:
-    """The torch function of an entrywise one: from ``OWN``, ``torch.nn.functional`` or ``torch``.
+def entrywise(kind: FunctionKind) -> Callable[..., Tensor]:
+    """The torch function of a function: from ``OWN``, ``torch.nn.functional`` or ``torch``.
 
     Raises:
         UsageError: there is none.
     """
-    found: Callable[[Tensor], Tensor] | None = OWN.get(kind.torch)
+    found: Callable[..., Tensor] | None = OWN.get(kind.torch)
     if (found := found or getattr(functional, kind.torch, getattr(torch, kind.torch, None))) is None:
         where = "define it in OWN, verify/networks/torch_network.py"
         raise UsageError(f"{kind.name}: torch has no function {kind.torch!r}, which it is in functions.toml; {where}")

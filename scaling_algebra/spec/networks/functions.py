@@ -23,13 +23,15 @@ class FunctionKind:
         about: one line for users.
         kind: ``gate``: Theta(1) with Theta(1) slope, its initial value taken as independent of the weights (standing
             assumption B2 of MSSP paper, J.2). ``entrywise`` and ``softmax``: part of the dynamics. ``norm``: divides by
-            the root-mean-square along ``over``. ``noise``: reads nothing, drawn anew at every step.
+            the root-mean-square along ``over``. ``noise``: reads nothing, drawn anew at every step. Others: as their
+            rule says (``RULES``), along ``over``.
         powers: powers of the argument in its polynomial, by its parity class: odd (1, 3), an odd part that is exactly
             linear and an even one (1, 2), no parity (0 to 3; 0: a mean that does not vanish with the argument).
         bounded: what happens to an argument beyond O(1) is no power of n.
         homogeneous: of degree one: of an argument of any size.
         positive: its values are. ``rising``: its slope is, where it is not flat. ``signed``: it has the sign of its
             argument.
+        centres: a mean along ``over`` is subtracted.
         selects: top-K along ``over``: a random mask with a Theta(1) fraction of ones multiplies the value. It is drawn
             anew when the argument moved by at least its spread, and is constant in the backward pass (routers paper,
             App. F).
@@ -49,6 +51,11 @@ class FunctionKind:
     selects: bool = False
     centres: bool = False
     spared: bool = False
+
+    @property
+    def mixes(self) -> bool:
+        """Is an entry of its output made of several entries of its argument, along a letter?"""
+        return self.kind not in ("gate", "entrywise", "noise")
 
     @property
     def named_bounded(self) -> str:

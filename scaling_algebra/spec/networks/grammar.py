@@ -80,7 +80,7 @@ def network(
 def goes_along(name: str) -> bool:
     """Does a function act along one letter of its argument, as a softmax does?"""
     kind = FUNCTIONS[name]
-    return kind.kind in ("softmax", "norm") or kind.selects
+    return kind.mixes or kind.selects
 
 
 def _text(product: Factors) -> str:

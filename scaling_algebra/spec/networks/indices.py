@@ -58,8 +58,13 @@ def tracked(network: Network) -> str:
 @remembered
 def centred(network: Network) -> frozenset[str]:
     """Axes along which a mean is subtracted."""
-    means = "".join((tracked(network), *(s.over for s in network.norms if s.kind.centres)))
+    means = "".join((tracked(network), *(s.over for s in network.functions if s.kind.centres)))
     return frozenset(network.letters[x] for x in means)
+
+
+def curved(network: Network) -> list[Function]:
+    """The functions that need not be linear in what they read: all that read something but held gates."""
+    return [*network.live, *(s for s in network.functions if s.inputs and not s.gates)]
 
 
 @remembered
