@@ -260,17 +260,13 @@ class Limit:
             parts.append(self.products.contract([weight.stepped.change.renamed(names), *operands], out, where))
         for k, factors in enumerate(weight.updates):
             if weight.shares[k] and weight.rate is not None:
-                spare = {x: chr(0x2100 + i) for i, x in enumerate(self._inside(factors, weight.letters))}
+                spare = {x: chr(0x2100 + i) for i, x in enumerate(_inside(factors, weight.letters))}
                 self.products.sizes.update({new: self.products.sizes[old] for old, new in spare.items()})
                 taken = [q.renamed({**spare, **names}) for q in factors]
                 parts.append(
                     self.products.contract([*taken, *operands], out, where).times(weight.shares[k], weight.rate[1])
                 )
         return added(parts) if parts else self.products.zero(out)
-
-    @staticmethod
-    def _inside(factors: Iterable[Leading], letters: str) -> str:
-        return "".join(dict.fromkeys(x for q in factors for x in q.letters if x not in letters))
 
     def _matrix(
         self, weight: LimitTensor, names: Mapping[str, str], operands: Sequence[Leading], out: str, where: str
@@ -327,18 +323,9 @@ class Limit:
             else:
                 assert s.source is not None
                 q = named(signals[s.source.name], self.network.signals[s.source.name], s.source)
-                signals[s.out] = self._function(s, self.products.contract([q], letters, s.out))
-            self._settled(s.out, signals[s.out])
+                signals[s.out] = _function(self.products, s, self.products.contract([q], letters, s.out))
+            _settled(s.out, signals[s.out])
         return signals
-
-    @staticmethod
-    def _settled(name: str, q: Leading) -> None:
-        if q.power > 0:
-            raise NotCovered(f"{name} grows as n^{q.power}: it has no limit")
-        if q.rest >= 0:
-            raise NotCovered(f"{name} is a random sum of size n^{q.rest}: its limit is no number")
-        if not np.abs(q.values).max(initial=0.0) <= LARGE:  # nor is it of NaN
-            raise Diverges
 
     def _product(self, s: Product, operands: Sequence[Leading], letters: str) -> Leading:
         if s.tensor:
@@ -348,41 +335,6 @@ class Limit:
         for m in s.multipliers:
             q = q.times(*self.multipliers.get(m, (1.0, Fraction(0))))
         return q
-
-    def _function(self, s: Function, q: Leading) -> Leading:
-        if s.kind.kind == "norm":
-            lengths = self.products.lengths(q)
-            if q.power == NONE or not lengths.all():
-                raise NotCovered(f"{s.out} divides by zero")
-            return replace(q, values=q.values / lengths[..., None], power=Fraction(0), rest=q.rest - q.power)
-        if s.kind.kind == "softmax" and q.over:
-            e = np.exp(levelled(q).values)
-            return Leading(q.letters, q.over, e / e.mean(-1, keepdims=True), Fraction(-1), q.rest - 1)
-        if q.over:
-            return self.products.apply(partial(value_of, s.kind), [levelled(q)], q.letters, q.over, s.out)
-        return Leading(q.letters, "", numbers_of(s, q.letters, numbers(q)), rest=q.rest)
-
-    def _pulled(self, s: Function, q: Leading, above: Leading) -> Leading:
-        """The gradient at the argument of a function, from that at its value."""
-        if s.kind.kind == "norm":
-            unit, lengths = self._function(s, q), self.products.lengths(q)
-            along = self.products.inner(unit, above, q.over)
-            removed = self.products.contract([unit, along.times(-1.0, Fraction(-1))], q.letters + q.over, s.out)
-            whole = added([above, removed])
-            return replace(whole, values=whole.values / lengths[..., None]).times(1.0, -q.power)
-        if s.kind.kind == "softmax" and q.over:
-            shares = self._function(s, q)
-            mean = self.products.contract([shares, above], q.letters, s.out)
-            whole = added([above, self.products.contract([mean.times(-1.0)], q.letters + q.over, s.out)])
-            return self.products.entrywise([shares, whole], q.over, s.out)
-        if q.over:
-            at = self.products.apply(
-                partial(slope_of, s.kind), [levelled(q)], q.letters, q.over, f"the slope at {s.out}"
-            )
-            return self.products.entrywise([at, above], q.over, f"the gradient at {s.out}")
-        above = self.products.contract([above], q.letters, s.out)
-        values = numbers_of(s, q.letters, numbers(q), above.values)
-        return replace(above, values=values, power=above.power if values.any() else NONE)
 
     def backward(self, signals: Mapping[str, Leading]) -> tuple[dict[str, Leading], list[tuple[str, Any]]]:
         """Gradients of the output at every signal, and at every tensor: quantities, or factors of rank-one matrices."""
@@ -404,7 +356,7 @@ class Limit:
                     pulled = self.products.contract([above], f.letters, s.out)
                 else:
                     pulled = self.products.contract(
-                        [self._pulled(s, self.products.contract([q], letters, s.out), above)], f.letters, ""
+                        [_pulled(self.products, s, self.products.contract([q], letters, s.out), above)], f.letters, ""
                     )
                 own = pulled.renamed(dict(zip(f.letters, self.network.signals[f.name], strict=True)))
                 found.setdefault(f.name, []).append(own)
@@ -421,7 +373,7 @@ class Limit:
         names = dict(zip(use.letters, weight.letters, strict=True))
         if weight.current is not None:
             return self.products.contract(factors, use.letters, where).renamed(names)
-        inside = self._inside(factors, use.letters)
+        inside = _inside(factors, use.letters)
         spare = {x: chr(0x2200 + i) for i, x in enumerate(inside)}
         self.products.sizes.update({new: self.products.sizes[old] for old, new in spare.items()})
         return tuple(q.renamed({**spare, **names}) for q in factors)
@@ -488,3 +440,51 @@ class Limit:
             weight.shares = weight.shares - rate * weight.buffer
             if weight.current is not None and weight.momentum is not None:
                 weight.current = added([weight.current, weight.momentum.times(-rate, power)])
+
+
+def _inside(factors: Iterable[Leading], letters: str) -> str:
+    return "".join(dict.fromkeys(x for q in factors for x in q.letters if x not in letters))
+
+
+def _settled(name: str, q: Leading) -> None:
+    if q.power > 0:
+        raise NotCovered(f"{name} grows as n^{q.power}: it has no limit")
+    if q.rest >= 0:
+        raise NotCovered(f"{name} is a random sum of size n^{q.rest}: its limit is no number")
+    if not np.abs(q.values).max(initial=0.0) <= LARGE:  # nor is it of NaN
+        raise Diverges
+
+
+def _function(products: Contractions, s: Function, q: Leading) -> Leading:
+    if s.kind.kind == "norm":
+        lengths = products.lengths(q)
+        if q.power == NONE or not lengths.all():
+            raise NotCovered(f"{s.out} divides by zero")
+        return replace(q, values=q.values / lengths[..., None], power=Fraction(0), rest=q.rest - q.power)
+    if s.kind.kind == "softmax" and q.over:
+        e = np.exp(levelled(q).values)
+        return Leading(q.letters, q.over, e / e.mean(-1, keepdims=True), Fraction(-1), q.rest - 1)
+    if q.over:
+        return products.apply(partial(value_of, s.kind), [levelled(q)], q.letters, q.over, s.out)
+    return Leading(q.letters, "", numbers_of(s, q.letters, numbers(q)), rest=q.rest)
+
+
+def _pulled(products: Contractions, s: Function, q: Leading, above: Leading) -> Leading:
+    """The gradient at the argument of a function, from that at its value."""
+    if s.kind.kind == "norm":
+        unit, lengths = _function(products, s, q), products.lengths(q)
+        along = products.inner(unit, above, q.over)
+        removed = products.contract([unit, along.times(-1.0, Fraction(-1))], q.letters + q.over, s.out)
+        whole = added([above, removed])
+        return replace(whole, values=whole.values / lengths[..., None]).times(1.0, -q.power)
+    if s.kind.kind == "softmax" and q.over:
+        shares = _function(products, s, q)
+        mean = products.contract([shares, above], q.letters, s.out)
+        whole = added([above, products.contract([mean.times(-1.0)], q.letters + q.over, s.out)])
+        return products.entrywise([shares, whole], q.over, s.out)
+    if q.over:
+        at = products.apply(partial(slope_of, s.kind), [levelled(q)], q.letters, q.over, f"the slope at {s.out}")
+        return products.entrywise([at, above], q.over, f"the gradient at {s.out}")
+    above = products.contract([above], q.letters, s.out)
+    values = numbers_of(s, q.letters, numbers(q), above.values)
+    return replace(above, values=values, power=above.power if values.any() else NONE)
