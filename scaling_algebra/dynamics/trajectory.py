@@ -16,7 +16,7 @@ from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import EntrySize, Scalar, Signal
 from scaling_algebra.spec.desiderata import HORIZON
 from scaling_algebra.spec.networks.auxiliary import counted
-from scaling_algebra.spec.networks.indices import tracked
+from scaling_algebra.spec.networks.indices import EXPERTS, tracked
 from scaling_algebra.spec.networks.language import Function, Product, Statement
 from scaling_algebra.spec.networks.roles import gradient_name
 
@@ -92,7 +92,7 @@ class Trajectory(TrainingRun):
         Raises:
             ValueError: they have other indices.
         """
-        experts = "".join(x for x, axis in self.network.letters.items() if axis in ("M", "K"))
+        experts = "".join(x for x, axis in self.network.letters.items() if axis in EXPERTS)
         if set(left.letters) - set(experts) != set(right.letters) - set(experts):
             raise ValueError("an inner product of signals with different indices")
         kept = "".join(x for x in experts if x in left.letters + right.letters)

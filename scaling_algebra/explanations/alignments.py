@@ -13,8 +13,8 @@ from fractions import Fraction
 from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.documents import Rendered
 from scaling_algebra.dynamics.run import BeyondPowerCounting
-from scaling_algebra.solver.demands import HORIZON
 from scaling_algebra.solver.derivation import Derivation
+from scaling_algebra.spec.desiderata import HORIZON
 from scaling_algebra.spec.networks.language import Product
 
 

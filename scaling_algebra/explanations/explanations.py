@@ -19,10 +19,10 @@ from scaling_algebra.dynamics.brackets import UnknownSize
 from scaling_algebra.dynamics.quantities import Quantity, inner_product, quantities, quantity
 from scaling_algebra.dynamics.trajectory import Trajectory
 from scaling_algebra.errors import UsageError, unknown_name
-from scaling_algebra.solver.demands import HORIZON, Fixing
+from scaling_algebra.solver.demands import Fixing
 from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION, Configuration, Where
-from scaling_algebra.spec.desiderata import Structure
+from scaling_algebra.spec.desiderata import HORIZON, Structure
 from scaling_algebra.spec.given import SETTINGS
 from scaling_algebra.spec.networks.indices import aggregations
 from scaling_algebra.spec.networks.multipliers import free_multipliers, gauges

@@ -8,8 +8,8 @@ from fractions import Fraction
 
 from scaling_algebra.dynamics.analysis import CERTIFIED, LEAD, Analysis, Means, lead_within
 from scaling_algebra.linear.clauses import Undecided
-from scaling_algebra.solver.demands import HORIZON, concerns, violation
-from scaling_algebra.spec.desiderata import Demand
+from scaling_algebra.solver.demands import concerns, violation
+from scaling_algebra.spec.desiderata import HORIZON, Demand
 from scaling_algebra.spec.powers import Form
 
 _LITTLE = lead_within(20_000, gap=Fraction(0))

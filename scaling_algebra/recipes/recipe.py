@@ -12,10 +12,11 @@ from scaling_algebra import limits
 from scaling_algebra.documents import Rendered
 from scaling_algebra.dynamics.analysis import Analysis, lead_within
 from scaling_algebra.errors import UsageError, check_names, shown, unknown_name
-from scaling_algebra.solver.demands import HORIZON, Infeasible
+from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.spec.axes import AXES, Ray, about, ordered
 from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER, Configuration, Where
+from scaling_algebra.spec.desiderata import HORIZON
 from scaling_algebra.spec.gauges import OWN
 from scaling_algebra.spec.level import Level, Open, recorded
 from scaling_algebra.spec.networks.indices import may_grow

@@ -16,14 +16,13 @@ from scaling_algebra.dynamics.analysis import Analysis, lead_within
 from scaling_algebra.linear.cone import Cone, bounding, simplicity
 from scaling_algebra.linear.linear import Linear, Vector, dot
 from scaling_algebra.spec.axes import Ray
-from scaling_algebra.spec.desiderata import Demand, Structure
+from scaling_algebra.spec.desiderata import HORIZON, Demand, Structure
 from scaling_algebra.spec.optimizers import OPTIMIZERS, Optimizer
 from scaling_algebra.spec.parameterizations import Parameterization
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import Scaling
 
 from .convexity import Looks, growing, normalises, open_axes, ray_along
-from .demands import HORIZON
 
 _LITTLE = lead_within(5_000)
 """For a corner that may lie outside."""

@@ -12,7 +12,7 @@ from scaling_algebra.counting.signals import Rung
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.axes import AXES, Ray
-from scaling_algebra.spec.desiderata import Demand, Structure
+from scaling_algebra.spec.desiderata import HORIZON, Demand, Structure
 from scaling_algebra.spec.networks.indices import curved
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import MOE_BLOCK
@@ -21,7 +21,7 @@ from scaling_algebra.spec.parameterizations import Parameterization
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import Scaling
 
-from .demands import HORIZON, Failure, violation
+from .demands import Failure, violation
 
 
 class Looks:

@@ -17,8 +17,7 @@ from scaling_algebra.dynamics.sparse_routing import sparse
 from scaling_algebra.errors import Unsatisfiable
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.configuration import Configuration
-from scaling_algebra.spec.desiderata import HORIZON as HORIZON
-from scaling_algebra.spec.desiderata import Demand
+from scaling_algebra.spec.desiderata import HORIZON, Demand
 from scaling_algebra.spec.level import Open
 from scaling_algebra.spec.networks.indices import curved
 from scaling_algebra.spec.networks.language import Function, Network, Product

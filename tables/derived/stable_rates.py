@@ -14,8 +14,8 @@ from functools import cache
 
 from scaling_algebra.documents.blocks import Cell, Grid, Label, Row
 from scaling_algebra.dynamics.analysis import Analysis
-from scaling_algebra.solver.demands import HORIZON
 from scaling_algebra.solver.derivation import Derivation, derive
+from scaling_algebra.spec.desiderata import HORIZON
 from scaling_algebra.spec.gauges import moved
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import architecture

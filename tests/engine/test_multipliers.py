@@ -100,6 +100,7 @@ def test_a_gauge_is_freedom_and_nothing_else():
     """No library network has one, and a sum over experts is none: its multiplier changes what is computed."""
     assert not any(gauges(n) for n in ARCHITECTURES.values())
     axes = {"x": "D"}
+    assert gauges(network("tensorless", "h = V[x] data[x]\nf = a h", axes)) == ()
     assert gauges(network("one", "f = a b V[x] data[x]", axes)) == ("a", "b")
     assert gauges(network("twice", "h = a V[x] data[x]\ng = V[x] data[x]\nf = h + g", axes)) == ()
     with pytest.raises(UsageError, match="named 'q'"):

@@ -122,6 +122,8 @@ def test_a_tied_tensor_is_named():
 def test_what_has_no_shape_or_no_parameters_is_refused():
     with pytest.raises(UsageError, match=r"0\.weight has no shape before the first call; call the model once in build"):
         read(lambda s: (nn.Sequential(nn.LazyLinear(s["N"])), torch.zeros(2, 5)))
+    with pytest.raises(UsageError, match=r"1\.running_mean has no shape before the first call"):
+        read(lambda s: (nn.Sequential(nn.Linear(5, s["N"]), nn.LazyBatchNorm1d(affine=False)), torch.zeros(2, 5)))
     with pytest.raises(UsageError, match="the model has no parameters"):
         read(lambda s: (nn.Tanh(), torch.zeros(2, s["N"])))
 
@@ -130,9 +132,11 @@ def test_what_does_not_grow_has_no_numbers(tmp_path, capsys):
     (tmp_path / "m.py").write_text(
         "from torch import nn\ndef build(sizes):\n    return nn.Linear(sizes['N'] * 0 + 5, 3)\n"
     )
-    with pytest.raises(SystemExit, match="2"):
-        main(["derive", "--model", f"{tmp_path / 'm.py'}:build", "--optimizer", "adam"])
-    assert "no parameter of the model grows, so all numbers stay" in capsys.readouterr().err
+    of, sizes = f"{tmp_path / 'm.py'}:build", ["--base", "N=16", "--target", "N=64"]
+    for asked in (["derive", "--model", of], ["recipe", *sizes, "--lr=1", "--model", of], ["check-model", of, *sizes]):
+        with pytest.raises(SystemExit, match="2"):
+            main([*asked, "--optimizer", "adam"])
+        assert "no parameter of the model grows, so all numbers stay" in capsys.readouterr().err
 
 
 def test_parameters_without_a_name_of_their_own():

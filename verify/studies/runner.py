@@ -6,17 +6,16 @@ Adding an experiment: a file in ``claims/`` whose trials name a laboratory of ``
 from __future__ import annotations
 
 import time
-import tomllib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib.resources import files
 from typing import Any
 
 import msgspec
 
 from scaling_algebra.errors import UsageError
+from scaling_algebra.files import shipped
 from scaling_algebra.spec.axes import regime
 from scaling_algebra.verify.hardware import Hardware
 from scaling_algebra.verify.judging.fit import Verdict
@@ -69,7 +68,7 @@ class Experiment:
 
 
 def _experiment(name: str) -> Experiment:
-    data = tomllib.loads(files(__package__).joinpath(f"claims/{name}.toml").read_text("utf-8"))
+    data = shipped(__package__, f"claims/{name}.toml")
     lists, common, trials = data.get("claims", {}), data.get("with", {}), []
     for trial in ({**data, **own_entries} for own_entries in data["trials"]):  # what the file says holds of every trial
         claims = lists[trial["claims"]] if isinstance(trial["claims"], str) else trial["claims"]

@@ -244,7 +244,8 @@ def called(build: Build, sizes: dict[str, int], seed: int | None = 0) -> tuple[n
     if not isinstance(model, nn.Module):
         raise Unreadable(f"build returns {shown(made)}; return a torch.nn.Module, or (model, optimizer, input)")
     parameters = dict(model.named_parameters())
-    if lazy := [x for x, p in parameters.items() if isinstance(p, nn.parameter.UninitializedParameter)]:
+    state = {**parameters, **dict(model.named_buffers())}
+    if lazy := [x for x, p in state.items() if nn.parameter.is_lazy(p)]:
         raise Unreadable(f"{lazy[0]} has no shape before the first call; call the model once in build")
     if not parameters:
         raise Unreadable("the model has no parameters")

@@ -18,6 +18,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from scaling_algebra.errors import UsageError
+from scaling_algebra.spec.axes import AXES
 from scaling_algebra.spec.networks.files import as_toml
 from scaling_algebra.spec.networks.grammar import network
 from scaling_algebra.spec.networks.language import TRACED, Network
@@ -300,7 +301,7 @@ def read(build: Build, base: Mapping[str, int] | None = None, strict: bool = Fal
         strict: equations, or nothing.
 
     Raises:
-        Unreadable: strict, and not read; or no answer by shape either.
+        Unreadable: strict, and not read; or no answer by shape either. UsageError: no parameter grows.
     """
     try:
         reading = traced(build, base)
@@ -312,9 +313,15 @@ def read(build: Build, base: Mapping[str, int] | None = None, strict: bool = Fal
         if reading.training:
             shapes = by_shape(build, reading.base, TRAINING, only=reading.training)
             reading = replace(reading, beside=shapes.network, notes=[*reading.notes, *shapes.notes])
-        return reading.starting(build)
-    shapes = by_shape(build, base, str(why)).starting(build)
+        return _growing(reading).starting(build)
+    shapes = _growing(by_shape(build, base, str(why))).starting(build)
     return replace(shapes, notes=[*shapes.notes, ("", SCALED if isinstance(why, Scaled) else FACTORS)])
+
+
+def _growing(reading: Traced) -> Traced:
+    if not set(AXES) & set(reading.network.axes.values()):
+        raise UsageError("no parameter of the model grows, so all numbers stay; let build use its sizes")
+    return reading
 
 
 def along(reading: Traced, growing: Collection[str]) -> Traced:

@@ -267,14 +267,8 @@ class ModelOption:
 
     @property
     def ray(self) -> str:
-        """The widths grow, and the numbers of experts and layers stay.
-
-        Raises:
-            UsageError: nothing grows.
-        """
+        """The widths grow, and the numbers of experts and layers stay."""
         axes = [axis for axis in AXES if axis in self.network.axes.values()]
-        if not axes:
-            raise UsageError("no parameter of the model grows, so all numbers stay; let build use its sizes")
         return ",".join(f"{axis}={int(axis in WIDTHS)}" for axis in axes)
 
     def left(self, multipliers: Mapping[str, Any], base: Mapping[str, int], target: Mapping[str, int]) -> Iterator[str]:
