@@ -666,7 +666,7 @@ def test_a_factor_behind_a_tied_embedding_changes_nothing(monkeypatch):
     the numbers are those of the embedding without its factor."""
     truth = trained_tied(0, -0.5)
     torch.testing.assert_close(trained_tied(0.5, 0), truth, rtol=1e-3, atol=1e-4)
-    monkeypatch.setattr(writing.Writer, "_beside", lambda *_: None)
+    monkeypatch.setattr(writing, "_beside", lambda *_: None)
     assert float((trained_tied(0.5, 0) - truth).abs().max()) > 0.1 * float(truth.abs().max())
 
 
