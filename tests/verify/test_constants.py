@@ -14,10 +14,10 @@ from scaling_algebra.errors import UsageError
 from scaling_algebra.verify.apply.checking import check_model
 from scaling_algebra.verify.tracing import (
     Unreadable,
+    elementwise,
     fixed,
     indices,
     models,
-    reading,
     recording,
     rules,
     traced,
@@ -833,7 +833,7 @@ def rolled(f):
         (rules, "constant", turned_over, NORMED, "not read"),
         (rules, "constant", turned_over, LARGEST, "max_pool1d"),
         (indices, "fixed", rolled, RELATIVE, "add"),
-        (reading, "fixed", rolled, MERGED, "linear"),
+        (elementwise, "fixed", rolled, MERGED, "linear"),
     ],
     ids=["linear", "complex", "patches", "batch norm", "pooling", "places", "parts"],
 )
