@@ -3,7 +3,7 @@
 A call that no row of the table reads is made again with a random tensor along the dimensions of its signals that do not
 grow, beside one random vector along those that do. Where each result is a multiple of that vector and the multiples are
 entries of the tensor, C chooses; else unit vectors take the place of the tensor, and the multiples are C. Read next:
-``reading.py`` (products), ``table.py`` (who asks), ``writing.py`` (the constant's letters).
+``products.py``, ``table.py`` (who asks), ``writing.py`` (the constant's letters).
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .elementwise import added, law, shifted
 from .graph import Dims, IndexClass, View
 from .indices import alike, fixed
+from .products import contract
 from .reading import Reader
 from .recording import Recording, Ref, TorchCall, mapped, real, refs
 
@@ -68,18 +70,18 @@ def linear(reader: Reader) -> list[View]:
     if not sides[0].added():
         raise reader.fail("it is no sum of maps of its signals")
     terms: list[list[View]] = [[] for _ in reader.shapes]
-    alike_made = len({reader.law(views[k].node) for k in places}) < len(places)
+    alike_made = len({law(views[k].node) for k in places}) < len(places)
     for k in places:
         for found, term in zip(terms, _maps(reader, sides, [n[k] for n in numbers], views[k], alike_made), strict=True):
             found += [] if term is None else [term]
     results = []
     for k, found in enumerate(terms):
-        y = reader.add(found) if len(found) > 1 else found[0] if found else reader.constants()[k]
+        y = added(reader, found) if len(found) > 1 else found[0] if found else reader.constants()[k]
         offset = sides[0].zero[k]
         if found and bool(offset.any()):
             for d, sizes in enumerate(zip(*reader.shapes[k], strict=True)):
                 offset = alike(reader, [offset], d)[0] if len(set(sizes)) > 1 else offset
-            y = reader.shifted(y, reader.constant([offset] * reader.builds))
+            y = shifted(reader, y, reader.constant([offset] * reader.builds))
         results.append(y)
     return results
 
@@ -222,4 +224,4 @@ def _product(reader: Reader, view: View, c: Tensor, where: tuple[list[int], ...]
         places.append(tuple(range(len(classes), len(classes) + len(own))))
         classes += own
     operand = fixed(reader, [c] * reader.builds, classes, places)
-    return reader.contract([(operand, keys), (view, [("in", d) for d in range(len(view.dims))])], out)
+    return contract(reader, [(operand, keys), (view, [("in", d) for d in range(len(view.dims))])], out)

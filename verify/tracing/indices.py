@@ -1,268 +1,195 @@
-"""Indices of a reading: leaves that are taken apart, dimensions that are one, slices that are pushed to the tensors.
+"""Dimensions of views: slices that are pushed to the tensors, entries, other shapes; constants of the equations.
 
-A view that takes a dimension apart splits it at its leaf, a dimension of a parameter or of the input, and the reading
-begins again. Read next: ``reading.py`` (products and sums), ``layout.py`` (rows for views and slices).
+Read next: ``products.py``, ``layout.py`` (rows for views and slices).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from .graph import Dims, IndexClass, Restart, Sizes, TracedNode, Unreadable, View, join, moved, pushed, refused, without
-from .recording import Recording, TorchCall
-
-Splits = dict[tuple[Any, ...], tuple[Sizes, Sizes]]
+from .graph import Dims, IndexClass, Sizes, TracedNode, Unreadable, View, moved, pushed, without
+from .reading import Reader
 
 
-class Indices:
-    """The recordings of a reading, and their indices. splits: of leaves, kept by a reading that begins again."""
+def part_of(reader: Reader, node: TracedNode, slot: int, start: Sizes, stop: Sizes) -> TracedNode:
+    """A part of a slot, pushed down to the tensors; a part of a tensor may be taken apart.
 
-    def __init__(self, runs: Sequence[Recording], splits: Splits) -> None:
-        self.runs, self.builds, self.splits = runs, len(runs), splits
-        self.call: TorchCall | None = None
-        self.made = 0
-        self.fixed: dict[Any, TracedNode] = {}
+    Raises:
+        Unreadable: of what mixes the parts.
+    """
+    mark = ("part", slot, start, stop)
+    if mark not in node.cache:
+        made = _part(reader, node, slot, start, stop)
+        made.part = (node, slot, start, stop)
+        node.cache[mark] = made
+    return node.cache[mark]
 
-    def fail(self, what: str) -> Unreadable:
-        """The error of the call that is read."""
-        return refused(f"{self.call.module or 'model'}: {self.call.name}" if self.call else "", what)
 
-    @property
-    def where(self) -> str:
-        return self.call.module if self.call else ""
+def _part(reader: Reader, node: TracedNode, slot: int, start: Sizes, stop: Sizes) -> TracedNode:
+    if node.kind == "param":
+        key = (*min(node.indices[slot].root().leaves, key=str), "part", start, stop)
+        found = reader.leaf(key, tuple(b - a for a, b in zip(start, stop, strict=True)))
+        indices = [*node.indices[:slot], *found, *node.indices[slot + 1 :]]
+        value = node.value.narrow(slot, start[0], stop[0] - start[0]).reshape([x.root().sizes[0] for x in indices])
+        axes = (*node.axes[:slot], *[node.axes[slot]] * len(found), *node.axes[slot + 1 :])
+        return node.but(indices=indices, name=f"{node.name}[{start[0]}]", value=value, axes=axes)
+    if (beside := _put_beside(reader, node, slot, start, stop)) is not None:
+        return beside
+    sized = node.kind in ("same", "shift")
+    known = node.kind in ("contract", "add", "func", "pick") or (sized and node.entry)
+    if not known or slot in node.over or node.name == "blend":
+        raise reader.fail(f"a slice along an axis that grows, of a {node.kind} {node.name}".rstrip())
+    made = pushed(node, slot, lambda c, s: part_of(reader, c, s, start, stop))
+    if len(made.indices) != len(node.indices) and node.over:
+        raise reader.fail(f"a slice that is taken apart behind {node.name}; take the dimension apart first")
+    if sized:
+        root, made.exact = node.entry[0]
+        if root is not node.source:
+            raise reader.fail("a slice along an axis that grows, of a product with constants; slice before")
+    return made
 
-    def leaf(self, key: tuple[Any, ...], sizes: Sizes) -> list[IndexClass]:
-        """The classes of one dimension of a leaf."""
-        if set(sizes) == {1}:
-            return []
-        if key in self.splits:
-            return [x for k, half in enumerate(self.splits[key]) for x in self.leaf((*key, k), half)]
-        return [IndexClass(sizes, key)]
 
-    def fresh(self, sizes: Sizes) -> list[IndexClass]:
-        """The classes of a dimension that the call makes, which may be taken apart as those of leaves."""
-        self.made += 1
-        return self.leaf(("made", *(self.call.key if self.call else ()), self.made, sizes), sizes)
+def _put_beside(reader: Reader, node: TracedNode, slot: int, start: Sizes, stop: Sizes) -> TracedNode | None:
+    """The part of what was put beside each other that one of it is."""
+    if node.slot == slot and (node.kind == "cat" or (node.name == "blend" and not node.note)):
+        for (made, labels), begin in zip(node.sources, node.value, strict=True):
+            if sorted(labels) != [*node.slots]:
+                return None
+            size = made.indices[labels.index(slot)].root().sizes
+            if (begin, tuple(a + n for a, n in zip(begin, size, strict=True))) == (start, stop):
+                return made.summed(tuple(map(labels.index, node.slots)), reader.where)
+    return None
 
-    def leaf_view(self, kind: str, name: str, number: int) -> View:
-        indices: list[IndexClass] = []
-        dims: Dims = []
-        for d, sizes in enumerate(zip(*(run.tensors[number].shape for run in self.runs), strict=True)):
-            found = self.leaf((kind, name, d), sizes)
-            dims.append(tuple(range(len(indices), len(indices) + len(found))))
-            indices += found
-        value = self.runs[0].tensors[number].reshape([x.sizes[0] for x in indices])
-        value = value.double() if value.is_floating_point() else value
-        axes = tuple(d for d, dim in enumerate(dims) for _ in dim)
-        return View(TracedNode(kind, indices, name=name, value=value, axes=axes), dims)
 
-    def constant(self, values: Sequence[Tensor]) -> View:
-        """Values that come from no parameter and no input."""
-        shapes = zip(*(v.shape for v in values), strict=True)
-        dims: Dims = [() if set(sizes) == {1} else (IndexClass(sizes),) for sizes in shapes]
-        return View(TracedNode("const", [], value=list(values)), dims)
+def narrowed(reader: Reader, x: View, d: int, start: Sizes, stop: Sizes, several: bool = False) -> View:
+    """x[start:stop] along a dimension; bounds at every build. several: one of the parts that a call makes."""
+    entries, whole = x.dims[d], x.sizes(d, reader.builds)
+    new = tuple(b - a for a, b in zip(start, stop, strict=True))
+    if new == whole or not entries:
+        return x
+    e, index = entries[0], x.index(entries[0])
+    if len(entries) > 1:  # along the first of several
+        inner = tuple(prod(c) for c in zip(*(x.index(e).sizes for e in entries[1:]), strict=True))
+        if all(a % i == 0 and n % i == 0 for a, n, i in zip(start, new, inner, strict=True)):
+            y = View(x.node, [*x.dims[:d], entries[:1], entries[1:], *x.dims[d + 1 :]])
+            a, b = (tuple(v // i for v, i in zip(side, inner, strict=True)) for side in (start, stop))
+            y = narrowed(reader, y, d, a, b)
+            return View(y.node, [*y.dims[:d], y.dims[d] + y.dims[d + 1], *y.dims[d + 2 :]])
+        if not all(x.index(e).fixed for e in entries):
+            raise reader.fail("a slice across two axes; take the dimension apart first")
+        return entries_of(reader, x, d, torch.arange(start[0], stop[0]))
+    if not isinstance(e, int):
+        return x.with_dim(d, () if set(new) == {1} else (IndexClass(new),))
+    if set(new) == {1} and set(start) == {start[0]} and not (several and index.fixed):
+        y = pick(reader, x, d, start)
+        return View(y.node, [*y.dims[:d], (), *y.dims[d:]])
+    try:
+        made = part_of(reader, x.node, e, start, stop)
+        count = 1 + len(made.indices) - len(x.node.indices)
+        return View(made, [moved(dim, e, count) for dim in x.dims])
+    except Unreadable:
+        if index.fixed:
+            return entries_of(reader, x, d, torch.arange(start[0], stop[0]))
+        raise
 
-    def same_everywhere(self, k: int) -> Sizes:
-        return (k,) * self.builds
 
-    def split(self, index: IndexClass, head: Sizes) -> Restart | Unreadable:
-        """A class is to be two: of these sizes, and the rest."""
-        index = index.root()
-        if not index.leaves or any(n % h for n, h in zip(index.sizes, head, strict=True)):
-            return self.fail(f"an axis of sizes {index.sizes} cannot be taken apart as {head}")
-        rest = tuple(n // h for n, h in zip(index.sizes, head, strict=True))
-        self.splits |= {key: (tuple(head), rest) for key in index.leaves}
-        return Restart()
+def entries_of(reader: Reader, x: View, d: int, at: Tensor) -> View:
+    """Entries of a Theta(1) dimension: of the size of the whole."""
+    entries = x.dims[d]
+    if any(not x.index(e).fixed for e in entries):
+        raise reader.fail("entries of an axis that grows are chosen by an index")
+    if not entries:
+        return x
+    if len(entries) > 1 or not isinstance(keep := entries[0], int):
+        raise reader.fail("entries of several axes at once")
+    if len(classes := reader.fresh(reader.same_everywhere(len(at)))) > 1:
+        return _matrix_of(reader, x, keep, at, classes)
+    node = x.node.behind("same", reader.where, name="entries", exact=lambda v: v.index_select(keep, at))
+    node.indices[keep] = classes[0] if classes else IndexClass(reader.same_everywhere(1))
+    node.part = None if x.index(keep).sizes[0] % len(at) else (x.node, keep, (int(at[0]),), (int(at[-1]) + 1,))
+    return View(node, x.dims)
 
-    def align(self, sequences: Sequence[Sequence[IndexClass]]) -> None:
-        """Joins dimensions that are one, class by class."""
-        rows = [[x.root() for x in s] for s in sequences if s]
-        for column in range(max(map(len, rows), default=0)):
-            heads = [s[column].root() if len(s) > column else None for s in rows]
-            found = [h for h in heads if h is not None]
-            if len(found) < len(heads):
-                raise self.fail(f"dimensions do not match: {[[x.sizes for x in s] for s in rows]}")
-            least = min((h.sizes for h in found), key=prod)
-            for h in found:
-                if h.sizes != least:
-                    raise self.split(h, least)
-            for h in found[1:]:
-                join(found[0], h)
 
-    # slices -----------------------------------------------------------------------------------------------------
+def _matrix_of(reader: Reader, x: View, keep: int, at: Tensor, classes: Sequence[IndexClass]) -> View:
+    """Entries along several indices: a matrix times the whole."""
+    n, old = len(x.node.indices), x.index(keep)
+    new = tuple(range(n, n + len(classes)))
+    matrix = fixed(reader, [torch.eye(old.sizes[0])[at]] * reader.builds, [*classes, old], []).node
+    of = dict(enumerate([*x.node.indices, *classes]))
+    out = (*range(keep), *new, *range(keep + 1, n))
+    sources = (matrix, (*new, keep)), (x.node, x.node.slots)
+    node = TracedNode("contract", [of[k] for k in out], reader.where, sources, out, of)
+    return View(node, [moved(dim, keep, len(new)) for dim in x.dims])
 
-    def part(self, node: TracedNode, slot: int, start: Sizes, stop: Sizes) -> TracedNode:
-        """A part of a slot, pushed down to the tensors; a part of a tensor may be taken apart.
 
-        Raises:
-            Unreadable: of what mixes the parts.
-        """
-        mark = ("part", slot, start, stop)
-        if mark not in node.cache:
-            made = self._part(node, slot, start, stop)
-            made.part = (node, slot, start, stop)
-            node.cache[mark] = made
-        return node.cache[mark]
+def stepped(reader: Reader, x: View, d: int, first: int, step: int) -> View:
+    """x[first::step] along a dimension: one of the interleaved parts of it."""
+    e, whole = x.dims[d], x.sizes(d, reader.builds)
+    if e and x.index(e[-1]).sizes == reader.same_everywhere(step) and first < step:
+        y = View(x.node, [*x.dims[:d], e[:-1], e[-1:], *x.dims[d + 1 :]])
+        return pick(reader, y, d + 1, reader.same_everywhere(first))
+    if len(e) == 1 and x.index(e[0]).fixed:
+        return entries_of(reader, x, d, torch.arange(first, whole[0], step))
+    if len(e) != 1 or not isinstance(e[0], int) or any(n % step for n in whole):
+        raise reader.fail("a slice with a step, across axes")
+    raise reader.split(x.index(e[0]), tuple(n // step for n in whole))
 
-    def _part(self, node: TracedNode, slot: int, start: Sizes, stop: Sizes) -> TracedNode:
-        if node.kind == "param":
-            key = (*min(node.indices[slot].root().leaves, key=str), "part", start, stop)
-            found = self.leaf(key, tuple(b - a for a, b in zip(start, stop, strict=True)))
-            indices = [*node.indices[:slot], *found, *node.indices[slot + 1 :]]
-            value = node.value.narrow(slot, start[0], stop[0] - start[0]).reshape([x.root().sizes[0] for x in indices])
-            axes = (*node.axes[:slot], *[node.axes[slot]] * len(found), *node.axes[slot + 1 :])
-            return node.but(indices=indices, name=f"{node.name}[{start[0]}]", value=value, axes=axes)
-        if (beside := self._beside(node, slot, start, stop)) is not None:
-            return beside
-        sized = node.kind in ("same", "shift")
-        known = node.kind in ("contract", "add", "func", "pick") or (sized and node.entry)
-        if not known or slot in node.over or node.name == "blend":
-            raise self.fail(f"a slice along an axis that grows, of a {node.kind} {node.name}".rstrip())
-        made = pushed(node, slot, lambda c, s: self.part(c, s, start, stop))
-        if len(made.indices) != len(node.indices) and node.over:
-            raise self.fail(f"a slice that is taken apart behind {node.name}; take the dimension apart first")
-        if sized:
-            root, made.exact = node.entry[0]
-            if root is not node.source:
-                raise self.fail("a slice along an axis that grows, of a product with constants; slice before")
-        return made
 
-    def _beside(self, node: TracedNode, slot: int, start: Sizes, stop: Sizes) -> TracedNode | None:
-        """The part of what was put beside each other that one of it is."""
-        if node.slot == slot and (node.kind == "cat" or (node.name == "blend" and not node.note)):
-            for (made, labels), begin in zip(node.sources, node.value, strict=True):
-                if sorted(labels) != [*node.slots]:
-                    return None
-                size = made.indices[labels.index(slot)].root().sizes
-                if (begin, tuple(a + n for a, n in zip(begin, size, strict=True))) == (start, stop):
-                    return made.summed(tuple(map(labels.index, node.slots)), self.where)
-        return None
-
-    def narrowed(self, x: View, d: int, start: Sizes, stop: Sizes, several: bool = False) -> View:
-        """x[start:stop] along a dimension; bounds at every build. several: one of the parts that a call makes."""
-        entries, whole = x.dims[d], x.sizes(d, self.builds)
-        new = tuple(b - a for a, b in zip(start, stop, strict=True))
-        if new == whole or not entries:
-            return x
-        e, index = entries[0], x.index(entries[0])
-        if len(entries) > 1:  # along the first of several
-            inner = tuple(prod(c) for c in zip(*(x.index(e).sizes for e in entries[1:]), strict=True))
-            if all(a % i == 0 and n % i == 0 for a, n, i in zip(start, new, inner, strict=True)):
-                y = View(x.node, [*x.dims[:d], entries[:1], entries[1:], *x.dims[d + 1 :]])
-                a, b = (tuple(v // i for v, i in zip(side, inner, strict=True)) for side in (start, stop))
-                y = self.narrowed(y, d, a, b)
-                return View(y.node, [*y.dims[:d], y.dims[d] + y.dims[d + 1], *y.dims[d + 2 :]])
-            if not all(x.index(e).fixed for e in entries):
-                raise self.fail("a slice across two axes; take the dimension apart first")
-            return self.entries_of(x, d, torch.arange(start[0], stop[0]))
-        if not isinstance(e, int):
-            return x.with_dim(d, () if set(new) == {1} else (IndexClass(new),))
-        if set(new) == {1} and set(start) == {start[0]} and not (several and index.fixed):
-            y = self.pick(x, d, start)
-            return View(y.node, [*y.dims[:d], (), *y.dims[d:]])
-        try:
-            made = self.part(x.node, e, start, stop)
-            count = 1 + len(made.indices) - len(x.node.indices)
-            return View(made, [moved(dim, e, count) for dim in x.dims])
-        except Unreadable:
-            if index.fixed:
-                return self.entries_of(x, d, torch.arange(start[0], stop[0]))
-            raise
-
-    def entries_of(self, x: View, d: int, at: Tensor) -> View:
-        """Entries of a Theta(1) dimension: of the size of the whole."""
-        entries = x.dims[d]
-        if any(not x.index(e).fixed for e in entries):
-            raise self.fail("entries of an axis that grows are chosen by an index")
-        if not entries:
-            return x
-        if len(entries) > 1 or not isinstance(keep := entries[0], int):
-            raise self.fail("entries of several axes at once")
-        if len(classes := self.fresh(self.same_everywhere(len(at)))) > 1:
-            return self._matrix_of(x, keep, at, classes)
-        node = x.node.behind("same", self.where, name="entries", exact=lambda v: v.index_select(keep, at))
-        node.indices[keep] = classes[0] if classes else IndexClass(self.same_everywhere(1))
-        node.part = None if x.index(keep).sizes[0] % len(at) else (x.node, keep, (int(at[0]),), (int(at[-1]) + 1,))
-        return View(node, x.dims)
-
-    def _matrix_of(self, x: View, keep: int, at: Tensor, classes: Sequence[IndexClass]) -> View:
-        """Entries along several indices: a matrix times the whole."""
-        n, old = len(x.node.indices), x.index(keep)
-        new = tuple(range(n, n + len(classes)))
-        matrix = fixed(self, [torch.eye(old.sizes[0])[at]] * self.builds, [*classes, old], []).node
-        of = dict(enumerate([*x.node.indices, *classes]))
-        out = (*range(keep), *new, *range(keep + 1, n))
-        sources = (matrix, (*new, keep)), (x.node, x.node.slots)
-        node = TracedNode("contract", [of[k] for k in out], self.where, sources, out, of)
-        return View(node, [moved(dim, keep, len(new)) for dim in x.dims])
-
-    def stepped(self, x: View, d: int, first: int, step: int) -> View:
-        """x[first::step] along a dimension: one of the interleaved parts of it."""
-        e, whole = x.dims[d], x.sizes(d, self.builds)
-        if e and x.index(e[-1]).sizes == self.same_everywhere(step) and first < step:
-            y = View(x.node, [*x.dims[:d], e[:-1], e[-1:], *x.dims[d + 1 :]])
-            return self.pick(y, d + 1, self.same_everywhere(first))
-        if len(e) == 1 and x.index(e[0]).fixed:
-            return self.entries_of(x, d, torch.arange(first, whole[0], step))
-        if len(e) != 1 or not isinstance(e[0], int) or any(n % step for n in whole):
-            raise self.fail("a slice with a step, across axes")
-        raise self.split(x.index(e[0]), tuple(n // step for n in whole))
-
-    def pick(self, x: View, d: int, at: Sizes) -> View:
-        """One entry along a dimension, which goes."""
-        entries, dims = x.dims[d], [*x.dims[:d], *x.dims[d + 1 :]]
-        if len(entries) > 1:
-            raise self.fail("one entry of several axes at once; take the dimension apart first")
-        if not entries or not isinstance(slot := entries[0], int):
-            return View(x.node, dims)
-        at = tuple(int(k) % n for k, n in zip(at, x.sizes(d, self.builds), strict=True))
-        mark = ("pick", slot, at)
-        if mark not in x.node.cache:
-            made = x.node.behind("pick", self.where, slot=slot, at=at)
-            made.indices = without(made.indices, slot)
-            x.node.cache[mark] = made
-        down = [tuple(e - (e > slot) if isinstance(e, int) else e for e in dim) for dim in dims]
-        return View(x.node.cache[mark], down)
-
-    def regrouped(self, x: View, shapes: Sequence[Sequence[int]]) -> View:
-        """view and reshape."""
-        entries = [e for dim in x.dims for e in dim]
-        dims: Dims = []
-        at = 0
-        for sizes in zip(*shapes, strict=True):
-            dim: list[int | IndexClass] = []
-            have = self.same_everywhere(1)
-            while have != sizes and set(sizes) != {1}:
-                if at >= len(entries):
-                    raise self.fail(f"a view as {tuple(shapes[0])} does not fit")
-                index = x.index(entries[at])
-                need = tuple(n // h if n % h == 0 else 0 for n, h in zip(sizes, have, strict=True))
-                if all(n and n % m == 0 for n, m in zip(need, index.sizes, strict=True)):
-                    dim.append(entries[at])
-                    have = tuple(h * m for h, m in zip(have, index.sizes, strict=True))
-                    at += 1
-                elif all(n and m % n == 0 for n, m in zip(need, index.sizes, strict=True)):
-                    if isinstance(entries[at], int) or index.leaves:
-                        raise self.split(index, need)
-                    rest = tuple(m // n for n, m in zip(need, index.sizes, strict=True))
-                    entries[at : at + 1] = [IndexClass(need), IndexClass(rest)]
-                else:
-                    raise self.fail(f"a view as {tuple(shapes[0])} cuts an axis of sizes {index.sizes}")
-            dims.append(tuple(dim))
-        if at != len(entries):
-            raise self.fail(f"a view as {tuple(shapes[0])} does not fit")
+def pick(reader: Reader, x: View, d: int, at: Sizes) -> View:
+    """One entry along a dimension, which goes."""
+    entries, dims = x.dims[d], [*x.dims[:d], *x.dims[d + 1 :]]
+    if len(entries) > 1:
+        raise reader.fail("one entry of several axes at once; take the dimension apart first")
+    if not entries or not isinstance(slot := entries[0], int):
         return View(x.node, dims)
+    at = tuple(int(k) % n for k, n in zip(at, x.sizes(d, reader.builds), strict=True))
+    mark = ("pick", slot, at)
+    if mark not in x.node.cache:
+        made = x.node.behind("pick", reader.where, slot=slot, at=at)
+        made.indices = without(made.indices, slot)
+        x.node.cache[mark] = made
+    down = [tuple(e - (e > slot) if isinstance(e, int) else e for e in dim) for dim in dims]
+    return View(x.node.cache[mark], down)
+
+
+def regrouped(reader: Reader, x: View, shapes: Sequence[Sequence[int]]) -> View:
+    """view and reshape."""
+    entries = [e for dim in x.dims for e in dim]
+    dims: Dims = []
+    at = 0
+    for sizes in zip(*shapes, strict=True):
+        dim: list[int | IndexClass] = []
+        have = reader.same_everywhere(1)
+        while have != sizes and set(sizes) != {1}:
+            if at >= len(entries):
+                raise reader.fail(f"a view as {tuple(shapes[0])} does not fit")
+            index = x.index(entries[at])
+            need = tuple(n // h if n % h == 0 else 0 for n, h in zip(sizes, have, strict=True))
+            if all(n and n % m == 0 for n, m in zip(need, index.sizes, strict=True)):
+                dim.append(entries[at])
+                have = tuple(h * m for h, m in zip(have, index.sizes, strict=True))
+                at += 1
+            elif all(n and m % n == 0 for n, m in zip(need, index.sizes, strict=True)):
+                if isinstance(entries[at], int) or index.leaves:
+                    raise reader.split(index, need)
+                rest = tuple(m // n for n, m in zip(need, index.sizes, strict=True))
+                entries[at : at + 1] = [IndexClass(need), IndexClass(rest)]
+            else:
+                raise reader.fail(f"a view as {tuple(shapes[0])} cuts an axis of sizes {index.sizes}")
+        dims.append(tuple(dim))
+    if at != len(entries):
+        raise reader.fail(f"a view as {tuple(shapes[0])} does not fit")
+    return View(x.node, dims)
 
 
 # constants of a call as constants of the equations ------------------------------------------------------------
 
 
-def fixed(reader: Indices, values: Sequence[Tensor], classes: Sequence[IndexClass], dims: Dims) -> View:
+def fixed(reader: Reader, values: Sequence[Tensor], classes: Sequence[IndexClass], dims: Dims) -> View:
     """A constant of the equations.
 
     Args:
@@ -280,7 +207,7 @@ def fixed(reader: Indices, values: Sequence[Tensor], classes: Sequence[IndexClas
     return View(node, dims)
 
 
-def constant(reader: Indices, x: View) -> View:
+def constant(reader: Reader, x: View) -> View:
     """A constant tensor of a call as one of the equations; along an axis that grows all of its entries are one.
 
     Raises:
@@ -299,18 +226,15 @@ def constant(reader: Indices, x: View) -> View:
     return fixed(reader, values, classes, dims)
 
 
-def differs(reader: Indices, x: View) -> bool:
+def differs(x: View) -> bool:
     """Do the entries of a constant differ along an axis that grows, and are they as large at every build?"""
     grows = [d for d, dim in enumerate(x.dims) if not all(x.index(e).fixed for e in dim)]
     sizes = [float(v.double().square().mean().sqrt()) for v in x.node.value]
-    return (
-        bool(grows)
-        and any(bool((v.diff(dim=d) != 0).any()) for v in x.node.value for d in grows)
-        and (max(sizes) <= 1.2 * min(sizes))
-    )
+    steady = max(sizes) <= 1.2 * min(sizes)
+    return steady and any(bool((v.diff(dim=d) != 0).any()) for v in x.node.value for d in grows)
 
 
-def alike(reader: Indices, values: Sequence[Tensor], d: int) -> list[Tensor]:
+def alike(reader: Reader, values: Sequence[Tensor], d: int) -> list[Tensor]:
     """Values with one entry along a dimension.
 
     Raises:

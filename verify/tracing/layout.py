@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from .graph import Dims, IndexClass, TracedNode, View, whole_of
-from .indices import constant
+from .indices import constant, entries_of, narrowed, regrouped, stepped
+from .products import labelled
 from .reading import Reader
 from .recording import Ref, leaves, mapped
 from .table import rule
@@ -18,7 +19,7 @@ from .table import rule
 
 @rule("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "view_as", "reshape_as")
 def regroup(reader: Reader, x: View, *_: Any, **__: Any) -> View:
-    return reader.regrouped(x, reader.shapes[0])
+    return regrouped(reader, x, reader.shapes[0])
 
 
 @rule("permute", "transpose", "t", "get_T", "get_mT", "adjoint", "movedim")
@@ -66,12 +67,12 @@ def taken(reader: Reader, x: View, *given: Any, **words: Any) -> Any:
             if all(at == [*range(n)] * t for at, n, t in zip(ats, most, times, strict=True)):  # again and again
                 y = y.with_dim(d, (IndexClass(times), *y.dims[d]))
             elif any(at != [*range(at[0], at[-1] + 1, step)] for at in ats):
-                y = reader.entries_of(y, d, torch.tensor(ats[0]))
+                y = entries_of(reader, y, d, torch.tensor(ats[0]))
             elif step > 1:
-                y = reader.stepped(y, d, start[0], step)
+                y = stepped(reader, y, d, start[0], step)
             else:
                 stop = tuple(at[-1] + 1 for at in ats)
-                y = reader.narrowed(y, d, start, stop, several)
+                y = narrowed(reader, y, d, start, stop, several)
         for (_, o), dim in zip(one, y.dims, strict=True):
             if o is not None:
                 dims[o] = dim
@@ -176,7 +177,7 @@ def concatenated(
         if any(not p.dims[d] or [*p.dims[d]] != sorted(e for e in p.dims[d] if isinstance(e, int)) for p in live):
             raise reader.fail("a concatenation with what repeats")
     n = len(parts[0].dims)
-    _, classes, terms, order, dims = reader.labelled([(p.with_dim(d, ()), range(n)) for p in live], range(n))
+    _, classes, terms, order, dims = labelled(reader, [(p.with_dim(d, ()), range(n)) for p in live], range(n))
     last, sources = len(order), []
     for node, mine in terms:
         labels = tuple(order.index(x) if x >= 0 else last for x in mine)

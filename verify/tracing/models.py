@@ -30,10 +30,11 @@ from . import layout, routing, rules  # noqa: F401 - fill the table
 from .folding import Folder, bare, settled, wiring
 from .gradients import FROZEN, TRAINING, ZERO, frozen_roles, lacking, listed, roles_of, states
 from .graph import IndexClass, Restart, TracedNode, Unreadable, View, refused, walk
+from .naming import Powers, Span
 from .reading import Reader
 from .recording import Guessed, Recording, choosing, record
 from .table import apply
-from .writing import Powers, Span, Writer
+from .writing import Writer
 
 DEFAULTS = {"N": 32, "N_e": 24, "M": 4, "K": 4, "L": 2}
 """Sizes at which a module is read where nothing is said; of any other axis ``OTHER``."""
@@ -382,8 +383,8 @@ def _traced(build: Build, base: Mapping[str, int] | None, name: str, every: bool
         _extend(order, list(walk(_folded(again, made, "L" in start, True)[0].node)), axis)
     output = bare(output)[0]
     writer = Writer(output, [*builds, *(doubled(start, axis) for axis in loops)], name)
-    text = writer.text()
-    by_signal = {writer.signals[n.number]: n.call for _, _, n in writer.lines if n is not None and n.call is not None}
+    text, signals = writer.text(), writer.names.signals
+    by_signal = {signals[n.number]: n.call for _, _, n in writer.lines if n is not None and n.call is not None}
     counts = [
         Counter((c.module, c.name) for c in run.calls) for run in (first, *(again.runs[0] for again, _ in longer))
     ]
@@ -400,8 +401,8 @@ def _traced(build: Build, base: Mapping[str, int] | None, name: str, every: bool
         raise Unreadable(f"model: build takes {', '.join(lost)}, and nothing that the output depends on grows with it")
     notes = [*writer.notes, *notes, *((buffer, LOAD) for buffer in choosing(first)), *[("", EVERY)] * every]
     network = replace(network, stands=next((note for _, note in notes if any(x in note for x in OTHERWISE)), ""))
-    reading = Traced(text, network, writer.factors, writer.gauge, notes, calls, error, start, writer.spans)
-    return _with_gradients(reading, build, writer.frozen)
+    reading = Traced(text, network, writer.factors, writer.gauge, notes, calls, error, start, writer.names.spans)
+    return _with_gradients(reading, build, writer.names.frozen)
 
 
 def _thin(runs: Sequence[Recording]) -> bool:

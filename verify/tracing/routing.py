@@ -12,7 +12,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from .elementwise import function_of, same, spread
 from .graph import IndexClass, TracedNode, View
+from .indices import entries_of
+from .products import contract
 from .reading import Reader
 from .table import rule
 
@@ -28,7 +31,7 @@ def along(reader: Reader, name: str, x: View, d: int, exact: Callable[[Tensor, i
     """A function along a torch dimension, exact on the torch tensor."""
     d %= len(x.dims)
     over = slots_along(reader, x, d)
-    return reader.function(name, x, lambda v: x.taken_back(exact(x.laid_out(v), d), v), over, entrywise=False)
+    return function_of(reader, name, x, lambda v: x.taken_back(exact(x.laid_out(v), d), v), over, entrywise=False)
 
 
 @rule("softmax")
@@ -55,7 +58,7 @@ def _selection(reader: Reader, name: str, x: View, over: tuple[int, ...], k: int
             return v.masked_fill(mask == 0, float("-inf")).softmax(slot)
         return (v.sigmoid() if name == "topk_sigmoid" else v.softmax(slot) if name == "softmax_topk" else v) * mask
 
-    made = reader.function(name, x, exact, over, False)
+    made = function_of(reader, name, x, exact, over, False)
     made.node.at = (k,)
     return made
 
@@ -112,7 +115,7 @@ def embedding(reader: Reader, ids: View, weight: View, *_: Any, **__: Any) -> Vi
         spots = [d for d, dim in enumerate(ids.dims) if dim]
         if len(spots) > 1:
             raise reader.fail("positions along several axes")
-        rows = reader.entries_of(weight, 0, ids.node.value[0].flatten())
+        rows = entries_of(reader, weight, 0, ids.node.value[0].flatten())
         return View(rows.node, [*(rows.dims[0] if d in spots else () for d in range(len(ids.dims))), rows.dims[1]])
     if ids.node.kind != "data" or ids.node.value.is_floating_point():
         raise reader.fail("an embedding of what is not the input, or not whole numbers")
@@ -124,7 +127,7 @@ def embedding(reader: Reader, ids: View, weight: View, *_: Any, **__: Any) -> Vi
         reader.one_hot[number] = hot
     hot = reader.one_hot[number]
     keys, read = list(range(len(ids.dims))), View(hot, [*ids.dims, (hot.slots[-1],)])
-    return reader.contract([(weight, ["v", "o"]), (read, [*keys, "v"])], [*keys, "o"])
+    return contract(reader, [(weight, ["v", "o"]), (read, [*keys, "v"])], [*keys, "o"])
 
 
 @rule("where")
@@ -148,7 +151,7 @@ def _masked(reader: Reader, mask: View, x: View, y: View) -> View:
     if float(value.max()) >= -1e3 and not m.all() and float(value.abs().max()) > 0:
         raise reader.fail("entries are set to a constant")
     note = "" if m.all() else "a mask is left out"
-    return reader.same(reader.spread(kept, mask), lambda v: torch.where(m, v, value.to(v.dtype)), note)
+    return same(reader, spread(kept, mask), lambda v: torch.where(m, v, value.to(v.dtype)), note)
 
 
 @rule("gather")

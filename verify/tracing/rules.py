@@ -1,4 +1,4 @@
-"""Rows of the table for products, sums, and functions along dimensions. Read next: ``routing.py``, ``reading.py``."""
+"""Rows of the table for products, sums, and functions along dimensions. Read next: ``products.py``."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .elementwise import added, function_of, multiplied, same, scaled
 from .graph import LESS, View
-from .indices import constant
+from .indices import constant, regrouped
+from .products import contract
 from .reading import Reader
 from .table import rule
 
@@ -20,8 +22,8 @@ from .table import rule
 @rule("linear")
 def linear(reader: Reader, x: View, weight: View, bias: View | None = None) -> View:
     lead = list(range(len(x.dims) - 1))
-    out = reader.contract([(weight, ["o", "i"]), (x, [*lead, "i"])], [*lead, "o"])
-    return out if bias is None else reader.add([out, bias])
+    out = contract(reader, [(weight, ["o", "i"]), (x, [*lead, "i"])], [*lead, "o"])
+    return out if bias is None else added(reader, [out, bias])
 
 
 @rule("matmul", "bmm", "mm", "mv", "dot")
@@ -29,14 +31,14 @@ def matmul(reader: Reader, a: View, b: View) -> View:
     n = max(len(a.dims), len(b.dims), 2) - 2
     left = ["i"] if len(a.dims) == 1 else [*range(n - len(a.dims) + 2, n), "r", "i"]
     right = ["i"] if len(b.dims) == 1 else [*range(n - len(b.dims) + 2, n), "i", "o"]
-    return reader.contract([(a, left), (b, right)], [k for k in (*range(n), "r", "o") if k in (*left, *right)])
+    return contract(reader, [(a, left), (b, right)], [k for k in (*range(n), "r", "o") if k in (*left, *right)])
 
 
 @rule("einsum")
 def einsum(reader: Reader, equation: str, *rest: Any) -> View:
     operands = rest[0] if len(rest) == 1 and isinstance(rest[0], list | tuple) else rest
     left, _, out = equation.partition("->")
-    return reader.contract(list(zip(operands, map(list, left.split(",")), strict=True)), list(out))
+    return contract(reader, list(zip(operands, map(list, left.split(",")), strict=True)), list(out))
 
 
 @rule("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d")
@@ -74,12 +76,12 @@ def convolution(
         meets = at * step - pad + tap * wide == place if transposed else place * step - pad + tap * wide == at
         matrix = constant(reader, reader.constant([meets.double()] * reader.builds))
         out = [*lead, *taps[: d + 1], *here[: d + 1], *(f"q{e}" for e in range(d + 1, n))]
-        patches, keys = reader.contract([(matrix, [here[d], taps[d], f"q{d}"]), (patches, keys)], out), out
+        patches, keys = contract(reader, [(matrix, [here[d], taps[d], f"q{d}"]), (patches, keys)], out), out
     sides = [*["g"] * c, "i", "o"] if transposed else [*["g"] * c, "o", "i"]
-    y = reader.contract([(weight, [*sides, *taps]), (patches, keys)], ["b", *["g"] * c, "o", *here])
+    y = contract(reader, [(weight, [*sides, *taps]), (patches, keys)], ["b", *["g"] * c, "o", *here])
     if c:
         y = View(y.node, [y.dims[0], y.dims[1] + y.dims[2], *y.dims[3:]])
-    return y if bias is None else reader.add([y, View(bias.node, [bias.dims[0], *[()] * n])])
+    return y if bias is None else added(reader, [y, View(bias.node, [bias.dims[0], *[()] * n])])
 
 
 def _each(given: Any, d: int, n: int) -> Any:
@@ -94,7 +96,7 @@ def _apart(reader: Reader, x: View, d: int, groups: tuple[int, ...]) -> View:
     for b, g in enumerate(groups):
         shape = [s[b] for s in sizes]
         shapes.append([*shape[:d], g, shape[d] // g, *shape[d + 1 :]])
-    return reader.regrouped(x, shapes)
+    return regrouped(reader, x, shapes)
 
 
 # sums -----------------------------------------------------------------------------------------------------------
@@ -102,7 +104,7 @@ def _apart(reader: Reader, x: View, d: int, groups: tuple[int, ...]) -> View:
 
 @rule("add")
 def add(reader: Reader, a: Any, b: Any, alpha: Any = 1) -> View:
-    return reader.add([reader.operand(a), reader.operand(b) if alpha == 1 else multiply(reader, b, alpha)])
+    return added(reader, [reader.operand(a), reader.operand(b) if alpha == 1 else multiply(reader, b, alpha)])
 
 
 @rule("sub")
@@ -110,11 +112,11 @@ def sub(reader: Reader, a: Any, b: Any, alpha: Any = 1) -> View:
     """A sum with the negative. A signal less its largest entry is left for a softmax."""
     largest = isinstance(b, View) and (b.node.kind, b.node.name) == ("func", "max")
     if largest and isinstance(a, View) and b.node.source is a.node:
-        out = reader.same(a, lambda v: v - v.amax(-1, keepdim=True))
+        out = same(reader, a, lambda v: v - v.amax(-1, keepdim=True))
         out.node.name = "centred"
         return out
     if isinstance(a, View) and isinstance(b, View) and (gone := reader.means.get((a.node.number, b.node.number))):
-        out = reader.same(a, lambda v: v)
+        out = same(reader, a, lambda v: v)
         out.node.exact, out.node.name, out.node.over = lambda v: v - v.mean(gone, keepdim=True), LESS, gone
         return out
     return add(reader, a, negative(reader, b), alpha)
@@ -133,9 +135,8 @@ def total(reader: Reader, x: View, dim: Any = None, keepdim: bool = False, dtype
     factor = (1.0,) * reader.builds
     if reader.name == "mean":
         factor = tuple(1 / m for m in map(prod, zip(*(x.sizes(d, reader.builds) for d in gone), strict=True)))
-    made = reader.contract(
-        [(x, range(n))], [d for d in range(n) if d not in gone], () if set(factor) == {1} else factor
-    )
+    stay = [d for d in range(n) if d not in gone]
+    made = contract(reader, [(x, range(n))], stay, () if set(factor) == {1} else factor)
     slots = tuple(e for d in gone for e in x.dims[d] if isinstance(e, int))
     if reader.name == "mean" and not all(x.node.indices[e].fixed for e in slots):
         reader.means[x.node.number, made.node.number] = slots
@@ -146,15 +147,15 @@ def total(reader: Reader, x: View, dim: Any = None, keepdim: bool = False, dtype
 
 @rule("mul")
 def multiply(reader: Reader, a: Any, b: Any) -> View:
-    return reader.multiply(reader.operand(a), reader.operand(b))
+    return multiplied(reader, reader.operand(a), reader.operand(b))
 
 
 @rule("div")
 def divide(reader: Reader, a: Any, b: Any) -> View:
     x, y = reader.operand(a), reader.operand(b)
     if y.node.kind == "const":
-        return reader.scaled(x, reader.constant([1 / v for v in y.node.value]))
-    return reader.multiply(x, reader.function("reciprocal", y, torch.reciprocal))
+        return scaled(reader, x, reader.constant([1 / v for v in y.node.value]))
+    return multiplied(reader, x, function_of(reader, "reciprocal", y, torch.reciprocal))
 
 
 ROOTS: dict[Any, tuple[str, Callable[[Tensor], Tensor]]] = {
@@ -167,10 +168,10 @@ def power(reader: Reader, x: View, exponent: Any = 2) -> View:
     if isinstance(exponent, View) and exponent.node.kind == "const" and not exponent.dims:
         exponent = float(exponent.node.value[0])
     if exponent in range(2, 9):
-        return reader.multiply(x, x if exponent == 2 else power(reader, x, exponent - 1))
+        return multiplied(reader, x, x if exponent == 2 else power(reader, x, exponent - 1))
     if exponent not in ROOTS:
         raise reader.fail(f"a power {exponent}")
-    return reader.function(ROOTS[exponent][0], x, ROOTS[exponent][1])
+    return function_of(reader, ROOTS[exponent][0], x, ROOTS[exponent][1])
 
 
 # functions along dimensions -------------------------------------------------------------------------------------
@@ -193,7 +194,7 @@ def normal(reader: Reader, x: View, over: Sequence[int], centred: bool, eps: flo
         keys = [(d, k) for d, dim in enumerate(x.dims) for k in range(len(dim))]
         out = [("out", key) if key in here else key for key in keys]
         flat = View(x.node, [(e,) for dim in x.dims for e in dim])
-        y = reader.contract([(operand, [*(("out", key) for key in here), *here]), (flat, keys)], out)
+        y = contract(reader, [(operand, [*(("out", key) for key in here), *here]), (flat, keys)], out)
         of = {key: dim[0] for key, dim in zip(keys, y.dims, strict=True)}
         x = View(y.node, [tuple(of[d, k] for k in range(len(dim))) for d, dim in enumerate(x.dims)])
         slots = [tuple(e for d in over for e in x.dims[d] if isinstance(e, int))]
@@ -202,15 +203,14 @@ def normal(reader: Reader, x: View, over: Sequence[int], centred: bool, eps: flo
         v = v - v.mean(slots[0], keepdim=True) if centred else v
         return v * (v.square().mean(slots[0], keepdim=True) + eps).rsqrt()
 
-    return reader.function("layernorm" if centred and not fixed else "rmsnorm", x, exact, slots[0], False)
+    return function_of(reader, "layernorm" if centred and not fixed else "rmsnorm", x, exact, slots[0], False)
 
 
 def gained(reader: Reader, x: View, weight: View | None, bias: View | None, after: int = 0) -> View:
     """A signal times a gain, and a bias added; ``after``: dimensions behind those that they have."""
-    for p, act in ((weight, reader.multiply), (bias, lambda a, b: reader.add([a, b]))):
-        if p is not None:
-            x = act(View(p.node, [*p.dims, *[()] * after]), x)
-    return x
+    if weight is not None:
+        x = multiplied(reader, View(weight.node, [*weight.dims, *[()] * after]), x)
+    return x if bias is None else added(reader, [View(bias.node, [*bias.dims, *[()] * after]), x])
 
 
 @rule("rms_norm", "layer_norm", "native_layer_norm")
@@ -263,7 +263,8 @@ def pooled(reader: Reader, x: View, kernel: Any, stride: Any = None, padding: An
     meets = function(units, *given)[:, 0].reshape(*sizes, *reader.shapes[0][0][-n:])
     out = [*places[:-n], *(("out", d) for d in places[-n:])]
     operand = constant(reader, reader.constant([meets] * reader.builds))
-    y = reader.contract([(operand, [*places[-n:], *out[-n:]]), (reader.function("relu", x, torch.relu), places)], out)
+    relu = function_of(reader, "relu", x, torch.relu)
+    y = contract(reader, [(operand, [*places[-n:], *out[-n:]]), (relu, places)], out)
 
     wrong = reader.fail("the equations give other numbers than this call; its rule does not hold here")
 
@@ -280,4 +281,4 @@ def pooled(reader: Reader, x: View, kernel: Any, stride: Any = None, padding: An
 
 @rule("clamp")
 def clamp(reader: Reader, x: View, min: Any = None, max: Any = None) -> View:
-    return reader.same(x, lambda v: v.clamp(min, max), "a clip is left out")
+    return same(reader, x, lambda v: v.clamp(min, max), "a clip is left out")

@@ -8,6 +8,7 @@ of functions, methods and aten are one: ``__radd__``, ``add_`` and ``aten::add``
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.networks.functions import FUNCTIONS
 from scaling_algebra.verify.networks.torch_network import entrywise
 
+from .elementwise import added, function_of, parted, same, shifted
 from .entries import NAMES, classified, generic
 from .fixed import linear
 from .graph import View
@@ -80,16 +82,16 @@ def apply(reader: Reader, args: list[Any], keywords: Any) -> Any:
     name = plain(reader.call.name)
     if name in ("rsub", "rdiv"):
         name, args = name[1:], args[::-1]
-    reader.name = name
+    reader.name, apart = name, partial(parted, reader)
     x: Any = args[0] if args else None
     if name.startswith((*MAKERS, "new_")) or not any(v.numel() for values in reader.values for v in values):
         return reader.constants()
     if name == "detach":
-        return reader.same(x, lambda v: v, "a stop of the gradient is left out", lambda u: u)
+        return same(reader, x, lambda v: v, "a stop of the gradient is left out", lambda u: u)
     if name in SAME:
         return x
     if name in PARTED or name in (*ENTRYWISE, *NAMES):
-        args = mapped(args, View, reader.parted)
+        args = mapped(args, View, apart)
         x = args[0]
     if name in (*ENTRYWISE, *NAMES) and x.node.kind != "const":
         return _entrywise(reader, name, *args, **keywords)
@@ -108,9 +110,9 @@ def apply(reader: Reader, args: list[Any], keywords: Any) -> Any:
         try:
             return RULES[name](reader, *args, **keywords)
         except UsageError as error:
-            parted = mapped((args, keywords), View, reader.parted)
-            if [*leaves(parted, View)] != views:
-                return RULES[name](reader, *parted[0], **parted[1])
+            again = mapped((args, keywords), View, apart)
+            if [*leaves(again, View)] != views:
+                return RULES[name](reader, *again[0], **again[1])
             return _linear(reader, error)
     except UsageError:
         raise
@@ -139,24 +141,25 @@ def _entrywise(reader: Reader, name: str, x: View, *rest: Any, **words: Any) -> 
         return made
 
     if known := classified(exact, name):
-        return _standing(reader.function(known, x, exact), name, known, _values(known, exact))
+        return _standing(function_of(reader, known, x, exact), name, known, _values(known, exact))
     near = torch.tensor([-1.0, 0.0, 1.0], dtype=torch.float64)
     if name in ("relu6", "hardtanh") and torch.equal(exact(near), near.relu()):
-        made = reader.function("relu", x, exact)
+        made = function_of(reader, "relu", x, exact)
         made.node.note = "relu6 is read as relu: its argument stays below 6"
         return made
     middle = float(exact(torch.zeros((), dtype=torch.float64)))
     if known := classified(lambda v: exact(v) - middle):
-        made = reader.function(known, x, lambda v: exact(v) - middle)
+        made = function_of(reader, known, x, lambda v: exact(v) - middle)
         made = _standing(made, name, known, _values(known, exact, middle))
     elif generic(exact):
-        linear = reader.function("silu", x, lambda v: exact(v) - middle - torch.tanh(v))
-        made = reader.add([_standing(linear, name, "silu and tanh", False), reader.function("tanh", x, torch.tanh)])
+        linear = function_of(reader, "silu", x, lambda v: exact(v) - middle - torch.tanh(v))
+        bounded = function_of(reader, "tanh", x, torch.tanh)
+        made = added(reader, [_standing(linear, name, "silu and tanh", False), bounded])
     elif name in FUNCTIONS:
         raise reader.fail(f"its values are not of the class that functions.toml gives {name}")
     else:
-        return reader.constants()[0] if x.node.given else reader.function(name, x, exact)
-    return made if middle == 0 else reader.shifted(made, reader.numbers([middle] * reader.builds))
+        return reader.constants()[0] if x.node.given else function_of(reader, name, x, exact)
+    return made if middle == 0 else shifted(reader, made, reader.numbers([middle] * reader.builds))
 
 
 def _values(known: str, exact: Callable[[Tensor], Tensor], middle: float = 0.0) -> bool:

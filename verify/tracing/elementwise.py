@@ -1,0 +1,272 @@
+"""Sums, products and functions of tensors, entry by entry. Read next: ``rules.py``, ``table.py``."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .entries import classified
+from .graph import LESS, NUMBER, Entrywise, TracedNode, View, both, then, whole_of
+from .indices import constant, differs, fixed, pick
+from .products import acting, broadcast, contract, labelled
+from .reading import Reader
+
+GATES = {"softmax": "softmax", "softmax_topk": "topk_softmax", "topk_softmax": "topk_softmax"} | {
+    name: f"normed_{name}" for name in ("sigmoid", "topk_sigmoid", "topk")
+}
+"""Functions of gates, and what they are when they are divided by their sum."""
+TINY = 1e-3
+"""A constant that is added and is below this guards a division."""
+ROUGHLY = 0.1
+"""How much the largest entry of a table of constants may change where an axis doubles, and count as alike: any power
+changes it by more. That of rotary angles comes to 1 from below."""
+LAW = 6
+"""Steps before a signal that its law looks at."""
+
+
+def same(reader: Reader, x: View, exact: Entrywise, note: str = "", entry: Entrywise | None = None) -> View:
+    """A tensor of the size of another. exact: on values in the dimensions of the view."""
+    node = x.node.behind("same", reader.where, note=note, exact=lambda v: x.taken_back(exact(x.laid_out(v)), v))
+    if entry is not None:
+        node.entry = tuple((r, then(f, entry)) for r, f in x.node.entries())
+    return View(node, x.dims)
+
+
+def function_of(
+    reader: Reader, name: str, x: View, exact: Entrywise, over: tuple[int, ...] = (), entrywise: bool = True
+) -> View:
+    """A function of a signal. exact: on the node's own value."""
+    node = x.node.behind("func", reader.where, name=name, over=over, exact=exact)
+    if entrywise:
+        node.entry = tuple((r, then(f, exact)) for r, f in x.node.entries())
+    return View(node, x.dims)
+
+
+def added(reader: Reader, views: Sequence[View]) -> View:
+    """A sum, entry by entry.
+
+    Raises:
+        Unreadable: a difference of two signals.
+    """
+    live = [v for v in views if v.node.kind != "const"]
+    if len(live) < len(views):
+        (x,), (c,) = live, [v for v in views if v.node.kind == "const"]
+        return shifted(reader, x, c)
+    wholes = {whole_of(v.node) for v in views}
+    mixed = len(wholes) == 1 and None not in wholes  # a rotation of one tensor's parts
+    signs = [v.node.kind == "same" and v.node.factor and v.node.factor[0] < 0 for v in views]
+    if any(signs) and not mixed and len({law(v.node) for v in views}) < len(views):
+        raise reader.fail("a difference of two signals of one law may cancel, and the equations have no signs")
+    if len(views) == 2 and (known := _one_function(reader, operator.add, *views)) is not None:
+        return known
+    if any(not v.node.weight for v in views):
+        views = [acting(reader, v) if v.node.weight and _bare(v.node).kind != "param" else v for v in views]
+    _, classes, terms, order, dims = labelled(reader, *broadcast(views))
+    sources = tuple((node, tuple(order.index(x) for x in mine)) for node, mine in terms)
+    node = TracedNode("add", [classes[x] for x in order], reader.where, sources)
+    if len(views) == 2:
+        node.entry = _entries(operator.add, *views)
+    return View(node, dims)
+
+
+def shifted(reader: Reader, x: View, by: View) -> View:
+    """A signal with a constant added: a mask is left out with a note; any other constant stays in the graph."""
+    c = by.node.value[0]
+    number = float(c) if c.numel() == 1 else None
+    y = spread(x, by)
+    if number == 0 or not bool(c.any()):
+        return y
+    entry: Entrywise | None = None if number is None else lambda u: u + number
+    out = same(reader, y, lambda v: v + c.to(v.dtype), entry=entry)
+    if number is not None and 0 < number <= TINY:
+        return out
+    if c.is_floating_point() and bool(((c == 0) | (c < -1e3)).all()) and bool((c == 0).any()):
+        out.node.note = "a mask is left out"
+        return out
+    if not (frozen := differs(by)):
+        constant(reader, by)  # one that equations can say
+    out.node.kind, out.node.value, out.node.name = "shift", by.node.value, f"{float(c.abs().max()):g}"
+    out.node.frozen = frozen
+    return out
+
+
+def spread(x: View, like: View) -> View:
+    """With the dimensions that a constant has beyond those of the signal."""
+    n = max(len(x.dims), len(like.dims))
+    dims, extra = ([()] * (n - len(v.dims)) + v.dims for v in (x, like))
+    return View(x.node, [d or e for d, e in zip(dims, extra, strict=True)])
+
+
+def law(node: TracedNode, named: bool = True, depth: int = LAW) -> Any:
+    """How a signal is made. Behind functions the names of tensors are left open: what two functions of signals that
+    are made alike have in common is their mean. A product with a tensor has none of its own."""
+    node = _bare(node)
+    if node.kind == "param":
+        return node.name if named else ""
+    named = named and node.kind != "func"
+    return node.kind, node.name, tuple(law(c, named, depth - 1) for c in node.children) if depth else ()
+
+
+def multiplied(reader: Reader, a: View, b: View) -> View:
+    """Entry by entry. Known products are functions: x sigmoid(x), x / rms(x); an added constant is written out."""
+    if "const" in (a.node.kind, b.node.kind):
+        return scaled(reader, b, a) if a.node.kind == "const" else scaled(reader, a, b)
+    if (known := _one_function(reader, operator.mul, a, b) or _norm(reader, a, b) or _norm(reader, b, a)) is not None:
+        return known
+    for x, y in ((a, b), (b, a)):
+        if x.node.kind == "shift":  # (x + c) y = x y + c y
+            inner = View(x.node.source, x.dims)
+            return added(reader, [multiplied(reader, inner, y), scaled(reader, y, reader.constant(x.node.value))])
+    out = contract(reader, *broadcast([a, b]))
+    if out.node.kind == "contract" and len(out.node.sources) == 2:
+        out.node.entry = _entries(operator.mul, a, b)
+    return out
+
+
+def _one_function(reader: Reader, op: Callable[[Tensor, Tensor], Tensor], a: View, b: View) -> View | None:
+    """A sum or a product of functions of one signal that is a function with a name."""
+    for root, f in _entries(op, a, b):
+        if name := classified(f):
+            return function_of(reader, name, View(root, a.dims), f)
+    return None
+
+
+def _norm(reader: Reader, x: View, other: View) -> View | None:
+    """x times 1 / rms(x) is a norm; the values of gates divided by their sum are gates."""
+    f = other.node
+    if f.kind != "func" or f.name not in ("rsqrt", "reciprocal"):
+        return None
+    value, source = _bare(x.node), _bare(f.source)
+    centred = value.name == LESS
+    rooted = f.name == "rsqrt"
+    if not rooted and source.kind == "func" and source.name == "sqrt":
+        rooted, source = True, _bare(source.source)
+    if source.kind != "contract" or len(source.sources) != 1 + rooted:
+        return None
+    mine = source.sources[0][1]
+    gone = tuple(k for k, label in enumerate(mine) if label not in source.out)
+    if not gone or any(_bare(c) is not value or labels != mine for c, labels in source.sources):
+        return None
+    if not rooted:
+        if value.kind != "func" or value.name not in GATES:
+            return None
+        gates = value.exact
+        assert gates is not None
+
+        def normed(v: Tensor) -> Tensor:
+            return (y := gates(v)) / y.sum(gone, keepdim=True)
+
+        return function_of(reader, GATES[value.name], View(value.source, x.dims), normed, value.over, False)
+    factor = source.factor[0] if source.factor else 1.0
+    size = prod(x.node.indices[k].root().sizes[0] for k in gone)
+    scale = next((g for r, g in f.entries() if r is source), None)
+    if scale is None or abs(factor * size - 1) > 1e-6:
+        return None
+    exact = scale
+    if centred:
+        if value.over != gone:
+            return None
+        x = View(value.source, x.dims)
+
+    def normal(v: Tensor) -> Tensor:
+        v = v - v.mean(gone, keepdim=True) if centred else v
+        return v * exact(v.pow(2).sum(gone, keepdim=True) * factor)
+
+    return function_of(reader, "layernorm" if centred else "rmsnorm", x, normal, gone, False)
+
+
+def scaled(reader: Reader, x: View, by: View) -> View:
+    """A signal times constants: a number that changes with size is a factor, others leave the size as it is."""
+    values = [v.double() for v in by.node.value]
+    most = tuple(float(v.abs().max()) if v.numel() else 0.0 for v in values)
+    if not any(most):
+        return reader.constant(reader.values[0])
+    f = _bare(x.node)
+    if f.kind == "func" and "topk" in f.name and (entry := _where_chosen(reader, x, values[0])) is not None:
+        return entry
+    keys = range(len(x.dims))
+    c, first = values[0], most[0]
+    alike = all(abs(m - first) <= (1e-6 if c.numel() == 1 else ROUGHLY) * first for m in most)
+    if c.numel() == 1:
+        number = tuple(float(v) for v in values)
+        if not alike:
+            return contract(reader, [(x, keys)], keys, number)
+        if number[0] == 1:
+            return x
+        out = same(reader, x, lambda v: v * number[0], entry=lambda u: u * number[0])
+        out.node.name, out.node.factor = "scale", number
+        return out
+    if not alike:
+        x = contract(reader, [(x, keys)], keys, most)
+        c, first = c / first, 1.0
+    peaks = [m / float(v.square().mean().sqrt()) for m, v in zip(most, values, strict=True)]
+    if max(peaks) > 1.2 * min(peaks):
+        raise reader.fail("multiplies by a constant whose large entries become rarer with size; no equation says this")
+    wide = spread(x, by)
+    if any(n > 1 and not all(isinstance(e, int) for e in wide.dims[d - c.dim()]) for d, n in enumerate(c.shape)):
+        return contract(reader, *broadcast([constant(reader, by), x]))  # of each entry there are several
+    note = "" if bool((c == 1).all()) else "a constant factor is left out (rotary angles, masks)"
+    reader.left_out.add((NUMBER.sub("*", reader.where), round(first, 9)))
+    return same(reader, wide, lambda v: v * c.to(v.dtype), note)
+
+
+def _where_chosen(reader: Reader, x: View, c: Tensor) -> View | None:
+    """Values of the chosen where one expert is, or where each is (an identity matrix): that value, or that of each;
+    of zeros nothing is left but their dimension."""
+    along = [d for d, n in enumerate(c.shape) if n > 1 and bool((c.diff(dim=d) != 0).any())]
+    dims, last = [()] * (c.dim() - len(x.dims)) + x.dims, c.dim() - 1
+    if not along or not dims[d := along[0]] or not set(c.unique().tolist()) <= {0, 1}:
+        return None
+    row = c.movedim(d, 0).reshape(c.shape[d], -1)[:, 0]
+    if len(along) == 1 and row.sum() == 1:
+        y = pick(reader, View(x.node, dims), d, reader.same_everywhere(int(row.argmax())))
+        return View(y.node, [*y.dims[:d], (), *y.dims[d:]])
+    if along[1:] == [last] and not dims[last]:
+        return View(x.node, [*dims[:d], (), *dims[d + 1 : -1], dims[d]])
+    return None
+
+
+def parted(reader: Reader, x: View) -> View:
+    """A concatenation of equal parts along an axis that grows as a sum: each, times a constant that says which.
+    Anything else as it is."""
+    node, slot = x.node, x.node.slot
+    if node.kind != "cat":
+        return x
+    whole, n = node.indices[slot].root().sizes, len(node.indices)
+    sizes = {View(part, [tuple(_at(own, slot))]).sizes(0, reader.builds) for part, own in node.sources}
+    count, size = whole[0] // min(sizes)[0], min(sizes)
+    if len(sizes) > 1 or whole != tuple(count * k for k in size):
+        return x
+    terms, (which,) = [], reader.fresh(reader.same_everywhere(count))
+    for (part, own), begin in zip(node.sources, node.value, strict=True):
+        one = fixed(reader, [torch.eye(count)[begin[0] // size[0]]] * reader.builds, [which], [(0,)])
+        one.node.name = "which"
+        operands = (one, ["which"]), (View(part, [tuple(_at(own, d)) for d in range(n)]), range(n))
+        terms.append(contract(reader, operands, [*range(slot), "which", *range(slot, n)]))
+    y = added(reader, terms) if len(terms) > 1 else terms[0]
+    of = [*y.dims[:slot], y.dims[slot] + y.dims[slot + 1], *y.dims[slot + 2 :]]
+    return View(y.node, [tuple(f for e in dim for f in (of[e] if isinstance(e, int) else [e])) for dim in x.dims])
+
+
+def _at(labels: Sequence[int], label: int) -> list[int]:
+    """The slots of a source that have a label."""
+    return [k for k, x in enumerate(labels) if x == label]
+
+
+def _entries(op: Callable[[Tensor, Tensor], Tensor], a: View, b: View) -> Any:
+    """Of nodes before both the functions, entry by entry, that a sum or a product is of them."""
+    if a.dims != b.dims:
+        return ()
+    return tuple((r, both(op, f, g)) for r, f in a.node.entries() for s, g in b.node.entries() if r is s)
+
+
+def _bare(node: TracedNode) -> TracedNode:
+    """The node below those of its size."""
+    while node.kind == "same" and node.name != LESS and len(node.indices) == len(node.source.indices):
+        node = node.source
+    return node

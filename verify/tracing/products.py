@@ -1,0 +1,156 @@
+"""Products of tensors, along dimensions that are named by keys. Read next: ``elementwise.py``, ``rules.py``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import torch
+
+from .graph import Dims, IndexClass, TracedNode, Vector, View, times
+from .indices import constant, differs, fixed, part_of
+from .reading import Reader
+
+Operand = tuple[View, Sequence[Any]]
+"""A tensor, and a key for each of its dimensions."""
+
+
+def contract(reader: Reader, operands: Sequence[Operand], out: Sequence[Any], factor: Vector = ()) -> View:
+    """An einsum on dimensions. factor: at every build, what multiplies it."""
+    labels, classes, factors, order, dims = labelled(reader, operands, out)
+    ones = [v.node.kind != "const" or all(bool((c == 1).all()) for c in v.node.value) for v, _ in operands]
+    if any(v.node.kind == "const" and not any(bool(c.any()) for c in v.node.value) for v, _ in operands):
+        sizes = [max(v.sizes(d, reader.builds) for v, ks in operands for d, k in enumerate(ks) if k == o) for o in out]
+        return reader.constant([torch.zeros([n[b] for n in sizes]) for b in range(reader.builds)])
+    if not all(ones):
+        pairs = zip(operands, ones, strict=True)
+        made = [(v if one else _constant(reader, v, keys, operands, out), keys) for (v, keys), one in pairs]
+        return contract(reader, made, out, factor)
+    owned = {x for _, mine in factors for x in mine}
+    for label in (x for key in labels if key not in out for x in labels[key] if x not in owned):
+        factor = times(factor, classes[label].root().sizes)  # a sum of what is constant along it
+    if not factor and len(factors) == 1 and set(factors[0][1]) == set(order):  # in another order alone
+        node, mine = factors[0]
+        return View(node, [tuple(mine.index(order[e]) if isinstance(e, int) else e for e in d) for d in dims])
+    return View(_product(reader, factors, tuple(order), classes, factor), dims)
+
+
+def labelled(
+    reader: Reader, operands: Sequence[Operand], out: Sequence[Any]
+) -> tuple[dict[Any, list[int]], dict[int, IndexClass], list[Any], list[int], Dims]:
+    """Labels of every key, their classes, the operands' nodes with labels; and of a result with these keys the
+    labels of its slots, and its dimensions."""
+    uses: dict[Any, list[tuple[View, int]]] = {}
+    for view, keys in operands:
+        for d, key in enumerate(keys):
+            if view.dims[d]:
+                uses.setdefault(key, []).append((view, d))
+    labels: dict[Any, list[int]] = {}
+    classes: dict[int, IndexClass] = {}
+    for key, where in uses.items():
+        real = [x for x in where if x[0].node.kind != "const"] or where[:1]
+        rows = [[view.index(e) for e in view.dims[d]] for view, d in real]
+        reader.align(rows)
+        labels[key] = list(range(len(classes), len(classes) + len(rows[0])))
+        classes |= dict(zip(labels[key], (x.root() for x in rows[0]), strict=True))
+    owned: set[int] = set()
+    factors: list[Any] = []
+    for view, keys in operands:
+        if view.node.kind != "const":
+            mine = [-1] * len(view.node.indices)
+            for d, key in enumerate(keys):
+                for e, label in zip(view.dims[d], labels.get(key, ()), strict=False):
+                    if isinstance(e, int):
+                        mine[e] = label
+            owned |= set(mine)
+            factors.append((view.node, tuple(mine)))
+    order = list(dict.fromkeys(x for key in out for x in labels.get(key, ()) if x in owned))
+    slot = {label: k for k, label in enumerate(order)}
+    return labels, classes, factors, order, [tuple(slot.get(x, classes[x]) for x in labels.get(k, ())) for k in out]
+
+
+def broadcast(views: Sequence[View]) -> tuple[list[Operand], range]:
+    """Keys of elementwise operands: their dimensions, counted from the last; and those of the result."""
+    n = max(len(v.dims) for v in views)
+    return [(v, range(n - len(v.dims), n)) for v in views], range(n)
+
+
+def _constant(reader: Reader, x: View, keys: Sequence[Any], operands: Sequence[Operand], out: Sequence[Any]) -> View:
+    """A constant of a product; one that differs along an axis that grows, and meets weights alone there, is what a
+    frozen tensor makes."""
+    grows = {key for d, key in enumerate(keys) if key not in out and not all(x.index(e).fixed for e in x.dims[d])}
+    if not differs(x) or any(grows & {*ks} and not v.node.weight for v, ks in operands if v is not x):
+        return constant(reader, x)
+    mark, shape = x.node.value[0].numpy().tobytes(), [x.sizes(d, reader.builds) for d in range(len(x.dims))]
+    if mark not in reader.frozen:
+        name = f"constants_{len(reader.frozen) + 1}"
+        reader.frozen[mark] = reader.leaf_view("frozen", name, shape, x.node.value[0].double())
+    return acting(reader, reader.frozen[mark])
+
+
+def acting(reader: Reader, x: View) -> View:
+    """What is made of weights alone, as it acts on a constant."""
+    keys = range(len(x.dims))
+    return contract(reader, [(x, keys), (fixed(reader, [torch.ones(1)] * reader.builds, [], []), [])], keys)
+
+
+def _product(
+    reader: Reader, factors: list[Any], out: tuple[int, ...], classes: dict[int, IndexClass], factor: Vector
+) -> TracedNode:
+    """A contraction; weights that are sums or products of weights, concatenations and added constants are written
+    out where they meet others."""
+    alone = len(factors) == 1
+    for k, (node, mine) in enumerate(factors):
+        before, after = factors[:k], factors[k + 1 :]
+        scaled = alone and set(mine) == set(out)
+        if node.kind == "same" and node.name == "scale" and (scaled or (not alone and node.weight)):
+            return _product(reader, [*before, (node.source, mine), *after], out, classes, times(factor, node.factor))
+        if node.kind == "add" and node.weight and not alone:
+            terms = []
+            for term, labels in node.sources:
+                now = [*before, (term, tuple(mine[x] for x in labels)), *after]
+                if any(not any(x in m for _, m in now) for x in out):
+                    raise reader.fail("weights that are repeated are added to weights; add them to signals")
+                terms.append((_product(reader, now, out, dict(classes), factor), tuple(range(len(out)))))
+            return TracedNode("add", [classes[x] for x in out], reader.where, tuple(terms))
+        moved = len(node.sources) == 1 and set(node.sources[0][1]) == set(node.out)
+        if node.kind == "contract" and (alone or node.weight or moved):
+            names = {x: mine[j] for j, x in enumerate(node.out)}
+            for x in node.labels:
+                if x not in names:
+                    names[x] = max([*classes, *names.values()]) + 1
+                    classes[names[x]] = node.labels[x]
+            inner = [(g, tuple(names[x] for x in labels)) for g, labels in node.sources]
+            return _product(reader, [*before, *inner, *after], out, classes, times(factor, node.factor))
+        if node.kind == "cat":
+            return _distributed(reader, factors, k, out, classes, factor)
+    labels = {x: classes[x] for x in dict.fromkeys([*out, *(x for _, mine in factors for x in mine)])}
+    return TracedNode("contract", [classes[x] for x in out], reader.where, tuple(factors), out, labels, factor)
+
+
+def _distributed(
+    reader: Reader, factors: list[Any], k: int, out: tuple[int, ...], classes: dict[int, IndexClass], factor: Vector
+) -> TracedNode:
+    """A concatenation that is summed over: a product for each of its parts."""
+    node, mine = factors[k]
+    label = mine[node.slot]
+    if label in out:
+        raise reader.fail("a concatenation along an axis that grows is multiplied; multiply its parts")
+    terms = []
+    for (part, own), start in zip(node.sources, node.value, strict=True):
+        along = [x.root() for x, slot in zip(part.indices, own, strict=True) if slot == node.slot]
+        size = [prod(column) for column in zip(*(x.sizes for x in along), strict=True)]
+        stop, fresh = tuple(a + n for a, n in zip(start, size, strict=True)), max([*classes, *mine]) + 1
+        inner = [label, *range(fresh, fresh + len(along) - 1)]
+        now, known, rest = [], classes | dict(zip(inner, along, strict=True)), iter(inner)
+        for g, labels in factors[:k] + factors[k + 1 :]:
+            if label in labels:
+                at, count = labels.index(label), len(labels)
+                g = part_of(reader, g, at, start, stop)
+                reader.align([along, g.indices[at : at + 1 + len(g.indices) - count]])
+                labels = (*labels[:at], *inner, *labels[at + 1 :])
+            now.append((g, labels))
+        now.insert(k, (part, tuple(next(rest) if x == node.slot else mine[x] for x in own)))
+        terms.append((_product(reader, now, out, known, factor), tuple(range(len(out)))))
+    return TracedNode("add", [classes[x] for x in out], reader.where, tuple(terms))
