@@ -208,7 +208,8 @@ class BoundRun(Trajectory):
         norm.
 
         Law: a norm divides by what its argument is at the start, if the change of that is not larger; shares of a
-        softmax are alike up to constants while its argument is O(1) and, along an index that grows, has no heavy tails.
+        softmax are alike up to constants, and exp has bounded moments, while the argument is O(1) and, where an index
+        grows, has no heavy tails.
 
         Raises:
             BeyondPowerCounting: the argument may become larger than that, or have heavy tails.
@@ -223,17 +224,17 @@ class BoundRun(Trajectory):
             if moved is not None and self.algebra.value(moved) > self.algebra.value(size):
                 raise BeyondPowerCounting(f"{s.source.name} may outgrow what {s.out} divides it by at the start")
             return -size
-        if s.kind.kind == "softmax":
+        if s.kind.kind == "softmax" or s.kind.steep:
             start, value = self.algebra.bound(self.at(s.source, "initial", 0)), self.algebra.value
             if any(x is not None and value(x) > 0 for x in (start, moved)):
                 raise BeyondPowerCounting(f"{s.source.name}, the logits of {s.out}, may grow")
             if s.kind.spared:
                 self.note("bounded-logits")
-            elif self.grows(s.over) and (
+            elif any(map(self.grows, s.over or self.network.signals[s.out])) and (
                 self.tails.initial(s.source.name) > 1 or _reaches(self.algebra, unbounded(self, s, 1))
             ):
-                told = f"may have heavy tails along an index that grows ({s.kind.named_bounded} assumes it has not)"
-                raise BeyondPowerCounting(f"{s.source.name} {told}")
+                unless = "" if s.kind.steep else f" ({s.kind.named_bounded} assumes it has not)"
+                raise BeyondPowerCounting(f"{s.source.name} may have heavy tails along an index that grows{unless}")
         return self.algebra.rms(mean(self, s)) or 0
 
     def _sized(self, signal: str, size: int) -> Signal:

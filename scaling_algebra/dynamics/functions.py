@@ -116,8 +116,30 @@ class Entrywise:
         return signal
 
     def beyond(self, tr: TrainingRun, s: Function, t: int) -> str:
-        """Why nothing but that its values are bounded is known of a bounded function; empty if more is."""
-        return saturated(tr, s, self.argument(tr, s, "value", t), t) if s.kind.bounded else ""
+        """Why nothing but that its values are bounded is known of a bounded function; empty if more is.
+
+        Raises:
+            BeyondPowerCounting: nothing is known of a steep function.
+        """
+        reason = saturated(tr, s, self.argument(tr, s, "value", t), t) if s.kind.bounded or s.kind.steep else ""
+        if s.kind.steep and (reason or any(map(tr.grows, tr.network.signals[s.out]))):
+            reason = reason or self.heavy(tr, s, t)
+            if reason:
+                raise BeyondPowerCounting(reason)
+        return reason
+
+    def heavy(self, tr: TrainingRun, s: Function, t: int) -> str:
+        """What is said of an argument of which e to its power may have no second moment; empty if it has one.
+
+        Law: a step moves x by its gradient, so by e^x, where no normaliser bounds it: where x is Theta(1) and then
+        moves by Theta(1), nothing is known. Fails: where x has heavier tails than a Gaussian.
+        """
+        before = [self.argument(tr, s, "initial", 0), *([unbounded(tr, s, t - 1)] if t > 1 else [])]
+        moved = t and tr.algebra.reaches(unbounded(tr, s, t))
+        again = moved and (any(map(tr.algebra.reaches, before)) or tr.tails.change(s.inputs[0].name, t) > 1)
+        if not again and tr.tails.initial(s.inputs[0].name) < 2:
+            return ""
+        return f"{s.name} has no second moment: {s.inputs[0].name} has heavier tails at t={t} than a Gaussian"
 
     def _over(self, tr: TrainingRun, s: Function, signal: Signal, t: int) -> Signal:
         """Divided by the size of the argument, where the function does that: of the present or, where that was larger,
@@ -211,9 +233,7 @@ class Softmax(Entrywise):
     """Law: softmax shares 1 among the entries of its index and ignores a common shift: phi is (1 + x + ...) / entries
     of the argument x less its mean. Its Jacobian diag(phi)(I - 1 phi^T) annihilates constants, and what it makes sums
     to zero: a change of shares and a gradient; of a selection only the selected ones are left.
-    Fails: along an index that grows, where x has heavier tails than a Gaussian, since then e^x has no second moment. A
-    step moves x by its gradient, so by e^x, where no normaliser bounds it: where x is Theta(1) and then moves by
-    Theta(1), nothing is known.
+    Fails: along an index that grows, where e^x may have no second moment (``heavy``).
     """
 
     whole = False
@@ -233,15 +253,9 @@ class Softmax(Entrywise):
         if s.kind.spared:
             tr.note("bounded-logits")
             return ""
-        before = [self.argument(tr, s, "initial", 0), *([unbounded(tr, s, t - 1)] if t > 1 else [])]
-        moved = t and tr.algebra.reaches(unbounded(tr, s, t))
-        again = moved and (any(map(tr.algebra.reaches, before)) or tr.tails.change(s.inputs[0].name, t) > 1)
-        if not again and tr.tails.initial(s.inputs[0].name) < 2:
-            return ""
-        tails = (
-            f"{s.inputs[0].name} has heavier tails at t={t} than a Gaussian ({s.kind.named_bounded} assumes it has not)"
-        )
-        return f"a {s.kind.kind} along an index that grows has no second moment: {tails}"
+        reason = self.heavy(tr, s, t).partition(": ")[2]
+        unless = f"({s.kind.named_bounded} assumes it has not)"
+        return f"a {s.kind.kind} along an index that grows has no second moment: {reason} {unless}" if reason else ""
 
     def balanced(self, tr: TrainingRun, s: Function, signal: Signal, t: int) -> Signal:
         return tr.algebra.centred(signal, s.over, self.selected(tr, s, t) if s.kind.selects else "")
@@ -257,24 +271,23 @@ def saturated(tr: TrainingRun, s: Statement, argument: Signal, t: int) -> str:
     if size is None or tr.algebra.value(size) <= 0:
         return ""
     reach = f"{s.inputs[0].name} ~ n^({tr.algebra.value(size)}) at t={t}"
-    return f"the gate saturates faster than any power: {reach}"
+    how = f"{s.name} grows" if isinstance(s, Function) and s.kind.steep else "the gate saturates"
+    return f"{how} faster than any power: {reach}"
 
 
 def unbounded(tr: TrainingRun, s: Function, t: int) -> Signal:
-    """The change of what a function reads, less its mean, without what entries of updates that are bounded make of it
-    themselves."""
+    """The change of what a function reads, for a softmax less its mean, without what entries of updates that are
+    bounded make of it themselves."""
     (source,) = s.inputs
-    producer = tr.network.producer(source.name)
+    producer, moved = tr.network.producer(source.name), tr.at(source, "change", t)
     if (
         isinstance(producer, Product)
         and producer.tensor
         and tr.optimizer.of(producer.tensor.name).normalises == "entry"
     ):
         passed = tr.part(producer, "init", "change", t)
-        return tr.algebra.centred(
-            tr.algebra.relabelled(passed, tr.network.signals[producer.out], source.letters), s.over
-        )
-    return tr.algebra.centred(tr.at(source, "change", t), s.over)
+        moved = tr.algebra.relabelled(passed, tr.network.signals[producer.out], source.letters)
+    return tr.algebra.centred(moved, s.over) if s.kind.kind == "softmax" else moved
 
 
 def mean(tr: TrainingRun, s: Function) -> Signal:

@@ -1,7 +1,8 @@
 """The tails of a signal: the degree of the polynomial in Gaussians that its entries are, at most.
 
-Sums over an index that grows are Gaussian, bounded functions have no tails, no function grows faster than its argument,
-and slopes are bounded. e to the power of degree one has all moments, of degree two or more none for generic constants.
+Sums over an index that grows are Gaussian, bounded functions have no tails, no function but exp grows faster than its
+argument or has slopes that are not bounded. e to the power of degree one has all moments, of degree two or more none
+for generic constants.
 Read next: ``rules.py`` (asks it of what a softmax along an index that grows reads).
 """
 
@@ -11,6 +12,9 @@ from collections.abc import Callable, Iterable
 
 from scaling_algebra.spec.networks.language import Function, Network, Product, Statement
 from scaling_algebra.spec.optimizers import Trained
+
+STEEP = 16
+"""The degree of e to the power of a Gaussian: above all of which e to the power has a second moment."""
 
 
 class Tails:
@@ -50,6 +54,8 @@ class Tails:
         s = self._network.producer(signal)
         if s is None or self._bounded(s):
             return 0
+        if _steep(s):
+            return STEEP
         degrees = [self.initial(x.name) for x in s.inputs]
         return self._multiplied(s, signal, degrees) if isinstance(s, Product) else max(degrees)
 
@@ -57,6 +63,8 @@ class Tails:
         s = self._network.producer(signal)
         if s is None or self._bounded(s):
             return 0
+        if _steep(s):
+            return STEEP
         moved = [self.change(x.name, t) for x in s.inputs]
         if not isinstance(s, Product):
             return max(moved)
@@ -74,7 +82,7 @@ class Tails:
     def _gradient(self, signal: str, t: int) -> int:
         paths = [0]
         for s, k in self._network.consumers(signal):
-            above = self.gradient(s.out, t)
+            above = STEEP if _steep(s) else self.gradient(s.out, t)
             if isinstance(s, Product):
                 degrees = [above if j == k else self.initial(x.name) for j, x in enumerate(s.factors)]
                 letters = [self._network.signals[s.out] if j == k else x.letters for j, x in enumerate(s.factors)]
@@ -97,3 +105,7 @@ class Tails:
 
     def _bounded(self, s: Statement) -> bool:
         return isinstance(s, Function) and (s.kind.bounded or s.source is None)
+
+
+def _steep(s: Statement) -> bool:
+    return isinstance(s, Function) and s.kind.steep

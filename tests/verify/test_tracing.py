@@ -465,7 +465,7 @@ REFUSED = {
     "parts alone are written": lambda m, h: h * written(m.w(h), m.n // 2),
     "a constant that differs along an axis that grows": lambda m, h: F.linear(h, torch.ones(m.n, m.n).triu()),
     "mv: a constant that differs along": lambda m, h: m.unit(h),
-    "is no function of the equations": lambda m, h: torch.exp(m.w(h)),
+    "is no function of the equations": lambda m, h: torch.log(m.w(h) ** 2 + 1),
     "sizes .* no multiple of one axis": lambda m, h: m.v(h),
     "the order of what is chosen changes": lambda m, h: m.w(h).topk(m.n, -1).values,
     "beside no one tensor in all of its uses": lambda m, h: h + m.w(h / m.n),

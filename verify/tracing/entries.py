@@ -56,6 +56,7 @@ def seen(f: Callable[[Tensor], Tensor]) -> dict[str, object]:
     return {
         "powers": frozenset(p for p, there in has.items() if there),
         "bounded": float(far.abs().max()) < 1.1 * float(f(u * 10).abs().max()),
+        "steep": not bool(torch.isfinite(far).all()),
         "homogeneous": bool(torch.allclose(far, 1e3 * y, rtol=_TOLERANCE, atol=1e3 * tiny)),
         "positive": bool((y >= -tiny).all()) and float(y[inner].min()) > tiny,
         "rising": bool((steps >= -tiny).all()) and float(steps[middle - 10 : middle + 10].min()) > tiny,
@@ -65,21 +66,18 @@ def seen(f: Callable[[Tensor], Tensor]) -> dict[str, object]:
 
 def has_class(kind: FunctionKind, values: dict[str, object]) -> bool:
     """Have values, as ``seen`` tells them, the powers of a class, and all else that it declares?"""
-    same = values and all(getattr(kind, key) == values[key] for key in ("powers", "bounded", "homogeneous"))
+    same = values and all(getattr(kind, key) == values[key] for key in ("powers", "bounded", "steep", "homogeneous"))
     return bool(same) and all(values[key] for key in ("positive", "rising", "signed") if getattr(kind, key))
 
 
 def classified(f: Callable[[Tensor], Tensor], name: str = "") -> str:
-    """The function of the language whose class the values have, up to a sign, ``name`` before others; or nothing. What
-    is not finite far out, as exp, is none: no power is as large.
+    """The function of the language whose class the values have, up to a sign, ``name`` before others; or nothing.
 
     Examples:
         >>> classified(lambda x: 0.5 * x * (1 + torch.tanh(0.8 * (x + 0.045 * x**3))))
         'silu'
         >>> classified(lambda x: 1 + torch.tanh(x)), classified(torch.exp), classified(lambda x: 3 * x)
-        ('sigmoid', '', '')
+        ('sigmoid', 'exp', '')
     """
-    if not bool(torch.isfinite(f(_GRID * 1e3)).all()):
-        return ""
     both, names = (seen(f), seen(lambda u: -f(u))), sorted(NAMES, key=lambda x: x != name)
     return next((x for x in names if any(has_class(FUNCTIONS[x], values) for values in both)), "")

@@ -28,6 +28,7 @@ class FunctionKind:
         powers: powers of the argument in its polynomial, by its parity class: odd (1, 3), an odd part that is exactly
             linear and an even one (1, 2), no parity (0 to 3; 0: a mean that does not vanish with the argument).
         bounded: what happens to an argument beyond O(1) is no power of n.
+        steep: of an argument beyond O(1) its values are no power of n.
         homogeneous: of degree one: of an argument of any size.
         positive: its values are. ``rising``: its slope is, where it is not flat. ``signed``: it has the sign of its
             argument.
@@ -44,6 +45,7 @@ class FunctionKind:
     kind: Literal["gate", "entrywise", "softmax", "norm", "noise"] = "entrywise"
     powers: frozenset[int] = frozenset({1})
     bounded: bool = False
+    steep: bool = False
     homogeneous: bool = False
     positive: bool = False
     rising: bool = False
