@@ -108,6 +108,19 @@ class _Noise:
         raise AssertionError("noise reads nothing")
 
 
+class _Stopped:
+    """The argument, and in the backward pass a constant."""
+
+    def value(self, tr: TrainingRun, s: Statement, t: int) -> Signal:
+        return tr.at(s.inputs[0], "value", t)
+
+    def change(self, tr: TrainingRun, s: Statement, t: int) -> Signal:
+        return tr.at(s.inputs[0], "change", t)
+
+    def adjoint(self, tr: TrainingRun, s: Statement, k: int, above: Signal, t: int, modes: Modes) -> Signal:
+        return tr.algebra.nothing(s.inputs[0].letters)
+
+
 ENTRYWISE = Entrywise()
 RULES: dict[str, Rule] = {
     "product": _Product(),
@@ -117,6 +130,7 @@ RULES: dict[str, Rule] = {
     "softmax": SOFTMAX,
     "norm": Norm(),
     "noise": _Noise(),
+    "stopped": _Stopped(),
 }
 """The rule of each kind of statement, and of each kind of function."""
 

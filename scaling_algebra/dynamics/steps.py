@@ -75,7 +75,7 @@ def zeros_of(net: Network, signal: str) -> frozenset[str]:
     if isinstance(s, Function):
         if s.kind.gaps and not passes(net, s):
             return frozenset({signal})
-        keeps = s.kind.kind in ("entrywise", "norm") and 0 not in s.kind.powers and not s.kind.centres
+        keeps = s.kind.kind in ("entrywise", "stopped", "norm") and 0 not in s.kind.powers and not s.kind.centres
         return zeros_of(net, s.inputs[0].name) if keeps else frozenset()
     if isinstance(s, Sum):
         return frozenset({signal} if all(zeros_of(net, x.name) for x in s.terms) else ())
@@ -86,7 +86,8 @@ def zeros_of(net: Network, signal: str) -> frozenset[str]:
 
 def zeros_of_gradient(net: Network, signal: str) -> frozenset[str]:
     """The same of the gradient at a signal."""
-    paths = [_zeros_of_path(net, s, k) for s, k in net.consumers(signal)]
+    uses = [(s, k) for s, k in net.consumers(signal) if not isinstance(s, Function) or s.kind.kind != "stopped"]
+    paths = [_zeros_of_path(net, s, k) for s, k in uses]
     return paths[0] if len(paths) == 1 else frozenset({signal} if paths and all(paths) else ())
 
 

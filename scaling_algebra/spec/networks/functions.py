@@ -23,8 +23,8 @@ class FunctionKind:
         about: one line for users.
         kind: ``gate``: Theta(1) with Theta(1) slope, its initial value taken as independent of the weights (standing
             assumption B2 of MSSP paper, J.2). ``entrywise`` and ``softmax``: part of the dynamics. ``norm``: divides by
-            the root-mean-square along ``over``. ``noise``: reads nothing, drawn anew at every step. Others: as their
-            rule says (``RULES``), along ``over``.
+            the root-mean-square along ``over``. ``noise``: reads nothing, drawn anew at every step. ``stopped``:
+            its adjoint is zero. Others: as their rule says (``RULES``), along ``over``.
         powers: powers of the argument in its polynomial, by its parity class: odd (1, 3), an odd part that is exactly
             linear and an even one (1, 2), no parity (0 to 3; 0: a mean that does not vanish with the argument).
         bounded: what happens to an argument beyond O(1) is no power of n.
@@ -42,7 +42,7 @@ class FunctionKind:
     name: str
     torch: str
     about: str
-    kind: Literal["gate", "entrywise", "softmax", "norm", "noise"] = "entrywise"
+    kind: Literal["gate", "entrywise", "softmax", "norm", "noise", "stopped"] = "entrywise"
     powers: frozenset[int] = frozenset({1})
     bounded: bool = False
     steep: bool = False
@@ -57,7 +57,7 @@ class FunctionKind:
     @property
     def mixes(self) -> bool:
         """Is an entry of its output made of several entries of its argument, along a letter?"""
-        return self.kind not in ("gate", "entrywise", "noise")
+        return self.kind not in ("gate", "entrywise", "noise", "stopped")
 
     @property
     def named_bounded(self) -> str:
@@ -67,7 +67,7 @@ class FunctionKind:
     @property
     def gaps(self) -> bool:
         """Is a share of its values and slopes exactly zero, as of relu?"""
-        return self.homogeneous or self.selects
+        return (self.homogeneous and not self.signed) or self.selects
 
 
 FUNCTIONS: dict[str, FunctionKind] = registry("functions.toml", shipped(__package__, "functions.toml"), FunctionKind)
