@@ -78,6 +78,9 @@ MUTANTS = [
         "scaling_algebra/dynamics",
         ("rules.py", 'tr.part(s, "update", "value", t)', 'tr.part(s, "update", "initial", t)'),
         ("functions.py", "tr.algebra.value(size) <= 0:", "tr.algebra.value(size) <= 1:"),
+        ("functions.py", "reason = reason or self.heavy(tr, s, t)", "pass"),
+        ("tails.py", "if _steep(s):\n            return STEEP\n        degrees", "degrees"),
+        ("steps.py", "s.kind.kind != \"stopped\"", "True"),
         ("functions.py", "max(p, most) + more + 1", "p + more + 1"),
         ("steps.py", "most + (3 if more else 1), 2)", "2, 2)"),
         ("steps.py", "if zeros and not all(zeros <= x for x in others):", "if False:"),
@@ -178,6 +181,7 @@ MUTANTS = [
     *_room(
         "tracing",
         "verify/tracing",
+        ("table.py", "lambda v: v, entrywise=False)", "lambda v: v)"),
         ("measuring.py", "if not (same or self.chosen):", "if False:"),
         ("fixed.py", "signs = (y * part.flatten()[places[near]]).sign()", "signs = y.sign().abs()"),
         ("measuring.py", "again = self.weights.get(number, frozenset()) & values.keys()", "again = ()"),

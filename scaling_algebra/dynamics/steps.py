@@ -75,7 +75,7 @@ def zeros_of(net: Network, signal: str) -> frozenset[str]:
     if isinstance(s, Function):
         if s.kind.gaps and not passes(net, s):
             return frozenset({signal})
-        keeps = s.kind.kind in ("entrywise", "stopped", "norm") and 0 not in s.kind.powers and not s.kind.centres
+        keeps = (not s.kind.mixes or s.kind.kind == "norm") and 0 not in s.kind.powers and not s.kind.centres
         return zeros_of(net, s.inputs[0].name) if keeps else frozenset()
     if isinstance(s, Sum):
         return frozenset({signal} if all(zeros_of(net, x.name) for x in s.terms) else ())
@@ -95,7 +95,7 @@ def _zeros_of_path(net: Network, s: Statement, k: int) -> frozenset[str]:
     if isinstance(s, Function):
         if s.kind.gaps and not passes(net, s):
             return frozenset({s.out})
-        return zeros_of_gradient(net, s.out) if s.kind.kind == "entrywise" else frozenset()
+        return frozenset() if s.kind.mixes or s.held else zeros_of_gradient(net, s.out)
     if isinstance(s, Product) and not set(s.letters) <= set(s.factors[k].letters):
         return frozenset()
     others = [x for j, x in enumerate(s.inputs) if j != k and isinstance(s, Product)]

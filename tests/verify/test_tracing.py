@@ -336,9 +336,16 @@ def test_ways_to_write_a_product(how):
     assert {HIDDEN} == {v for k, v in powers(model, "N=1").items() if k[0] == "w"}
 
 
-def test_a_stop_of_the_gradient_is_told():
-    lines = ["model: a stop of the gradient is left out", f"w.weight: {UNREACHED}"]
-    assert traced(of(lambda m, h: h + m.w(h).detach())).lines == lines
+def test_a_stop_of_the_gradient_is_read():
+    """No gradient passes it; a function of a signal and of the same signal stopped is none of the signal alone."""
+    model = traced(of(lambda m, h: h + m.w(h).detach()))
+    assert model.lines == [f"w.weight: {UNREACHED}"] and "stopped(" in model.text
+    half = traced(of(lambda m, h: m.w(h) * h.detach().sigmoid() + h * h.detach()))
+    assert half.text.count("stopped(") == 2 and half.error < 1e-12
+
+
+def test_exp_is_read():
+    assert "exp(" in traced(of(lambda m, h: m.w(h).exp())).text
 
 
 class Low(nn.Module):

@@ -91,7 +91,9 @@ class Backward:
         if not isinstance(s, Product):
             with torch.enable_grad():
                 argument = model.turned(self.moment.signals()[x.name], x.letters, out).detach().requires_grad_()
-                (back,) = torch.autograd.grad(applied(s, out, argument), argument, gradient)
+                value = applied(s, out, argument)
+                stops = not value.requires_grad
+                (back,) = (0 * argument,) if stops else torch.autograd.grad(value, argument, gradient)
             return model.turned(back, out, x.letters)
         if updated := next((role for role, mode in part if mode == "update"), ""):  # W_t less W_0
             whole = tuple(x for x in part if x[0] != updated)

@@ -30,8 +30,8 @@ from .replicas import DTYPE, Draw, fill, sample
 from .scales import DECAY, constants, every_size
 from .steppers import Fold, Group, assembled, group
 
-OWN: dict[str, Callable[..., Tensor]] = {"stopped": lambda x: x.detach() + 0 * x}
-"""Functions that torch lacks, by the name in ``functions.toml``, of a tensor, and of the dimension they go along:
+OWN: dict[str, Callable[..., Tensor]] = {}
+"""Functions that torch lacks, by ``torch`` of ``functions.toml``, of a tensor, and of the dimension they go along:
 ``"squareplus": lambda x: ...``, ``"centre": lambda x, dim: x - x.mean(dim, keepdim=True)``."""
 SELECTED = 0.5
 """Share of the entries that a top-K selection takes."""

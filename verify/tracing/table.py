@@ -18,7 +18,7 @@ from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.networks.functions import FUNCTIONS
 from scaling_algebra.verify.networks.torch_network import entrywise
 
-from .elementwise import added, function_of, parted, same, shifted
+from .elementwise import added, function_of, parted, shifted
 from .entries import NAMES, classified, generic
 from .fixed import linear
 from .graph import View
@@ -87,7 +87,7 @@ def apply(reader: Reader, args: list[Any], keywords: Any) -> Any:
     if name.startswith((*MAKERS, "new_")) or not any(v.numel() for values in reader.values for v in values):
         return reader.constants()
     if name == "detach":
-        return same(reader, x, lambda v: v, "a stop of the gradient is left out", lambda u: u)
+        return x if x.node.kind == "const" else function_of(reader, "stopped", x, lambda v: v, entrywise=False)
     if name in SAME:
         return x
     if name in PARTED or name in (*ENTRYWISE, *NAMES):
