@@ -71,6 +71,22 @@ def test_circles_and_second_meanings_are_seen():
     assert twice(modules) == {"Cell"}
 
 
+def large(modules):
+    """Classes with more than twenty methods, as many as a reader keeps in mind."""
+    for name, text in modules.items():
+        classes = (x for x in ast.walk(ast.parse(text)) if isinstance(x, ast.ClassDef)) if CLASS.search(text) else ()
+        yield from (f"{name}.{x.name}" for x in classes if sum(isinstance(y, ast.FunctionDef) for y in x.body) > 20)
+
+
+def test_no_class_has_more_than_twenty_methods():
+    """The negative control: one more is seen."""
+    assert [*large({name: text for name, text in texts().items() if not name.startswith("tests")})] == []
+    lines = [f"    def f{k}(self): ..." for k in range(21)]
+    assert [*large({"room": "\n".join(["class Wide:", *lines]), "one": "\n".join(["class One:", *lines[:20]])})] == [
+        "room.Wide"
+    ]
+
+
 def test_every_folder_with_code_is_a_listed_package():
     folders = {path.parent for top in CODE for path in (ROOT / top).rglob("*.py")}
     assert sorted(SETUP["packages"]) == sorted(".".join(installed(folder).parts) for folder in folders)
