@@ -57,6 +57,12 @@ MORE = {
         y[a] = Wm[a,b,t] relu(n[b,t])
         f = W4[a] y[a]
     """,
+    "stopped": """
+        h1[a] = W1[a,x] data[x]
+        z[a] = stopped(h1[a] h1[a])
+        h2[b] = W2[b,a] exp(h1[a]) + U[b,a] z[a]
+        f = W4[b] tanh(h2[b])
+    """,
     "constants": """
         h1[p,a] = W1[a,x] data[p,x]
         h2[p,a] = tanh(C[p,q] h1[q,a])

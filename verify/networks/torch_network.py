@@ -175,7 +175,9 @@ class TorchNetwork(nn.Module):
                 product = contract(operands, self.network.signals[s.out], self.sizes)
                 signals[s.out] = product * self.multiplier(s.multipliers)
             else:
-                signals[s.out] = self.made(s, signals.__getitem__, noise)
+                signals[s.out] = value = self.made(s, signals.__getitem__, noise)
+                if torch.is_grad_enabled() and not value.requires_grad:
+                    value.requires_grad_()  # no gradient goes on from here, but one comes
         return signals
 
     def steady(self, name: str, replicas: int) -> Tensor:
