@@ -344,6 +344,15 @@ def test_a_stop_of_the_gradient_is_read():
     assert half.text.count("stopped(") == 1 and "silu" not in half.text and half.error < 1e-12
 
 
+def test_differences_that_cancel_are_refused():
+    """Through a stop of the gradient, as straight-through estimators have them, and through sums."""
+    for way in (lambda one, two: one + (two - one).detach(), lambda one, two: two + one - one.detach()):
+        with pytest.raises(Unreadable, match="the same signal stopped cancel"):
+            traced(of(lambda m, h, way=way: way(m.w(h), torch.tanh(h))))
+    assert "stopped(" in traced(of(lambda m, h: m.w(h) + m.w(h).data.tanh())).text
+    assert traced(of(lambda m, h: h - m.w(h) + torch.tanh(h))).error < 1e-12
+
+
 def test_exp_is_read():
     assert "exp(" in traced(of(lambda m, h: m.w(h).exp())).text
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import combinations
 from math import prod
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .entries import classified
-from .graph import LESS, NUMBER, Entrywise, TracedNode, View, both, then, whole_of
+from .graph import LESS, NUMBER, Entrywise, TracedNode, Unreadable, View, both, then, whole_of
 from .indices import constant, differs, fixed, pick
 from .products import acting, broadcast, contract, labelled
 from .reading import Reader
@@ -27,6 +28,10 @@ ROUGHLY = 0.1
 changes it by more. That of rotary angles comes to 1 from below."""
 LAW = 6
 """Steps before a signal that its law looks at."""
+
+
+class Cancels(Unreadable):
+    """A difference that no other reading of the call makes right."""
 
 
 def same(reader: Reader, x: View, exact: Entrywise, note: str = "", entry: Entrywise | None = None) -> View:
@@ -60,7 +65,11 @@ def added(reader: Reader, views: Sequence[View]) -> View:
     wholes = {whole_of(v.node) for v in views}
     mixed = len(wholes) == 1 and None not in wholes  # a rotation of one tensor's parts
     signs = [v.node.kind == "same" and v.node.factor and v.node.factor[0] < 0 for v in views]
-    if any(signs) and not mixed and len({law(v.node) for v in views}) < len(views):
+    signed = [{*_signed(v.node)} for v in views]
+    for one, other in combinations(signed, 2):
+        if any(x[0] == y[0] and x[1] != y[1] and (x[2] or y[2]) for x in one for y in other):
+            raise Cancels(str(reader.fail("a signal and the same signal stopped cancel; the equations have no signs")))
+    if not mixed and any(signs) and len({law(v.node) for v in views}) < len(views):
         raise reader.fail("a difference of two signals of one law may cancel, and the equations have no signs")
     if len(views) == 2 and (known := _one_function(reader, operator.add, *views)) is not None:
         return known
@@ -72,6 +81,18 @@ def added(reader: Reader, views: Sequence[View]) -> View:
     if len(views) == 2:
         node.entry = _entries(operator.add, *views)
     return View(node, dims)
+
+
+def _signed(node: TracedNode, sign: int = 1, stops: bool = False) -> Iterator[tuple[Any, int, bool]]:
+    """The laws of what a signal is a sum of, each with its sign, and whether its gradient is stopped."""
+    stopped = node.kind == "func" and node.name == "stopped"
+    if node.kind == "same" and node.name != LESS:
+        yield from _signed(node.source, -sign if node.factor and node.factor[0] < 0 else sign, stops)
+    elif node.kind == "add" or stopped:
+        for child in node.children:
+            yield from _signed(child, sign, stops or stopped)
+    else:
+        yield law(node), sign, stops
 
 
 def shifted(reader: Reader, x: View, by: View) -> View:

@@ -18,7 +18,7 @@ from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.networks.functions import FUNCTIONS
 from scaling_algebra.verify.networks.torch_network import entrywise
 
-from .elementwise import added, function_of, parted, shifted
+from .elementwise import Cancels, added, function_of, parted, shifted
 from .entries import NAMES, classified, generic
 from .fixed import linear
 from .graph import View
@@ -50,8 +50,8 @@ COMPARISONS = {"gt", "lt", "ge", "le", "eq", "ne"}
 PARTED = {"add", "sub", "rms_norm", "layer_norm", "native_layer_norm", "normalize", "softmax"}
 """Calls that take a concatenation along an axis that grows as a sum of its parts."""
 SAME = {
-    "to", "float", "type_as", "contiguous", "clone", "detach", "dropout", "double", "half", "bfloat16", "type", "cpu",
-    "alias", "requires_grad", "long", "int", "lift_fresh", "native_dropout", "get_data", "to_copy", "pos",
+    "to", "float", "type_as", "contiguous", "clone", "dropout", "double", "half", "bfloat16", "type", "cpu",
+    "alias", "requires_grad", "long", "int", "lift_fresh", "native_dropout", "to_copy", "pos",
     "view_as_complex", "view_as_real",
 }  # fmt: skip
 
@@ -86,7 +86,9 @@ def apply(reader: Reader, args: list[Any], keywords: Any) -> Any:
     x: Any = args[0] if args else None
     if name.startswith((*MAKERS, "new_")) or not any(v.numel() for values in reader.values for v in values):
         return reader.constants()
-    if name == "detach":
+    if name == "get_data" and x.node.weight:
+        return x
+    if name in ("detach", "get_data"):
         return x if x.node.kind == "const" else function_of(reader, "stopped", x, lambda v: v, entrywise=False)
     if name in SAME:
         return x
@@ -109,6 +111,8 @@ def apply(reader: Reader, args: list[Any], keywords: Any) -> Any:
     try:
         try:
             return RULES[name](reader, *args, **keywords)
+        except Cancels:
+            raise
         except UsageError as error:
             again = mapped((args, keywords), View, apart)
             if [*leaves(again, View)] != views:
