@@ -514,9 +514,10 @@ def _defined(asked: Configuration) -> Derivation:
     reasons = {}
     for role in network.tensors:
         reasons[role, "init"] = f"{gauge}: {rule.definition}"
-        reasons[role, "lr"] = why_lr
-    faithful = [role for role in network.tensors if optimizer.of(role).epsilon]
+        reasons[role, "lr"] = "frozen: no rate" if role in network.frozen else why_lr
+    faithful = [role for role in network.tensors if optimizer.of(role).epsilon and role not in network.frozen]
     tensors = {r: s if r in faithful else replace(s, eps=None) for r, s in scaling.tensors.items()}
+    tensors |= {role: replace(tensors[role], lr=None, eps=None) for role in network.frozen}
     scaling = replace(scaling, tensors=tensors)
     reasons |= {(role, "eps"): f"{gauge}: one global epsilon" for role in faithful}
     reasons["aggregation", "alpha"] = f"{gauge}: mean over the experts"

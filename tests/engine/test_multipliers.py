@@ -156,6 +156,10 @@ def test_a_file_names_frozen_tensors():
     d = asked(frozen, "N_e=1", given={"B.init": 0})
     assert d["W"].lr is None and str(d["B"].lr) == "N_e^-1" and not d.unmet
     assert Configuration.from_json(d.configuration.as_json()) == d.configuration
+    for defined in ("sp", "ntp", "mean-field"):
+        d = derive(ray="N_e=1", optimizer="sgd", parameterization=defined, network=frozen)
+        assert d["W"].lr is None and d["B"].lr is not None and d.reasons["W", "lr"] == "frozen: no rate"
+        assert d.analysis()("dW", 1).exponent is None
     for wrong, words in (
         ('frozen = ["V"]', "named 'V'"),
         ("frozen = [1]", "1 is not a name"),
