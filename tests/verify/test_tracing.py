@@ -524,6 +524,37 @@ def test_a_vector_of_unit_length_is_a_norm():
     assert read.text.count("rmsnorm(") == 1 and read.error < 1e-12
 
 
+def spread(y: torch.Tensor, of: torch.Tensor) -> torch.Tensor:
+    return (y - y.mean(-1, keepdim=True)) * of
+
+
+NORMS = {
+    "rms powers": lambda y: y / torch.pow(y, 2).sum(-1, keepdim=True).pow(0.5),
+    "rms guarded": lambda y: y * torch.rsqrt(y.square().sum(-1, keepdim=True) + 1e-6),
+    "rms clipped": lambda y: y / y.norm(dim=-1, keepdim=True).clamp(min=1e-12),
+    "rms linalg": lambda y: y / torch.linalg.vector_norm(y, dim=-1, keepdim=True),
+    "rms fro": lambda y: y / (torch.norm(y, dim=-1, keepdim=True) + 1e-6),
+    "layer var": lambda y: spread(y, (y.var(-1, unbiased=False, keepdim=True) + 1e-5).rsqrt()),
+    "layer std": lambda y: spread(y, 1 / (y.std(-1, keepdim=True) + 1e-5)),
+    "layer correction": lambda y: spread(y, 1 / torch.sqrt(torch.var(y, -1, correction=1, keepdim=True))),
+}
+
+
+@pytest.mark.parametrize("how", NORMS)
+def test_a_norm_that_is_written_out_is_a_norm(how):
+    read = traced(of(lambda m, h: m.v(NORMS[how](m.w(h))), v=lambda n: nn.Linear(n, n)))
+    assert read.text.count(f"{how.split()[0]}norm(") == 1 and read.error < 1e-12 and not read.notes
+    assert powers(read, "N=1")["v.weight"] == HIDDEN
+
+
+def test_a_norm_of_other_signals_is_none():
+    """A planted fault: what is divided is not what the norm is of; and a norm that is not Euclidean."""
+    with pytest.raises(Unreadable, match="is no function of the equations"):
+        traced(of(lambda m, h: m.w(h) / h.norm(dim=-1, keepdim=True)))
+    with pytest.raises(Unreadable, match="a norm that is not Euclidean"):
+        traced(of(lambda m, h: h / h.norm(p=1, dim=-1, keepdim=True)))
+
+
 def test_a_limit_of_another_function_is_no_limit_of_the_module(tmp_path):
     """Softsign has the powers of tanh, and other values."""
     layers = "nn.Linear(6, s['N'], bias=False), {}, nn.Linear(s['N'], 1, bias=False)"
@@ -533,6 +564,27 @@ def test_a_limit_of_another_function_is_no_limit_of_the_module(tmp_path):
     wrong, right = (shared.scalecalc(*asked, f"{tmp_path / 'm.py'}:{name}") for name in ("softsign", "tanh"))
     assert wrong.exit_code == 2 and "is read as tanh: its powers are the same, its values are not" in wrong.stderr
     assert right.exit_code == 0 and "0.0856" in right.stdout  # 0.1 E[f^2 + f'^2] is 0.0859
+
+
+def test_a_clip_at_zero_is_relu():
+    low = traced(of(lambda m, h: m.w(h.clamp(min=0)))), traced(of(lambda m, h: m.w(h.clamp_min(1e-6))))
+    assert all(x.text.count("relu(") == 1 and x.error < 1e-12 for x in low)
+    assert not low[0].notes and "a clip is left out" in str(low[1].notes)
+    for clip in ({"min": -50}, {"min": -1, "max": 1}):
+        assert "relu(" not in traced(of(lambda m, h, clip=clip: m.w(h.clamp(**clip)))).text
+    assert traced(of(lambda m, h: m.w(h.relu().clamp(min=0)))).text.count("relu(") == 1
+
+
+def test_functions_beside_those_of_the_tables():
+    read = traced(of(lambda m, h: m.w(F.logsigmoid(h)) * F.hardsigmoid(h)))
+    assert "silu(" in read.text and "sigmoid(" in read.text and read.error < 1e-12
+
+
+def test_a_signal_with_the_name_of_a_gradient_has_another():
+    """The gradient of ``k`` is ``gk``."""
+    more = {"k": lambda n: nn.Linear(n, n, bias=False), "gk": lambda n: nn.Linear(n, n, bias=False)}
+    for between in (lambda m, h: m.gk(m.k(h)), lambda m, h: m.k(m.gk(h))):
+        assert powers(traced(of(between, **more)), "N=1")["gk.weight"] == HIDDEN
 
 
 def test_a_wrong_table_of_a_function_reads_no_module(monkeypatch):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from math import prod
 from typing import Any
 
 import torch
@@ -137,7 +136,7 @@ def _one_function(reader: Reader, op: Callable[[Tensor, Tensor], Tensor], a: Vie
 
 
 def _norm(reader: Reader, x: View, other: View) -> View | None:
-    """x times 1 / rms(x) is a norm; the values of gates divided by their sum are gates."""
+    """x times 1 / rms(x) is a norm, x / |x| one times a number; the values of gates divided by their sum are gates."""
     f = other.node
     if f.kind != "func" or f.name not in ("rsqrt", "reciprocal"):
         return None
@@ -150,7 +149,7 @@ def _norm(reader: Reader, x: View, other: View) -> View | None:
         return None
     mine = source.sources[0][1]
     gone = tuple(k for k, label in enumerate(mine) if label not in source.out)
-    if not gone or any(_bare(c) is not value or labels != mine for c, labels in source.sources):
+    if not gone or any(not _is(_bare(c), value) or labels != mine for c, labels in source.sources):
         return None
     if not rooted:
         if value.kind != "func" or value.name not in GATES:
@@ -162,12 +161,12 @@ def _norm(reader: Reader, x: View, other: View) -> View | None:
             return (y := gates(v)) / y.sum(gone, keepdim=True)
 
         return function_of(reader, GATES[value.name], View(value.source, x.dims), normed, value.over, False)
-    factor = source.factor[0] if source.factor else 1.0
-    size = prod(x.node.indices[k].root().sizes[0] for k in gone)
+    factors, sizes = source.factor or (1.0,) * reader.builds, View(value, [gone]).sizes(0, reader.builds)
     scale = next((g for r, g in f.entries() if r is source), None)
-    if scale is None or abs(factor * size - 1) > 1e-6:
+    if scale is None:
         return None
-    exact = scale
+    exact, factor = scale, factors[0]
+    lengths = [(c * n) ** -0.5 for c, n in zip(factors, sizes, strict=True)]
     if centred:
         if value.over != gone:
             return None
@@ -175,9 +174,15 @@ def _norm(reader: Reader, x: View, other: View) -> View | None:
 
     def normal(v: Tensor) -> Tensor:
         v = v - v.mean(gone, keepdim=True) if centred else v
-        return v * exact(v.pow(2).sum(gone, keepdim=True) * factor)
+        return v * exact(v.pow(2).sum(gone, keepdim=True) * factor) / lengths[0]
 
-    return function_of(reader, "layernorm" if centred else "rmsnorm", x, normal, gone, False)
+    made = function_of(reader, "layernorm" if centred else "rmsnorm", x, normal, gone, False)
+    return made if max(abs(c - 1) for c in lengths) < 1e-6 else scaled(reader, made, reader.numbers(lengths))
+
+
+def _is(a: TracedNode, b: TracedNode) -> bool:
+    """Are two nodes one, or one signal less its mean?"""
+    return a is b or (a.name == b.name == LESS and a.source is b.source and a.over == b.over)
 
 
 def scaled(reader: Reader, x: View, by: View) -> View:
