@@ -555,6 +555,17 @@ def test_a_norm_of_other_signals_is_none():
         traced(of(lambda m, h: h / h.norm(p=1, dim=-1, keepdim=True)))
 
 
+def test_an_output_with_the_places_of_the_input():
+    """What is trained takes an input that has an axis more than the output, such as its channels."""
+
+    def build(sizes):
+        first, last = nn.Conv1d(2, sizes["N"], 3, padding=1), nn.Conv1d(sizes["N"], 4, 3, padding=1)
+        return nn.Sequential(first, nn.ReLU(), last), torch.randn(2, 2, 8)
+
+    net = traced(build)
+    assert re.search(r"f += \w+\[\w,x\] data\[\w,x\]", net.text) and powers(net, "N=1")["2.weight"] == READOUT
+
+
 def test_a_limit_of_another_function_is_no_limit_of_the_module(tmp_path):
     """Softsign has the powers of tanh, and other values."""
     layers = "nn.Linear(6, s['N'], bias=False), {}, nn.Linear(s['N'], 1, bias=False)"
