@@ -566,6 +566,26 @@ def test_an_output_with_the_places_of_the_input():
     assert re.search(r"f += \w+\[\w,x\] data\[\w,x\]", net.text) and powers(net, "N=1")["2.weight"] == READOUT
 
 
+def test_a_factor_of_a_sum_of_products_is_one_of_each():
+    """Scores of places that are told apart: both sums take the factor up, where the module divides their sum."""
+
+    class Places(nn.Module):
+        def __init__(self, n):
+            super().__init__()
+            self.e, self.p, self.o, self.n = nn.Embedding(9, n), nn.Parameter(torch.randn(4, n)), nn.Linear(n, 9), n
+            self.q, self.k, self.r, self.v = (nn.Linear(n, n, bias=False) for _ in range(4))
+
+        def forward(self, i):
+            h = self.e(i)
+            places = (self.q(h) @ self.r(torch.tanh(self.p)).T).flip(-1)
+            scores = (self.q(h) @ self.k(h).transpose(-1, -2) + places) / self.n**0.5
+            return self.o(scores.softmax(-1) @ self.v(h))
+
+    net = traced(lambda sizes: (Places(sizes["N"]), torch.arange(8).reshape(2, 4)))
+    assert net.error < 1e-12 and {str(p) for p in multipliers(net, "N=1").values()} == {"N^-1"}
+    assert [powers(net, "N=1")[f"{x}.weight"] for x in "qkrv"] == [HIDDEN] * 4
+
+
 def test_a_limit_of_another_function_is_no_limit_of_the_module(tmp_path):
     """Softsign has the powers of tanh, and other values."""
     layers = "nn.Linear(6, s['N'], bias=False), {}, nn.Linear(s['N'], 1, bias=False)"

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .entries import classified
-from .graph import LESS, NUMBER, Entrywise, TracedNode, View, both, then, whole_of
+from .graph import LESS, NUMBER, Entrywise, TracedNode, Vector, View, both, then, times, whole_of
 from .indices import constant, differs, fixed, pick
 from .products import acting, broadcast, contract, labelled
 from .reading import Reader
@@ -200,7 +200,8 @@ def scaled(reader: Reader, x: View, by: View) -> View:
     if c.numel() == 1:
         number = tuple(float(v) for v in values)
         if not alike:
-            return contract(reader, [(x, keys)], keys, number)
+            inside = _times(x.node, number)
+            return contract(reader, [(x, keys)], keys, number) if inside is None else View(inside, x.dims)
         if number[0] == 1:
             return x
         out = same(reader, x, lambda v: v * number[0], entry=lambda u: u * number[0])
@@ -218,6 +219,23 @@ def scaled(reader: Reader, x: View, by: View) -> View:
     note = "" if bool((c == 1).all()) else "a constant factor is left out (rotary angles, masks)"
     reader.left_out.add((NUMBER.sub("*", reader.where), round(first, 9)))
     return same(reader, wide, lambda v: v * c.to(v.dtype), note)
+
+
+def _times(node: TracedNode, factor: Vector) -> TracedNode | None:
+    """A sum of products of two signals along an axis that grows, each times a factor; None: it is none."""
+    chosen = node.kind == "same" and node.name == "entries"
+    if node.weight or not (chosen or (node.kind in ("add", "contract") and node.exact is None)):
+        return None
+    signals = [k for k, c in enumerate(node.children) if c.kind != "fixed"]
+    grows = any(not index.fixed for x, index in node.labels.items() if x not in node.out)
+    if node.kind == "contract" and len(signals) > 1:
+        taken = grows and not any(c.weight for c in node.children)
+        return node.but(factor=times(node.factor, factor), entry=(), call=None) if taken else None
+    made = {k: _times(node.children[k], factor) for k in signals}
+    if grows or None in made.values():
+        return None
+    sources = tuple((made.get(k) or c, labels) for k, (c, labels) in enumerate(node.sources))
+    return node.but(sources=sources, entry=(), call=None, part=None)
 
 
 def _where_chosen(reader: Reader, x: View, c: Tensor) -> View | None:
