@@ -586,6 +586,31 @@ def test_a_factor_of_a_sum_of_products_is_one_of_each():
     assert [powers(net, "N=1")[f"{x}.weight"] for x in "qkrv"] == [HIDDEN] * 4
 
 
+class Memory(nn.Module):
+    """Keys of unit length write to a matrix, from which queries of unit length read, times a learned temperature."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.e, self.o, self.t = nn.Embedding(9, n), nn.Linear(n, 9), nn.Parameter(torch.ones(()))
+        self.q, self.k, self.v = (nn.Linear(n, n, bias=False) for _ in range(3))
+
+    def forward(self, i):
+        h = self.e(i)
+        q, k, v = F.normalize(self.q(h), dim=-1), F.normalize(self.k(h), dim=-1), self.v(h)
+        one, two = (torch.einsum("bk,bv->bkv", k[:, t], v[:, t]) for t in (0, 1))
+        return self.o(h[:, 1] + torch.einsum("bk,bkv->bv", self.t.exp() * q[:, 1], one + two))
+
+
+def test_a_factor_is_taken_up_where_a_later_product_sums():
+    net = traced(lambda sizes: (Memory(sizes["N"]), torch.arange(8).reshape(4, 2)))
+    assert net.error < 1e-12 and net.text.count("= scale ") == 1 and [*net.factors] == ["scale"]
+    d = derive(ray="N=1", optimizer="adam", parameterization="mup", network=net.network, epsilon="negligible")
+    assert str(1 / d.scaling.multipliers["scale"]) == "N^-1"
+    assert [(str(d[x].init_std), str(d[x].lr)) for x in ("q.weight", "k.weight", "v.weight")] == [HIDDEN] * 3
+    with pytest.raises(Unreadable, match="beside no one tensor in all of its uses"):  # nothing takes it up
+        traced(of(lambda m, h: torch.tanh(F.normalize(m.w(h), dim=-1))))
+
+
 def test_a_limit_of_another_function_is_no_limit_of_the_module(tmp_path):
     """Softsign has the powers of tanh, and other values."""
     layers = "nn.Linear(6, s['N'], bias=False), {}, nn.Linear(s['N'], 1, bias=False)"
