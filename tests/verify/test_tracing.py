@@ -6,6 +6,7 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -609,6 +610,26 @@ def test_a_factor_is_taken_up_where_a_later_product_sums():
     assert [(str(d[x].init_std), str(d[x].lr)) for x in ("q.weight", "k.weight", "v.weight")] == [HIDDEN] * 3
     with pytest.raises(Unreadable, match="beside no one tensor in all of its uses"):  # nothing takes it up
         traced(of(lambda m, h: torch.tanh(F.normalize(m.w(h), dim=-1))))
+
+
+class Classed(nn.Module):
+    """A class token with a place of its own, beside tokens; its output has no logits."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.token, self.place = nn.Parameter(torch.randn(1, 1, n)), nn.Parameter(torch.randn(1, 1, n))
+        self.inp, self.w, self.head = nn.Linear(6, n), nn.Linear(n, n), nn.Linear(n, 3)
+
+    def forward(self, x):
+        h = torch.cat([(self.token + self.place).expand(len(x), -1, -1), self.inp(x)], 1)
+        return SimpleNamespace(logits=None, last_hidden_state=self.head(torch.relu(self.w(h)).mean(1)))
+
+
+def test_a_sum_of_weights_beside_signals_is_a_signal():
+    net = traced(lambda sizes: (Classed(sizes["N"]), torch.randn(2, 4, 6)))
+    answer = powers(net, "N=1")
+    assert net.error < 1e-12 and answer["token"] == answer["place"] == INPUT
+    assert answer["w.weight"] == HIDDEN and answer["head.weight"] == READOUT
 
 
 def test_a_limit_of_another_function_is_no_limit_of_the_module(tmp_path):

@@ -497,7 +497,8 @@ def output_of(out: Any) -> Tensor:
     Raises:
         Unreadable: none.
     """
-    out = getattr(out, "logits", getattr(out, "last_hidden_state", out))
+    named = (getattr(out, key, None) for key in ("logits", "last_hidden_state"))
+    out = next((x for x in named if x is not None), out)
     if isinstance(out, dict):
         out = out.get("logits", next(leaves(out, Tensor), out))
     while isinstance(out, list | tuple) and out:
