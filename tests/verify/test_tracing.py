@@ -632,6 +632,26 @@ def test_a_sum_of_weights_beside_signals_is_a_signal():
     assert answer["w.weight"] == HIDDEN and answer["head.weight"] == READOUT
 
 
+def halves(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return x[:, : x.shape[-1] // 2], x[:, x.shape[-1] // 2 :]
+
+
+def test_halves_of_a_norm_that_are_put_together_again():
+    """Rotary positions behind a norm of queries; halves that meet each other are refused."""
+    more = {"v": lambda n: nn.Linear(n, n), "norm": nn.RMSNorm, "u": lambda n: nn.Linear(n // 2, n, bias=False)}
+
+    def rotated(m, h):
+        y, angles = m.norm(m.v(h)), torch.linspace(0.1, 1.5, m.n)
+        first, second = halves(y)
+        return m.w(y * angles.cos() + torch.cat([-second, first], -1) * angles.sin())
+
+    net = traced(of(rotated, **more))
+    assert net.text.count("rmsnorm(") == 1 and net.error < 1e-12 and powers(net, "N=1")["w.weight"] == HIDDEN
+    for apart in (lambda a, b: a * b, lambda a, b: a + torch.tanh(b), lambda a, b: a):
+        with pytest.raises(Unreadable, match="a slice of a norm: no equation says this"):
+            traced(of(lambda m, h, apart=apart: m.w(m.u(apart(*halves(m.norm(m.v(h)))))), **more))
+
+
 def test_a_limit_of_another_function_is_no_limit_of_the_module(tmp_path):
     """Softsign has the powers of tanh, and other values."""
     layers = "nn.Linear(6, s['N'], bias=False), {}, nn.Linear(s['N'], 1, bias=False)"
