@@ -570,7 +570,7 @@ def test_an_output_with_the_places_of_the_input():
 def test_a_factor_of_a_sum_of_products_is_one_of_each():
     """Scores of places that are told apart: both sums take the factor up, where the module divides their sum."""
 
-    class Places(nn.Module):
+    class ScoredPlaces(nn.Module):
         def __init__(self, n):
             super().__init__()
             self.e, self.p, self.o, self.n = nn.Embedding(9, n), nn.Parameter(torch.randn(4, n)), nn.Linear(n, 9), n
@@ -582,12 +582,12 @@ def test_a_factor_of_a_sum_of_products_is_one_of_each():
             scores = (self.q(h) @ self.k(h).transpose(-1, -2) + places) / self.n**0.5
             return self.o(scores.softmax(-1) @ self.v(h))
 
-    net = traced(lambda sizes: (Places(sizes["N"]), torch.arange(8).reshape(2, 4)))
+    net = traced(lambda sizes: (ScoredPlaces(sizes["N"]), torch.arange(8).reshape(2, 4)))
     assert net.error < 1e-12 and {str(p) for p in multipliers(net, "N=1").values()} == {"N^-1"}
     assert [powers(net, "N=1")[f"{x}.weight"] for x in "qkrv"] == [HIDDEN] * 4
 
 
-class Memory(nn.Module):
+class UnitMemory(nn.Module):
     """Keys of unit length write to a matrix, from which queries of unit length read, times a learned temperature."""
 
     def __init__(self, n: int) -> None:
@@ -603,7 +603,7 @@ class Memory(nn.Module):
 
 
 def test_a_factor_is_taken_up_where_a_later_product_sums():
-    net = traced(lambda sizes: (Memory(sizes["N"]), torch.arange(8).reshape(4, 2)))
+    net = traced(lambda sizes: (UnitMemory(sizes["N"]), torch.arange(8).reshape(4, 2)))
     assert net.error < 1e-12 and net.text.count("= scale ") == 1 and [*net.factors] == ["scale"]
     d = derive(ray="N=1", optimizer="adam", parameterization="mup", network=net.network, epsilon="negligible")
     assert str(1 / d.scaling.multipliers["scale"]) == "N^-1"
@@ -612,7 +612,7 @@ def test_a_factor_is_taken_up_where_a_later_product_sums():
         traced(of(lambda m, h: torch.tanh(F.normalize(m.w(h), dim=-1))))
 
 
-class Classed(nn.Module):
+class ClassedTokens(nn.Module):
     """A class token with a place of its own, beside tokens; its output has no logits."""
 
     def __init__(self, n: int) -> None:
@@ -626,7 +626,7 @@ class Classed(nn.Module):
 
 
 def test_a_sum_of_weights_beside_signals_is_a_signal():
-    net = traced(lambda sizes: (Classed(sizes["N"]), torch.randn(2, 4, 6)))
+    net = traced(lambda sizes: (ClassedTokens(sizes["N"]), torch.randn(2, 4, 6)))
     answer = powers(net, "N=1")
     assert net.error < 1e-12 and answer["token"] == answer["place"] == INPUT
     assert answer["w.weight"] == HIDDEN and answer["head.weight"] == READOUT
