@@ -652,6 +652,17 @@ def test_halves_of_a_norm_that_are_put_together_again():
             traced(of(lambda m, h, apart=apart: m.w(m.u(apart(*halves(m.norm(m.v(h)))))), **more))
 
 
+def test_channels_become_places():
+    def build(sizes):
+        n = sizes["N"]
+        return nn.Sequential(nn.Conv2d(3, 4 * n, 1), nn.PixelShuffle(2), nn.ReLU(), nn.Conv2d(n, 3, 1)), torch.randn(
+            2, 3, 3, 3
+        )
+
+    net = traced(build)
+    assert net.error < 1e-12 and powers(net, "N=1")["3.weight"] == READOUT
+
+
 def test_a_limit_of_another_function_is_no_limit_of_the_module(tmp_path):
     """Softsign has the powers of tanh, and other values."""
     layers = "nn.Linear(6, s['N'], bias=False), {}, nn.Linear(s['N'], 1, bias=False)"
