@@ -5,14 +5,13 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
-from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from .entries import classified
-from .graph import LESS, NUMBER, Entrywise, TracedNode, Unreadable, View, both, then, whole_of
+from .graph import LESS, NUMBER, Entrywise, TracedNode, Unreadable, Vector, View, both, then, times, whole_of
 from .indices import constant, differs, fixed, pick
 from .products import acting, broadcast, contract, labelled
 from .reading import Reader
@@ -158,7 +157,7 @@ def _one_function(reader: Reader, op: Callable[[Tensor, Tensor], Tensor], a: Vie
 
 
 def _norm(reader: Reader, x: View, other: View) -> View | None:
-    """x times 1 / rms(x) is a norm; the values of gates divided by their sum are gates."""
+    """x times 1 / rms(x) is a norm, x / |x| one times a number; the values of gates divided by their sum are gates."""
     f = other.node
     if f.kind != "func" or f.name not in ("rsqrt", "reciprocal"):
         return None
@@ -171,7 +170,7 @@ def _norm(reader: Reader, x: View, other: View) -> View | None:
         return None
     mine = source.sources[0][1]
     gone = tuple(k for k, label in enumerate(mine) if label not in source.out)
-    if not gone or any(_bare(c) is not value or labels != mine for c, labels in source.sources):
+    if not gone or any(not _is(_bare(c), value) or labels != mine for c, labels in source.sources):
         return None
     if not rooted:
         if value.kind != "func" or value.name not in GATES:
@@ -183,12 +182,12 @@ def _norm(reader: Reader, x: View, other: View) -> View | None:
             return (y := gates(v)) / y.sum(gone, keepdim=True)
 
         return function_of(reader, GATES[value.name], View(value.source, x.dims), normed, value.over, False)
-    factor = source.factor[0] if source.factor else 1.0
-    size = prod(x.node.indices[k].root().sizes[0] for k in gone)
+    factors, sizes = source.factor or (1.0,) * reader.builds, View(value, [gone]).sizes(0, reader.builds)
     scale = next((g for r, g in f.entries() if r is source), None)
-    if scale is None or abs(factor * size - 1) > 1e-6:
+    if scale is None:
         return None
-    exact = scale
+    exact, factor = scale, factors[0]
+    lengths = [(c * n) ** -0.5 for c, n in zip(factors, sizes, strict=True)]
     if centred:
         if value.over != gone:
             return None
@@ -196,9 +195,15 @@ def _norm(reader: Reader, x: View, other: View) -> View | None:
 
     def normal(v: Tensor) -> Tensor:
         v = v - v.mean(gone, keepdim=True) if centred else v
-        return v * exact(v.pow(2).sum(gone, keepdim=True) * factor)
+        return v * exact(v.pow(2).sum(gone, keepdim=True) * factor) / lengths[0]
 
-    return function_of(reader, "layernorm" if centred else "rmsnorm", x, normal, gone, False)
+    made = function_of(reader, "layernorm" if centred else "rmsnorm", x, normal, gone, False)
+    return made if max(abs(c - 1) for c in lengths) < 1e-6 else scaled(reader, made, reader.numbers(lengths))
+
+
+def _is(a: TracedNode, b: TracedNode) -> bool:
+    """Are two nodes one, or one signal less its mean?"""
+    return a is b or (a.name == b.name == LESS and a.source is b.source and a.over == b.over)
 
 
 def scaled(reader: Reader, x: View, by: View) -> View:
@@ -216,7 +221,8 @@ def scaled(reader: Reader, x: View, by: View) -> View:
     if c.numel() == 1:
         number = tuple(float(v) for v in values)
         if not alike:
-            return contract(reader, [(x, keys)], keys, number)
+            inside = _times(x.node, number)
+            return contract(reader, [(x, keys)], keys, number) if inside is None else View(inside, x.dims)
         if number[0] == 1:
             return x
         out = same(reader, x, lambda v: v * number[0], entry=lambda u: u * number[0])
@@ -234,6 +240,23 @@ def scaled(reader: Reader, x: View, by: View) -> View:
     note = "" if bool((c == 1).all()) else "a constant factor is left out (rotary angles, masks)"
     reader.left_out.add((NUMBER.sub("*", reader.where), round(first, 9)))
     return same(reader, wide, lambda v: v * c.to(v.dtype), note)
+
+
+def _times(node: TracedNode, factor: Vector) -> TracedNode | None:
+    """A sum of products of two signals along an axis that grows, each times a factor; None: it is none."""
+    chosen = node.kind == "same" and node.name == "entries"
+    if node.weight or not (chosen or (node.kind in ("add", "contract") and node.exact is None)):
+        return None
+    signals = [k for k, c in enumerate(node.children) if c.kind != "fixed"]
+    grows = any(not index.fixed for x, index in node.labels.items() if x not in node.out)
+    if node.kind == "contract" and len(signals) > 1:
+        taken = grows and not any(c.weight for c in node.children)
+        return node.but(factor=times(node.factor, factor), entry=(), call=None) if taken else None
+    made = {k: _times(node.children[k], factor) for k in signals}
+    if grows or None in made.values():
+        return None
+    sources = tuple((made.get(k) or c, labels) for k, (c, labels) in enumerate(node.sources))
+    return node.but(sources=sources, entry=(), call=None, part=None)
 
 
 def _where_chosen(reader: Reader, x: View, c: Tensor) -> View | None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .graph import Dims, IndexClass, TracedNode, View, whole_of
 from .indices import constant, entries_of, narrowed, regrouped, stepped
-from .products import labelled
+from .products import acting, labelled
 from .reading import Reader
 from .recording import Ref, leaves, mapped
 from .table import rule
@@ -176,6 +176,9 @@ def concatenated(
         begins = [begin for begin, p in zip(begins, parts, strict=True) if p.node.kind != "const"]
         if any(not p.dims[d] or [*p.dims[d]] != sorted(e for e in p.dims[d] if isinstance(e, int)) for p in live):
             raise reader.fail("a concatenation with what repeats")
+    if fixed:  # sums and products of weights act on a constant
+        parts = [acting(reader, p) if p.node.weight and p.node.kind != "param" else p for p in parts]
+        live = [p for p in parts if p.node.kind != "const"]
     n = len(parts[0].dims)
     _, classes, terms, order, dims = labelled(reader, [(p.with_dim(d, ()), range(n)) for p in live], range(n))
     last, sources = len(order), []

@@ -145,12 +145,12 @@ class Names:
         return [*self.letters(dict(enumerate(node.indices))).values()]
 
     def fresh(self, stem: str) -> str:
-        """A name that nothing has."""
+        """A name that nothing has, nor a gradient (of ``k`` it is ``gk``)."""
         name, k = stem, 1
-        while name in self.taken:
+        while {name, f"g{name}"} & self.taken:
             k += 1
             name = f"{stem}_{k}"
-        self.taken.add(name)
+        self.taken |= {name, f"g{name}"}
         return name
 
     def signal(self, node: TracedNode) -> str:

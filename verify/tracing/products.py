@@ -123,10 +123,31 @@ def _product(
                     classes[names[x]] = node.labels[x]
             inner = [(g, tuple(names[x] for x in labels)) for g, labels in node.sources]
             return _product(reader, [*before, *inner, *after], out, classes, times(factor, node.factor))
+        if own := _own_factor(node):
+            return _product(reader, [*before, (_without_factor(node), mine), *after], out, classes, times(factor, own))
         if node.kind == "cat":
             return _distributed(reader, factors, k, out, classes, factor)
     labels = {x: classes[x] for x in dict.fromkeys([*out, *(x for _, mine in factors for x in mine)])}
     return TracedNode("contract", [classes[x] for x in out], reader.where, tuple(factors), out, labels, factor)
+
+
+def _own_factor(node: TracedNode) -> Vector:
+    """The factor of a product of signals that sums along no axis that grows, or of every term of a sum of such."""
+    if node.weight or node.exact is not None or node.kind not in ("add", "pick", "contract"):
+        return ()
+    if node.kind != "contract":
+        first, *more = map(_own_factor, node.children)
+        return first if all(f == first for f in more) else ()
+    takes = any(not index.fixed for x, index in node.labels.items() if x not in node.out)
+    return () if takes or any(c.weight for c in node.children) else node.factor
+
+
+def _without_factor(node: TracedNode) -> TracedNode:
+    """What it is of."""
+    if "bare" not in node.cache:
+        of = node.sources if node.kind == "contract" else tuple((_without_factor(c), own) for c, own in node.sources)
+        node.cache["bare"] = node.but(factor=(), sources=of, entry=(), call=None, part=None)
+    return node.cache["bare"]
 
 
 def _distributed(

@@ -146,10 +146,18 @@ def mean_of_places(x: Tensor, output_size: Any) -> Tensor:
     return rows.T @ x @ columns
 
 
+def shuffled(x: Tensor, upscale_factor: int) -> Tensor:
+    """Channels as places of a finer grid."""
+    *b, c, h, w = x.shape
+    r, n = upscale_factor, len(b)
+    y = x.reshape(*b, c // r**2, r, r, h, w).permute(*range(n + 1), n + 3, n + 1, n + 4, n + 2)
+    return y.reshape(*b, c // r**2, h * r, w * r)
+
+
 WRITTEN_OUT: dict[str, Callable[..., Any]] = {
     "scaled_dot_product_attention": attention, "addmm": added, "baddbmm": added, "glu": gated, "addcmul": product_added,
     "lerp": lambda a, b, weight: a + weight * (b - a), "prelu": kinked, "bilinear": twice_linear,
-    "adaptive_avg_pool2d": mean_of_places,
+    "adaptive_avg_pool2d": mean_of_places, "pixel_shuffle": shuffled,
 }  # fmt: skip
 """Functions as python in the calls that have rules."""
 
@@ -497,7 +505,8 @@ def output_of(out: Any) -> Tensor:
     Raises:
         Unreadable: none.
     """
-    out = getattr(out, "logits", getattr(out, "last_hidden_state", out))
+    named = (getattr(out, key, None) for key in ("logits", "last_hidden_state"))
+    out = next((x for x in named if x is not None), out)
     if isinstance(out, dict):
         out = out.get("logits", next(leaves(out, Tensor), out))
     while isinstance(out, list | tuple) and out:

@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .elementwise import added, function_of, multiplied, same, scaled
+from .elementwise import TINY, added, function_of, multiplied, same, scaled
 from .graph import LESS, View
 from .indices import constant, regrouped
 from .products import contract
 from .reading import Reader
+from .recording import refs
 from .table import rule
 
 # products -------------------------------------------------------------------------------------------------------
@@ -143,6 +144,32 @@ def total(reader: Reader, x: View, dim: Any = None, keepdim: bool = False, dtype
     for d in gone if keepdim else ():
         made = View(made.node, [*made.dims[:d], (), *made.dims[d:]])
     return made
+
+
+@rule("norm", "linalg_norm", "linalg_vector_norm")
+def length(
+    reader: Reader, x: View, p: Any = 2, dim: Any = None, keepdim: bool = False, ord: Any = None, **_: Any
+) -> View:
+    """The root of a sum of squares."""
+    if (ord or p or 2) not in (2, "fro"):
+        raise reader.fail("a norm that is not Euclidean")
+    return function_of(reader, "sqrt", total(reader, multiplied(reader, x, x), dim, keepdim), torch.sqrt)
+
+
+@rule("var", "std")
+def variance(
+    reader: Reader, x: View, dim: Any = None, unbiased: Any = True, keepdim: bool = False, correction: Any = None
+) -> View:
+    """The mean square of a signal less its mean; what is taken off the number of entries leaves its size."""
+    if isinstance(dim, bool):
+        dim, unbiased = None, dim
+    reader.name, root = "mean", reader.name == "std"
+    off = sub(reader, x, total(reader, x, dim, True))
+    made = total(reader, multiplied(reader, off, off), dim, keepdim)
+    n = prod(x.sizes(d, 1)[0] for d in range(len(x.dims))) / prod(reader.shapes[0][0])
+    if more := float(unbiased if correction is None else correction):
+        made = same(reader, made, lambda v: v * n / (n - more), entry=lambda v: v * n / (n - more))
+    return function_of(reader, "sqrt", made, torch.sqrt) if root else made
 
 
 @rule("mul")
@@ -279,6 +306,19 @@ def pooled(reader: Reader, x: View, kernel: Any, stride: Any = None, padding: An
     return View(node, y.dims)
 
 
-@rule("clamp")
+@rule("clamp", "clamp_min")
 def clamp(reader: Reader, x: View, min: Any = None, max: Any = None) -> View:
-    return same(reader, x, lambda v: v.clamp(min, max), "a clip is left out")
+    """At zero from below it is relu, if anything is below; any other is left out."""
+    assert reader.call is not None
+
+    def clipped(v: Tensor) -> Tensor:
+        return v.clamp(min, max)
+
+    if isinstance(min, View) or isinstance(max, View):
+        return same(reader, x, clipped, "a clip is left out")
+    before = reader.runs[0].tensor(next(refs((reader.call.arguments, reader.call.keywords))))
+    if min is not None and abs(min) <= TINY and bool((before < min).any()):
+        x = function_of(reader, "relu", x, torch.relu)
+        if (min, max) == (0, None):
+            return x
+    return same(reader, x, clipped, "a clip is left out", entry=clipped)

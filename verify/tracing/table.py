@@ -38,7 +38,7 @@ ALIASES = {
 ENTRYWISE = {
     "exp", "sqrt", "rsqrt", "reciprocal", "softplus", "erf", "log", "elu",
     "leaky_relu", "relu6", "hardtanh", "mish", "log1p", "sin", "cos", "selu", "celu", "softsign", "hardswish",
-    "logsigmoid", "atan",
+    "log_sigmoid", "atan", "hardsigmoid",
 }  # fmt: skip
 """Functions of one tensor, entry by entry, beside ``NAMES``; told apart by their values."""
 STANDS = ": its powers are the same, its values are not"

@@ -208,7 +208,10 @@ def _trained(writer: Writer, root: TracedNode) -> str:
         writer.notes.append(("", f"the output grows: {readout} stands for what reads it"))
         text = f"{readout}[{','.join(grows)}] {text}"
     elif any(names.axis(x) == "D" and x.root() in of for x in names.data.indices):  # tied
-        text = f"{text} {names.ref(names.data, [of.get(x.root(), '') for x in names.data.indices])}"
+        rest = [x.root() for x in names.data.indices if x.root() not in of]
+        every = names.letters(dict(enumerate([*root.indices, *rest])))
+        of |= dict(zip(rest, [*every.values()][len(letters) :], strict=True))
+        text = f"{text} {names.ref(names.data, [of[x.root()] for x in names.data.indices])}"
     return text
 
 
