@@ -78,7 +78,7 @@ MUTANTS = [
         "scaling_algebra/dynamics",
         ("rules.py", 'tr.part(s, "update", "value", t)', 'tr.part(s, "update", "initial", t)'),
         ("functions.py", "tr.algebra.value(size) <= 0:", "tr.algebra.value(size) <= 1:"),
-        ("functions.py", "reason = reason or self.heavy(tr, s, t)", "pass"),
+        ("functions.py", "if not reason and (tails := self.heavy(tr, s, t)):", "if False:"),
         ("tails.py", "if s.kind.steep or (", "if False and ("),
         ("tails.py", "for letters, _ in x if not letters <= set(out)}", "for letters, _ in x}"),
         ("steps.py", "s.kind.kind != \"stopped\"", "True"),

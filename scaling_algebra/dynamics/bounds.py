@@ -227,7 +227,8 @@ class BoundRun(Trajectory):
         if s.kind.kind == "softmax" or s.kind.steep:
             start, value = self.algebra.bound(self.at(s.source, "initial", 0)), self.algebra.value
             if any(x is not None and value(x) > 0 for x in (start, moved)):
-                raise BeyondPowerCounting(f"{s.source.name}, the logits of {s.out}, may grow")
+                read = "argument" if s.kind.steep else "logits"
+                raise BeyondPowerCounting(f"{s.source.name}, the {read} of {s.out}, may grow")
             if s.kind.spared:
                 self.note("bounded-logits")
             elif any(map(self.grows, s.over or self.network.signals[s.out])) and (

@@ -123,7 +123,8 @@ class Entrywise:
         """
         reason = saturated(tr, s, self.argument(tr, s, "value", t), t) if s.kind.bounded or s.kind.steep else ""
         if s.kind.steep and (reason or any(map(tr.grows, tr.network.signals[s.out]))):
-            reason = reason or self.heavy(tr, s, t)
+            if not reason and (tails := self.heavy(tr, s, t)):
+                reason = f"{s.name} has no second moment: {tails}"
             if reason:
                 raise BeyondPowerCounting(reason)
         return reason
@@ -139,7 +140,7 @@ class Entrywise:
         again = moved and (any(map(tr.algebra.reaches, before)) or tr.tails.change(s.inputs[0].name, t) > 1)
         if not again and tr.tails.initial(s.inputs[0].name) < 2:
             return ""
-        return f"{s.name} has no second moment: {s.inputs[0].name} has heavier tails at t={t} than a Gaussian"
+        return f"{s.inputs[0].name} has heavier tails at t={t} than a Gaussian"
 
     def _over(self, tr: TrainingRun, s: Function, signal: Signal, t: int) -> Signal:
         """Divided by the size of the argument, where the function does that: of the present or, where that was larger,
@@ -253,9 +254,10 @@ class Softmax(Entrywise):
         if s.kind.spared:
             tr.note("bounded-logits")
             return ""
-        reason = self.heavy(tr, s, t).partition(": ")[2]
+        if not (tails := self.heavy(tr, s, t)):
+            return ""
         unless = f"({s.kind.named_bounded} assumes it has not)"
-        return f"a {s.kind.kind} along an index that grows has no second moment: {reason} {unless}" if reason else ""
+        return f"a {s.kind.kind} along an index that grows has no second moment: {tails} {unless}"
 
     def balanced(self, tr: TrainingRun, s: Function, signal: Signal, t: int) -> Signal:
         return tr.algebra.centred(signal, s.over, self.selected(tr, s, t) if s.kind.selects else "")

@@ -54,6 +54,10 @@ def algebra_for(
             f"{network.name}: {function.out} is a function of a sum over active experts, and every token has its own; "
             "give a ray with K = M"
         )
+    if function := unselected(network):
+        raise UsageError(
+            f"{network.name}: {function.out} is not zero at experts that a token does not select; give a ray with K = M"
+        )
     seen, among = active(network)
     letters = {**network.letters, **seen.letters}
     kept = "".join(x for x, axis in letters.items() if axis in growing | centred(network))
@@ -147,6 +151,28 @@ def behind(network: Network) -> Statement | None:
         if (isinstance(s, Function) and s in network.live and read) or (isinstance(s, Product) and len(read) > 1):
             return s
         summed |= {s.out} if read else set()
+    return None
+
+
+def unselected(network: Network) -> Function | None:
+    """A function with f(0) != 0 of what is zero at experts that are not selected, if a sum over experts has no other
+    factor that is zero there."""
+    zero, made = set[str](), dict[str, Function]()
+    for s in network.statements:
+        read = [x.name for x in s.inputs]
+        vanishes = any(x in zero for x in read) if isinstance(s, Product) else bool(read) and zero.issuperset(read)
+        by = next((made[x] for x in read if x in made), None)
+        if isinstance(s, Product) and any(network.axes[x] == "M" for x in network.summed(s)):
+            if by and not vanishes:
+                return by
+        elif _routes(network, s):
+            zero.add(s.out)
+        elif vanishes and isinstance(s, Function) and 0 in s.kind.powers:
+            made[s.out] = s
+        elif vanishes:
+            zero.add(s.out)
+        elif by:
+            made[s.out] = by
     return None
 
 
