@@ -163,6 +163,7 @@ def check_model(
         role for role in first if all(not p.any() and (own is not None or p.dim() < 2) for p in of_role(model, role))
     ]
     zero = [role for role in zero if role not in reading.network.frozen]
+    empty = [role for role in reading.network.frozen if not any(p.any() for p in of_role(model, role))]
     if steps is None:
         asleep = frozenset[str]() if reading.network.unread else reading.network.zero.union(zero)
         steps = horizon(reading.network, Structure(zero=asleep))
@@ -212,7 +213,7 @@ def check_model(
     moved = {x: power.on(ray) for x, power in (folded(numbers, reading) if fold else {}).items()}
     left = {_signal(x.quantity) for x in level.open} if (level := numbers.derivations[-1].level) else set()
     doubtful = {name for name, quantities in names.items() if left.intersection(map(_signal, quantities))}
-    predicted, bounds, powers = _predicted(numbers.derivations[-1], zero, names, steps, moved, left)
+    predicted, bounds, powers = _predicted(numbers.derivations[-1], [*zero, *empty], names, steps, moved, left)
     direct = {x for x in names if x.endswith(DIRECT) and _single(predicted[x])}
     asked = {x: [bounds[x] if e is ... else e for e in cells] for x, cells in predicted.items()}
     most = {(x, t) for x, cells in predicted.items() for t, e in enumerate(cells) if e is ...}
