@@ -248,7 +248,7 @@ KILLERS = {
     "proofs": ["tests/engine/test_proofs.py", "tests/engine/test_every_step.py"],
     "judging": ["tests/verify/test_fit.py", "tests/verify/test_report.py", "tests/verify"],
     "apply": [f"tests/verify/test_{name}.py" for name in ("check_model", "apply", "measuring")],
-    "tracing": [f"tests/verify/test_{name}.py" for name in ("constants", "measuring", "tracing")],
+    "tracing": [f"tests/verify/test_{name}.py" for name in ("constants", "measuring", "tracing", "calls")],
     "store": ["tests/trusted/test_kept.py", "tests/verify/test_session.py"],
     "laws": ["tests/laws"],
     "recipes": ["tests/engine/test_recipe.py", "tests/engine/test_next_terms.py"],

@@ -281,13 +281,13 @@ def test_a_frozen_factor_that_is_smaller_is_no_bias():
 def test_what_is_frozen_at_zero_is_zero():
     """The module's own values stay."""
 
-    class Places(Unusual):
+    class FrozenPlaces(Unusual):
         def __init__(self, n):
             super().__init__(n, lambda m, h: h + m.places)
             self.places = nn.Parameter(torch.zeros(4, n), requires_grad=False)
 
     def build(sizes):
-        return Places(sizes["N"]), torch.randn(4, 5, generator=torch.Generator().manual_seed(3))
+        return FrozenPlaces(sizes["N"]), torch.randn(4, 5, generator=torch.Generator().manual_seed(3))
 
     report = check_model(build, "N=16", "N=64", seeds=4)
     assert report.counts["REFUTED"] == 0 and "places.init" in {r.quantity for r in report.rows if r.fit.zero}

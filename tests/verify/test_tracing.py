@@ -4,9 +4,7 @@ import functools
 import itertools
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -23,13 +21,11 @@ from scaling_algebra.errors import UsageError
 from scaling_algebra.recipes.recipe import recipe
 from scaling_algebra.solver.presentation import brief
 from scaling_algebra.spec.networks.files import from_toml
-from scaling_algebra.spec.networks.functions import FUNCTIONS
 from scaling_algebra.spec.networks.library import ARCHITECTURES
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.apply import plan
 from scaling_algebra.verify.apply.checking import check_model
-from scaling_algebra.verify.tracing import Traced, Unreadable, entries, traced
-from scaling_algebra.verify.tracing.entries import classified
+from scaling_algebra.verify.tracing import Traced, Unreadable, traced
 from scaling_algebra.verify.tracing.gradients import ALONE, FROZEN, MIXED, TRAINING, UNREACHED, ZERO, frozen_roles
 from scaling_algebra.verify.tracing.models import TOLERANCE
 from scaling_algebra.verify.tracing.shapes import by_shape, read
@@ -320,44 +316,6 @@ def written(h, *stops):
     return out
 
 
-ALIKE = {
-    "out = m.w(h)": lambda m, h: m.w(h),
-    "ellipsis": lambda m, h: torch.einsum("...i,oi->...o", h, m.w.weight),
-    "keywords": lambda m, h: F.linear(input=h, weight=m.w.weight),
-    "letters alone": lambda m, h: torch.einsum("bi,oi", h, m.w.weight),
-    "added into zeros": lambda m, h: torch.zeros_like(h).add_(m.w(h)),
-    "written in parts": lambda m, h: torch.relu(written(m.w(h), m.n // 2, m.n)),
-}
-
-
-@pytest.mark.parametrize("how", ALIKE)
-def test_ways_to_write_a_product(how):
-    model = traced(of(ALIKE[how]))
-    assert model.error < 1e-12
-    assert {HIDDEN} == {v for k, v in powers(model, "N=1").items() if k[0] == "w"}
-
-
-def test_a_stop_of_the_gradient_is_read():
-    """No gradient passes it; a function of a signal and of the same signal stopped is none of the signal alone."""
-    model = traced(of(lambda m, h: h + m.w(h).detach()))
-    assert model.lines == [f"w.weight: {UNREACHED}"] and "stopped(" in model.text
-    half = traced(of(lambda m, h: h * h.detach().sigmoid()))  # with its gradient it is silu
-    assert half.text.count("stopped(") == 1 and "silu" not in half.text and half.error < 1e-12
-
-
-def test_differences_that_cancel_are_refused():
-    """Through a stop of the gradient, as straight-through estimators have them, and through sums."""
-    for way in (lambda one, two: one + (two - one).detach(), lambda one, two: two + one - one.detach()):
-        with pytest.raises(Unreadable, match="the same signal stopped cancel"):
-            traced(of(lambda m, h, way=way: way(m.w(h), torch.tanh(h))))
-    assert "stopped(" in traced(of(lambda m, h: m.w(h) + m.w(h).data.tanh())).text
-    assert traced(of(lambda m, h: h - m.w(h) + torch.tanh(h))).error < 1e-12
-
-
-def test_exp_is_read():
-    assert "exp(" in traced(of(lambda m, h: m.w(h).exp())).text
-
-
 class Low(nn.Module):
     """LoRA of rank 8 beside a frozen layer."""
 
@@ -455,18 +413,6 @@ def test_a_gain_that_is_a_number():
     assert answer["gain"] == INPUT and answer["w.weight"] == HIDDEN
 
 
-def test_a_vector_that_a_matrix_acts_on_is_no_readout_of_it():
-    t = {"t": lambda n: nn.Parameter(torch.randn(n)), "w": lambda n: nn.Linear(n, n, bias=False)}
-    answer = powers(traced(of(lambda m, h: m.w(m.t) + torch.relu(h), **t)), "N=1")
-    assert answer["t"] == INPUT and answer["w.weight"] == HIDDEN
-
-
-def test_a_matrix_that_sums_shares_of_a_softmax_is_larger_by_their_number():
-    model = traced(of(lambda m, h: torch.relu(m.w(h.softmax(-1)))))
-    answer = powers(model, "N=1")
-    assert answer["w.weight"] == ("N^(1/2)", "1") and answer["head.weight"] == READOUT
-
-
 REFUSED = {
     "cumsum: no rule": lambda m, h: m.w(h).cumsum(-1),
     "sort: no rule": lambda m, h: m.w(h).sort(-1).values,
@@ -517,208 +463,6 @@ def test_constants_stay_in_the_graph():
     assert new.text.count("silu(") == 1 and new.error < 1e-12
     glu = traced(of(lambda m, h: (m.w(h) + 1) * F.silu(h)))
     assert glu.text.count(" + ") == 1 and glu.error < 1e-12
-
-
-def test_functions_are_told_apart_by_their_values(monkeypatch):
-    assert classified(lambda x: x * torch.sigmoid(1.702 * x)) == "silu"
-    assert classified(lambda x: F.leaky_relu(x)) == "relu" and classified(torch.erf) == "tanh"
-    assert [classified(f) for f in (torch.cos, F.softplus, F.mish, torch.square)] == [""] * 4
-    wide = {**FUNCTIONS, "mine": replace(FUNCTIONS["silu"], powers=frozenset({1, 2, 3}))}
-    monkeypatch.setattr(entries, "FUNCTIONS", wide)
-    monkeypatch.setattr(entries, "NAMES", ("mine",))
-    assert classified(F.mish) == "mine" and classified(torch.sinh) == classified(lambda x: torch.exp(x) - 1) == ""
-
-
-def test_a_vector_of_unit_length_is_a_norm():
-    read = traced(of(lambda m, h: m.v(F.normalize(m.w(h), dim=-1)), v=lambda n: nn.Linear(n, n)))
-    assert read.text.count("rmsnorm(") == 1 and read.error < 1e-12
-
-
-def spread(y: torch.Tensor, of: torch.Tensor) -> torch.Tensor:
-    return (y - y.mean(-1, keepdim=True)) * of
-
-
-NORMS = {
-    "rms powers": lambda y: y / torch.pow(y, 2).sum(-1, keepdim=True).pow(0.5),
-    "rms guarded": lambda y: y * torch.rsqrt(y.square().sum(-1, keepdim=True) + 1e-6),
-    "rms clipped": lambda y: y / y.norm(dim=-1, keepdim=True).clamp(min=1e-12),
-    "rms linalg": lambda y: y / torch.linalg.vector_norm(y, dim=-1, keepdim=True),
-    "rms fro": lambda y: y / (torch.norm(y, dim=-1, keepdim=True) + 1e-6),
-    "layer var": lambda y: spread(y, (y.var(-1, unbiased=False, keepdim=True) + 1e-5).rsqrt()),
-    "layer std": lambda y: spread(y, 1 / (y.std(-1, keepdim=True) + 1e-5)),
-    "layer correction": lambda y: spread(y, 1 / torch.sqrt(torch.var(y, -1, correction=1, keepdim=True))),
-}
-
-
-@pytest.mark.parametrize("how", NORMS)
-def test_a_norm_that_is_written_out_is_a_norm(how):
-    read = traced(of(lambda m, h: m.v(NORMS[how](m.w(h))), v=lambda n: nn.Linear(n, n)))
-    assert read.text.count(f"{how.split()[0]}norm(") == 1 and read.error < 1e-12 and not read.notes
-    assert powers(read, "N=1")["v.weight"] == HIDDEN
-
-
-def test_a_norm_of_other_signals_is_none():
-    """A planted fault: what is divided is not what the norm is of; and a norm that is not Euclidean."""
-    with pytest.raises(Unreadable, match="is no function of the equations"):
-        traced(of(lambda m, h: m.w(h) / h.norm(dim=-1, keepdim=True)))
-    with pytest.raises(Unreadable, match="a norm that is not Euclidean"):
-        traced(of(lambda m, h: h / h.norm(p=1, dim=-1, keepdim=True)))
-
-
-def test_an_output_with_the_places_of_the_input():
-    """What is trained takes an input that has an axis more than the output, such as its channels."""
-
-    def build(sizes):
-        first, last = nn.Conv1d(2, sizes["N"], 3, padding=1), nn.Conv1d(sizes["N"], 4, 3, padding=1)
-        return nn.Sequential(first, nn.ReLU(), last), torch.randn(2, 2, 8)
-
-    net = traced(build)
-    assert re.search(r"f += \w+\[\w,x\] data\[\w,x\]", net.text) and powers(net, "N=1")["2.weight"] == READOUT
-
-
-def test_a_factor_of_a_sum_of_products_is_one_of_each():
-    """Scores of places that are told apart: both sums take the factor up, where the module divides their sum."""
-
-    class ScoredPlaces(nn.Module):
-        def __init__(self, n):
-            super().__init__()
-            self.e, self.p, self.o, self.n = nn.Embedding(9, n), nn.Parameter(torch.randn(4, n)), nn.Linear(n, 9), n
-            self.q, self.k, self.r, self.v = (nn.Linear(n, n, bias=False) for _ in range(4))
-
-        def forward(self, i):
-            h = self.e(i)
-            places = (self.q(h) @ self.r(torch.tanh(self.p)).T).flip(-1)
-            scores = (self.q(h) @ self.k(h).transpose(-1, -2) + places) / self.n**0.5
-            return self.o(scores.softmax(-1) @ self.v(h))
-
-    net = traced(lambda sizes: (ScoredPlaces(sizes["N"]), torch.arange(8).reshape(2, 4)))
-    assert net.error < 1e-12 and {str(p) for p in multipliers(net, "N=1").values()} == {"N^-1"}
-    assert [powers(net, "N=1")[f"{x}.weight"] for x in "qkrv"] == [HIDDEN] * 4
-
-
-class UnitMemory(nn.Module):
-    """Keys of unit length write to a matrix, from which queries of unit length read, times a learned temperature."""
-
-    def __init__(self, n: int) -> None:
-        super().__init__()
-        self.e, self.o, self.t = nn.Embedding(9, n), nn.Linear(n, 9), nn.Parameter(torch.ones(()))
-        self.q, self.k, self.v = (nn.Linear(n, n, bias=False) for _ in range(3))
-
-    def forward(self, i):
-        h = self.e(i)
-        q, k, v = F.normalize(self.q(h), dim=-1), F.normalize(self.k(h), dim=-1), self.v(h)
-        one, two = (torch.einsum("bk,bv->bkv", k[:, t], v[:, t]) for t in (0, 1))
-        return self.o(h[:, 1] + torch.einsum("bk,bkv->bv", self.t.exp() * q[:, 1], one + two))
-
-
-def test_a_factor_is_taken_up_where_a_later_product_sums():
-    net = traced(lambda sizes: (UnitMemory(sizes["N"]), torch.arange(8).reshape(4, 2)))
-    assert net.error < 1e-12 and net.text.count("= scale ") == 1 and [*net.factors] == ["scale"]
-    d = derive(ray="N=1", optimizer="adam", parameterization="mup", network=net.network, epsilon="negligible")
-    assert str(1 / d.scaling.multipliers["scale"]) == "N^-1"
-    assert [(str(d[x].init_std), str(d[x].lr)) for x in ("q.weight", "k.weight", "v.weight")] == [HIDDEN] * 3
-    with pytest.raises(Unreadable, match="beside no one tensor in all of its uses"):  # nothing takes it up
-        traced(of(lambda m, h: torch.tanh(F.normalize(m.w(h), dim=-1))))
-
-
-class ClassedTokens(nn.Module):
-    """A class token with a place of its own, beside tokens; its output has no logits."""
-
-    def __init__(self, n: int) -> None:
-        super().__init__()
-        self.token, self.place = nn.Parameter(torch.randn(1, 1, n)), nn.Parameter(torch.randn(1, 1, n))
-        self.inp, self.w, self.head = nn.Linear(6, n), nn.Linear(n, n), nn.Linear(n, 3)
-
-    def forward(self, x):
-        h = torch.cat([(self.token + self.place).expand(len(x), -1, -1), self.inp(x)], 1)
-        return SimpleNamespace(logits=None, last_hidden_state=self.head(torch.relu(self.w(h)).mean(1)))
-
-
-def test_a_sum_of_weights_beside_signals_is_a_signal():
-    net = traced(lambda sizes: (ClassedTokens(sizes["N"]), torch.randn(2, 4, 6)))
-    answer = powers(net, "N=1")
-    assert net.error < 1e-12 and answer["token"] == answer["place"] == INPUT
-    assert answer["w.weight"] == HIDDEN and answer["head.weight"] == READOUT
-
-
-def halves(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    return x[:, : x.shape[-1] // 2], x[:, x.shape[-1] // 2 :]
-
-
-def test_halves_of_a_norm_that_are_put_together_again():
-    """Rotary positions behind a norm of queries; halves that meet each other are refused."""
-    more = {"v": lambda n: nn.Linear(n, n), "norm": nn.RMSNorm, "u": lambda n: nn.Linear(n // 2, n, bias=False)}
-
-    def rotated(m, h):
-        y, angles = m.norm(m.v(h)), torch.linspace(0.1, 1.5, m.n)
-        first, second = halves(y)
-        return m.w(y * angles.cos() + torch.cat([-second, first], -1) * angles.sin())
-
-    net = traced(of(rotated, **more))
-    assert net.text.count("rmsnorm(") == 1 and net.error < 1e-12 and powers(net, "N=1")["w.weight"] == HIDDEN
-    for apart in (lambda a, b: a * b, lambda a, b: a + torch.tanh(b), lambda a, b: a):
-        with pytest.raises(Unreadable, match="a slice of a norm: no equation says this"):
-            traced(of(lambda m, h, apart=apart: m.w(m.u(apart(*halves(m.norm(m.v(h)))))), **more))
-
-
-def test_channels_become_places():
-    def build(sizes):
-        n = sizes["N"]
-        return nn.Sequential(nn.Conv2d(3, 4 * n, 1), nn.PixelShuffle(2), nn.ReLU(), nn.Conv2d(n, 3, 1)), torch.randn(
-            2, 3, 3, 3
-        )
-
-    net = traced(build)
-    assert net.error < 1e-12 and powers(net, "N=1")["3.weight"] == READOUT
-
-
-def test_a_limit_of_another_function_is_no_limit_of_the_module(tmp_path):
-    """Softsign has the powers of tanh, and other values."""
-    layers = "nn.Linear(6, s['N'], bias=False), {}, nn.Linear(s['N'], 1, bias=False)"
-    defs = [f"def {x.lower()}(s): return nn.Sequential({layers.format(f'nn.{x}()')})" for x in ("Softsign", "Tanh")]
-    (tmp_path / "m.py").write_text("\n".join(["from torch import nn", *defs]))
-    asked = "study", "limit", "--ray", "N=1", "--optimizer", "sgd", "--parameterization", "mup", "--steps", 1, "--model"
-    wrong, right = (shared.scalecalc(*asked, f"{tmp_path / 'm.py'}:{name}") for name in ("softsign", "tanh"))
-    assert wrong.exit_code == 2 and "is read as tanh: its powers are the same, its values are not" in wrong.stderr
-    assert right.exit_code == 0 and "0.0856" in right.stdout  # 0.1 E[f^2 + f'^2] is 0.0859
-
-
-def test_a_clip_at_zero_is_relu():
-    low = traced(of(lambda m, h: m.w(h.clamp(min=0)))), traced(of(lambda m, h: m.w(h.clamp_min(1e-6))))
-    assert all(x.text.count("relu(") == 1 and x.error < 1e-12 for x in low)
-    assert not low[0].notes and "a clip is left out" in str(low[1].notes)
-    for clip in ({"min": -50}, {"min": -1, "max": 1}):
-        assert "relu(" not in traced(of(lambda m, h, clip=clip: m.w(h.clamp(**clip)))).text
-    assert traced(of(lambda m, h: m.w(h.relu().clamp(min=0)))).text.count("relu(") == 1
-
-
-def test_functions_beside_those_of_the_tables():
-    read = traced(of(lambda m, h: m.w(F.logsigmoid(h)) * F.hardsigmoid(h)))
-    assert "silu(" in read.text and "sigmoid(" in read.text and read.error < 1e-12
-
-
-def test_a_signal_with_the_name_of_a_gradient_has_another():
-    """The gradient of ``k`` is ``gk``."""
-    more = {"k": lambda n: nn.Linear(n, n, bias=False), "gk": lambda n: nn.Linear(n, n, bias=False)}
-    for between in (lambda m, h: m.gk(m.k(h)), lambda m, h: m.k(m.gk(h))):
-        assert powers(traced(of(between, **more)), "N=1")["gk.weight"] == HIDDEN
-
-
-def test_a_wrong_table_of_a_function_reads_no_module(monkeypatch):
-    """A function goes by the class that its values have, whatever the tables declare of its name."""
-    soft = traced(of(lambda m, h: F.softplus(m.w(F.relu6(h)))))
-    assert "below 6" in soft.network.stands  # no limit is computed of it, which is of values
-    assert "silu(" in soft.text and "tanh(" not in soft.text and any("below 6" in str(x) for x in soft.notes)
-    with pytest.raises(Unreadable, match="cos is no function of the equations"):
-        traced(of(lambda m, h: torch.cos(m.w(h))))
-    module = of(lambda m, h: torch.atan(m.w(h)))
-    assert "tanh(" in traced(module).text
-    table = replace(FUNCTIONS["tanh"], name="atan", torch="atan", powers=frozenset({0, 2}), positive=True)
-    monkeypatch.setitem(FUNCTIONS, "atan", table)
-    assert "tanh(" in traced(module).text
-    monkeypatch.setitem(FUNCTIONS, "tanh", replace(table, name="tanh"))
-    with pytest.raises(Unreadable, match=r"not of the class that functions\.toml"):
-        traced(module)
 
 
 def test_the_guard_refuses_a_wrong_rule(monkeypatch):
