@@ -19,7 +19,7 @@ from scaling_algebra.spec.networks.library import AXES
 from scaling_algebra.spec.optimizers import OPTIMIZERS, Optimizer
 from scaling_algebra.verify.infinite_width import course as course_module
 from scaling_algebra.verify.infinite_width import program
-from scaling_algebra.verify.infinite_width.comparison import compared
+from scaling_algebra.verify.infinite_width.comparison import compared, trained
 from scaling_algebra.verify.infinite_width.contraction import NONE, Contractions, Leading
 from scaling_algebra.verify.infinite_width.course import Descent, trajectory
 from scaling_algebra.verify.infinite_width.presentation import document, exit_code
@@ -35,8 +35,10 @@ ROUTERS = {"sigmoid": "mup", "softmax": "mup-sigmoid", "softmax-bias": "mup-sigm
 
 
 def course(architecture, parameterization="mup", optimizer="sgd", *, steps, lr, samples=1, loss="squared", **where):
+    """``architecture``: None with a ``network``."""
     where = where or {"regime": "I"}
-    derivation = derive(optimizer=optimizer, parameterization=parameterization, architecture=architecture, **where)
+    where |= {"architecture": architecture} if architecture else {}
+    derivation = derive(optimizer=optimizer, parameterization=parameterization, **where)
     return Descent.of(derivation, steps, lr, samples, loss)
 
 
@@ -49,11 +51,9 @@ def outputs(t):
     return [float(row[0].signals["f"]) for row in t.states]
 
 
-def dense(equations, roles, steps, lr):
-    derivation = derive(
-        optimizer="sgd", parameterization="mup", network=network("dense", equations, AXES, roles), ray="N=1"
-    )
-    return Descent.of(derivation, steps, lr, 1, "squared")
+def dense(equations, roles, steps, lr, constants=(), **more):
+    net = network("dense", equations, AXES, roles, constants=constants)
+    return course(None, steps=steps, lr=lr, network=net, ray="N=1", **more)
 
 
 def shallow(function, steps=1, lr=0.5):
@@ -320,6 +320,25 @@ def test_training_that_diverges_ends_in_one_line():
     trained = compared(replace(t, course=replace(t.course, lr=1e30)), (16, 24, 32), 2, "cpu")["f"]
     assert trained.verdict is Verdict.INCONCLUSIVE
     assert len(trajectory(course("moe", "mssp", steps=3, lr=300.0, regime="II")).states) == 2
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum"])
+def test_a_sample_that_is_learned_moves_nothing(optimizer):
+    """f is 0 at first, as is the target."""
+    asked = replace(course("mlp", optimizer=optimizer, steps=2, lr=0.5, ray="N=1"), targets=np.zeros(1))
+    assert outputs(trajectory(asked)) == [0, 0, 0]
+    assert outputs(trajectory(replace(asked, targets=np.ones(1))))[1] != 0
+
+
+def test_a_constant_is_that_of_training():
+    """f = c V h, so that its first change is as the square of c."""
+    lines = "h[a] = W1[a,x] data[x]\ng = W3[a] h[a]\nf = c g"
+    t = trajectory(dense(lines, {"W1": "input", "W3": "readout"}, 2, 0.5, constants=["c"]))
+    drawn = trained(t.course, t.limit, 16, [0], "cpu")
+    assert "c" not in drawn and "c" not in t.states[0][0].signals and outputs(t)[1] > 0
+    assert compared(t, (64, 256, 1024), 16, "cpu")["f"].error < 0.05
+    with pytest.raises(UsageError, match="the constant C has the index a, which grows"):
+        trajectory(dense("f = W3[a] C[a] W1[a,x] data[x]", {"W1": "input", "W3": "readout"}, 1, 0.5, constants=["C"]))
 
 
 @pytest.mark.usefixtures("few_points")

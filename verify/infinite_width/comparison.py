@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from scaling_algebra.spec.networks.language import DATA
 from scaling_algebra.verify.judging.fit import Fit, Verdict, fit, judge_exponent, number
 from scaling_algebra.verify.measuring.batches import descend
 from scaling_algebra.verify.measuring.sizes import dims_at, elements
@@ -42,7 +41,7 @@ def trained(course: Descent, limit: Limit, n: int, seeds: Sequence[int], device:
         if d.optimizer.of(group["symbol"]).epsilon and powers.eps is not None:
             group["eps"] = powers.eps.at(dims)
     inputs = torch.as_tensor(course.inputs, device=device)
-    names = [x for x, letters in d.network.signals.items() if not set(letters) & limit.growing and x != DATA]
+    names = [x for x in limit.made if not set(d.network.signals[x]) & limit.growing]
     found: dict[str, list[Any]] = {name: [] for name in names}
 
     def losses(step: int) -> torch.Tensor:

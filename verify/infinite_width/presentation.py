@@ -49,6 +49,8 @@ def document(t: Computed, compared: Mapping[str, Compared]) -> Document:
             "error: of the mean over seeds, of: the largest value of the limit; a deviation must fall as n^(-1/2)"
         )
         lines.append(_moved(t, compared))
+        if not all(np.isfinite(c.error) for c in compared.values()):
+            lines.append("nan, inf: a finite network diverges within these updates; give a smaller --lr or fewer --steps")
     record = {
         "configuration": course.derivation.configuration.as_json(),
         "steps": course.steps,

@@ -20,9 +20,10 @@ from torch.nn import Parameter
 from scaling_algebra.errors import UsageError
 from scaling_algebra.solver.derivation import Derivation
 from scaling_algebra.spec.networks.ancestors import tensors_of
-from scaling_algebra.spec.networks.language import DATA, Factor, Function, Product, Sum, Tensor
+from scaling_algebra.spec.networks.language import DATA, Factor, Function, Network, Product, Sum, Tensor
 from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.verify.measuring.sizes import FIXED
+from scaling_algebra.verify.networks.replicas import Draw, sample
 from scaling_algebra.verify.networks.scales import FIXED_SIZES
 from scaling_algebra.verify.networks.steppers import assembled, group
 
@@ -91,6 +92,9 @@ class Limit:
         draw: of the samples of experts that grow in number, and of points.
         points: integrate at points whatever the functions depend on; else where steps are normalised.
 
+    Attributes:
+        made: names of the signals that a statement computes. constants: values of those that nothing computes.
+
     Raises:
         UsageError: an axis that grows otherwise than the width, an optimizer or a statement without a rule.
     """
@@ -120,6 +124,8 @@ class Limit:
         self.products = Contractions(letters, self.growing, fixed, spaces)
         self.multipliers = {m: self._number(1 / p) for m, p in scaling.multipliers.items()}
         self._check(frozenset(scaling.tied))
+        self.made = [s.out for s in self.network.statements]
+        self.constants = {x: _constant(self.network, x, fixed) for x in self.network.constants}
         drawn, self.weights = np.random.default_rng(seed), dict[str, LimitTensor]()
         for role, tensor in self.network.tensors.items():
             powers = scaling.tensors[role]
@@ -311,7 +317,7 @@ class Limit:
         Raises:
             NotCovered: a signal without a limit that is known here. Diverges: one above ``LARGE``.
         """
-        signals = {DATA: Leading(self.network.signals[DATA], "", data)}
+        signals = {DATA: Leading(self.network.signals[DATA], "", data), **self.constants}
         for s in self.network.statements:
             letters = self.network.signals[s.out]
             if isinstance(s, Product):
@@ -403,7 +409,7 @@ class Limit:
                 self._step([(x / len(slopes), tensors) for x, tensors in zip(slopes, gradients, strict=True)])
 
     def _state(self, signals: Mapping[str, Leading], gradients: Mapping[str, Leading]) -> LimitState:
-        scalars = {name: numbers(q) if not q.over else self._rms(q) for name, q in signals.items() if name != DATA}
+        scalars = {name: numbers(q) if not (q := signals[name]).over else self._rms(q) for name in self.made}
         slopes = {name: numbers(q) for name, q in gradients.items() if not q.over and name != self.network.output}
         return LimitState(scalars, slopes)
 
@@ -426,9 +432,9 @@ class Limit:
                 elif weight.current is None:
                     weight.updates.append(gradient)
                     weight.shares, weight.buffer = np.append(weight.shares, 0.0), np.append(weight.buffer, slope)
-                else:
-                    terms = [gradient.times(slope)] if slope else []
-                    weight.momentum = added([*([weight.momentum] if weight.momentum else []), *terms] or [gradient])
+                elif slope:
+                    before = [weight.momentum] if weight.momentum else []
+                    weight.momentum = added([*before, gradient.times(slope)])
         for role, weight in self.weights.items():
             if weight.rate is None:
                 continue
@@ -444,6 +450,18 @@ class Limit:
 
 def _inside(factors: Iterable[Leading], letters: str) -> str:
     return "".join(dict.fromkeys(x for q in factors for x in q.letters if x not in letters))
+
+
+def _constant(network: Network, name: str, sizes: Mapping[str, int]) -> Leading:
+    """The values of training at finite width. ``sizes``: of the letters that do not grow.
+
+    Raises:
+        UsageError: it has an index that grows.
+    """
+    letters = network.signals[name]
+    if grow := set(letters) - set(sizes):
+        raise UsageError(f"the constant {name} has the index {min(grow)}, which grows: its limit is not computed")
+    return Leading(letters, "", sample(network, sizes, Draw({}, [0], [0]), name).numpy())
 
 
 def _settled(name: str, q: Leading) -> None:
