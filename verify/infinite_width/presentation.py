@@ -50,7 +50,7 @@ def document(t: Computed, compared: Mapping[str, Compared]) -> Document:
         )
         lines.append(_moved(t, compared))
         if not all(np.isfinite(c.error) for c in compared.values()):
-            lines.append("nan, inf: a finite network diverges within these updates; give a smaller --lr or fewer --steps")
+            lines.append("nan, inf: a finite network diverges; give a smaller --lr or fewer --steps")
     record = {
         "configuration": course.derivation.configuration.as_json(),
         "steps": course.steps,
