@@ -5,11 +5,11 @@ The key of a field is its name without an underscore at the end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from types import UnionType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NewType, get_args, get_origin, get_type_hints
 
 from scaling_algebra.errors import UsageError, check_names, shown
 from scaling_algebra.limits import line
@@ -23,8 +23,11 @@ READERS: dict[Any, Callable[[str], Any]] = {
 KINDS: dict[Any, tuple[Any, str]] = {
     bool: (bool, "true or false"), int: (int, "a whole number"), float: (int | float, "a number")
 }  # fmt: skip
+LISTS: dict[Any, Any] = {tuple: tuple, frozenset: frozenset, Sequence: tuple}
 MANY = 100
-"""Most entries of a list."""
+"""Most entries of a list; of a ``Sequence`` as many as a file holds."""
+Lines = NewType("Lines", str)
+"""A text of any number of lines."""
 
 
 def registry(
@@ -64,13 +67,16 @@ def read(kind: Any, value: Any, where: str = "", number: bool = False) -> Any:
         return read(parts[0], value, where)
     if origin is Literal:
         return value if value in parts else _kept(value, (), f"one of {', '.join(map(repr, parts))}", where)
-    if origin in (tuple, frozenset):
-        if len(_kept(value, list, "a list", where)) > MANY:
+    if origin in LISTS:
+        such = f", such as [{shown(value)}]" * isinstance(value, str)
+        if len(_kept(value, list, f"a list{such}", where)) > MANY and origin is not Sequence:
             raise UsageError(f"{where} has {len(value)} entries; give at most {MANY}")
-        return origin(read(parts[0], x, f"{where} {k}") for k, x in enumerate(value, 1))
+        return LISTS[origin](read(parts[0], x, f"{where} {k}") for k, x in enumerate(value, 1))
     if origin is Mapping:
-        items = _kept(value, dict, "a table", where).items()
-        return {line(f"a key of {where}", key): read(parts[1], x, f"{where} {key}", True) for key, x in items}
+        items, number = _kept(value, dict, "a table, such as { NAME = VALUE }", where).items(), parts[1] is not str
+        return {line(f"a key of {where}", key): read(parts[1], x, f"{where} {key}", number) for key, x in items}
+    if kind is Lines:
+        return _kept(value, str, "a text", where)
     if kind is Any or origin is Callable:
         return value
     if kind in (bool, int, float):
