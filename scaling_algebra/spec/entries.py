@@ -82,7 +82,10 @@ def read(kind: Any, value: Any, where: str = "", number: bool = False) -> Any:
     if kind in (bool, int, float):
         if kind is not bool and isinstance(value, bool):
             value = _kept(value, (), KINDS[kind][1], where)
-        return kind(_kept(value, *KINDS[kind], where))
+        try:
+            return kind(_kept(value, *KINDS[kind], where))
+        except OverflowError:
+            raise UsageError(f"{where} is {shown(value)}; it must be a number below 1e308") from None
     text = str(value) if number and type(value) is int else value
     return READERS[kind](line(where, _kept(text, str, "a text or a number" if number else "a text of one line", where)))
 
