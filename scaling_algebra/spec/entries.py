@@ -20,14 +20,15 @@ READERS: dict[Any, Callable[[str], Any]] = {
     str: str, Power: Power.parse, Power | None: lambda text: None if text == "0" else Power.parse(text),
 }  # fmt: skip
 """What a text is read as; ``laws/entries.py`` adds those of laws."""
+Lines = NewType("Lines", str)
+"""A text of any number of lines."""
 KINDS: dict[Any, tuple[Any, str]] = {
-    bool: (bool, "true or false"), int: (int, "a whole number"), float: (int | float, "a number")
+    bool: (bool, "true or false"), int: (int, "a whole number"), float: (int | float, "a number"),
+    Lines: (str, "a text"),
 }  # fmt: skip
 LISTS: dict[Any, Any] = {tuple: tuple, frozenset: frozenset, Sequence: tuple}
 MANY = 100
 """Most entries of a list; of a ``Sequence`` as many as a file holds."""
-Lines = NewType("Lines", str)
-"""A text of any number of lines."""
 
 
 def registry(
@@ -68,18 +69,16 @@ def read(kind: Any, value: Any, where: str = "", number: bool = False) -> Any:
     if origin is Literal:
         return value if value in parts else _kept(value, (), f"one of {', '.join(map(repr, parts))}", where)
     if origin in LISTS:
-        such = f", such as [{shown(value)}]" * isinstance(value, str)
+        such = f", such as [{shown(value)}]" if isinstance(value, str) else ""
         if len(_kept(value, list, f"a list{such}", where)) > MANY and origin is not Sequence:
             raise UsageError(f"{where} has {len(value)} entries; give at most {MANY}")
         return LISTS[origin](read(parts[0], x, f"{where} {k}") for k, x in enumerate(value, 1))
     if origin is Mapping:
         items, number = _kept(value, dict, "a table, such as { NAME = VALUE }", where).items(), parts[1] is not str
         return {line(f"a key of {where}", key): read(parts[1], x, f"{where} {key}", number) for key, x in items}
-    if kind is Lines:
-        return _kept(value, str, "a text", where)
     if kind is Any or origin is Callable:
         return value
-    if kind in (bool, int, float):
+    if kind in KINDS:
         if kind is not bool and isinstance(value, bool):
             value = _kept(value, (), KINDS[kind][1], where)
         try:
