@@ -131,9 +131,17 @@ def test_what_has_no_shape_or_no_parameters_is_refused():
 def test_what_does_not_grow_has_no_numbers(tmp_path, capsys):
     (tmp_path / "m.py").write_text(
         "from torch import nn\ndef build(sizes):\n    return nn.Linear(sizes['N'] * 0 + 5, 3)\n"
+        "def fixed(sizes):\n    return nn.Linear(5, 3)\n"
     )
+    fixed = f"{tmp_path / 'm.py'}:fixed"
     of, sizes = f"{tmp_path / 'm.py'}:build", ["--base", "N=16", "--target", "N=64"]
-    for asked in (["derive", "--model", of], ["recipe", *sizes, "--lr=1", "--model", of], ["check-model", of, *sizes]):
+    for asked in (
+        ["derive", "--model", of],
+        ["recipe", *sizes, "--lr=1", "--model", of],
+        ["check-model", of, *sizes],
+        ["check-model", fixed],
+        ["study", "transfer", "--model", fixed],
+    ):
         with pytest.raises(SystemExit, match="2"):
             main([*asked, "--optimizer", "adam"])
         assert "no parameter of the model grows, so all numbers stay" in capsys.readouterr().err
