@@ -62,13 +62,15 @@ class ReportRow:
 
     @property
     def because(self) -> str:
-        """Why a row is not decided, and what would change that: rounding, too little data, a law that still bends at
-        these sizes, an interval that excludes the prediction and will not widen with more seeds, or noise."""
+        """Why a row is not decided, and what would change that: rounding, too little data, no slope, a law that still
+        bends at these sizes, an interval that excludes the prediction and will not widen with more seeds, or noise."""
         f = self.fit
         if self.note or self.verdict is not Verdict.INCONCLUSIVE:
             return self.note
         if f.sizes < MIN_SIZES or f.seeds < MIN_SEEDS:
             return f"{f.sizes} sizes and {f.seeds} seeds are too few"
+        if f.unfit:
+            return f.unfit
         if f.bends:
             return f"bends towards {f.trend:+.2f}; take larger sizes"
         if self.predicted is not None and not f.low - DRIFT <= float(self.predicted) <= f.high + DRIFT:

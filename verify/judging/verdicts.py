@@ -34,6 +34,7 @@ QUOTIENT = ".normalised"
 """The ending of the name of a quantity that is another one, seed by seed, over the size of what that reads."""
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def judge(
     measurement: Measurement | Logged,
     prediction: Predicted,
@@ -150,7 +151,7 @@ class _Judge:
         verdict, note = judge_exponent(measured, predicted, self.spacing), ""
         if measured.zero and predicted is not None and any(v.any() for v in m.values.get(key, [])):
             verdict, note = Verdict.INCONCLUSIVE, "below the rounding of what it is a part of"
-        if key in self.spoilt:
+        if key in self.spoilt and not measured.unfit:
             verdict, note = Verdict.INCONCLUSIVE, f"rounding: {self.spoilt[key]:.0%} away from float64"
         is_prediction = predicted is not None and self.predicted(*key) == predicted
         doubted = verdict is Verdict.REFUTED and is_prediction
