@@ -303,6 +303,7 @@ def test_other_limits_are_refused_in_one_line(asked, why):
     [
         ({"torch": "SGD", "options": {"momentum": 0.5, "weight_decay": 0.1}}, "weight_decay = 0.1, which the limit"),
         ({"torch": "SGD", "options": {"momentum": 0.5, "nesterov": True}}, "nesterov = true, .*set nesterov to false"),
+        ({"torch": "SGDD"}, "SGDD, which own steps with, is no optimizer; name a class of torch.optim"),
         ({"torch": "Adam", "options": {"weight_decay": 0.1}, "normalises": "entry", "epsilon": True}, "weight_decay"),
         ({"torch": "AdamW", "normalises": "entry", "epsilon": True}, "weight_decay = 0.01.*set weight_decay to 0"),
         ({"torch": "SGD", "options": {"momentum": 0.5, "weight_decay": 0.0}}, ""),

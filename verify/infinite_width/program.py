@@ -25,7 +25,7 @@ from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.verify.measuring.sizes import FIXED
 from scaling_algebra.verify.networks.replicas import Draw, sample
 from scaling_algebra.verify.networks.scales import FIXED_SIZES
-from scaling_algebra.verify.networks.steppers import assembled, group
+from scaling_algebra.verify.networks.steppers import assembled, group, stepper
 
 from .contraction import HALF, NONE, Contractions, Leading, added, levelled, named, numbers
 from .functions import numbers_of, slope_of, value_of
@@ -176,6 +176,8 @@ class Limit:
             UsageError: one that has no limit here.
         """
         scalars = [x for x, own in self.network.signals.items() if x != DATA and not set(own) & self.growing]
+        for rule in rules:
+            stepper(rule)  # there is such a class
         for rule in self.normalised:
             if rule.normalises != "entry" or rule.untrained or rule.folded or rule.relative or rule.decoupled_decay:
                 raise UsageError(
