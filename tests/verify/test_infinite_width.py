@@ -408,3 +408,14 @@ def test_the_command_says_undecided_and_exits_with_3():
     assert scalecalc("study", "limit", *where, "--parameterization", "mup").exit_code == 0
     result = scalecalc("study", "limit", *where, "--parameterization", "sp")
     assert result.exit_code == 3 and "undecided: psi is a random sum" in result.output
+    diverges = [
+        "study",
+        "limit",
+        *where[:4],
+        "--architecture",
+        "routers-sigmoid",
+        "--parameterization",
+        "mup",
+        "--lr=1e8",
+    ]
+    assert "undecided after 1 update: f diverges at update 2" in scalecalc(*diverges).output

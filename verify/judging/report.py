@@ -21,6 +21,7 @@ from fractions import Fraction
 from typing import Any
 
 from scaling_algebra.documents import Rendered
+from scaling_algebra.errors import amount
 
 from .fit import DRIFT, MIN_SEEDS, MIN_SIZES, Fit, Means, Verdict
 from .gates import RunGate
@@ -68,7 +69,7 @@ class ReportRow:
         if self.note or self.verdict is not Verdict.INCONCLUSIVE:
             return self.note
         if f.sizes < MIN_SIZES or f.seeds < MIN_SEEDS:
-            return f"{f.sizes} sizes and {f.seeds} seeds are too few"
+            return f"{amount(f.sizes, 'size')} and {amount(f.seeds, 'seed')} are too few"
         if f.unfit:
             return f.unfit
         if f.bends:

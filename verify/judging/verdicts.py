@@ -11,7 +11,7 @@ from types import EllipsisType
 
 import numpy as np
 
-from scaling_algebra.errors import UsageError, shown
+from scaling_algebra.errors import UsageError, amount, shown
 from scaling_algebra.solver.derivation import Derivation, Signals
 from scaling_algebra.spec.level import Level, Open
 from scaling_algebra.spec.networks.language import Network
@@ -89,7 +89,7 @@ def judge(
     last = max((t for _, t, _ in cells), default=m.steps)
     rows = [_demanded(x, asked[x.quantity]) if (x.quantity, x.step) in undecided else x for x in rows]
     undecided -= {(x.quantity, x.step) for x in rows}
-    incomplete = INTERRUPTED if m.interrupted else f"{m.missing} cells missing" if m.missing else ""
+    incomplete = INTERRUPTED if m.interrupted else f"{amount(m.missing, 'cell')} missing" if m.missing else ""
     checks = gates(m, rule.spacing) if m.sizes or not incomplete else []  # a run that never began fails none
     return Report(
         tuple(rows),
