@@ -46,6 +46,15 @@ def shortened(message: str) -> str:
     return _cut(" ".join(words), MESSAGE)
 
 
+def amount(count: int, what: str) -> str:
+    """A number of things.
+
+    >>> amount(1, "update"), amount(0, "update")
+    ('1 update', '0 updates')
+    """
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
 def shown(value: object) -> str:
     """A value as a message quotes it, whatever it is; shortened."""
     try:

@@ -64,6 +64,9 @@ def rows(record: Mapping[str, Any]) -> list[Row] | None:
         betas = {f"{o}.{k}_factor": x for o, run in runs for k, x in run.items() if k.startswith("one_minus")}
         betas |= {f"{o}.{k}": x for o, run in runs for k, x in run.items() if k.endswith("_power")}
         found = [{**row, "level": record.get("level"), **betas} for row in found]
+    if key == "quantities" and "because" in record:  # of signals
+        reasons = {name: "; ".join(dict.fromkeys(filter(None, x))) for name, x in record["because"].items()}
+        found = [{**row, "because": reasons.get(row["name"])} for row in found]
     asked = _asked(record, key)
     return [{**row, **asked} for row in _valued(found)]
 

@@ -99,9 +99,11 @@ class NotFound(Infeasible):
 def provable(network: Network, ray: Ray, optimizer: Trained) -> str:
     """Why proofs do not reach a configuration; empty if they do."""
     if by := [s.out for s in curved(network) if not first_power(network, ray, s)]:
+        stops = [name for name in by if network.producer(name).kind.kind == "stopped"]
+        does, by = ("stops gradients", stops) if stops else ("divides or gates by unknown sizes", by)
         without = " ".join(f"--without {name}" for name in by)
-        unknown = f"unknown sizes ({', '.join(by)}; derive {without} leaves {'them' if by[1:] else 'it'} out)"
-        return f"{network.name} divides or gates by {unknown}; proofs are for products, sums and held gates"
+        how = f"{', '.join(by)}; derive {without} leaves {'them' if by[1:] else 'it'} out"
+        return f"{network.name} {does} ({how}); proofs are for products, sums and held gates"
     if sparse(network, ray):
         return f"K < M on {ray}; proofs are for K = M"
     for rule in optimizer.rules:

@@ -224,7 +224,8 @@ class Signals(Rendered):
         }
 
     def as_json(self) -> dict[str, Any]:
-        """The JSON contract: exponents are strings, null is exactly zero, ``"undecided"`` where no certificate held."""
+        """The JSON contract: exponents are strings, null is exactly zero, ``"undecided"`` where no certificate held;
+        ``because`` says why, by quantity and step."""
         cells = {
             name: [plain(a.exponent) if a.decided else "undecided" for a in row]
             for name, row in self.quantities.items()
@@ -233,6 +234,11 @@ class Signals(Rendered):
             **self.derivation.configuration.as_json(),
             "steps": list(range(self.steps + 1)),
             "quantities": cells,
+            "because": {
+                name: [None if a.decided else a.why for a in row]
+                for name, row in self.quantities.items()
+                if not all(a.decided for a in row)
+            },
             "assumes": list(self.assumes),
         }
 

@@ -62,11 +62,14 @@ def left_open(level: Level | None) -> list[Block]:
     """What is not certified, below the numbers: the first sizes, how many more, and the tensors concerned."""
     if level is None or not level.lines:
         return []
-    lines = level.lines
-    left = len(lines) - SHOWN
-    more = [f"and {left} more (--format json names them, in Python .level.lines)"] if left > 0 else []
     about = [level.concerned] if level.concerned else []
-    return [Lines.of(*map(literal, [*lines[:SHOWN], *more, *about]))]
+    return [Lines.of(*map(literal, [*first_lines(level.lines, ".level.lines"), *about]))]
+
+
+def first_lines(lines: Sequence[str], where: str) -> list[str]:
+    """The first lines, and how many more there are ``where`` in Python."""
+    more = len(lines) - SHOWN
+    return [*lines[:SHOWN], *([f"and {more} more (--format json names them, in Python {where})"] if more > 0 else [])]
 
 
 def table(ds: Sequence[Derivation], exponents: bool = False) -> Grid:

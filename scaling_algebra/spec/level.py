@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from scaling_algebra.errors import amount
+
 NAMED = 8
 """How many tensors or signals a line names."""
 
@@ -77,7 +79,7 @@ class Level:
         return f"undecided demands are on {tensors}{beside}" if tensors else ""
 
     def __str__(self) -> str:
-        some = f"certified but for {len(self.open)} size{'s' if len(self.open) > 1 else ''}"
+        some = f"certified but for {amount(len(self.open), 'size')}"
         if self.failed:
             return f"{self.failed} demands fail" if self.failed > 1 else "1 demand fails"
         return "by shape" if self.unread else some if self.open else "certified"

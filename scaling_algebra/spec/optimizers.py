@@ -386,4 +386,8 @@ def _own(file: str) -> Optimizer:
     rule = Optimizer(file, **{**record, **({"torch": beside} if Path(beside.rpartition(":")[0]).is_file() else {})})
     if not (rule.normalises or rule.torch):
         raise UsageError(f"{file} says of no optimizer what it is; write for example normalises = 'entry'")
+    steps = {x.normalises for x in OPTIMIZERS.values() if x.torch == rule.torch != ""} or {rule.normalises}
+    if rule.normalises not in steps:
+        right = " or ".join(f"normalises = {x!r}" if x else "no normalises" for x in sorted(steps))
+        raise UsageError(f"{file}: {rule.torch} has {right}; write that, or name another class")
     return rule

@@ -3,6 +3,7 @@
 What the rules of functions, signs and norms give: ``test_rules.py``.
 """
 
+import csv
 import json
 from dataclasses import replace
 from fractions import Fraction
@@ -195,6 +196,11 @@ def test_answers_without_assumptions_are_undecided_where_they_assume():
     told = scalecalc("explain", "f@1", *asked[:-1]).output
     assert "assumes first-hermite" in told.splitlines()
     assert found["assumes"] == [] and found["quantities"]["h1"] == ["0", "undecided", "undecided"]
+    assert found["because"]["h1"] == [None, *(f"it assumes {x}first-hermite" for x in ("", "generic-constants, "))]
+    assert {name for name, row in found["quantities"].items() if "undecided" in row} == set(found["because"])
+    rows = csv.DictReader(scalecalc("signals", *asked, "--format", "csv").output.splitlines())
+    reasons = {row["name"]: row["because"] for row in rows}
+    assert reasons["h1"].startswith("it assumes") and (reasons["h1.init"] == "") is ("h1.init" not in found["because"])
     shown = scalecalc("derive", *asked)
     assert shown.exit_code == 3 and "it assumes generic-constants, first-hermite" in shown.output
     certified = scalecalc("derive", *asked[:-1], "--strict")

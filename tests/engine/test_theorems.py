@@ -328,9 +328,15 @@ def test_theorems_are_printed_and_written(tmp_path):
     [
         (("--architecture", "swiglu"), "swiglu divides or gates by unknown sizes"),
         (("--architecture", "moe-rmsnorm"), "moe-rmsnorm divides or gates by unknown sizes"),
+        (("--network", "stops.toml"), "stops stops gradients (h1_3; derive --without h1_3 leaves it out); proofs are"),
     ],
 )
-def test_where_proofs_do_not_reach_the_reason_is_the_answer(args, reason):
+def test_where_proofs_do_not_reach_the_reason_is_the_answer(args, reason, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "stops.toml").write_text(
+        'axes = { a = "N", b = "N", x = "D" }\nequations = """\nh0[a] = W1[a,x] data[x]\n'
+        'h1[b] = W[b,a] h0[a] + V[b,a] stopped(h0[a])\nf = W2[a] h1[a]\n"""\n'
+    )
     result = run(*args)
     assert result.exit_code == 3 and f"UNDECIDED: {reason}" in result.output
     data = json.loads(run(*args, "--format", "json").stdout)

@@ -56,9 +56,9 @@ def dense(equations, roles, steps, lr, constants=(), **more):
     return course(None, steps=steps, lr=lr, network=net, ray="N=1", **more)
 
 
-def shallow(function, steps=1, lr=0.5):
+def shallow(function, steps=1, lr=0.5, **more):
     equations = f"h[a] = W1[a,x] data[x]\nu[a] = {function}(h[a])\nf = W3[a] u[a]"
-    return dense(equations, {"W1": "input", "W3": "readout"}, steps, lr)
+    return dense(equations, {"W1": "input", "W3": "readout"}, steps, lr, **more)
 
 
 def test_the_routers_paper_in_numbers():
@@ -284,7 +284,13 @@ def test_an_answer_ends_where_it_is_not_covered(asked, known, why):
         (lambda: router("sigmoid", optimizer="signsgd"), "normalises the noise of the gradient at psi"),
         (lambda: course("moe", optimizer="adam", steps=1, lr=0.1, regime="II"), "give --regime I"),
         (lambda: course("moe", "sp", steps=1, lr=0.1, ray="N=1,N_e=1/2,M=0"), "different rates"),
-        (lambda: course("routers-softmax-noise", "mup-sigmoid", steps=1, lr=0.1), "no rule for noise"),
+        (
+            lambda: course("routers-softmax-noise", "mup-sigmoid", steps=1, lr=0.1),
+            "no rule for noise.*scalecalc verify",
+        ),
+        (lambda: shallow("stopped", parameterization="sp"), "no rule for stopped at u; scalecalc verify"),
+        (lambda: shallow("layernorm"), "no rule for layernorm at u; scalecalc verify"),
+        (lambda: shallow("softmax"), "the softmax at u goes along an index that grows.*; scalecalc verify"),
     ],
 )
 def test_other_limits_are_refused_in_one_line(asked, why):
@@ -296,7 +302,8 @@ def test_other_limits_are_refused_in_one_line(asked, why):
     ("rule", "why"),
     [
         ({"torch": "SGD", "options": {"momentum": 0.5, "weight_decay": 0.1}}, "weight_decay = 0.1, which the limit"),
-        ({"torch": "SGD", "options": {"momentum": 0.5, "nesterov": True}}, "own steps with nesterov = True"),
+        ({"torch": "SGD", "options": {"momentum": 0.5, "nesterov": True}}, "nesterov = true, .*set nesterov to false"),
+        ({"torch": "SGDD"}, "SGDD, which own steps with, is no optimizer; name a class of torch.optim"),
         ({"torch": "Adam", "options": {"weight_decay": 0.1}, "normalises": "entry", "epsilon": True}, "weight_decay"),
         ({"torch": "AdamW", "normalises": "entry", "epsilon": True}, "weight_decay = 0.01.*set weight_decay to 0"),
         ({"torch": "SGD", "options": {"momentum": 0.5, "weight_decay": 0.0}}, ""),
@@ -337,7 +344,7 @@ def test_a_constant_is_that_of_training():
     drawn = trained(t.course, t.limit, 16, [0], "cpu")
     assert "c" not in drawn and "c" not in t.states[0][0].signals and outputs(t)[1] > 0
     assert compared(t, (64, 256, 1024), 16, "cpu")["f"].error < 0.05
-    with pytest.raises(UsageError, match="the constant C has the index a, which grows"):
+    with pytest.raises(UsageError, match=r"the constant C has the index a, which grows.*; scalecalc verify"):
         trajectory(dense("f = W3[a] C[a] W1[a,x] data[x]", {"W1": "input", "W3": "readout"}, 1, 0.5, constants=["C"]))
 
 
@@ -401,3 +408,14 @@ def test_the_command_says_undecided_and_exits_with_3():
     assert scalecalc("study", "limit", *where, "--parameterization", "mup").exit_code == 0
     result = scalecalc("study", "limit", *where, "--parameterization", "sp")
     assert result.exit_code == 3 and "undecided: psi is a random sum" in result.output
+    diverges = [
+        "study",
+        "limit",
+        *where[:4],
+        "--architecture",
+        "routers-sigmoid",
+        "--parameterization",
+        "mup",
+        "--lr=1e8",
+    ]
+    assert "undecided after 1 update: f diverges at update 2" in scalecalc(*diverges).output

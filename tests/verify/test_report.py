@@ -83,6 +83,31 @@ def test_json_is_complete(mup):
     }
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("size", "why"),
+    [
+        (np.nan, "not finite at n = 32, 52; smaller learning rates or constants"),
+        (1e200, "not finite at n = 32, 52; smaller learning rates or constants"),
+        (0.0, "zero to rounding at n = 32, 52 alone, so that there is no slope; take other sizes"),
+    ],
+)
+def test_a_row_without_a_slope_says_why(mup, size, why):
+    spoilt = {q: [*x[:2], *(size * (1 + v) for v in x[2:])] for q, x in mup.values.items()}
+    found = judge(replace(mup, values=spoilt), PREDICTION).rows
+    assert {row.because for row in found if row.predicted is not None} == {why}
+
+
+@pytest.mark.filterwarnings("error")
+def test_verdicts_are_those_of_values_1e100_times_as_large(mup):
+    """The squares of their squares overflow."""
+    wrong = PREDICTION | {"h3.A1": (HALF, HALF), "dW4": (None, HALF)}
+    large = replace(mup, values={q: [1e100 * v for v in x] for q, x in mup.values.items()})
+    powers = {"powers": lambda quantity, step: [(Fraction(-1), True)]}
+    said = [[(row.verdict, row.share) for row in judge(m, wrong, **powers).rows] for m in (mup, large)]
+    assert said[0] == said[1] and any(share for _, share in said[0])
+
+
 def test_a_failed_gate_makes_a_run_inconclusive(mup):
     few = {key: series[:2] for key, series in mup.values.items()}
     control = {key: series[:2] for key, series in mup.control.items()}
@@ -221,7 +246,7 @@ def test_wrong_use_is_one_clear_line(rule, steps, message):
 def test_claims_about_what_was_not_measured(mup):
     with pytest.raises(UsageError, match=r"did you mean 'h3.A1'"):
         judge(mup, {}, [Claim.parse("h3.a1=0")])
-    with pytest.raises(UsageError, match="only 1 steps"):
+    with pytest.raises(UsageError, match="only 1 step is run"):
         judge(mup, {}, [Claim.parse("h3.A1@2=0")])
 
 

@@ -1,6 +1,8 @@
 """Modules that cannot be read: numbers by the shapes of their parameters, what the answer says of itself, its check."""
 
+import json
 from collections import OrderedDict
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -131,9 +133,17 @@ def test_what_has_no_shape_or_no_parameters_is_refused():
 def test_what_does_not_grow_has_no_numbers(tmp_path, capsys):
     (tmp_path / "m.py").write_text(
         "from torch import nn\ndef build(sizes):\n    return nn.Linear(sizes['N'] * 0 + 5, 3)\n"
+        "def fixed(sizes):\n    return nn.Linear(5, 3)\n"
     )
+    fixed = f"{tmp_path / 'm.py'}:fixed"
     of, sizes = f"{tmp_path / 'm.py'}:build", ["--base", "N=16", "--target", "N=64"]
-    for asked in (["derive", "--model", of], ["recipe", *sizes, "--lr=1", "--model", of], ["check-model", of, *sizes]):
+    for asked in (
+        ["derive", "--model", of],
+        ["recipe", *sizes, "--lr=1", "--model", of],
+        ["check-model", of, *sizes],
+        ["check-model", fixed],
+        ["study", "transfer", "--model", fixed],
+    ):
         with pytest.raises(SystemExit, match="2"):
             main([*asked, "--optimizer", "adam"])
         assert "no parameter of the model grows, so all numbers stay" in capsys.readouterr().err
@@ -258,6 +268,15 @@ def test_a_check_by_shape_agrees_and_finds_a_planted_rate(monkeypatch, tmp_path)
     kept = scalecalc("check-model", "m.py:build", "-o", "x.csv")
     first = next(x for x in told if x.startswith("the first that does not scale: "))
     assert kept.exit_code == 1 and kept.output == f"{bad.closing}; {first}; rows in x.csv\n"
+    named = [f"h{k} at t = 1 is undecided (why)" for k in range(104)]
+    many = replace(
+        bad, environment={**bad.environment, "level": ["certified but for 104 sizes", "on W"], "open": named}
+    )
+    monkeypatch.setattr(checking, "check_model", lambda *_, **__: many)
+    told = scalecalc("check-model", "m.py:build").output.splitlines()
+    more = 'and 101 more (--format json names them, in Python .environment["open"])'
+    assert told[1:7] == ["exponents: certified but for 104 sizes", *named[:3], more, "on W"]
+    assert json.loads(scalecalc("check-model", "m.py:build", "--format", "json").stdout)["environment"]["open"] == named
 
 
 class Lora(nn.Module):

@@ -198,11 +198,12 @@ def check_model(
         "dtype": "float64",
         "wall_seconds": time.monotonic() - start,
         "level": [] if (level := numbers.level) is None else [x for x in (str(level), level.concerned) if x],
-        "read": [*idle, *map(str, numbers.open), *reading.lines],
+        "open": [] if level is None else [*map(str, level.open)],
+        "read": [*idle, *reading.lines],
     }
     m.environment["read"] += [weighed(loss, found, m) for loss, found in beside.items()]
     if reading.network.unread and numbers.level is not None:
-        m.environment["read"] = [*idle, *numbers.level.lines, *reading.lines]
+        m.environment["read"] = [*idle, *replace(numbers.level, open=()).lines, *reading.lines]
         moving = [name for name in names if _moves(m, name)]
         theta: dict[str, Sequence[Cell]] = {name: [..., *[Fraction(0)] * steps] for name in moving}
         report = judge(m, theta, direct={name for name in names if name.endswith(DIRECT)})

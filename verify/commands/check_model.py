@@ -15,6 +15,7 @@ from scaling_algebra.commands.options import FORMAT, Count, PathType, emit, exam
 from scaling_algebra.documents.blocks import Heading, Lines, literal
 from scaling_algebra.files import HUGGING_FACE
 from scaling_algebra.recipes.files import read_config
+from scaling_algebra.solver.presentation import first_lines
 
 
 @click.command(
@@ -66,7 +67,8 @@ def command(model: str, every: bool, form: str | None, output: Path | None, **si
     if model.startswith(HUGGING_FACE):
         read += map(literal, not_trained(read_config(Path(model.removeprefix(HUGGING_FACE))), report.dims[-1]))
     if level := report.environment["level"]:
-        blocks.insert(1, Lines.of(literal(f"exponents: {level[0]}"), *map(literal, level[1:])))
+        left = first_lines(report.environment["open"], '.environment["open"]')
+        blocks.insert(1, Lines.of(*map(literal, (f"exponents: {level[0]}", *left, *level[1:]))))
     if (first := culprit(report)) is not None:
         said = f"the first that does not scale: {first.quantity} at step {first.step}"
         blocks.insert(2 + bool(level), Lines.of(literal(said)))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
@@ -124,10 +124,10 @@ def positive(label: str, text: str) -> float:
     Raises:
         UsageError: anything else.
     """
-    (value,) = reals(label, text) if "," not in text else (0.0,)
-    if not 0 < value <= limits.SIZE:
-        raise UsageError(f"the {label} is {text!r}; give one positive number, e.g. 0.1")
-    return value
+    with suppress(ValueError):
+        if 0 < (value := limits.real(text)) <= limits.SIZE:
+            return value
+    raise UsageError(f"the {label} is {text!r}; give one positive number up to {limits.SIZE:g}, e.g. 0.1")
 
 
 def _numbers(label: str, text: str, kind: Callable[[str], Number]) -> list[Number]:

@@ -11,7 +11,7 @@ from scaling_algebra.solver.derivation import Derivation
 from scaling_algebra.spec.networks.language import DATA
 from scaling_algebra.verify.networks.scales import FIXED_SIZES
 
-from .program import Limit, LimitState
+from .program import INSTEAD, Limit, LimitState
 from .vectors import Diverges, Many, NotCovered, Values
 
 
@@ -31,9 +31,8 @@ class Descent:
         """Inputs of unit length, drawn at random; targets 1, -1, 1, ..."""
         network = derivation.network
         if network.losses:
-            raise UsageError(
-                f"{network.name} has losses beside the output ({', '.join(network.losses)}): no limit of it"
-            )
+            beside = ", ".join(network.losses)
+            raise UsageError(f"{network.name} has losses beside the output ({beside}): no limit of it; {INSTEAD}")
         shape = [FIXED_SIZES[network.axes[x]] for x in network.signals[DATA]]
         x = np.random.default_rng([5, seed]).standard_normal((samples, *shape))
         x /= np.linalg.norm(x, axis=-1, keepdims=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from scaling_algebra.documents.blocks import Block, Document, Grid, Heading, Lines
+from scaling_algebra.errors import amount
 from scaling_algebra.verify.judging.fit import Verdict, number
 from scaling_algebra.verify.judging.presentation import interval, signed
 
@@ -43,7 +44,8 @@ def document(t: Computed, compared: Mapping[str, Compared]) -> Document:
         lines.append(
             f"expectations are sampled: f is known to {t.error:.1g}, its standard error over {SETS} sets of samples"
         )
-    lines += [f"undecided after {steps - 1} updates: {t.why}" if steps else f"undecided: {t.why}"] if t.why else []
+    after = f" after {amount(steps - 1, 'update')}" if steps else ""
+    lines += [f"undecided{after}: {t.why}"] if t.why else []
     if compared:
         lines.append(
             "error: of the mean over seeds, of: the largest value of the limit; a deviation must fall as n^(-1/2)"

@@ -25,7 +25,7 @@ from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.verify.measuring.sizes import FIXED
 from scaling_algebra.verify.networks.replicas import Draw, sample
 from scaling_algebra.verify.networks.scales import FIXED_SIZES
-from scaling_algebra.verify.networks.steppers import assembled, group
+from scaling_algebra.verify.networks.steppers import assembled, group, stepper
 
 from .contraction import HALF, NONE, Contractions, Leading, added, levelled, named, numbers
 from .functions import numbers_of, slope_of, value_of
@@ -40,6 +40,8 @@ POINTS, PAIRS = (2**14, 2**11), 2**25
 
 OPTIONS = "weight_decay", "dampening", "nesterov", "maximize"
 """Options of steps that are not computed: decay of any, the others of SGD."""
+INSTEAD = "scalecalc verify trains it at finite width"
+"""The answer where there is no limit."""
 LARGE = 1e12
 """A signal above this diverges: inputs have unit length and targets are of size one."""
 
@@ -113,7 +115,9 @@ class Limit:
                 "L grows on this ray: the limit of many layers is not computed; give a ray such as N=1,L=0"
             )
         if len({ray[axis] for axis in axes}) > 1:
-            raise UsageError(f"axes grow at different rates ({ray}); the limit is computed where all grow alike")
+            raise UsageError(
+                f"axes grow at different rates ({ray}); give a ray on which all grow alike, such as N=1,M=1"
+            )
         self.normalised = [rule for rule in derivation.optimizer.rules if rule.torch != "SGD"]
         self.points = bool(points or self.normalised)
         self._check_steps(derivation.optimizer.rules, axes)
@@ -172,6 +176,8 @@ class Limit:
             UsageError: one that has no limit here.
         """
         scalars = [x for x, own in self.network.signals.items() if x != DATA and not set(own) & self.growing]
+        for rule in rules:
+            stepper(rule)  # there is such a class
         for rule in self.normalised:
             if rule.normalises != "entry" or rule.untrained or rule.folded or rule.relative or rule.decoupled_decay:
                 raise UsageError(
@@ -186,10 +192,11 @@ class Limit:
         for rule in rules:
             numbers = assembled([group(rule, Parameter(torch.zeros(1)), 1.0, 1.0, 0.0)]).param_groups[0]
             for option in OPTIONS if rule not in self.normalised else OPTIONS[:1]:
-                if numbers.get(option):
+                if value := numbers.get(option):
+                    has, none = ("true", "false") if value is True else (value, 0)
                     raise UsageError(
-                        f"{rule.name} steps with {option} = {numbers[option]}, which the limit is computed without; "
-                        f"set {option} to 0 in its options"
+                        f"{rule.name} steps with {option} = {has}, which the limit is computed without; "
+                        f"set {option} to {none} in its options"
                     )
         if self.normalised and "M" in axes:
             raise UsageError("experts grow in number: the limit is computed with sgd and momentum; give --regime I")
@@ -203,27 +210,26 @@ class Limit:
         for s in self.network.statements:
             grow = [x for x in self.network.signals[s.out] if x in self.growing]
             if len(grow) > 1 and (self.points or not (len(grow) == 2 and any(map(self.products.sampled, grow)))):
-                raise UsageError(f"the signal {s.out} has two indices that grow: its limit is not computed")
+                raise UsageError(f"the signal {s.out} has two indices that grow: its limit is not computed; {INSTEAD}")
         for role, tensor in self.network.tensors.items():
             if len(self.growing & set(tensor.letters)) > 2 + (role in tied):
-                mend = (
-                    "; where experts start alike (--parameterization mssp) it is"
-                    if tensor.experts in self.growing
-                    else ""
-                )
+                alike = "where experts start alike (--parameterization mssp) it is"
+                mend = alike if tensor.experts in self.growing else INSTEAD
                 raise UsageError(
-                    f"the tensor {tensor.symbol} has three indices that grow: its limit is not computed{mend}"
+                    f"the tensor {tensor.symbol} has three indices that grow: its limit is not computed; {mend}"
                 )
         for s in self.network.functions:
             along = s.over in self.growing
             if len(self.growing & set(self.network.signals[s.out])) > 1:
-                raise UsageError(f"{s.name} at {s.out} has two indices that grow: its limit is not computed")
+                raise UsageError(f"{s.name} at {s.out} has two indices that grow: its limit is not computed; {INSTEAD}")
             chooses = s.kind.selects and self.growing & set(self.network.signals[s.out])
             known = s.kind.kind in ("gate", "entrywise", "softmax") or (s.kind.kind == "norm" and along)
             if not known or chooses or s.kind.centres:
-                raise UsageError(f"the limit has no rule for {s.name} at {s.out}")
+                raise UsageError(f"the limit has no rule for {s.name} at {s.out}; {INSTEAD}")
             if s.kind.kind == "softmax" and along and not self.products.sampled(s.over):
-                raise UsageError(f"the softmax at {s.out} goes along an index that grows: its limit is not computed")
+                raise UsageError(
+                    f"the softmax at {s.out} goes along an index that grows: its limit is not computed; {INSTEAD}"
+                )
 
     def _drawn(
         self, tensor: Tensor, rate: Any, std: tuple[float, Fraction], alike: str, drawn: np.random.Generator
@@ -460,7 +466,9 @@ def _constant(network: Network, name: str, sizes: Mapping[str, int]) -> Leading:
     """
     letters = network.signals[name]
     if grow := set(letters) - set(sizes):
-        raise UsageError(f"the constant {name} has the index {min(grow)}, which grows: its limit is not computed")
+        raise UsageError(
+            f"the constant {name} has the index {min(grow)}, which grows: its limit is not computed; {INSTEAD}"
+        )
     return Leading(letters, "", sample(network, sizes, Draw({}, [0], [0]), name).numpy())
 
 

@@ -9,7 +9,7 @@ from fractions import Fraction
 from scaling_algebra import limits
 from scaling_algebra.arguments import checked
 from scaling_algebra.dynamics.quantities import inner_product
-from scaling_algebra.errors import UsageError, shown, unknown_name
+from scaling_algebra.errors import UsageError, amount, shown, unknown_name
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,8 @@ class Claim:
         inside = [step for _, step in inner_product(self.quantity)]
         for step in (self.step, *inside):
             if step is not None and step > steps:
-                raise UsageError(f"the claim about {self.quantity} is at step {step}, but only {steps} steps are run")
+                all_run = f"{amount(steps, 'step')} {'is' if steps == 1 else 'are'} run"
+                raise UsageError(f"the claim about {self.quantity} is at step {step}, but only {all_run}")
 
     def check(self, measured: Iterable[str], steps: int) -> None:
         """Raises UsageError if the quantity is not among the measured ones, or a step was not reached."""

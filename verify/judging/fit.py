@@ -30,6 +30,10 @@ MIN_SIZES, MIN_SEEDS = 3, 4
 DRIFT = 0.1
 """Finite-size drift of a slope that still counts as agreement."""
 
+OVERFLOWS = "not finite at n = {}; smaller learning rates or constants"
+VANISHES = "zero to rounding at n = {} alone, so that there is no slope; take other sizes"
+"""Why values have no slope."""
+
 
 @dataclass(frozen=True)
 class Fit:
@@ -45,6 +49,7 @@ class Fit:
         zero: every value is exactly zero.
         sizes, seeds: sizes used, and the fewest seeds at any of them.
         bends: the slope of the larger half lies outside the bootstrap interval.
+        unfit: why there is no slope; empty where there is one, or every value is zero.
     """
 
     slope: float
@@ -57,6 +62,7 @@ class Fit:
     sizes: int
     seeds: int
     bends: bool = False
+    unfit: str = ""
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -86,8 +92,11 @@ def fit(n: Sequence[float], values: Sequence[Array], level: float = LEVEL, typic
     if values and all(len(v) and not np.any(v) for v in values):
         return Fit(*(nan,) * 6, True, len(n), seeds)
     square = [np.asarray(v, dtype=np.float64) ** 2 for v in values]
-    if len(n) < 2 or seeds == 0 or not all(np.isfinite(s).all() and s.mean() > 0 for s in square):
+    if len(n) < 2 or seeds == 0:
         return Fit(*(nan,) * 6, False, len(n), seeds)
+    for why, wrong in ((OVERFLOWS, lambda s: not np.isfinite(s.mean())), (VANISHES, lambda s: not s.mean())):
+        if at := [f"{size:g}" for size, s in zip(n, square, strict=True) if wrong(s)]:
+            return Fit(*(nan,) * 6, False, len(n), seeds, unfit=why.format(", ".join(at)))
     if typical:
         values = [np.broadcast_to(np.exp(np.log(s).mean() / 2), 1) for s in square]
     y, errors = map(np.array, means(values))

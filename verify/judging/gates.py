@@ -9,6 +9,8 @@ from fractions import Fraction
 
 import numpy as np
 
+from scaling_algebra.errors import amount
+
 from .fit import DRIFT, LEVEL, MIN_SEEDS, MIN_SIZES, ROUNDING, Array, Fit, Verdict, fit, judge_exponent
 from .measurement import Measurement
 
@@ -38,11 +40,10 @@ class RunGate:
 def gates(m: Measurement, spacing: Fraction) -> list[RunGate]:
     """The gates that need no prediction; exponents are multiples of ``spacing``."""
     seeds = min((len(v) for series in m.values.values() for v in series), default=0)
+    sizes, fewest = amount(len(m.sizes), "size"), f"{amount(seeds, 'seed')} at the size with fewest"
     checks = [
-        RunGate("enough sizes", len(m.sizes) >= MIN_SIZES, f"{len(m.sizes)} sizes, at least {MIN_SIZES} needed"),
-        RunGate(
-            "enough seeds", seeds >= MIN_SEEDS, f"{seeds} seeds at the size with fewest, at least {MIN_SEEDS} needed"
-        ),
+        RunGate("enough sizes", len(m.sizes) >= MIN_SIZES, f"{sizes}, at least {MIN_SIZES} needed"),
+        RunGate("enough seeds", seeds >= MIN_SEEDS, f"{fewest}, at least {MIN_SEEDS} needed"),
         _finite(m),
     ]
     if m.logged:

@@ -59,10 +59,10 @@ def share(n: Sequence[float], values: Sequence[Array], powers: Sequence[Fraction
     square = [np.asarray(v, dtype=np.float64) ** 2 for v in values]
     if len(n) < MIN_SIZES or min(map(len, square)) < MIN_SEEDS:
         return None
-    if not all(np.isfinite(s).all() and s.mean() > 0 for s in square):
-        return None
     y = np.array([s.mean() for s in square])
-    errors = np.array([s.std() / len(s) ** 0.5 for s in square]) / y
+    if not (np.isfinite(y) & (y > 0)).all():
+        return None
+    errors = np.array([(s / mean).std() / len(s) ** 0.5 for s, mean in zip(square, y, strict=True)])
     columns = _columns(np.asarray(n, dtype=np.float64), powers) / (y / y[-1])[:, None]
     allowed = np.clip(ERRORS * errors, GOOD, NOISE)
     largest = columns.max(axis=0)

@@ -21,6 +21,7 @@ from fractions import Fraction
 from typing import Any
 
 from scaling_algebra.documents import Rendered
+from scaling_algebra.errors import amount
 
 from .fit import DRIFT, MIN_SEEDS, MIN_SIZES, Fit, Means, Verdict
 from .gates import RunGate
@@ -62,13 +63,15 @@ class ReportRow:
 
     @property
     def because(self) -> str:
-        """Why a row is not decided, and what would change that: rounding, too little data, a law that still bends at
-        these sizes, an interval that excludes the prediction and will not widen with more seeds, or noise."""
+        """Why a row is not decided, and what would change that: rounding, too little data, no slope, a law that still
+        bends at these sizes, an interval that excludes the prediction and will not widen with more seeds, or noise."""
         f = self.fit
         if self.note or self.verdict is not Verdict.INCONCLUSIVE:
             return self.note
         if f.sizes < MIN_SIZES or f.seeds < MIN_SEEDS:
-            return f"{f.sizes} sizes and {f.seeds} seeds are too few"
+            return f"{amount(f.sizes, 'size')} and {amount(f.seeds, 'seed')} are too few"
+        if f.unfit:
+            return f.unfit
         if f.bends:
             return f"bends towards {f.trend:+.2f}; take larger sizes"
         if self.predicted is not None and not f.low - DRIFT <= float(self.predicted) <= f.high + DRIFT:

@@ -11,7 +11,7 @@ from types import EllipsisType
 
 import numpy as np
 
-from scaling_algebra.errors import UsageError, shown
+from scaling_algebra.errors import UsageError, amount, shown
 from scaling_algebra.solver.derivation import Derivation, Signals
 from scaling_algebra.spec.level import Level, Open
 from scaling_algebra.spec.networks.language import Network
@@ -34,6 +34,7 @@ QUOTIENT = ".normalised"
 """The ending of the name of a quantity that is another one, seed by seed, over the size of what that reads."""
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def judge(
     measurement: Measurement | Logged,
     prediction: Predicted,
@@ -88,7 +89,7 @@ def judge(
     last = max((t for _, t, _ in cells), default=m.steps)
     rows = [_demanded(x, asked[x.quantity]) if (x.quantity, x.step) in undecided else x for x in rows]
     undecided -= {(x.quantity, x.step) for x in rows}
-    incomplete = INTERRUPTED if m.interrupted else f"{m.missing} cells missing" if m.missing else ""
+    incomplete = INTERRUPTED if m.interrupted else f"{amount(m.missing, 'cell')} missing" if m.missing else ""
     checks = gates(m, rule.spacing) if m.sizes or not incomplete else []  # a run that never began fails none
     return Report(
         tuple(rows),
@@ -150,7 +151,7 @@ class _Judge:
         verdict, note = judge_exponent(measured, predicted, self.spacing), ""
         if measured.zero and predicted is not None and any(v.any() for v in m.values.get(key, [])):
             verdict, note = Verdict.INCONCLUSIVE, "below the rounding of what it is a part of"
-        if key in self.spoilt:
+        if key in self.spoilt and not measured.unfit:
             verdict, note = Verdict.INCONCLUSIVE, f"rounding: {self.spoilt[key]:.0%} away from float64"
         is_prediction = predicted is not None and self.predicted(*key) == predicted
         doubted = verdict is Verdict.REFUTED and is_prediction

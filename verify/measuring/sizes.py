@@ -8,7 +8,7 @@ from fractions import Fraction
 from itertools import pairwise
 
 from scaling_algebra import limits
-from scaling_algebra.errors import UsageError
+from scaling_algebra.errors import UsageError, amount
 from scaling_algebra.spec.axes import FIXED as NEVER
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.networks.language import Network
@@ -79,7 +79,9 @@ def plan_sizes(
         if len(sizes) > limits.RATES:
             raise UsageError(f"{len(sizes)} sizes are too many; give at most {limits.RATES}")
         if len(sizes) < MIN_SIZES:
-            raise UsageError(f"{len(sizes)} sizes cannot show a power law; give at least {MIN_SIZES}, e.g. 32,64,128")
+            raise UsageError(
+                f"{amount(len(sizes), 'size')} cannot show a power law; give at least {MIN_SIZES}, e.g. 32,64,128"
+            )
         if any(isinstance(n, bool) or not isinstance(n, int) or n < 2 for n in sizes):
             raise UsageError(f"sizes are {list(sizes)!r}; give integers of at least 2")
         if any(a >= b for a, b in pairwise(sizes)):

@@ -16,6 +16,7 @@ from functools import cached_property
 
 import numpy as np
 
+from scaling_algebra.errors import amount
 from scaling_algebra.verify.judging.fit import MIN_SEEDS, MIN_SIZES, Array
 from scaling_algebra.verify.judging.optima import best_rates, vertex
 from scaling_algebra.verify.judging.regions import Acceptance, Named, Settled, outcome
@@ -188,7 +189,8 @@ def compare(curve: LossCurve, reference: LossCurve) -> Change:
     holds 0 and is wider, or seeds are too few, or a best loss lies on the edge of its grid.
     """
     seeds = min(curve.seeds, reference.seeds)
-    unknown = f"{seeds} seeds; at least {MIN_SEEDS} needed" if seeds < MIN_SEEDS else _at_edge((curve, reference))
+    few = f"{amount(seeds, 'seed')}; at least {MIN_SEEDS} needed"
+    unknown = few if seeds < MIN_SEEDS else _at_edge((curve, reference))
     ratio = resampled([curve.losses, reference.losses], lambda means: np.subtract(*_lowest(means)), paired=True)
     return RANK.judged(ratio, [curve.width], unknown)
 
@@ -219,7 +221,7 @@ def few(curves: Sequence[LossCurve], widths: int) -> str:
     seeds = min((c.seeds for c in curves), default=0)
     if widths >= MIN_SIZES and seeds >= MIN_SEEDS:
         return ""
-    return f"{widths} widths and {seeds} seeds; at least {MIN_SIZES} and {MIN_SEEDS} needed"
+    return f"{amount(widths, 'width')} and {amount(seeds, 'seed')}; at least {MIN_SIZES} and {MIN_SEEDS} needed"
 
 
 def _lowest(means: Sequence[Array]) -> Array:

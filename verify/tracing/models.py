@@ -57,6 +57,7 @@ TOLERANCE = 1e-5
 
 EVERY = "a choice among what does not grow in number is read as all of it"
 ONE = "a reading with one layer for all leaves that out; build them in a fixed number, without sizes['L']"
+STILL = "no parameter of the model grows, so all numbers stay; let build use its sizes"
 START = "all zeros at the start, and so derived; it is drawn where its init is given by name"
 OTHERWISE = " read as ", " left out", " held at "
 """What notes say of values that are not those of the module."""
@@ -450,8 +451,14 @@ def _stream(network: Network) -> str:
 
 
 def usual(build: Build) -> dict[str, int]:
-    """Small sizes of every axis that ``build`` asks for."""
+    """Small sizes of every axis that ``build`` asks for.
+
+    Raises:
+        UsageError: it asks for none.
+    """
     called(build, asked := Asked())
+    if not asked:
+        raise UsageError(STILL)
     return dict(asked)
 
 

@@ -25,7 +25,7 @@ from scaling_algebra.spec.networks.language import TRACED, Network
 
 from .gradients import FROZEN, TRAINING
 from .graph import NUMBER, Scaled, Sizes, Unreadable
-from .models import COUNTS, Asked, Build, Traced, built, called, doubled, exactly, traced
+from .models import COUNTS, STILL, Asked, Build, Traced, built, called, doubled, exactly, traced
 from .naming import LETTERS, Powers, powers_of
 from .recording import Recording, Ref, leaves, record
 from .table import plain
@@ -320,7 +320,7 @@ def read(build: Build, base: Mapping[str, int] | None = None, strict: bool = Fal
 
 def _growing(reading: Traced) -> Traced:
     if not set(AXES) & set(reading.network.axes.values()):
-        raise UsageError("no parameter of the model grows, so all numbers stay; let build use its sizes")
+        raise UsageError(STILL)
     return reading
 
 

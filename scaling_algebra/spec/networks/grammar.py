@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from scaling_algebra import limits
@@ -83,6 +83,31 @@ def goes_along(name: str) -> bool:
     return kind.mixes or kind.selects
 
 
+def _check_calls(at: Equation, terms: Iterable[Factors], names: Container[str]) -> None:
+    """Checks that functions are functions, with an argument where they read one and a letter where they go along one.
+
+    Args:
+        names: of what is no function.
+    """
+    for call in (x for product in terms for x in product if isinstance(x, Called)):
+        name = call.name
+        if name not in FUNCTIONS:
+            what = (
+                f"{name} is not a function; {HINTS['(']}"
+                if name in names
+                else unknown_name("function", name, FUNCTIONS)
+            )
+            raise at.wrong(str(what))
+        noise = FUNCTIONS[name].kind == "noise"
+        if noise and call.argument:
+            raise at.wrong(f"{name} reads nothing; write {name}()")
+        if not noise and not call.argument:
+            raise at.wrong(f"{name} needs an argument, such as {name}(psi[i])")
+        if call.over and not goes_along(name):
+            raise at.wrong(f"{name} acts on every entry, along no letter; leave out '; {call.over}' in {call}")
+        _check_calls(at, call.argument, names)
+
+
 def _text(product: Factors) -> str:
     return " ".join(map(str, product))
 
@@ -118,6 +143,7 @@ class _Reader:
         self._name_signals()
         for equation in self.equations:
             self.at = equation
+            _check_calls(equation, equation.terms, {*self.made_in, *self.kinds, *self.steady})
             self._sum(equation.out.name, self._letters(equation.out), equation.terms)
         self._check_reading()
         self._check_roles()
@@ -214,16 +240,8 @@ class _Reader:
 
     def _function(self, out: str, letters: str, call: Called) -> None:
         name = call.name
-        if name not in FUNCTIONS and (name in self.made_in or name in self.kinds or name in self.steady):
-            raise self.at.wrong(f"{name} is not a function; {HINTS['(']}")
-        if name not in FUNCTIONS:
-            raise self.at.wrong(str(unknown_name("function", name, FUNCTIONS)))
         if FUNCTIONS[name].kind == "noise":
-            if call.argument:
-                raise self.at.wrong(f"{name} reads nothing; write {name}()")
             return self._add(Function(out, name), letters)
-        if not call.argument:
-            raise self.at.wrong(f"{name} needs an argument, such as {name}(psi[i])")
         source = self._lone_signal(call.argument[0]) if len(call.argument) == 1 else None
         if source is None:
             source = Factor(self._spare(), letters)
@@ -245,7 +263,7 @@ class _Reader:
 
     def _call(self, call: Called, outside: str) -> Factor:
         """A function inside a product: a signal of its own, with the letters that its argument has once."""
-        if call.name in FUNCTIONS and FUNCTIONS[call.name].kind == "noise":
+        if FUNCTIONS[call.name].kind == "noise":
             raise self.at.wrong(f"{call.name}() in a product has no letters; give it an equation of its own")
         kept, summed = self._kept_and_summed(call)
         if both := [x for x in summed if x in outside]:
