@@ -243,6 +243,36 @@ def test_a_clip_at_zero_is_relu():
     assert traced(of(lambda m, h: m.w(h.relu().clamp(min=0)))).text.count("relu(") == 1
 
 
+@pytest.mark.parametrize(
+    ("clip", "read"),
+    [
+        (lambda h: h.clamp(max=0), "relu("),
+        (lambda h: -(-h).clamp_max(0), "relu("),
+        (lambda h: h.clamp(min=torch.zeros(())), "relu("),
+        (lambda h: h.clamp(min=-0.1), "silu("),
+        (lambda h: (9 * h).clamp(-1, 1), "tanh("),
+        (lambda h: h.clamp_max(max=50), ""),
+        (lambda h: h.clamp(min=-9 - h * h), ""),
+        (lambda h: h.clamp(min=0.5), "clamp is no function of the equations"),
+        (lambda h: h.clamp(0, 0.2), "clamp is no function of the equations"),
+        (lambda h: h.clamp(max=1 / h.shape[-1]), "a clip whose bound is a signal, or changes with the sizes"),
+        (lambda h: h.clamp(0, 1 / h.shape[-1]), "a clip whose bound is a signal, or changes with the sizes"),
+        (lambda h: h.clamp_min(h.flip(0) + 0.1), "a clip whose bound is a signal, or changes with the sizes"),
+        (lambda h: h.clamp(min=0) + h.clamp(max=0), "a difference of two signals of one law"),
+    ],
+)
+def test_a_clip_is_the_function_that_its_values_are(clip, read):
+    """It was left out wherever it was not at zero from below; a bound that was no number was an internal error."""
+    build = of(lambda m, h: m.w(clip(h)))
+    if " " in read:
+        with pytest.raises(Unreadable, match=read):
+            traced(build)
+        return
+    model = traced(build)
+    assert model.error < 1e-12 and bool(read) == any(x in model.text for x in ("relu(", "silu(", "tanh("))
+    assert read in model.text and (bool(model.network.stands) or read == "relu(")
+
+
 def test_functions_beside_those_of_the_tables():
     read = traced(of(lambda m, h: m.w(F.logsigmoid(h)) * F.hardsigmoid(h)))
     assert "silu(" in read.text and "sigmoid(" in read.text and read.error < 1e-12
