@@ -54,6 +54,51 @@ def test_differences_that_cancel_are_refused():
     assert traced(of(lambda m, h: h - m.w(h) + torch.tanh(h))).error < 1e-12
 
 
+def residual(m, x):
+    return x + torch.relu(m.v(x))
+
+
+TAKEN_OFF = {
+    "a bias": (lambda m, h: m.c + m.w(h) - m.c, "w[b] = W[b,a] inp[a] head[e] = Head[e,b] w[b]"),
+    "before": (lambda m, h: (m.w(h) - m.c) + m.c, "w[b] = W[b,a] inp[a] head[e] = Head[e,b] w[b]"),
+    "of both": (lambda m, h: m.w((h + m.v(h)) - (h - torch.tanh(h))), "h[a] = v[a] + h_tanh[a]"),
+    "in part": (lambda m, h: m.w(torch.tanh(2 * (h + m.v(h)) - h)), "h[a] = inp[a] + v[a]"),
+    "a layer": (lambda m, h: m.w(residual(m, h) - h), "w[b] = W[b,a] h_relu[a]"),
+    "in the middle": (lambda m, h: m.w(torch.tanh(h - residual(m, h))), "h_tanh[a] = tanh(h_relu[a])"),
+}
+
+
+@pytest.mark.parametrize("how", TAKEN_OFF)
+def test_what_is_added_and_taken_off_again_is_in_no_equation(how):
+    """Through sums the equations had it twice."""
+    between, equation = TAKEN_OFF[how]
+    more = {"c": lambda n: nn.Parameter(torch.randn(n)), "v": lambda n: nn.Linear(n, n, bias=False)}
+    model = traced(of(between, **more))
+    assert model.error < 1e-12 and equation in " ".join(model.text.split())
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        lambda m, h: h - h,
+        lambda m, h: (m.w(h) + torch.tanh(h)) - m.w(h),
+        lambda m, h: (torch.relu(m.w(h)) + h) - torch.relu(m.v(h)),
+        lambda m, h: (h + 1) - h,
+        lambda m, h: torch.relu(m.w(h)) + 0.5 * -torch.relu(m.v(h)),
+    ],
+)
+def test_a_difference_within_a_sum_is_refused_as_one_alone(between):
+    with pytest.raises(Unreadable, match=r"may cancel|a sum that cancels"):
+        traced(of(between, v=lambda n: nn.Linear(n, n, bias=False)))
+
+
+def test_a_stop_within_a_function_cancels_too():
+    for f in (torch.relu, lambda y: F.rms_norm(y, y.shape[-1:])):
+        with pytest.raises(Unreadable, match="the same signal stopped cancel"):
+            traced(of(lambda m, h, f=f: f(y := m.w(h)) + torch.tanh(h) - f(y.detach())))
+        assert "stopped(" in traced(of(lambda m, h, f=f: f(y := m.w(h)) + torch.tanh(h) + f(y.detach()))).text
+
+
 def test_exp_is_read():
     assert "exp(" in traced(of(lambda m, h: m.w(h).exp())).text
 
