@@ -140,6 +140,9 @@ NORMS = {
     "rms clipped": lambda y: y / y.norm(dim=-1, keepdim=True).clamp(min=1e-12),
     "rms linalg": lambda y: y / torch.linalg.vector_norm(y, dim=-1, keepdim=True),
     "rms fro": lambda y: y / (torch.norm(y, dim=-1, keepdim=True) + 1e-6),
+    "rms times n": lambda y: y * y.shape[-1] / y.norm(dim=-1, keepdim=True),
+    "rms times two": lambda y: 2 * y / (3 * y.norm(dim=-1, keepdim=True)),
+    "layer times two": lambda y: 2 * (y - y.mean(-1, keepdim=True)) / y.std(-1, keepdim=True),
     "layer var": lambda y: spread(y, (y.var(-1, unbiased=False, keepdim=True) + 1e-5).rsqrt()),
     "layer std": lambda y: spread(y, 1 / (y.std(-1, keepdim=True) + 1e-5)),
     "layer correction": lambda y: spread(y, 1 / torch.sqrt(torch.var(y, -1, correction=1, keepdim=True))),
@@ -159,6 +162,16 @@ def test_a_norm_of_other_signals_is_none():
         traced(of(lambda m, h: m.w(h) / h.norm(dim=-1, keepdim=True)))
     with pytest.raises(Unreadable, match="a norm that is not Euclidean"):
         traced(of(lambda m, h: h / h.norm(p=1, dim=-1, keepdim=True)))
+
+
+def test_a_norm_that_is_clipped_is_none():
+    """But of a length that stays away from the clip, as all recorded ones do."""
+    between = lambda m, h, **clip: m.w((y := torch.relu(h)) / y.square().mean(-1, keepdim=True).sqrt().clamp(**clip))  # noqa: E731
+    for clip in ({"min": 10}, {"max": 0.01}):
+        with pytest.raises(Unreadable, match="is no function of the equations"):
+            traced(of(lambda m, h, clip=clip: between(m, h, **clip)))
+    read = traced(of(lambda m, h: between(m, h, min=0.01)))
+    assert read.text.count("rmsnorm(") == 1 and "a clip is left out" in read.network.stands
 
 
 def test_an_output_with_the_places_of_the_input():

@@ -12,7 +12,21 @@ import torch
 from torch import Tensor
 
 from .entries import classified, seen
-from .graph import LESS, NUMBER, Entrywise, TracedNode, Unreadable, Vector, View, both, then, times, whole_of
+from .graph import (
+    LESS,
+    NUMBER,
+    Entrywise,
+    Source,
+    TracedNode,
+    Unreadable,
+    Vector,
+    View,
+    both,
+    then,
+    times,
+    whole_of,
+    wiring,
+)
 from .indices import constant, differs, fixed, pick
 from .products import acting, broadcast, contract, labelled
 from .reading import Reader
@@ -147,21 +161,32 @@ def _terms(
         labels: of the node's slots. alike: look behind what leaves a law as it is, too.
     """
     labels = labels or node.slots
-    live = [s for s in node.sources if s[0].kind != "fixed" or s[0].indices]
-    stopped, into = (node.kind, node.name) == ("func", "stopped"), list(live[:1])
-    if node.kind == "contract" and node.exact is None and len(live) == 1 and sorted(live[0][1]) == sorted(node.out):
-        number = prod(float(c.value) for c in node.children if c is not live[0][0])
-        factor = times(times(factor, node.factor), (number,) * len(factor or node.factor) if number != 1 else ())
-        into = [(live[0][0], tuple(map(node.out.index, live[0][1])))]
-    elif node.kind == "same" and (node.name == "scale" or (alike and node.name != LESS)):
-        factor = times(factor, node.factor)
+    stopped, into = (node.kind, node.name) == ("func", "stopped"), node.sources[:1]
+    if (known := _multiple(node)) is not None:
+        source, more = known
+        factor, into = times(factor, more), (source,)
     elif node.kind == "add" and (alike or node.exact is None):
-        into = live
-    elif not (alike and (stopped or node.kind == "shift")):
+        into = node.sources
+    elif not (alike and (stopped or node.kind == "shift" or (node.kind == "same" and node.name != LESS))):
         yield node, labels, factor, stops
         return
     for child, own in into:
         yield from _terms(child, tuple(labels[x] for x in own), factor, alike, stops or stopped)
+
+
+def _multiple(node: TracedNode) -> tuple[Source, Vector] | None:
+    """What a signal is a number times, with the slots of its own, and the number at every build, empty for 1."""
+    if node.kind == "same" and node.name == "scale":
+        return node.sources[0], node.factor
+    signals = [s for s in node.sources if s[0].kind != "fixed" or s[0].indices]
+    if node.kind != "contract" or node.exact is not None or len(signals) != 1:
+        return None
+    ((signal, mine),) = signals
+    if sorted(mine) != sorted(node.out):
+        return None
+    constants = prod(float(c.value) for c in node.children if c is not signal)
+    number = (constants,) * len(next(iter(node.labels.values())).sizes) if constants != 1 and node.labels else ()
+    return (signal, tuple(map(node.out.index, mine))), times(number, node.factor)
 
 
 def shifted(reader: Reader, x: View, by: View) -> View:
@@ -237,13 +262,16 @@ def _norm(reader: Reader, x: View, other: View) -> View | None:
     f = other.node
     if f.kind != "func" or f.name not in ("rsqrt", "reciprocal"):
         return None
-    value, source = _bare(x.node), _bare(f.source)
-    centred = value.name == LESS
+    source = _bare(f.source)
     rooted = f.name == "rsqrt"
     if not rooted and source.kind == "func" and source.name == "sqrt":
         rooted, source = True, _bare(source.source)
     if source.kind != "contract" or len(source.sources) != 1 + rooted:
         return None
+    value = _bare(source.source)
+    if (known := _multiple_of(x.node, value)) is None:
+        return None
+    x, number, centred = View(known[0], x.dims), known[1], value.name == LESS
     mine = source.sources[0][1]
     gone = tuple(k for k, label in enumerate(mine) if label not in source.out)
     if not gone or any(not _is(_bare(c), value) or labels != mine for c, labels in source.sources):
@@ -257,13 +285,14 @@ def _norm(reader: Reader, x: View, other: View) -> View | None:
         def normed(v: Tensor) -> Tensor:
             return (y := gates(v)) / y.sum(gone, keepdim=True)
 
-        return function_of(reader, GATES[value.name], View(value.source, x.dims), normed, value.over, False)
+        made = function_of(reader, GATES[value.name], View(value.source, x.dims), normed, value.over, False)
+        return scaled(reader, made, reader.numbers(number)) if number else made
     factors, sizes = source.factor or (1.0,) * reader.builds, View(value, [gone]).sizes(0, reader.builds)
     scale = next((g for r, g in f.entries() if r is source), None)
     if scale is None:
         return None
-    exact, factor = scale, factors[0]
-    lengths = [(c * n) ** -0.5 for c, n in zip(factors, sizes, strict=True)]
+    exact, factor, length = scale, factors[0], (factors[0] * sizes[0]) ** -0.5
+    lengths = tuple((c * n) ** -0.5 for c, n in zip(factors, sizes, strict=True))
     if centred:
         if value.over != gone:
             return None
@@ -271,10 +300,35 @@ def _norm(reader: Reader, x: View, other: View) -> View | None:
 
     def normal(v: Tensor) -> Tensor:
         v = v - v.mean(gone, keepdim=True) if centred else v
-        return v * exact(v.pow(2).sum(gone, keepdim=True) * factor) / lengths[0]
+        return v * exact(v.pow(2).sum(gone, keepdim=True) * factor) / length
 
     made = function_of(reader, "layernorm" if centred else "rmsnorm", x, normal, gone, False)
+    made.node.note, lengths = _left_out(f, source), times(lengths, number)
     return made if max(abs(c - 1) for c in lengths) < 1e-6 else scaled(reader, made, reader.numbers(lengths))
+
+
+def _multiple_of(node: TracedNode, of: TracedNode) -> tuple[TracedNode, Vector] | None:
+    """What a signal is a number times, and the number at every build; nothing, where that is not another signal."""
+    number: Vector = ()
+    while node is not of and (known := _multiple(node)) is not None and known[0][1] == node.slots:
+        (node, _), more = known
+        number = times(number, more)
+    below = _bare(node)
+    if _is(below, of):
+        return node, number
+    same = below.kind == of.kind == "contract" and below.exact is None and wiring(below) == wiring(of)
+    if not same or any(a is not b for a, b in zip(below.children, of.children, strict=True)):
+        return None
+    return of, times(times(number, below.factor), tuple(1 / c for c in of.factor))
+
+
+def _left_out(node: TracedNode, below: TracedNode) -> str:
+    """The note on what is left out of a signal behind another one."""
+    notes = []
+    while node is not below:
+        notes.append(node.note)
+        node = node.source
+    return next(filter(None, notes), "")
 
 
 def _is(a: TracedNode, b: TracedNode) -> bool:
