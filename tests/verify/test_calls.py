@@ -58,6 +58,36 @@ def residual(m, x):
     return x + torch.relu(m.v(x))
 
 
+def without_gradients(m, h):
+    with torch.no_grad():
+        y = torch.tanh(m.w(h))
+    return m.w(h) + m.v(y)
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        without_gradients,
+        lambda m, h: m.w(h) + m.v(torch.no_grad()(lambda: torch.tanh(m.w(h)))()),
+        lambda m, h: m.w(torch.tanh(h + m.c.data)) + m.c,
+        lambda m, h: m.w(torch.tanh(h + m.c.detach())) + m.c,
+    ],
+)
+def test_what_trains_elsewhere_is_stopped_here(between):
+    """It counted as trained here, too."""
+    more = {"c": lambda n: nn.Parameter(torch.randn(n)), "v": lambda n: nn.Linear(n, n, bias=False)}
+    model = traced(of(between, **more))
+    assert model.error < 1e-12 and model.text.count("stopped(") == 1 and not model.network.frozen
+
+
+def test_a_matrix_that_is_stopped_here_and_trains_elsewhere_is_refused():
+    for stop in (lambda w: w.data, lambda w: w.detach(), torch.no_grad()(lambda w: w.T.clone())):
+        with pytest.raises(Unreadable, match="stops the gradient of a matrix that trains elsewhere"):
+            traced(of(lambda m, h, stop=stop: m.w(F.linear(h, stop(m.w.weight)))))
+        alone = traced(of(lambda m, h, stop=stop: F.linear(h, stop(m.w.weight))))
+        assert alone.network.frozen == {"w.weight"} and "stopped(" not in alone.text
+
+
 TAKEN_OFF = {
     "a bias": (lambda m, h: m.c + m.w(h) - m.c, "w[b] = W[b,a] inp[a] head[e] = Head[e,b] w[b]"),
     "before": (lambda m, h: (m.w(h) - m.c) + m.c, "w[b] = W[b,a] inp[a] head[e] = Head[e,b] w[b]"),

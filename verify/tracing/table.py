@@ -23,7 +23,7 @@ from .entries import NAMES, classified, generic, sign_of
 from .fixed import linear
 from .graph import Entrywise, View
 from .reading import Reader
-from .recording import MAKERS, leaves, mapped, refs
+from .recording import MAKERS, STOPS, leaves, mapped, refs
 
 Rule = Callable[..., Any]
 RULES: dict[str, Rule] = {}
@@ -86,10 +86,8 @@ def apply(reader: Reader, args: list[Any], keywords: Any) -> Any:
     x: Any = args[0] if args else None
     if name.startswith((*MAKERS, "new_")) or not any(v.numel() for values in reader.values for v in values):
         return reader.constants()
-    if name == "get_data" and x.node.weight:
-        return x
-    if name in ("detach", "get_data"):
-        return x if x.node.kind == "const" else function_of(reader, "stopped", x, lambda v: v, entrywise=False)
+    if reader.call.name in STOPS:
+        return reader.stopped(x)
     if name in SAME:
         return x
     if name in PARTED or name in (*ENTRYWISE, *NAMES):
