@@ -182,7 +182,7 @@ MUTANTS = [
     *_room(
         "tracing",
         "verify/tracing",
-        ("table.py", "lambda v: v, entrywise=False)", "lambda v: v)"),
+        ("reading.py", "exact=lambda v: v), x.dims)", "exact=lambda v: v, entry=x.node.entries()), x.dims)"),
         ("measuring.py", "if not (same or self.chosen):", "if False:"),
         ("fixed.py", "signs = (y * part.flatten()[places[near]]).sign()", "signs = y.sign().abs()"),
         ("measuring.py", "again = self.weights.get(number, frozenset()) & values.keys()", "again = ()"),

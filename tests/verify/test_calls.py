@@ -54,6 +54,81 @@ def test_differences_that_cancel_are_refused():
     assert traced(of(lambda m, h: h - m.w(h) + torch.tanh(h))).error < 1e-12
 
 
+def residual(m, x):
+    return x + torch.relu(m.v(x))
+
+
+def without_gradients(m, h):
+    with torch.no_grad():
+        y = torch.tanh(m.w(h))
+    return m.w(h) + m.v(y)
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        without_gradients,
+        lambda m, h: m.w(h) + m.v(torch.no_grad()(lambda: torch.tanh(m.w(h)))()),
+        lambda m, h: m.w(torch.tanh(h + m.c.data)) + m.c,
+        lambda m, h: m.w(torch.tanh(h + m.c.detach())) + m.c,
+    ],
+)
+def test_what_trains_elsewhere_is_stopped_here(between):
+    """It counted as trained here, too."""
+    more = {"c": lambda n: nn.Parameter(torch.randn(n)), "v": lambda n: nn.Linear(n, n, bias=False)}
+    model = traced(of(between, **more))
+    assert model.error < 1e-12 and model.text.count("stopped(") == 1 and not model.network.frozen
+
+
+def test_a_matrix_that_is_stopped_here_and_trains_elsewhere_is_refused():
+    for stop in (lambda w: w.data, lambda w: w.detach(), torch.no_grad()(lambda w: w.T.clone())):
+        with pytest.raises(Unreadable, match="stops the gradient of a matrix that trains elsewhere"):
+            traced(of(lambda m, h, stop=stop: m.w(F.linear(h, stop(m.w.weight)))))
+        alone = traced(of(lambda m, h, stop=stop: F.linear(h, stop(m.w.weight))))
+        assert alone.network.frozen == {"w.weight"} and "stopped(" not in alone.text
+
+
+TAKEN_OFF = {
+    "a bias": (lambda m, h: m.c + m.w(h) - m.c, "w[b] = W[b,a] inp[a] head[e] = Head[e,b] w[b]"),
+    "before": (lambda m, h: (m.w(h) - m.c) + m.c, "w[b] = W[b,a] inp[a] head[e] = Head[e,b] w[b]"),
+    "of both": (lambda m, h: m.w((h + m.v(h)) - (h - torch.tanh(h))), "h[a] = v[a] + h_tanh[a]"),
+    "in part": (lambda m, h: m.w(torch.tanh(2 * (h + m.v(h)) - h)), "h[a] = inp[a] + v[a]"),
+    "a layer": (lambda m, h: m.w(residual(m, h) - h), "w[b] = W[b,a] h_relu[a]"),
+    "in the middle": (lambda m, h: m.w(torch.tanh(h - residual(m, h))), "h_tanh[a] = tanh(h_relu[a])"),
+}
+
+
+@pytest.mark.parametrize("how", TAKEN_OFF)
+def test_what_is_added_and_taken_off_again_is_in_no_equation(how):
+    """Through sums the equations had it twice."""
+    between, equation = TAKEN_OFF[how]
+    more = {"c": lambda n: nn.Parameter(torch.randn(n)), "v": lambda n: nn.Linear(n, n, bias=False)}
+    model = traced(of(between, **more))
+    assert model.error < 1e-12 and equation in " ".join(model.text.split())
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        lambda m, h: h - h,
+        lambda m, h: (m.w(h) + torch.tanh(h)) - m.w(h),
+        lambda m, h: (torch.relu(m.w(h)) + h) - torch.relu(m.v(h)),
+        lambda m, h: (h + 1) - h,
+        lambda m, h: torch.relu(m.w(h)) + 0.5 * -torch.relu(m.v(h)),
+    ],
+)
+def test_a_difference_within_a_sum_is_refused_as_one_alone(between):
+    with pytest.raises(Unreadable, match=r"may cancel|a sum that cancels"):
+        traced(of(between, v=lambda n: nn.Linear(n, n, bias=False)))
+
+
+def test_a_stop_within_a_function_cancels_too():
+    for f in (torch.relu, lambda y: F.rms_norm(y, y.shape[-1:])):
+        with pytest.raises(Unreadable, match="the same signal stopped cancel"):
+            traced(of(lambda m, h, f=f: f(y := m.w(h)) + torch.tanh(h) - f(y.detach())))
+        assert "stopped(" in traced(of(lambda m, h, f=f: f(y := m.w(h)) + torch.tanh(h) + f(y.detach()))).text
+
+
 def test_exp_is_read():
     assert "exp(" in traced(of(lambda m, h: m.w(h).exp())).text
 
@@ -95,6 +170,9 @@ NORMS = {
     "rms clipped": lambda y: y / y.norm(dim=-1, keepdim=True).clamp(min=1e-12),
     "rms linalg": lambda y: y / torch.linalg.vector_norm(y, dim=-1, keepdim=True),
     "rms fro": lambda y: y / (torch.norm(y, dim=-1, keepdim=True) + 1e-6),
+    "rms times n": lambda y: y * y.shape[-1] / y.norm(dim=-1, keepdim=True),
+    "rms times two": lambda y: 2 * y / (3 * y.norm(dim=-1, keepdim=True)),
+    "layer times two": lambda y: 2 * (y - y.mean(-1, keepdim=True)) / y.std(-1, keepdim=True),
     "layer var": lambda y: spread(y, (y.var(-1, unbiased=False, keepdim=True) + 1e-5).rsqrt()),
     "layer std": lambda y: spread(y, 1 / (y.std(-1, keepdim=True) + 1e-5)),
     "layer correction": lambda y: spread(y, 1 / torch.sqrt(torch.var(y, -1, correction=1, keepdim=True))),
@@ -114,6 +192,16 @@ def test_a_norm_of_other_signals_is_none():
         traced(of(lambda m, h: m.w(h) / h.norm(dim=-1, keepdim=True)))
     with pytest.raises(Unreadable, match="a norm that is not Euclidean"):
         traced(of(lambda m, h: h / h.norm(p=1, dim=-1, keepdim=True)))
+
+
+def test_a_norm_that_is_clipped_is_none():
+    """But of a length that stays away from the clip, as all recorded ones do."""
+    between = lambda m, h, **clip: m.w((y := torch.relu(h)) / y.square().mean(-1, keepdim=True).sqrt().clamp(**clip))  # noqa: E731
+    for clip in ({"min": 10}, {"max": 0.01}):
+        with pytest.raises(Unreadable, match="is no function of the equations"):
+            traced(of(lambda m, h, clip=clip: between(m, h, **clip)))
+    read = traced(of(lambda m, h: between(m, h, min=0.01)))
+    assert read.text.count("rmsnorm(") == 1 and "a clip is left out" in read.network.stands
 
 
 def test_an_output_with_the_places_of_the_input():
@@ -241,6 +329,36 @@ def test_a_clip_at_zero_is_relu():
     for clip in ({"min": -50}, {"min": -1, "max": 1}):
         assert "relu(" not in traced(of(lambda m, h, clip=clip: m.w(h.clamp(**clip)))).text
     assert traced(of(lambda m, h: m.w(h.relu().clamp(min=0)))).text.count("relu(") == 1
+
+
+@pytest.mark.parametrize(
+    ("clip", "read"),
+    [
+        (lambda h: h.clamp(max=0), "relu("),
+        (lambda h: -(-h).clamp_max(0), "relu("),
+        (lambda h: h.clamp(min=torch.zeros(())), "relu("),
+        (lambda h: h.clamp(min=-0.1), "silu("),
+        (lambda h: (9 * h).clamp(-1, 1), "tanh("),
+        (lambda h: h.clamp_max(max=50), ""),
+        (lambda h: h.clamp(min=-9 - h * h), ""),
+        (lambda h: h.clamp(min=0.5), "clamp is no function of the equations"),
+        (lambda h: h.clamp(0, 0.2), "clamp is no function of the equations"),
+        (lambda h: h.clamp(max=1 / h.shape[-1]), "a clip whose bound is a signal, or changes with the sizes"),
+        (lambda h: h.clamp(0, 1 / h.shape[-1]), "a clip whose bound is a signal, or changes with the sizes"),
+        (lambda h: h.clamp_min(h.flip(0) + 0.1), "a clip whose bound is a signal, or changes with the sizes"),
+        (lambda h: h.clamp(min=0) + h.clamp(max=0), "a difference of two signals of one law"),
+    ],
+)
+def test_a_clip_is_the_function_that_its_values_are(clip, read):
+    """It was left out wherever it was not at zero from below; a bound that was no number was an internal error."""
+    build = of(lambda m, h: m.w(clip(h)))
+    if " " in read:
+        with pytest.raises(Unreadable, match=read):
+            traced(build)
+        return
+    model = traced(build)
+    assert model.error < 1e-12 and bool(read) == any(x in model.text for x in ("relu(", "silu(", "tanh("))
+    assert read in model.text and (bool(model.network.stands) or read == "relu(")
 
 
 def test_functions_beside_those_of_the_tables():

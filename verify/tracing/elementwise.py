@@ -4,14 +4,29 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from itertools import combinations
+from itertools import combinations, product
+from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .entries import classified
-from .graph import LESS, NUMBER, Entrywise, TracedNode, Unreadable, Vector, View, both, then, times, whole_of
+from .entries import classified, seen
+from .graph import (
+    LESS,
+    NUMBER,
+    Entrywise,
+    Source,
+    TracedNode,
+    Unreadable,
+    Vector,
+    View,
+    both,
+    then,
+    times,
+    whole_of,
+    wiring,
+)
 from .indices import constant, differs, fixed, pick
 from .products import acting, broadcast, contract, labelled
 from .reading import Reader
@@ -61,15 +76,9 @@ def added(reader: Reader, views: Sequence[View]) -> View:
     if len(live) < len(views):
         (x,), (c,) = live, [v for v in views if v.node.kind == "const"]
         return shifted(reader, x, c)
-    wholes = {whole_of(v.node) for v in views}
-    mixed = len(wholes) == 1 and None not in wholes  # a rotation of one tensor's parts
-    signs = [v.node.kind == "same" and v.node.factor and v.node.factor[0] < 0 for v in views]
-    signed = [{*_signed(v.node)} for v in views]
-    for one, other in combinations(signed, 2):
-        if any(x[0] == y[0] and x[1] != y[1] and (x[2] or y[2]) for x in one for y in other):
-            raise Cancels(str(reader.fail("a signal and the same signal stopped cancel; the equations have no signs")))
-    if not mixed and any(signs) and len({law(v.node) for v in views}) < len(views):
-        raise reader.fail("a difference of two signals of one law may cancel, and the equations have no signs")
+    if (left := _merged(reader, views)) is not None:
+        return added(reader, left) if len(left) > 1 else left[0]
+    _opposed(reader, views)
     if len(views) == 2 and (known := _one_function(reader, operator.add, *views)) is not None:
         return known
     if any(not v.node.weight for v in views):
@@ -82,16 +91,102 @@ def added(reader: Reader, views: Sequence[View]) -> View:
     return View(node, dims)
 
 
-def _signed(node: TracedNode, sign: int = 1, stops: bool = False) -> Iterator[tuple[Any, int, bool]]:
-    """The laws of what a signal is a sum of, each with its sign, and whether its gradient is stopped."""
-    stopped = node.kind == "func" and node.name == "stopped"
-    if node.kind == "same" and node.name != LESS:
-        yield from _signed(node.source, -sign if node.factor and node.factor[0] < 0 else sign, stops)
-    elif node.kind == "add" or stopped:
-        for child in node.children:
-            yield from _signed(child, sign, stops or stopped)
-    else:
-        yield law(node), sign, stops
+def _merged(reader: Reader, views: Sequence[View]) -> list[View] | None:
+    """The terms of a sum in which a signal is added and taken off, through other sums, too, each once; or nothing.
+
+    Raises:
+        Cancels: no term is left.
+    """
+    if not any(f and f[0] < 0 for v in views for _, _, f, _ in _terms(v.node)):
+        return None
+    _, classes, sources, order, dims = labelled(reader, *broadcast(views))
+    found: dict[Any, tuple[TracedNode, list[Vector]]] = {}
+    for node, mine in sources:
+        for term, labels, factor, _ in _terms(node, tuple(order.index(x) for x in mine)):
+            found.setdefault((term.number, labels), (term, []))[1].append(factor or (1.0,) * reader.builds)
+    if not any(min(f[0] for f in factors) < 0 < max(f[0] for f in factors) for _, factors in found.values()):
+        return None
+    made = []
+    for (_, labels), (term, factors) in found.items():
+        number = [sum(column) for column in zip(*factors, strict=True)]
+        if any(abs(n) > 1e-9 * max(abs(f) for f in column) for n, *column in zip(number, *factors, strict=True)):
+            at = {x: k for k, x in enumerate(labels)}
+            view = View(
+                term, [tuple(at.get(e, classes[order[e]]) if isinstance(e, int) else e for e in d) for d in dims]
+            )
+            made.append(view if {*number} == {1} else scaled(reader, view, reader.numbers(number)))
+    if not made:
+        raise Cancels(str(reader.fail("a sum that cancels, and the equations have no signs")))
+    return made
+
+
+def _opposed(reader: Reader, views: Sequence[View]) -> None:
+    """Refuses a difference of signals of one law, also within sums, but of the parts of one tensor, which rotate, and
+    of two functions of one signal that keep all of their powers.
+
+    Raises:
+        Cancels: there is one.
+    """
+    wholes = {whole_of(v.node) for v in views}
+    turns = len(wholes) == 1 and None not in wholes
+    signed = [
+        {(law(t), bool(f) and f[0] < 0, (stops, law(t, looks=False))) for t, _, f, stops in _terms(v.node, alike=True)}
+        for v in views
+    ]
+    for one, other in combinations(signed, 2):
+        pairs = [(x[2], y[2]) for x in one for y in other if x[0] == y[0] and x[1] != y[1]]
+        if any(x != y for x, y in pairs):
+            raise Cancels(str(reader.fail("a signal and the same signal stopped cancel; the equations have no signs")))
+        if pairs and not turns and not (len(views) == 2 and _keeps(*views)):
+            why = "a difference of two signals of one law may cancel, and the equations have no signs"
+            raise Cancels(str(reader.fail(why)))
+
+
+def _keeps(a: View, b: View) -> bool:
+    """Has the sum of two functions of one signal all powers that they have?"""
+    for (root, f), (other, g) in product(a.node.entries(), b.node.entries()):
+        if root is other and a.dims == b.dims:
+            one, two, total = (seen(x).get("powers") for x in (f, g, both(operator.add, f, g)))
+            return all(isinstance(x, frozenset) for x in (one, two, total)) and one | two == total  # type: ignore[operator]
+    return False
+
+
+def _terms(
+    node: TracedNode, labels: tuple[int, ...] = (), factor: Vector = (), alike: bool = False, stops: bool = False
+) -> Iterator[tuple[TracedNode, tuple[int, ...], Vector, bool]]:
+    """What a signal is a sum of: nodes, the labels of their slots, what each is multiplied by, and whether its gradient
+    is stopped.
+
+    Args:
+        labels: of the node's slots. alike: look behind what leaves a law as it is, too.
+    """
+    labels = labels or node.slots
+    stopped, into = (node.kind, node.name) == ("func", "stopped"), node.sources[:1]
+    if (known := _multiple(node)) is not None:
+        source, more = known
+        factor, into = times(factor, more), (source,)
+    elif node.kind == "add" and (alike or node.exact is None):
+        into = node.sources
+    elif not (alike and (stopped or node.kind == "shift" or (node.kind == "same" and node.name != LESS))):
+        yield node, labels, factor, stops
+        return
+    for child, own in into:
+        yield from _terms(child, tuple(labels[x] for x in own), factor, alike, stops or stopped)
+
+
+def _multiple(node: TracedNode) -> tuple[Source, Vector] | None:
+    """What a signal is a number times, with the slots of its own, and the number at every build, empty for 1."""
+    if node.kind == "same" and node.name == "scale":
+        return node.sources[0], node.factor
+    signals = [s for s in node.sources if s[0].kind != "fixed" or s[0].indices]
+    if node.kind != "contract" or node.exact is not None or len(signals) != 1:
+        return None
+    ((signal, mine),) = signals
+    if sorted(mine) != sorted(node.out):
+        return None
+    constants = prod(float(c.value) for c in node.children if c is not signal)
+    number = (constants,) * len(next(iter(node.labels.values())).sizes) if constants != 1 and node.labels else ()
+    return (signal, tuple(map(node.out.index, mine))), times(number, node.factor)
 
 
 def shifted(reader: Reader, x: View, by: View) -> View:
@@ -122,14 +217,20 @@ def spread(x: View, like: View) -> View:
     return View(x.node, [d or e for d, e in zip(dims, extra, strict=True)])
 
 
-def law(node: TracedNode, named: bool = True, depth: int = LAW) -> Any:
+def law(node: TracedNode, named: bool = True, depth: int = LAW, looks: bool = True) -> Any:
     """How a signal is made. Behind functions the names of tensors are left open: what two functions of signals that
-    are made alike have in common is their mean. A product with a tensor has none of its own."""
+    are made alike have in common is their mean. A product with a tensor has none of its own.
+
+    Args:
+        looks: through a stop of the gradient.
+    """
     node = _bare(node)
+    while looks and (node.kind, node.name) == ("func", "stopped"):
+        node = _bare(node.source)
     if node.kind == "param":
         return node.name if named else ""
     named = named and node.kind != "func"
-    return node.kind, node.name, tuple(law(c, named, depth - 1) for c in node.children) if depth else ()
+    return node.kind, node.name, tuple(law(c, named, depth - 1, looks) for c in node.children) if depth else ()
 
 
 def multiplied(reader: Reader, a: View, b: View) -> View:
@@ -161,13 +262,16 @@ def _norm(reader: Reader, x: View, other: View) -> View | None:
     f = other.node
     if f.kind != "func" or f.name not in ("rsqrt", "reciprocal"):
         return None
-    value, source = _bare(x.node), _bare(f.source)
-    centred = value.name == LESS
+    source = _bare(f.source)
     rooted = f.name == "rsqrt"
     if not rooted and source.kind == "func" and source.name == "sqrt":
         rooted, source = True, _bare(source.source)
     if source.kind != "contract" or len(source.sources) != 1 + rooted:
         return None
+    value = _bare(source.source)
+    if (known := _multiple_of(x.node, value)) is None:
+        return None
+    x, number, centred = View(known[0], x.dims), known[1], value.name == LESS
     mine = source.sources[0][1]
     gone = tuple(k for k, label in enumerate(mine) if label not in source.out)
     if not gone or any(not _is(_bare(c), value) or labels != mine for c, labels in source.sources):
@@ -181,13 +285,14 @@ def _norm(reader: Reader, x: View, other: View) -> View | None:
         def normed(v: Tensor) -> Tensor:
             return (y := gates(v)) / y.sum(gone, keepdim=True)
 
-        return function_of(reader, GATES[value.name], View(value.source, x.dims), normed, value.over, False)
+        made = function_of(reader, GATES[value.name], View(value.source, x.dims), normed, value.over, False)
+        return scaled(reader, made, reader.numbers(number)) if number else made
     factors, sizes = source.factor or (1.0,) * reader.builds, View(value, [gone]).sizes(0, reader.builds)
     scale = next((g for r, g in f.entries() if r is source), None)
     if scale is None:
         return None
-    exact, factor = scale, factors[0]
-    lengths = [(c * n) ** -0.5 for c, n in zip(factors, sizes, strict=True)]
+    exact, factor, length = scale, factors[0], (factors[0] * sizes[0]) ** -0.5
+    lengths = tuple((c * n) ** -0.5 for c, n in zip(factors, sizes, strict=True))
     if centred:
         if value.over != gone:
             return None
@@ -195,10 +300,35 @@ def _norm(reader: Reader, x: View, other: View) -> View | None:
 
     def normal(v: Tensor) -> Tensor:
         v = v - v.mean(gone, keepdim=True) if centred else v
-        return v * exact(v.pow(2).sum(gone, keepdim=True) * factor) / lengths[0]
+        return v * exact(v.pow(2).sum(gone, keepdim=True) * factor) / length
 
     made = function_of(reader, "layernorm" if centred else "rmsnorm", x, normal, gone, False)
+    made.node.note, lengths = _left_out(f, source), times(lengths, number)
     return made if max(abs(c - 1) for c in lengths) < 1e-6 else scaled(reader, made, reader.numbers(lengths))
+
+
+def _multiple_of(node: TracedNode, of: TracedNode) -> tuple[TracedNode, Vector] | None:
+    """What a signal is a number times, and the number at every build; nothing, where that is not another signal."""
+    number: Vector = ()
+    while node is not of and (known := _multiple(node)) is not None and known[0][1] == node.slots:
+        (node, _), more = known
+        number = times(number, more)
+    below = _bare(node)
+    if _is(below, of):
+        return node, number
+    same = below.kind == of.kind == "contract" and below.exact is None and wiring(below) == wiring(of)
+    if not same or any(a is not b for a, b in zip(below.children, of.children, strict=True)):
+        return None
+    return of, times(times(number, below.factor), tuple(1 / c for c in of.factor))
+
+
+def _left_out(node: TracedNode, below: TracedNode) -> str:
+    """The note on what is left out of a signal behind another one."""
+    notes = []
+    while node is not below:
+        notes.append(node.note)
+        node = node.source
+    return next(filter(None, notes), "")
 
 
 def _is(a: TracedNode, b: TracedNode) -> bool:

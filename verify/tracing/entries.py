@@ -81,3 +81,15 @@ def classified(f: Callable[[Tensor], Tensor], name: str = "") -> str:
     """
     both, names = (seen(f), seen(lambda u: -f(u))), sorted(NAMES, key=lambda x: x != name)
     return next((x for x in names if any(has_class(FUNCTIONS[x], values) for values in both)), "")
+
+
+def sign_of(f: Callable[[Tensor], Tensor]) -> int:
+    """The sign of the even part of a function, less its value at zero; of an odd function that above zero.
+
+    Examples:
+        >>> [sign_of(f) for f in (torch.relu, lambda x: x.clamp(max=0), torch.tanh, lambda x: -x)]
+        [1, -1, 1, -1]
+    """
+    off = f(_GRID) - f(0 * _GRID)
+    even, odd = float((off + off.flip(0)).sum()), float((off * _GRID.sign()).sum())
+    return -1 if (even if abs(even) > _TOLERANCE * float(off.abs().sum()) else odd) < 0 else 1

@@ -24,6 +24,7 @@ from .graph import (
     rebuilt,
     times,
     walk,
+    wiring,
     without,
 )
 
@@ -301,15 +302,6 @@ class Lift:
             return source, kept, gone
         made = node.but(sources=((source, source.slots),), indices=without(source.indices, gone), slot=gone)
         return made, [s - (s > gone) for s in kept], None if fold is None else fold - (fold > gone)
-
-
-def wiring(node: TracedNode) -> tuple[Any, ...]:
-    """How a node reads its sources, the labels of a product in the order in which they come."""
-    if node.kind != "contract":
-        return tuple(labels for _, labels in node.sources)
-    names: dict[int, int] = {}
-    read = tuple(tuple(names.setdefault(x, len(names)) for x in labels) for _, labels in node.sources)
-    return *read, tuple(names[x] for x in node.out)
 
 
 def _kind(node: TracedNode) -> tuple[Any, ...]:

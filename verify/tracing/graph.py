@@ -299,6 +299,15 @@ def moved(slots: Iterable[Any], slot: int, count: int) -> tuple[Any, ...]:
     )
 
 
+def wiring(node: TracedNode) -> tuple[Any, ...]:
+    """How a node reads its sources, the labels of a product in the order in which they come."""
+    if node.kind != "contract":
+        return tuple(labels for _, labels in node.sources)
+    names: dict[int, int] = {}
+    read = tuple(tuple(names.setdefault(x, len(names)) for x in labels) for _, labels in node.sources)
+    return *read, tuple(names[x] for x in node.out)
+
+
 def whole_of(node: TracedNode) -> tuple[TracedNode, int] | None:
     """The tensor that a part, through what leaves its size alone or adds parts of it, belongs to, and its slot."""
     if node.part is not None:

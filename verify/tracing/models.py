@@ -27,9 +27,9 @@ from scaling_algebra.verify.networks.steppers import Several
 from scaling_algebra.waiting import each
 
 from . import layout, routing, rules  # noqa: F401 - fill the table
-from .folding import Folder, bare, settled, wiring
+from .folding import Folder, bare, settled
 from .gradients import FROZEN, TRAINING, ZERO, frozen_roles, lacking, listed, roles_of, states
-from .graph import IndexClass, Restart, TracedNode, Unreadable, View, refused, walk
+from .graph import IndexClass, Restart, TracedNode, Unreadable, View, refused, walk, wiring
 from .naming import Powers, Span
 from .reading import Reader
 from .recording import Guessed, Recording, choosing, record

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from scaling_algebra.errors import UsageError
 
-from .graph import Dims, IndexClass, Restart, Sizes, TracedNode, Unreadable, View, join, refused
+from .graph import Dims, IndexClass, Restart, Sizes, TracedNode, Unreadable, View, join, refused, walk
 from .recording import Number, Recording, Ref, TorchCall, refs
 
 Splits = dict[tuple[Any, ...], tuple[Sizes, Sizes]]
@@ -31,7 +31,7 @@ class Reader:
         shapes, values: of its results, by result, then by build.
         left_out: the largest entries of constants, and where they multiply.
         fixed: constants of the equations, by their entries. means: slots of a node along which another is its mean.
-        frozen: constants that differ along an axis that grows, by their entries.
+        frozen: constants that differ along an axis that grows, by their entries. held: tensors made without gradients.
     """
 
     def __init__(self, runs: Sequence[Recording], splits: Splits, apply: Callable[[Reader, list[Any], Any], Any]):
@@ -43,6 +43,7 @@ class Reader:
         self.means: dict[tuple[int, int], tuple[int, ...]] = {}
         self.fixed: dict[Any, TracedNode] = {}
         self.frozen: dict[bytes, View] = {}
+        self.held: set[int] = set()
         self.call: TorchCall | None = None
         self.name, self.made = "", 0
         self.calls: Sequence[TorchCall] = ()
@@ -74,6 +75,10 @@ class Reader:
         call = calls[0]
         if call.stale:  # the values of now are not known
             raise self.fail("reads what was written in place through a view; write whole tensors, or torch.cat")
+        for number in {r.number for r in refs((call.arguments, call.keywords))} & self.held if not call.held else ():
+            if self.trains(self.views[number].node):
+                self.views[number] = self.stopped(self.views[number])
+            self.held.discard(number)
         results, read = list(refs(call.result)), [self.view(r) for r in refs((call.arguments, call.keywords))]
         self.values = [[run.tensor(r) for run in self.runs] for r in results]
         self.shapes = [[tuple(v.shape) for v in values] for values in self.values]
@@ -96,7 +101,25 @@ class Reader:
             if view.node.call is None:
                 view.node.call = (*call.key, k)
             self.views[r.number] = view
+            if call.held:
+                self.held.add(r.number)
             self.read_calls.append((call, r, view))
+
+    def trains(self, node: TracedNode) -> bool:
+        """Does a gradient of the output reach a tensor that a node is made of?"""
+        return any(x.kind == "param" and x.name in self.runs[0].trained for x in walk(node))
+
+    def stopped(self, x: View) -> View:
+        """A signal through which no gradient passes; a tensor as it is, if none reaches it elsewhere.
+
+        Raises:
+            Unreadable: a gradient reaches a matrix elsewhere.
+        """
+        if x.node.kind == "const" or (x.node.weight and not self.trains(x.node)):
+            return x
+        if x.node.weight and (x.node.kind != "param" or sum(not index.fixed for index in x.node.indices) > 1):
+            raise self.fail("stops the gradient of a matrix that trains elsewhere; no equation says this")
+        return View(x.node.behind("func", self.where, name="stopped", exact=lambda v: v), x.dims)
 
     def _kept(self, call: TorchCall, results: Sequence[Ref], made: Any) -> None:
         """A sum is no smaller than rounding leaves of its terms: signs are in no equation."""

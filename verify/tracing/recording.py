@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from string import ascii_letters
 from typing import Any, TypeVar
 
@@ -32,6 +33,8 @@ MAKERS = ("zeros", "ones", "empty", "full", "rand", "arange")
 """Beginnings of names whose result depends on no argument's values."""
 NOISE = ("rand", "normal_", "uniform_", "bernoulli", "dropout", "exponential_", "multinomial", "gumbel")
 """Beginnings of names of calls that draw."""
+STOPS = {"detach", "detach_", "get_data"}
+"""Calls through which no gradient passes."""
 ORDER = "model: topk: the order of what is chosen changes the output"
 
 Leaf = TypeVar("Leaf")
@@ -46,7 +49,7 @@ class Ref:
 
 @dataclass
 class TorchCall:
-    """One torch call. key: module, name and how often that name was called there before."""
+    """One torch call. key: module, name and how often that name was called there before. held: without gradients."""
 
     name: str
     function: Any
@@ -56,6 +59,7 @@ class TorchCall:
     module: str
     key: tuple[str, str, int]
     stale: frozenset[int] = frozenset()
+    held: bool = False
 
 
 @dataclass
@@ -85,6 +89,13 @@ class Recording:
     def names(self) -> list[tuple[str, str]]:
         """The calls, as they are compared between builds."""
         return [(call.name, call.module) for call in self.calls]
+
+    @cached_property
+    def trained(self) -> set[str]:
+        """The parameters that a gradient of the output reaches."""
+        passing = [call for call in self.calls if not call.held and call.name not in STOPS]
+        reached = _behind(replace(self, calls=passing), {self.output.number})
+        return {name for number, name in self.parameters.items() if number in reached}
 
 
 def attention(
@@ -339,7 +350,8 @@ class Recorder(TorchFunctionMode):
         module = self.path[-1]
         key = (module, name, self.counts[module, name])
         self.counts[module, name] += 1
-        self.run.calls.append(TorchCall(name, func, arguments, named, out, module, key, stale))
+        held = not torch.is_grad_enabled()
+        self.run.calls.append(TorchCall(name, func, arguments, named, out, module, key, stale, held))
 
 
 def _spelled(equation: str, *rest: Any) -> tuple[list[str], str, list[Tensor]]:
@@ -408,7 +420,7 @@ def record(
     training: bool = False,
     every: bool = False,
 ) -> Recording:
-    """One run of a module on its inputs, without gradients.
+    """One run of a module on its inputs, without gradients, but where the module asks whether there are.
 
     Args:
         strict: refuse a branch on what is computed. training: in training mode. every: a top-K chooses all.
@@ -444,10 +456,13 @@ def record(
         recorder.run.inputs[number] = k
         if x.is_floating_point():
             recorder.moved.add(number)
+    learning = [p for p in model.parameters() if p.requires_grad]
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with running(inputs), torch.no_grad():
+        for p in learning:
+            p.requires_grad_(False)
+        with running(inputs), torch.enable_grad():
             state = torch.get_rng_state()
             with recorder:
                 made = model(*inputs, **keywords)
@@ -459,6 +474,8 @@ def record(
                 raise _noise(recorder.run) if drawn else Unreadable(ORDER)
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
+        for p in learning:
+            p.requires_grad_(True)
         for hook in hooks:
             hook.remove()
     if strict and bool(out.isnan().any()):

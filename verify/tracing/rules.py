@@ -14,8 +14,8 @@ from .graph import LESS, View
 from .indices import constant, regrouped
 from .products import contract
 from .reading import Reader
-from .recording import refs
-from .table import rule
+from .recording import Recording, TorchCall, refs
+from .table import as_function, rule
 
 # products -------------------------------------------------------------------------------------------------------
 
@@ -306,19 +306,44 @@ def pooled(reader: Reader, x: View, kernel: Any, stride: Any = None, padding: An
     return View(node, y.dims)
 
 
-@rule("clamp", "clamp_min")
+@rule("clamp", "clamp_min", "clamp_max")
 def clamp(reader: Reader, x: View, min: Any = None, max: Any = None) -> View:
-    """At zero from below it is relu, if anything is below; any other is left out."""
+    """Left out where it changes no recorded value; at zero from below relu; else the function that its values are."""
     assert reader.call is not None
-
-    def clipped(v: Tensor) -> Tensor:
-        return v.clamp(min, max)
-
-    if isinstance(min, View) or isinstance(max, View):
-        return same(reader, x, clipped, "a clip is left out")
-    before = reader.runs[0].tensor(next(refs((reader.call.arguments, reader.call.keywords))))
-    if min is not None and abs(min) <= TINY and bool((before < min).any()):
-        x = function_of(reader, "relu", x, torch.relu)
-        if (min, max) == (0, None):
+    if reader.name == "clamp_max":
+        min, max = None, min if max is None else max
+    low, high = (None if bound is None else _number(reader, bound) for bound in (min, max))
+    changes = [_changes(run, call) for run, call in zip(reader.runs, reader.calls, strict=True)]
+    below, above = (any(side) for side in zip(*changes, strict=True))
+    if any(acts and number is None for acts, number in ((below, low), (above, high))):
+        raise reader.fail("a clip whose bound is a signal, or changes with the sizes; no equation says this")
+    guards = low is not None and 0 < low <= TINY and max is None and not below  # a division
+    if below and not above and low is not None and abs(low) <= TINY:
+        x, below = function_of(reader, "relu", x, torch.relu), False
+        if (low, max) == (0, None):
             return x
-    return same(reader, x, clipped, "a clip is left out", entry=clipped)
+    if below or above:
+        bounds = low if below else None, high if above else None
+        x = as_function(reader, "clamp", x, lambda v: v.clamp(*bounds))
+    if (min is None or below) and (max is None or above):
+        return x
+    given = (min is None or low is not None) and (max is None or high is not None)
+    clipped = (lambda v: v.clamp(low, high)) if given else (lambda v: v)
+    note = "" if guards else "a clip is left out"
+    return same(reader, x, clipped, note, entry=clipped if given else None)
+
+
+def _number(reader: Reader, bound: Any) -> float | None:
+    """The number that a bound is at every build; None: it is none."""
+    values = bound.node.value if isinstance(bound, View) else reader.vector(bound)
+    if isinstance(bound, View) and (bound.node.kind != "const" or any(v.numel() != 1 for v in values)):
+        return None
+    first, *more = map(float, values)
+    return first if all(v == first for v in more) else None
+
+
+def _changes(run: Recording, call: TorchCall) -> tuple[bool, bool]:
+    """Does a clip change finite values that are below, or above?"""
+    before, after = (run.tensor(next(refs(tree))) for tree in ((call.arguments, call.keywords), call.result))
+    there = before.isfinite()
+    return bool((after > before)[there].any()), bool((after < before)[there].any())

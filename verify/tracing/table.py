@@ -18,12 +18,12 @@ from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.networks.functions import FUNCTIONS
 from scaling_algebra.verify.networks.torch_network import entrywise
 
-from .elementwise import Cancels, added, function_of, parted, shifted
-from .entries import NAMES, classified, generic
+from .elementwise import Cancels, added, function_of, parted, scaled, shifted
+from .entries import NAMES, classified, generic, sign_of
 from .fixed import linear
-from .graph import View
+from .graph import Entrywise, View
 from .reading import Reader
-from .recording import MAKERS, leaves, mapped, refs
+from .recording import MAKERS, STOPS, leaves, mapped, refs
 
 Rule = Callable[..., Any]
 RULES: dict[str, Rule] = {}
@@ -86,10 +86,8 @@ def apply(reader: Reader, args: list[Any], keywords: Any) -> Any:
     x: Any = args[0] if args else None
     if name.startswith((*MAKERS, "new_")) or not any(v.numel() for values in reader.values for v in values):
         return reader.constants()
-    if name == "get_data" and x.node.weight:
-        return x
-    if name in ("detach", "get_data"):
-        return x if x.node.kind == "const" else function_of(reader, "stopped", x, lambda v: v, entrywise=False)
+    if reader.call.name in STOPS:
+        return reader.stopped(x)
     if name in SAME:
         return x
     if name in PARTED or name in (*ENTRYWISE, *NAMES):
@@ -121,7 +119,8 @@ def apply(reader: Reader, args: list[Any], keywords: Any) -> Any:
     except UsageError:
         raise
     except (AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        raise reader.fail(f"called in a way that its rule does not read ({type(error).__name__}: {error})") from error
+        said = (str(error).splitlines() or [""])[0]
+        raise reader.fail(f"called in a way that its rule does not read ({type(error).__name__}: {said})") from error
 
 
 def _linear(reader: Reader, error: UsageError) -> list[View]:
@@ -144,8 +143,13 @@ def _entrywise(reader: Reader, name: str, x: View, *rest: Any, **words: Any) -> 
         made: Tensor = raw(v.clone(), *rest, **named)
         return made
 
+    return as_function(reader, name, x, exact)
+
+
+def as_function(reader: Reader, name: str, x: View, exact: Entrywise) -> View:
+    """A function of one tensor, entry by entry, told apart by its values."""
     if known := classified(exact, name):
-        return _standing(function_of(reader, known, x, exact), name, known, _values(known, exact))
+        return _known(reader, name, known, x, exact)
     near = torch.tensor([-1.0, 0.0, 1.0], dtype=torch.float64)
     if name in ("relu6", "hardtanh") and torch.equal(exact(near), near.relu()):
         made = function_of(reader, "relu", x, exact)
@@ -153,8 +157,7 @@ def _entrywise(reader: Reader, name: str, x: View, *rest: Any, **words: Any) -> 
         return made
     middle = float(exact(torch.zeros((), dtype=torch.float64)))
     if known := classified(lambda v: exact(v) - middle):
-        made = function_of(reader, known, x, lambda v: exact(v) - middle)
-        made = _standing(made, name, known, _values(known, exact, middle))
+        made = _known(reader, name, known, x, lambda v: exact(v) - middle)
     elif generic(exact):
         linear = function_of(reader, "silu", x, lambda v: exact(v) - middle - torch.tanh(v))
         bounded = function_of(reader, "tanh", x, torch.tanh)
@@ -166,10 +169,18 @@ def _entrywise(reader: Reader, name: str, x: View, *rest: Any, **words: Any) -> 
     return made if middle == 0 else shifted(reader, made, reader.numbers([middle] * reader.builds))
 
 
-def _values(known: str, exact: Callable[[Tensor], Tensor], middle: float = 0.0) -> bool:
-    """Are the values those of the function that is read, up to a constant that is added?"""
+def _known(reader: Reader, name: str, known: str, x: View, exact: Entrywise) -> View:
+    """A function that is read as one of the language, or as its negative."""
+    if (sign := sign_of(exact)) < 0:
+        made = _known(reader, name, known, x, lambda v: -exact(v))
+        return scaled(reader, made, reader.numbers([sign] * reader.builds))
+    return _standing(function_of(reader, known, x, exact), name, known, _values(known, exact))
+
+
+def _values(known: str, exact: Entrywise) -> bool:
+    """Are the values those of the function that is read?"""
     at = torch.linspace(-3, 3, 61, dtype=torch.float64)
-    return bool(torch.allclose(exact(at) - middle, entrywise(FUNCTIONS[known])(at), atol=ALIKE))
+    return bool(torch.allclose(exact(at), entrywise(FUNCTIONS[known])(at), atol=ALIKE))
 
 
 def _standing(made: View, name: str, known: str, alike: bool) -> View:

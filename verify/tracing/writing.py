@@ -259,7 +259,8 @@ def _summed(names: Names, node: TracedNode, labels: Iterable[int]) -> tuple[str,
 def _beside(writer: Writer, node: TracedNode, tensors: Sequence[Any], own: Powers) -> None:
     """A factor of the module beside a tensor, in all of its uses: its numbers are those of the product of both."""
     if any(writer.beside.setdefault(c.name, own) != own for c, _ in tensors) or (own and len(tensors) != 1):
-        why = f"the module multiplies by {_shown(own)}, beside no one tensor in all of its uses; multiply where "
+        there = own or next(x for c, _ in tensors if (x := writer.beside[c.name]))
+        why = f"the module multiplies by {_shown(there)}, beside no one tensor in all of its uses; multiply where "
         why += "the sum is made that needs it, as in t * ((x @ y) / n), or leave it out"
         raise Scaled(f"{node.where or 'model'}: {why}")
     if own:
