@@ -98,9 +98,12 @@ class NotFound(Infeasible):
 
 def provable(network: Network, ray: Ray, optimizer: Trained) -> str:
     """Why proofs do not reach a configuration; empty if they do."""
-    if by := [s.out for s in curved(network) if not first_power(network, ray, s)]:
-        stops = [name for name in by if network.producer(name).kind.kind == "stopped"]
-        does, by = ("stops gradients", stops) if stops else ("divides or gates by unknown sizes", by)
+    if unknown := [s for s in curved(network) if not first_power(network, ray, s)]:
+        stops = [s.out for s in unknown if s.kind.kind == "stopped"]
+        does, by = (
+            "stops gradients" if stops else "divides or gates by unknown sizes",
+            stops or [s.out for s in unknown],
+        )
         without = " ".join(f"--without {name}" for name in by)
         how = f"{', '.join(by)}; derive {without} leaves {'them' if by[1:] else 'it'} out"
         return f"{network.name} {does} ({how}); proofs are for products, sums and held gates"
