@@ -178,7 +178,9 @@ class Algebra(SignalSizes):
         out = self.live(out)
         if a.zero or b.zero:
             return Signal(out, {})
-        for x in sorted({*a.letters, *b.letters} - set(out)):  # of what sums to zero, only a factor that varies is seen
+        centred = a.centred or b.centred
+        for x in sorted({*a.letters, *b.letters} - set(out)) if centred else "":
+            # of what sums to zero, only a factor that varies is seen
             if x not in b.letters or x not in a.letters:
                 a, b = a.centred.get(x, a), b.centred.get(x, b)
             elif x in a.centred and x not in (b.leaf or ""):  # an initial tensor varies, and keeps its operator norm
@@ -193,7 +195,7 @@ class Algebra(SignalSizes):
             if self.rung.whole:
                 raise
             product = contracted(self, a, b, out, tag, -self.step)
-        for one, other in ((a, b), (b, a)):
+        for one, other in ((a, b), (b, a)) if centred else ():
             for x in (x for x in one.centred if x in out and x not in set(other.letters) - other.flat):
                 product.centred = {**product.centred, x: Algebra.contract(self, one.centred[x], other, out, tag)}
         return product
@@ -234,9 +236,9 @@ class Algebra(SignalSizes):
         parts = list(signals)
         letters = parts[0].letters
         for k, s in enumerate(parts):
-            if set(s.letters) != set(letters):
-                raise ValueError(f"cannot add signals with letters {letters!r} and {s.letters!r}")
             if s.letters != letters:
+                if set(s.letters) != set(letters):
+                    raise ValueError(f"cannot add signals with letters {letters!r} and {s.letters!r}")
                 parts[k] = self.contract(s, self.constant(""), letters).but(name=s.name)
         return parts
 

@@ -125,6 +125,13 @@ class FormAlgebra(Algebra):
         return Graded(s.letters.replace(letter, to), parts) if letter in s.letters else s
 
     def scaled(self, s: Signal, *scalars: Scalar) -> Signal:
+        """See ``Algebra.scaled``.
+
+        Raises:
+            Exhausted: a factor of which only a bound is known: forms say of no grade that it is one.
+        """
+        if not all(x.certain for x in scalars):
+            raise Exhausted
         grade, inner = split(sum(x.size for x in scalars))
         parts = {g + grade: Algebra.scaled(self, x, Scalar("", inner)) for g, x in _parts(s).items()}
         return Graded(s.letters, parts)

@@ -130,7 +130,9 @@ class Signal:
 
     def again(self) -> Signal:
         """A copy."""
-        copy = Signal(self.letters, self.terms, self.tail, self.leaf, self.name, self.made, self.flat, self.centred)
+        copy = object.__new__(Signal)
+        copy.letters, copy.terms, copy.tail, copy.leaf = self.letters, self.terms, self.tail, self.leaf
+        copy.name, copy.made, copy.flat, copy.centred = self.name, self.made, self.flat, self.centred
         copy.least, copy.sound, copy.loss, copy.depends = self.least, self.sound, self.loss, self.depends
         copy.curved, copy.signed = self.curved, self.signed
         return copy

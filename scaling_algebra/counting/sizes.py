@@ -145,21 +145,23 @@ class SignalSizes(KernelStore):
         if lead is None or self.rung.whole:
             return s
         rung, floor, order, weights = self.rung, lead - self._gap, self._order, self.weights
-        doubted = {k: e for k, e in s.terms.items() if self.in_doubt[k]}
-        keep, tail = {k: e for k, e in s.terms.items() if k not in doubted}, s.tail
-        if rung.leaves is not None:
-            keep = {k: e for k, e in keep.items() if order[k][0] <= rung.leaves}
-        keep = {k: e for k, e in keep.items() if e + weights[k] >= floor}
+        in_doubt, leaves, tail = self.in_doubt, rung.leaves, s.tail
+        keep, doubted = dict[int, int](), dict[int, int]()
+        for k, e in s.terms.items():
+            if in_doubt[k]:
+                doubted[k] = e
+            elif e + weights[k] >= floor and (leaves is None or order[k][0] <= leaves):
+                keep[k] = e
         for most, kept in ((rung.most, keep), (rung.doubts, doubted)):
             if most is not None and len(kept) > most:
                 best = sorted(kept, key=lambda k: (-self.whole(kept[k] + weights[k]), order[k][0], -kept[k], order[k]))
                 for k in best[most:]:
                     del kept[k]
         keep |= doubted
-        for k, e in s.terms.items():
+        for k, e in s.terms.items() if len(keep) < len(s.terms) else ():
             if k not in keep:
                 tail = larger(tail, e + weights[k])
-                if self.in_doubt[k]:
+                if in_doubt[k]:
                     s.loss = larger(s.loss, e + weights[k])
         s.terms, s.tail = keep, tail
         return s

@@ -176,23 +176,14 @@ class KernelStore(Packing):
         self._gap = self.pack((_WHOLE if rung.whole else rung.gap) * self._unit_gap, {}, {})
 
     @contextmanager
-    def noting(self) -> Iterator[set[str]]:
-        """The notes made inside, apart from those before."""
-        outer, self.notes = self.notes, set()
+    def accounting(self) -> Iterator[set[str]]:
+        """The notes made inside, apart from those before; nodes are counted apart as well."""
+        outer = self.notes, self.spent
+        self.notes, self.spent = set(), 0
         try:
             yield self.notes
         finally:
-            self.notes = outer
-
-    @contextmanager
-    def accounting(self) -> Iterator[set[str]]:
-        """The notes made inside, apart from those before; nodes are counted apart as well."""
-        outer, self.spent = self.spent, 0
-        try:
-            with self.noting() as notes:
-                yield notes
-        finally:
-            self.spent = outer
+            self.notes, self.spent = outer
 
     def grains(self, packed: int) -> int:
         """A packed size in units of the search, rounded down."""

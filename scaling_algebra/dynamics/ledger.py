@@ -85,9 +85,7 @@ class Ledger:
 
     def _charge(self, key: Hashable) -> None:
         if key not in self._charged:
-            new = self._closure(key, self._charged)
-            self._charged |= new
-            self._total += sum(self._entries[name].work for name in new)
+            self._total += self._work(key, self._charged)
         if self._limit is not None and self._total > self._limit:
             raise Exhausted
 
@@ -96,18 +94,17 @@ class Ledger:
         on, known, work = error.needed
         if on not in self._entries[key].needs:  # of another question
             known, work = set[Hashable](), 0
-        new = self._closure(key, known)
-        known |= new
-        work += sum(self._entries[name].work for name in new)
+        work += self._work(key, known)
         error.needed = key, known, work
         return work
 
-    def _closure(self, key: Hashable, without: set[Hashable]) -> set[Hashable]:
-        needed: set[Hashable] = set()
-        todo = [key]
+    def _work(self, key: Hashable, known: set[Hashable]) -> int:
+        """The work of a result and of all that it needed, without what is known; now it is."""
+        work, todo = 0, [key]
         while todo:
             name = todo.pop()
-            if name not in needed and name not in without and name in self._entries:
-                needed.add(name)
-                todo += self._entries[name].needs
-        return needed
+            if name not in known and (entry := self._entries.get(name)):
+                known.add(name)
+                work += entry.work
+                todo += entry.needs
+        return work

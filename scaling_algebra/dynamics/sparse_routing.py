@@ -90,18 +90,17 @@ def active(network: Network) -> tuple[Network, dict[str, str]]:
     taken = "".join(network.letters)
     spare = (x for x in SPARE if x not in taken)
     among = {next(spare): x for x, axis in network.axes.items() if axis == "M"}
-    swap = str.maketrans({x: new for new, x in among.items()})
-
-    def factor(x: Factor) -> Factor:
-        return Factor(x.name, x.letters.translate(swap))
+    names = {x: x for x in network.letters} | {x: new for new, x in among.items()}
+    swap = str.maketrans(names)
 
     def statement(s: Statement) -> Statement:
         s = _routed(network, s)
         if isinstance(s, Product):
-            return replace(s, tensor=s.tensor and factor(s.tensor), factors=tuple(map(factor, s.factors)))
+            factors = tuple(x.renamed(names) for x in s.factors)
+            return replace(s, tensor=s.tensor and s.tensor.renamed(names), factors=factors)
         if isinstance(s, Sum):
-            return replace(s, terms=tuple(map(factor, s.terms)))
-        return replace(s, source=s.source and factor(s.source), over=s.over.translate(swap))
+            return replace(s, terms=tuple(x.renamed(names) for x in s.terms))
+        return replace(s, source=s.source and s.source.renamed(names), over=s.over.translate(swap))
 
     seen = replace(
         network,

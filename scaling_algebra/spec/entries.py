@@ -5,11 +5,11 @@ The key of a field is its name without an underscore at the end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from types import UnionType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NewType, get_args, get_origin, get_type_hints
 
 from scaling_algebra.errors import UsageError, check_names, shown
 from scaling_algebra.limits import line
@@ -20,11 +20,15 @@ READERS: dict[Any, Callable[[str], Any]] = {
     str: str, Power: Power.parse, Power | None: lambda text: None if text == "0" else Power.parse(text),
 }  # fmt: skip
 """What a text is read as; ``laws/entries.py`` adds those of laws."""
+Lines = NewType("Lines", str)
+"""A text of any number of lines."""
 KINDS: dict[Any, tuple[Any, str]] = {
-    bool: (bool, "true or false"), int: (int, "a whole number"), float: (int | float, "a number")
+    bool: (bool, "true or false"), int: (int, "a whole number"), float: (int | float, "a number"),
+    Lines: (str, "a text"),
 }  # fmt: skip
+LISTS: dict[Any, Any] = {tuple: tuple, frozenset: frozenset, Sequence: tuple}
 MANY = 100
-"""Most entries of a list."""
+"""Most entries of a list; of a ``Sequence`` as many as a file holds."""
 
 
 def registry(
@@ -64,19 +68,23 @@ def read(kind: Any, value: Any, where: str = "", number: bool = False) -> Any:
         return read(parts[0], value, where)
     if origin is Literal:
         return value if value in parts else _kept(value, (), f"one of {', '.join(map(repr, parts))}", where)
-    if origin in (tuple, frozenset):
-        if len(_kept(value, list, "a list", where)) > MANY:
+    if origin in LISTS:
+        such = f", such as [{shown(value)}]" if isinstance(value, str) else ""
+        if len(_kept(value, list, f"a list{such}", where)) > MANY and origin is not Sequence:
             raise UsageError(f"{where} has {len(value)} entries; give at most {MANY}")
-        return origin(read(parts[0], x, f"{where} {k}") for k, x in enumerate(value, 1))
+        return LISTS[origin](read(parts[0], x, f"{where} {k}") for k, x in enumerate(value, 1))
     if origin is Mapping:
-        items = _kept(value, dict, "a table", where).items()
-        return {line(f"a key of {where}", key): read(parts[1], x, f"{where} {key}", True) for key, x in items}
+        items, number = _kept(value, dict, "a table, such as { NAME = VALUE }", where).items(), parts[1] is not str
+        return {line(f"a key of {where}", key): read(parts[1], x, f"{where} {key}", number) for key, x in items}
     if kind is Any or origin is Callable:
         return value
-    if kind in (bool, int, float):
+    if kind in KINDS:
         if kind is not bool and isinstance(value, bool):
             value = _kept(value, (), KINDS[kind][1], where)
-        return kind(_kept(value, *KINDS[kind], where))
+        try:
+            return kind(_kept(value, *KINDS[kind], where))
+        except OverflowError:
+            raise UsageError(f"{where} is {shown(value)}; it must be a number below 1e308") from None
     text = str(value) if number and type(value) is int else value
     return READERS[kind](line(where, _kept(text, str, "a text or a number" if number else "a text of one line", where)))
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
 from math import inf
-from numbers import Real
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -16,7 +15,7 @@ from scaling_algebra.errors import UsageError, check_names, named, shown
 from scaling_algebra.files import read_text, shipped, toml
 
 from .axes import Ray
-from .entries import registry
+from .entries import keys, read, registry
 from .networks.language import Network
 from .networks.roles import Matrix, matrix
 from .powers import Power
@@ -181,13 +180,8 @@ class Optimizer(_Rules):
     source: str = ""
 
     def __post_init__(self) -> None:
-        for x in fields(self):
-            kind: type = {"name": str, "options": Mapping, "first": Real}.get(x.name) or type(x.default)
-            value = getattr(self, x.name)
-            if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-                raise self._wrong(x.name, f"give a {kind.__name__}")
-        if self.normalises:
-            check_names(f"normaliser of {self.name}", [self.normalises], ("entry", "matrix"))
+        for key, (_, kind, _) in keys(Optimizer).items():
+            read(kind, getattr(self, key), f"{key} of the optimizer {self.name}")
         check_names("factor of a shape", [self.shape], SHAPES)
         if not 0 < self.first < inf:
             raise self._wrong("first", "give a positive number")
@@ -387,8 +381,7 @@ def _own(file: str) -> Optimizer:
         record = toml(text)
     except UsageError as error:
         raise UsageError(f"{file}: {error}; write for example normalises = 'entry'") from None
-    known = [x.name for x in fields(Optimizer) if x.name not in ("name", "negligible")]
-    check_names(f"attribute in {file}", record, known)
+    check_names(f"key of {file}", record, [x for x in keys(Optimizer) if x not in ("name", "negligible")])
     beside = str(Path(file).parent / str(record.get("torch", "")))
     rule = Optimizer(file, **{**record, **({"torch": beside} if Path(beside.rpartition(":")[0]).is_file() else {})})
     if not (rule.normalises or rule.torch):

@@ -105,7 +105,7 @@ class ShippedRule:
         powers: dict[str, Power | None] = {}
         for role, settings in self.tensors.items():
             rule = optimizer.of(role)
-            factors = {x.removesuffix("_std"): power for x, power in moved(rule).items()}
+            factors = {x.removesuffix("_std"): p for x, p in moved(rule, settings.get("init", 0) is None).items()}
             forward = settings.get(MULTIPLIER) or Power()
             for setting in SETTINGS:
                 if setting in settings and (setting != "eps" or rule.epsilon):

@@ -153,6 +153,7 @@ def test_a_file_names_frozen_tensors():
     text = as_toml(LORA).replace("equations", 'frozen = ["W"]\nequations', 1)
     frozen = from_toml(text)
     assert frozen.frozen == {"W"} and from_toml(as_toml(frozen)) == frozen
+    assert from_toml(text.replace('["W"]', str(["W"] * 101))) == frozen  # a deep model freezes hundreds
     d = asked(frozen, "N_e=1", given={"B.init": 0})
     assert d["W"].lr is None and str(d["B"].lr) == "N_e^-1" and not d.unmet
     assert Configuration.from_json(d.configuration.as_json()) == d.configuration
@@ -162,8 +163,8 @@ def test_a_file_names_frozen_tensors():
         assert d.analysis()("dW", 1).exponent is None
     for wrong, words in (
         ('frozen = ["V"]', "named 'V'"),
-        ("frozen = [1]", "1 is not a name"),
-        ('frozen = "W"', "list"),
+        ("frozen = [1]", "frozen 1 is 1; it must be a text"),
+        ('frozen = "W"', r"frozen is 'W'; it must be a list, such as \['W'\]"),
     ):
         with pytest.raises(UsageError, match=words):
             from_toml(text.replace('frozen = ["W"]', wrong))

@@ -361,6 +361,8 @@ def test_graded_signals_have_the_same_operations():
     with pytest.raises(ValueError, match=r"'a'.*'b'"):
         algebra.add([s["y"], s["x"]])
     assert len(algebra.add([s["W"], algebra.tensor("W", "ba", 0)]).parts) == 2
+    with pytest.raises(Exhausted):
+        algebra.scaled(s["x"], Scalar("1/a size that is a bound", 0, certain=False))
 
 
 # pure functions -------------------------------------------------------------------------------------------------

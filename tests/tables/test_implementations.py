@@ -118,6 +118,13 @@ def test_a_file_says_where_its_rules_stand(name):
         assert scaled == ("derived" in rule.epsilon)
 
 
+def test_a_relative_step_from_zero_is_moved_as_the_gauges_move_it():
+    """It is relative to a constant, so that its rate takes the multiplier: with W = w/N, lr 1 of w is 1/N of W."""
+    for init, lr in (("0", "N^-1"), ("1", "1")):
+        rule = planted({"readout": f'multiplier = "1/N", init = "{init}", lr = "1"'}, "negligible")
+        assert str(rule.given(OPTIMIZERS["adafactor"])["readout.lr"]) == lr
+
+
 def test_a_power_without_multiplier_stays_what_it_is():
     rule = planted({"hidden": 'init = "N^-1/2", lr = "1/N"'})
     given = rule.given(OPTIMIZERS["adam"])

@@ -218,6 +218,7 @@ def test_a_rank_that_alone_grows_changes_the_matrix_back():
         ),
         (Small, [BASE, TARGET], {}, "head.weight has no lr at the base; give plan|tokens.weight has no lr"),
         (lambda z: Small(z, True), [BASE, TARGET], {**GIVEN, "fold": True}, "ends in no matrix of its own"),
+        (lambda n: nn.Linear(n, n), [BASE, TARGET], GIVEN, r'build is called with a table of sizes, .* as sizes\["N'),
     ],
 )
 def test_what_is_missing_is_an_error_that_names_it(model, sizes, given, said):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from scaling_algebra.spec.networks.language import Factor, Network, Product
+from scaling_algebra.spec.networks.language import Network, Product
 
 
 def fused(network: Network, growing: frozenset[str]) -> Network:
@@ -24,11 +24,11 @@ def fused(network: Network, growing: frozenset[str]) -> Network:
         reader = left[out.out]
         if isinstance(reader, Product) and not reader.tensor:
             use, letters = out.inputs[k], network.signals[s.out]
-            names = dict(zip(letters, use.letters, strict=True))
-            if any(names.get(x, x) in reader.letters for x in s.letters if x not in letters):
+            names = {x: x for x in s.letters} | dict(zip(letters, use.letters, strict=True))
+            if any(x in reader.letters for x in s.letters if x not in letters):
                 continue
             factors = tuple(x for x in reader.factors if x is not use)
-            own = [Factor(x.name, "".join(names.get(c, c) for c in x.letters)) for x in (s.tensor, *s.factors)]
+            own = [x.renamed(names) for x in (s.tensor, *s.factors)]
             multipliers = (*s.multipliers, *reader.multipliers)
             left[out.out] = Product(out.out, (*factors, *own[1:]), own[0], multipliers)
             del left[s.out]

@@ -239,8 +239,13 @@ def called(build: Build, sizes: dict[str, int], seed: int | None = 0) -> tuple[n
     """
     if seed is not None:
         torch.manual_seed(seed)
-    with foreign(f"build({dict(sizes)})"):
-        made = build(sizes if isinstance(sizes, Asked) else SizesGiven(sizes))
+    try:
+        with foreign(f"build({dict(sizes)})"):
+            made = build(sizes if isinstance(sizes, Asked) else SizesGiven(sizes))
+    except UsageError as error:
+        if not any(table.__name__ in str(error) for table in (Asked, Limited, SizesGiven)):
+            raise
+        raise UsageError(f'{error}; build is called with a table of sizes, which it reads as sizes["N"]') from error
     if isinstance(made, Coroutine):
         made.close()
     model, *rest = made if isinstance(made, tuple) and len(made) in (2, 3) else (made,)

@@ -15,23 +15,36 @@ added to the loss beside the output) and ``name`` (that of the file) may be left
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from scaling_algebra.errors import UsageError, unknown_name
 from scaling_algebra.files import read_text, toml
+from scaling_algebra.spec.entries import Lines, keys, read
 
 from .grammar import network
 from .language import Network
 from .printing import as_text
 
-KEYS: dict[str, type] = {
-    "name": str, "title": str, "axes": Mapping, "roles": Mapping, "frozen": list,
-    "zero": list, "constants": list, "losses": list, "equations": str,
-}  # fmt: skip
+
+@dataclass(frozen=True)
+class NetworkFile:
+    """The keys of a file with a network."""
+
+    axes: Mapping[str, str]
+    equations: Lines
+    name: str = ""
+    title: str = ""
+    roles: Mapping[str, str] = field(default_factory=dict)
+    frozen: Sequence[str] = ()
+    zero: Sequence[str] = ()
+    constants: Sequence[str] = ()
+    losses: Sequence[str] = ()
+
+
 MOST = 2**16
 """Bytes of a file with a network."""
-REQUIRED = ("axes", "equations")
 
 
 def read_network(path: Path | str) -> Network:
@@ -57,11 +70,16 @@ def from_toml(text: str, source: str = "network", name: str = "network") -> Netw
     """
     try:
         record = toml(text)
-        _check(record)
-        given = record.get("roles"), record.get("title", ""), record.get("constants", ()), record.get("losses", ())
-        read = network(record.get("name", name), record["equations"], record["axes"], *given)
-        still, zero = ([_role(read, x, key) for x in record.get(key, ())] for key in ("frozen", "zero"))
-        return read.freezing(still).starting(zero)
+        for key, value in record.items():
+            if isinstance(value, dict) and (inside := next((x for x in value if x in keys(NetworkFile)), "")):
+                raise UsageError(f"{inside} stands inside {key}; put it above the line [{key}]")
+            if not value and key in ("name", "title"):
+                raise UsageError(f"{key} is {value!r}; it must be one line")
+        kept: NetworkFile = read(NetworkFile, record)
+        more = kept.roles, kept.title, kept.constants, kept.losses
+        found = network(kept.name or name, kept.equations, kept.axes, *more)
+        still, zero = ([_role(found, x, key) for x in getattr(kept, key)] for key in ("frozen", "zero"))
+        return found.freezing(still).starting(zero)
     except UsageError as error:
         raise UsageError(f"{source}: {error}") from None
 
@@ -72,29 +90,6 @@ def _role(network: Network, name: str, key: str) -> str:
     if (role := symbols.get(name, name)) not in network.tensors:
         raise UsageError(f"{key}: {unknown_name('tensor', name, (*network.tensors, *symbols))}")
     return role
-
-
-def _check(record: Mapping[str, object]) -> None:
-    kinds: dict[type, str] = {str: "a text", Mapping: 'a table, such as { a = "N" }', list: 'a list, such as ["W"]'}
-    for key, value in record.items():
-        if key not in KEYS:
-            raise unknown_name("key", key, KEYS)
-        if not isinstance(value, KEYS[key]):
-            raise UsageError(f"{key} is {value!r}; it must be {kinds[KEYS[key]]}")
-        if isinstance(value, Mapping):
-            for inner, entry in value.items():
-                if inner in KEYS:
-                    raise UsageError(f"{inner} stands inside {key}; put it above the line [{key}]")
-                if not isinstance(entry, str):
-                    raise UsageError(f"{key}: {inner} is {entry!r}; it must be a text")
-        elif isinstance(value, list):
-            if wrong := [x for x in value if not isinstance(x, str)]:
-                raise UsageError(f"{key}: {wrong[0]!r} is not a name")
-        elif key != "equations" and not value:
-            raise UsageError(f"{key} is {value!r}; it must be one line")
-    for key in REQUIRED:
-        if key not in record:
-            raise UsageError(f"{key} is missing; a network has {' and '.join(REQUIRED)}")
 
 
 def as_toml(network: Network) -> str:
