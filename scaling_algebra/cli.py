@@ -135,7 +135,10 @@ def _exit_code(run: Callable[[], Any], arguments: list[str]) -> int:
         name = error.option_name.lstrip("-")
         return _fail(f"no option --{name}; {INSTEAD[name]}" if name in INSTEAD else error.format_message(), 2)
     except click.ClickException as error:
-        return _fail(error.format_message(), 2)
+        said = error.format_message()
+        if type(error) in (click.UsageError, click.MissingParameter) and (asked := getattr(error, "ctx", None)):
+            said = f"{said.rstrip('.')}; see scalecalc {asked.command.name} --help"
+        return _fail(said, 2)
     except UsageError as error:
         return _fail(str(error), error.code)
     except Unsatisfiable as error:

@@ -149,7 +149,7 @@ class _Parser:
             case ast.Call():
                 raise self.wrong(f"the functions are {', '.join(FUNCTIONS)}, of one argument")
             case ast.BinOp(op=ast.Sub()) | ast.UnaryOp(op=ast.USub()):
-                raise self.wrong("a minus between terms: sizes are sums of positive monomials")
+                raise self.wrong("a minus: sizes are sums of positive monomials")
         raise self.wrong(f"cannot read {ast.unparse(node)!r}")
 
     def power(self, base: ast.expr, e: Expr) -> list[Monomial]:

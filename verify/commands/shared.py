@@ -191,7 +191,7 @@ def kept(folder: Path | None) -> Store:
 def again(folder: Path | None) -> str:
     """Advice after an interrupt."""
     if folder is None:
-        return "give --resume DIR to keep what is finished, or fewer --sizes or --seeds"
+        return "give --resume DIR to keep what is finished, or fewer sizes or seeds"
     return f"what is finished is kept in {folder}: give the same command again"
 
 

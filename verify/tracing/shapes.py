@@ -320,7 +320,9 @@ def read(build: Build, base: Mapping[str, int] | None = None, strict: bool = Fal
 
 def _growing(reading: Traced) -> Traced:
     if not set(AXES) & set(reading.network.axes.values()):
-        raise UsageError(STILL)
+        other = ", ".join(axis for axis in reading.base if axis not in AXES)
+        asked = f"; it asks for {other}, and what grows is called {', '.join(AXES)}" if other else ""
+        raise UsageError(STILL + asked)
     return reading
 
 
