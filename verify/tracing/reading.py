@@ -7,7 +7,7 @@ dimension of a parameter or of the input, and the reading begins again. Read nex
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from math import prod
 from typing import Any
 
@@ -76,7 +76,7 @@ class Reader:
         if call.stale:  # the values of now are not known
             raise self.fail("reads what was written in place through a view; write whole tensors, or torch.cat")
         for number in {r.number for r in refs((call.arguments, call.keywords))} & self.held if not call.held else ():
-            if self.trains(self.views[number].node):
+            if _trains(self.views[number].node, self.runs[0].trained):
                 self.views[number] = self.stopped(self.views[number])
             self.held.discard(number)
         results, read = list(refs(call.result)), [self.view(r) for r in refs((call.arguments, call.keywords))]
@@ -105,17 +105,13 @@ class Reader:
                 self.held.add(r.number)
             self.read_calls.append((call, r, view))
 
-    def trains(self, node: TracedNode) -> bool:
-        """Does a gradient of the output reach a tensor that a node is made of?"""
-        return any(x.kind == "param" and x.name in self.runs[0].trained for x in walk(node))
-
     def stopped(self, x: View) -> View:
         """A signal through which no gradient passes; a tensor as it is, if none reaches it elsewhere.
 
         Raises:
             Unreadable: a gradient reaches a matrix elsewhere.
         """
-        if x.node.kind == "const" or (x.node.weight and not self.trains(x.node)):
+        if x.node.kind == "const" or (x.node.weight and not _trains(x.node, self.runs[0].trained)):
             return x
         if x.node.weight and (x.node.kind != "param" or sum(not index.fixed for index in x.node.indices) > 1):
             raise self.fail("stops the gradient of a matrix that trains elsewhere; no equation says this")
@@ -233,3 +229,8 @@ class Reader:
                     raise self.split(h, least)
             for h in found[1:]:
                 join(found[0], h)
+
+
+def _trains(node: TracedNode, trained: Collection[str]) -> bool:
+    """Does a gradient of the output reach a tensor that a node is made of? ``trained``: names of those that it does."""
+    return any(x.kind == "param" and x.name in trained for x in walk(node))
