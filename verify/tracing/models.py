@@ -200,8 +200,6 @@ class SizesGiven(dict[str, int]):
         raise MissingSize(axis)
 
 
-for sizes_class in (Asked, Limited, SizesGiven):
-    sizes_class.__name__ = "dict"  # as errors of ``build`` call them
 ROUGH = {torch.float32, torch.float16, torch.bfloat16}
 CASTS = {"float", "half", "bfloat16"}
 
