@@ -23,6 +23,7 @@ LEAST = 0.1
 def mixes(node: TracedNode) -> frozenset[Mix]:
     """What a node is made of in another order."""
     if "mixes" not in node.cache:
+        found: frozenset[Mix]
         if node.name == "mixed":
             found = mixes(node.source) | {(node.source, node, frozenset())}
         else:
