@@ -300,6 +300,63 @@ def test_halves_of_a_norm_that_are_put_together_again():
             traced(of(lambda m, h, apart=apart: m.w(m.u(apart(*halves(m.norm(m.v(h)))))), **more))
 
 
+def turned(y, angles):
+    first, second = halves(y)
+    return y * angles.cos() + torch.cat([-second, first], -1) * angles.sin()
+
+
+def parts_turned(y, angles):
+    (first, second), (here, there) = halves(y), halves(angles[None])
+    cos, sin = here.cos(), there.sin()
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], -1)
+
+
+MET = {
+    "product": lambda m, y, other: m.v(y * other),
+    "sum of products": lambda m, y, other: m.v(torch.tanh((y * other).mean(-1, keepdim=True)) + y),
+    "functions": lambda m, y, other: m.v(torch.tanh(y) * torch.tanh(other)),
+    "sum": lambda m, y, other: m.v(y + torch.tanh(other)),
+    "behind one matrix": lambda m, y, other: m.v(m.w(y) * m.w(other)),
+}
+
+
+@pytest.mark.parametrize("how", MET)
+@pytest.mark.parametrize("kind", ["swapped", "signs", "rotated", "in parts", "in order"])
+def test_a_signal_that_meets_its_own_entries_in_another_order(kind, how):
+    """Swapped halves were read as the signal itself; rotary positions are, on average, and so are halves in order."""
+    other = {
+        "swapped": lambda m, y: torch.cat(halves(y)[::-1], -1),
+        "signs": lambda m, y: torch.cat([-halves(y)[0], halves(y)[1]], -1),
+        "rotated": lambda m, y: turned(y, torch.linspace(0, 1, m.n // 2).repeat(2)),
+        "in parts": lambda m, y: parts_turned(y, torch.linspace(0, 1, m.n // 2).repeat(2)),
+        "in order": lambda m, y: torch.cat(halves(y), -1),
+    }[kind]
+    build = of(lambda m, h: MET[how](m, y := m.v(h), other(m, y)), v=lambda n: nn.Linear(n, n, bias=False))
+    if kind in ("rotated", "in parts", "in order"):
+        assert traced(build).error < 1e-12
+        return
+    with pytest.raises(Unreadable, match=r"its own entries in another order|a part of a signal with another sign"):
+        traced(build)
+
+
+def test_entries_in_another_order_alone_are_of_the_size_of_a_signal():
+    """Also where they meet what is made of the signal by other matrices; a half that a sum loses is refused."""
+    more = {x: lambda n: nn.Linear(n, n, bias=False) for x in "uv"}
+    for between in (
+        lambda m, y, other: m.w(other),
+        lambda m, y, other: other + torch.tanh(m.w(y)),
+        lambda m, y, other: m.u(other) * m.w(y) + y,
+    ):
+        swap = lambda m, h, between=between: between(m, y := m.v(h), torch.cat(halves(y)[::-1], -1))  # noqa: E731
+        assert traced(of(swap, **more)).error < 1e-12
+    for lost in (lambda a, b: (-a, b), lambda a, b: (b, a)):
+        with pytest.raises(Unreadable, match="which is no rotation"):
+            traced(of(lambda m, h, lost=lost: m.w((y := m.v(h)) + torch.cat(lost(*halves(y)), -1)), **more))
+    with pytest.raises(Unreadable, match="a part of a signal with another sign"):
+        signs = lambda m, h: m.w(torch.cat([-halves(y := torch.relu(m.v(h)))[0], halves(y)[1]], -1).sum(-1) * h)  # noqa: E731
+        traced(of(signs, **more))
+
+
 def test_channels_become_places():
     def build(sizes):
         n = sizes["N"]

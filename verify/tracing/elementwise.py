@@ -28,7 +28,8 @@ from .graph import (
     wiring,
 )
 from .indices import constant, differs, fixed, pick
-from .products import acting, broadcast, contract, labelled
+from .mixing import met, remade, settle, signed, turns
+from .products import SIGNED, acting, broadcast, contract, labelled
 from .reading import Reader
 
 GATES = {"softmax": "softmax", "softmax_topk": "topk_softmax", "topk_softmax": "topk_softmax"} | {
@@ -60,6 +61,8 @@ def function_of(
     reader: Reader, name: str, x: View, exact: Entrywise, over: tuple[int, ...] = (), entrywise: bool = True
 ) -> View:
     """A function of a signal. exact: on the node's own value."""
+    if signed(x.node):
+        raise reader.fail(SIGNED)
     node = x.node.behind("func", reader.where, name=name, over=over, exact=exact)
     if entrywise:
         node.entry = tuple((r, then(f, exact)) for r, f in x.node.entries())
@@ -79,7 +82,8 @@ def added(reader: Reader, views: Sequence[View]) -> View:
     if (left := _merged(reader, views)) is not None:
         return added(reader, left) if len(left) > 1 else left[0]
     _opposed(reader, views)
-    if len(views) == 2 and (known := _one_function(reader, operator.add, *views)) is not None:
+    mix = met([v.node for v in views])
+    if len(views) == 2 and (known := _one_function(reader, operator.add, *views)) is not None and not mix:
         return known
     if any(not v.node.weight for v in views):
         views = [acting(reader, v) if v.node.weight and _bare(v.node).kind != "param" else v for v in views]
@@ -88,7 +92,39 @@ def added(reader: Reader, views: Sequence[View]) -> View:
     node = TracedNode("add", [classes[x] for x in order], reader.where, sources)
     if len(views) == 2:
         node.entry = _entries(operator.add, *views)
+    if mix is not None:
+        _rotation(reader, node, *mix[:2])
     return View(node, dims)
+
+
+def _rotation(reader: Reader, node: TracedNode, whole: TracedNode, mixed: TracedNode) -> None:
+    """Lets the sum of a signal and of its entries in another order count as that signal, if it is a rotation.
+
+    Raises:
+        Unreadable: it is none.
+    """
+    at = next(filter(None, (_slots_of(c, labels, whole) for c, labels in node.sources)), ())
+
+    def made(v: Tensor) -> Tensor:
+        return remade(node, whole, v).movedim(at, [*range(-len(at), 0)])
+
+    if not at or not turns(made, whole, mixed):
+        raise reader.fail("a sum of a signal and its own entries in another order, which is no rotation")
+    settle(node, whole)
+    if (more := met(node.children)) is not None and more[0] is not whole:
+        raise reader.fail("a sum of two signals and their own entries in another order")
+
+
+def _slots_of(node: TracedNode, labels: Sequence[int], whole: TracedNode) -> tuple[int, ...]:
+    """The labels of the slots of a signal which a node is times constants; none, if it is not."""
+    while node is not whole:
+        signals = [s for s in node.sources[: 1 if node.kind == "same" else None] if s[0].kind != "fixed"]
+        outs = node.out if node.kind == "contract" else node.slots
+        if node.kind not in ("same", "contract") or len(signals) != 1 or not {*signals[0][1]} <= {*outs}:
+            return ()
+        ((node, mine),) = signals
+        labels = [labels[outs.index(x)] for x in mine]
+    return tuple(labels)
 
 
 def _merged(reader: Reader, views: Sequence[View]) -> list[View] | None:
@@ -128,16 +164,16 @@ def _opposed(reader: Reader, views: Sequence[View]) -> None:
         Cancels: there is one.
     """
     wholes = {whole_of(v.node) for v in views}
-    turns = len(wholes) == 1 and None not in wholes
-    signed = [
+    parts = len(wholes) == 1 and None not in wholes
+    laws = [
         {(law(t), bool(f) and f[0] < 0, (stops, law(t, looks=False))) for t, _, f, stops in _terms(v.node, alike=True)}
         for v in views
     ]
-    for one, other in combinations(signed, 2):
+    for one, other in combinations(laws, 2):
         pairs = [(x[2], y[2]) for x in one for y in other if x[0] == y[0] and x[1] != y[1]]
         if any(x != y for x, y in pairs):
             raise Cancels(str(reader.fail("a signal and the same signal stopped cancel; the equations have no signs")))
-        if pairs and not turns and not (len(views) == 2 and _keeps(*views)):
+        if pairs and not parts and not (len(views) == 2 and _keeps(*views)):
             why = "a difference of two signals of one law may cancel, and the equations have no signs"
             raise Cancels(str(reader.fail(why)))
 

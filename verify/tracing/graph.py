@@ -140,7 +140,7 @@ class TracedNode:
     axes: tuple[int, ...] = ()
     frozen: bool = False
     number: int = field(default_factory=lambda: next(_COUNT))
-    cache: dict[Any, TracedNode] = field(default_factory=dict)
+    cache: dict[Any, Any] = field(default_factory=dict)
     _weight: bool | None = None
 
     @property
@@ -192,9 +192,8 @@ class TracedNode:
 
     def evaluate(self, values: dict[int, Tensor]) -> Tensor:
         """The exact value at the first build, its dimensions as ``indices``; ``values`` keeps those that are known."""
-        for node in walk(self):
-            if node.number not in values:
-                values[node.number] = node._compute([values[c.number] for c in node.children])
+        for node in walk(self, values):
+            values[node.number] = node._compute([values[c.number] for c in node.children])
         return values[self.number]
 
     def _compute(self, sources: list[Tensor]) -> Tensor:
@@ -227,9 +226,9 @@ def sum_of(terms: Sequence[tuple[Tensor, tuple[int, ...]]], indices: Sequence[In
     return total
 
 
-def walk(root: TracedNode) -> Iterator[TracedNode]:
-    """Every node once, sources first."""
-    seen: set[int] = set()
+def walk(root: TracedNode, known: Iterable[int] = ()) -> Iterator[TracedNode]:
+    """Every node once, sources first; without those of known numbers, and what they alone read."""
+    seen = {*known}
     stack = [(root, False)]
     while stack:
         node, done = stack.pop()

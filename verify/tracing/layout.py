@@ -11,6 +11,7 @@ from torch import Tensor
 
 from .graph import Dims, IndexClass, TracedNode, View, whole_of
 from .indices import constant, entries_of, narrowed, regrouped, stepped
+from .mixing import drawn, remade, settle, turns
 from .products import acting, labelled
 from .reading import Reader
 from .recording import Ref, leaves, mapped
@@ -215,7 +216,15 @@ def _all_of(whole: TracedNode, slot: int, parts: Sequence[View]) -> bool:
 
 def _mixed(reader: Reader, parts: Sequence[View], whole: TracedNode, slot: int, between: bool) -> View:
     """All parts of one whole, in any order: of its size."""
-    mixed = whole.behind("same", reader.where, name="mixed")
+    mixed = whole.behind("same", reader.where, name="mixed", slot=slot, at=(int(between), 0))
     mixed.sources += tuple((p.node, whole.slots) for p in parts)
     mixed.exact = lambda whole, *v: torch.stack(v, slot + 1).flatten(slot, slot + 1) if between else torch.cat(v, slot)
+    y = drawn(whole)
+    made, ones, signs = (remade(mixed, whole, v) for v in (y, torch.ones_like(y), y.sign()))
+    if torch.equal(made, y):
+        return View(whole, parts[0].dims)
+    if turns(lambda v: remade(mixed, whole, v), whole, mixed):
+        settle(mixed, whole)
+    elif torch.equal(ones.abs(), signs.abs()):  # each is one of the entries
+        mixed.at = int(between), int(ones.min() < 0 < ones.max())
     return View(mixed, parts[0].dims)

@@ -10,15 +10,23 @@ import torch
 
 from .graph import Dims, IndexClass, TracedNode, Vector, View, times
 from .indices import constant, differs, fixed, part_of
+from .mixing import met, signed
 from .reading import Reader
 
 Operand = tuple[View, Sequence[Any]]
 """A tensor, and a key for each of its dimensions."""
+SIGNED = "a part of a signal with another sign beside the rest, and the equations have no signs"
 
 
 def contract(reader: Reader, operands: Sequence[Operand], out: Sequence[Any], factor: Vector = ()) -> View:
     """An einsum on dimensions. factor: at every build, what multiplies it."""
     labels, classes, factors, order, dims = labelled(reader, operands, out)
+    signals = [(v.node, keys) for v, keys in operands if v.node.kind not in ("const", "fixed")]
+    if met([x for x, _ in signals]):
+        raise reader.fail("a product of a signal and its own entries in another order; no equation says this")
+    sums = len(signals) > 1 or not {*signals[0][1]} <= {*out}
+    if sums and any(signed(x) for x, _ in signals) and not any(x.weight for x, _ in signals):
+        raise reader.fail(SIGNED)
     ones = [v.node.kind != "const" or all(bool((c == 1).all()) for c in v.node.value) for v, _ in operands]
     if any(v.node.kind == "const" and not any(bool(c.any()) for c in v.node.value) for v, _ in operands):
         sizes = [max(v.sizes(d, reader.builds) for v, ks in operands for d, k in enumerate(ks) if k == o) for o in out]

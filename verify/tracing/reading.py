@@ -7,7 +7,7 @@ dimension of a parameter or of the input, and the reading begins again. Read nex
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import prod
 from typing import Any
 
@@ -76,8 +76,8 @@ class Reader:
         if call.stale:  # the values of now are not known
             raise self.fail("reads what was written in place through a view; write whole tensors, or torch.cat")
         for number in {r.number for r in refs((call.arguments, call.keywords))} & self.held if not call.held else ():
-            if _trains(self.views[number].node, self.runs[0].trained):
-                self.views[number] = self.stopped(self.views[number])
+            if trains(self, self.views[number].node):
+                self.views[number] = stopped(self, self.views[number])
             self.held.discard(number)
         results, read = list(refs(call.result)), [self.view(r) for r in refs((call.arguments, call.keywords))]
         self.values = [[run.tensor(r) for run in self.runs] for r in results]
@@ -104,18 +104,6 @@ class Reader:
             if call.held:
                 self.held.add(r.number)
             self.read_calls.append((call, r, view))
-
-    def stopped(self, x: View) -> View:
-        """A signal through which no gradient passes; a tensor as it is, if none reaches it elsewhere.
-
-        Raises:
-            Unreadable: a gradient reaches a matrix elsewhere.
-        """
-        if x.node.kind == "const" or (x.node.weight and not _trains(x.node, self.runs[0].trained)):
-            return x
-        if x.node.weight and (x.node.kind != "param" or sum(not index.fixed for index in x.node.indices) > 1):
-            raise self.fail("stops the gradient of a matrix that trains elsewhere; no equation says this")
-        return View(x.node.behind("func", self.where, name="stopped", exact=lambda v: v), x.dims)
 
     def _kept(self, call: TorchCall, results: Sequence[Ref], made: Any) -> None:
         """A sum is no smaller than rounding leaves of its terms: signs are in no equation."""
@@ -231,6 +219,19 @@ class Reader:
                 join(found[0], h)
 
 
-def _trains(node: TracedNode, trained: Collection[str]) -> bool:
-    """Does a gradient of the output reach a tensor that a node is made of? ``trained``: names of those that it does."""
-    return any(x.kind == "param" and x.name in trained for x in walk(node))
+def trains(reader: Reader, node: TracedNode) -> bool:
+    """Does a gradient of the output reach a tensor that a node is made of?"""
+    return any(x.kind == "param" and x.name in reader.runs[0].trained for x in walk(node))
+
+
+def stopped(reader: Reader, x: View) -> View:
+    """A signal through which no gradient passes; a tensor as it is, if none reaches it elsewhere.
+
+    Raises:
+        Unreadable: a gradient reaches a matrix elsewhere.
+    """
+    if x.node.kind == "const" or (x.node.weight and not trains(reader, x.node)):
+        return x
+    if x.node.weight and (x.node.kind != "param" or sum(not index.fixed for index in x.node.indices) > 1):
+        raise reader.fail("stops the gradient of a matrix that trains elsewhere; no equation says this")
+    return View(x.node.behind("func", reader.where, name="stopped", exact=lambda v: v), x.dims)

@@ -22,7 +22,7 @@ from .elementwise import Cancels, added, function_of, parted, scaled, shifted
 from .entries import NAMES, classified, generic, sign_of
 from .fixed import linear
 from .graph import Entrywise, View
-from .reading import Reader
+from .reading import Reader, stopped
 from .recording import MAKERS, STOPS, leaves, mapped, refs
 
 Rule = Callable[..., Any]
@@ -87,7 +87,7 @@ def apply(reader: Reader, args: list[Any], keywords: Any) -> Any:
     if name.startswith((*MAKERS, "new_")) or not any(v.numel() for values in reader.values for v in values):
         return reader.constants()
     if reader.call.name in STOPS:
-        return reader.stopped(x)
+        return stopped(reader, x)
     if name in SAME:
         return x
     if name in PARTED or name in (*ENTRYWISE, *NAMES):
