@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from typing import TypeVar
@@ -83,11 +83,11 @@ def unending() -> Iterator[None]:
 
 
 @contextmanager
-def foreign(where: str, instead: str = "") -> Iterator[None]:
+def foreign(where: str | Callable[[], str], instead: str = "") -> Iterator[None]:
     """Runs code of somebody else.
 
     Args:
-        where: what the message begins with. instead: its end, what to do.
+        where: what the message begins with, or what says it when it is needed. instead: its end, what to do.
 
     Raises:
         UsageError: it raises anything but that and Ctrl-C, the end of the program included.
@@ -102,7 +102,7 @@ def foreign(where: str, instead: str = "") -> Iterator[None]:
         raise
     except BaseException as error:
         what = "ends the program" if isinstance(error, SystemExit) else f"raises {told(error)}"
-        raise UsageError(f"{where} {what}{instead}") from error
+        raise UsageError(f"{where if isinstance(where, str) else where()} {what}{instead}") from error
 
 
 def told(error: BaseException) -> str:

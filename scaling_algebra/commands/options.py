@@ -297,7 +297,8 @@ def traced(*more: str, beside: Path | None = None) -> Any:
         return None
     if isinstance(name := context.meta[TRACED], str):
         arguments = [*map(str, context.params.values()), *more]
-        context.meta[TRACED] = importlib.import_module(TRACING).read(name, arguments, beside)
+        base = str(context.params.get("base") or "")
+        context.meta[TRACED] = importlib.import_module(TRACING).read(name, arguments, beside, base)
     return context.meta[TRACED]
 
 

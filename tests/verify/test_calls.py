@@ -445,3 +445,55 @@ def test_a_wrong_table_of_a_function_reads_no_module(monkeypatch):
     monkeypatch.setitem(FUNCTIONS, "tanh", replace(table, name="tanh"))
     with pytest.raises(Unreadable, match=r"not of the class that functions\.toml"):
         traced(module)
+
+
+def experts(n):
+    return nn.Parameter(torch.randn(4, n, n) * n**-0.5)
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [lambda m, h: torch.sigmoid(m.r(h)), lambda m, h: m.shares.softmax(0).expand(len(h), -1)],
+    ids=["of a router", "learned"],
+)
+def test_matrices_that_signals_mix_are_those_that_act_one_by_one(weights):
+    """The mixture was a signal of size one, with entries of size one and a multiplier N^-1 behind it."""
+    more = {
+        "e": experts,
+        "r": lambda n: nn.Linear(n, 4, bias=False),
+        "shares": lambda n: nn.Parameter(torch.zeros(4)),
+    }
+    ways = (
+        lambda m, h: torch.einsum("bi,bio->bo", h, torch.einsum("bk,kio->bio", weights(m, h), m.e)),
+        lambda m, h: torch.einsum("bk,bko->bo", weights(m, h), torch.einsum("bi,kio->bko", h, m.e)),
+    )
+    mixed, apart = (traced(of(way, **more)) for way in ways)
+    assert mixed.error < 1e-12 and not multipliers(mixed, "N=1")
+    assert powers(mixed, "N=1") == powers(apart, "N=1") and HIDDEN == powers(mixed, "N=1")["e"]
+
+
+@pytest.mark.parametrize("values", [torch.linspace(-1, 1, 4), torch.arange(4.0)], ids=["symmetric", "positive"])
+@pytest.mark.parametrize("shares", [lambda z: z.softmax(-1), lambda z: z - z.mean(-1, keepdim=True)])
+def test_a_sum_of_shares_times_constants_is_not_that_of_shares(shares, values):
+    """Without the constants it is one, or zero, and has no gradient: an expected value, as of a categorical head."""
+    build = of(lambda m, h: (shares(m.z(h)) * values).sum(-1, keepdim=True), z=lambda n: nn.Linear(n, 4))
+    model = traced(lambda sizes: bare(build(sizes)))
+    assert model.error < 1e-12 and "constants" in model.text
+    assert INPUT in {*powers(model, "N=1").values()} and READOUT in {*powers(model, "N=1").values()}
+
+
+def test_a_number_behind_a_learned_factor_is_that_of_the_sum_before_it():
+    """The temperature stays what it is: it was to be N times as large, beside a multiplier N^-1."""
+    more = {"v": lambda n: nn.Linear(n, n, bias=False), "tau": lambda n: nn.Parameter(torch.ones(1))}
+    build = of(lambda m, h: h * torch.sigmoid(m.tau * (m.w(h) * m.v(h)).sum(-1, keepdim=True) / m.n), **more)
+    model = traced(build)
+    assert multipliers(model, "N=1") == {"scale": "N^-1"} and powers(model, "N=1")["tau"] == INPUT
+    assert [line for line in model.lines if "multiplies by N^-1" in line] == [
+        "model: scale is derived; the module itself multiplies by N^-1 there"
+    ]
+
+
+def bare(model):
+    """Without its head: what stands between is the output."""
+    model.forward, model.head = lambda x: model.between(model.inp(x)), nn.Identity()
+    return model

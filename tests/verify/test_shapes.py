@@ -128,6 +128,8 @@ def test_what_has_no_shape_or_no_parameters_is_refused():
         read(lambda s: (nn.Sequential(nn.Linear(5, s["N"]), nn.LazyBatchNorm1d(affine=False)), torch.zeros(2, 5)))
     with pytest.raises(UsageError, match="the model has no parameters"):
         read(lambda s: (nn.Tanh(), torch.zeros(2, s["N"])))
+    with pytest.raises(UsageError, match="build returns a module of TorchScript, which hides its calls; return the"):
+        read(lambda s: torch.jit.script(nn.Linear(5, s["N"])))
 
 
 def test_what_does_not_grow_has_no_numbers(tmp_path, capsys):
@@ -151,6 +153,20 @@ def test_what_does_not_grow_has_no_numbers(tmp_path, capsys):
     with pytest.raises(SystemExit, match="2"):
         main(["derive", "--model", of.replace("build", "named")])
     assert "it asks for width, and what grows is called N, N_e, M, K, L" in capsys.readouterr().err
+
+
+def test_a_module_that_raises_at_small_sizes_is_read_at_the_base(tmp_path, capsys):
+    (tmp_path / "m.py").write_text(
+        "from torch import nn\ndef build(sizes):\n    assert sizes['N'] % 48 == 0, 'a multiple of 48'\n"
+        "    return nn.Sequential(nn.Linear(5, sizes['N']), nn.ReLU(), nn.Linear(sizes['N'], 3))\n"
+    )
+    of = f"{tmp_path / 'm.py'}:build"
+    with pytest.raises(SystemExit, match="2"):
+        main(["derive", "--model", of, "--optimizer", "adam"])
+    assert "build({'N': 32}) raises AssertionError: a multiple of 48" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="0"):
+        main(["recipe", "--model", of, "--optimizer", "adam", "--base", "N=48", "--target", "N=192"])
+    assert "certified, N=48 to N=192" in capsys.readouterr().out
 
 
 def test_parameters_without_a_name_of_their_own():

@@ -32,6 +32,8 @@ from .mixing import met, remade, settle, signed, turns
 from .products import SIGNED, acting, broadcast, contract, labelled
 from .reading import Reader
 
+SUMS = LESS, "layernorm", "normed_sigmoid", "softmax", "topk_softmax"
+"""What sums to one, or to zero, along what it goes along."""
 GATES = {"softmax": "softmax", "softmax_topk": "topk_softmax", "topk_softmax": "topk_softmax"} | {
     name: f"normed_{name}" for name in ("sigmoid", "topk_sigmoid", "topk")
 }
@@ -403,9 +405,20 @@ def scaled(reader: Reader, x: View, by: View) -> View:
     wide = spread(x, by)
     if any(n > 1 and not all(isinstance(e, int) for e in wide.dims[d - c.dim()]) for d, n in enumerate(c.shape)):
         return contract(reader, *broadcast([constant(reader, by), x]))  # of each entry there are several
+    kept = _kept_sum(x.node)
+    if any(
+        n > 1 and kept & {*wide.dims[d - c.dim()]} and bool((c.diff(dim=d) != 0).any()) for d, n in enumerate(c.shape)
+    ):
+        return contract(reader, *broadcast([constant(reader, by), x]))  # these sum to what they did not
     note = "" if bool((c == 1).all()) else "a constant factor is left out (rotary angles, masks)"
     reader.left_out.add((NUMBER.sub("*", reader.where), round(first, 9)))
     return same(reader, wide, lambda v: v * c.to(v.dtype), note)
+
+
+def _kept_sum(node: TracedNode) -> set[int]:
+    """Slots along which a signal sums to one, or to zero, whatever it is made of."""
+    node = _bare(node)
+    return {*node.over} if node.name in SUMS else set()
 
 
 def _times(node: TracedNode, factor: Vector) -> TracedNode | None:
@@ -416,10 +429,12 @@ def _times(node: TracedNode, factor: Vector) -> TracedNode | None:
     signals = [k for k, c in enumerate(node.children) if c.kind != "fixed"]
     grows = any(not index.fixed for x, index in node.labels.items() if x not in node.out)
     if node.kind == "contract" and len(signals) > 1:
-        taken = grows and not any(c.weight for c in node.children)
-        return node.but(factor=times(node.factor, factor), entry=(), call=None) if taken else None
+        if grows:
+            taken = not any(c.weight for c in node.children)
+            return node.but(factor=times(node.factor, factor), entry=(), call=None) if taken else None
+        signals = [k for k in signals if _times(node.children[k], factor)][:1]  # one factor of it has the number
     made = {k: _times(node.children[k], factor) for k in signals}
-    if grows or None in made.values():
+    if grows or None in made.values() or not made:
         return None
     sources = tuple((made.get(k) or c, labels) for k, (c, labels) in enumerate(node.sources))
     return node.but(sources=sources, entry=(), call=None, part=None)

@@ -238,7 +238,7 @@ def called(build: Build, sizes: dict[str, int], seed: int | None = 0) -> tuple[n
     if seed is not None:
         torch.manual_seed(seed)
     try:
-        with foreign(f"build({dict(sizes)})"):
+        with foreign(lambda: f"build({dict(sizes)})"):
             made = build(sizes if isinstance(sizes, Asked) else SizesGiven(sizes))
     except UsageError as error:
         if not any(table.__name__ in str(error) for table in (Asked, Limited, SizesGiven)):
@@ -248,6 +248,8 @@ def called(build: Build, sizes: dict[str, int], seed: int | None = 0) -> tuple[n
         made.close()
     model, *rest = made if isinstance(made, tuple) and len(made) in (2, 3) else (made,)
     model = getattr(model, "_orig_mod", model)  # of torch.compile
+    if isinstance(model, torch.jit.ScriptModule):
+        raise Unreadable("build returns a module of TorchScript, which hides its calls; return the module itself")
     if not isinstance(model, nn.Module):
         raise Unreadable(f"build returns {shown(made)}; return a torch.nn.Module, or (model, optimizer, input)")
     parameters = dict(model.named_parameters())

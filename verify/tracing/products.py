@@ -123,7 +123,7 @@ def _product(
                 terms.append((_product(reader, now, out, dict(classes), factor), tuple(range(len(out)))))
             return TracedNode("add", [classes[x] for x in out], reader.where, tuple(terms))
         moved = len(node.sources) == 1 and set(node.sources[0][1]) == set(node.out)
-        if node.kind == "contract" and (alone or node.weight or moved):
+        if node.kind == "contract" and (alone or node.weight or moved or _mixes(node, mine, [*before, *after], out)):
             names = {x: mine[j] for j, x in enumerate(node.out)}
             for x in node.labels:
                 if x not in names:
@@ -137,6 +137,16 @@ def _product(
             return _distributed(reader, factors, k, out, classes, factor)
     labels = {x: classes[x] for x in dict.fromkeys([*out, *(x for _, mine in factors for x in mine)])}
     return TracedNode("contract", [classes[x] for x in out], reader.where, tuple(factors), out, labels, factor)
+
+
+def _mixes(node: TracedNode, mine: Sequence[int], others: Sequence[Any], out: Sequence[int]) -> bool:
+    """Is it matrices that signals mix or gate, which then act on another signal along an index of their own?"""
+    own = dict(zip(node.out, mine, strict=True))
+    grows = {x for x, index in node.labels.items() if not index.fixed}
+    theirs = {x for g, labels in node.sources if not g.weight for x in labels}
+    acted = {x for g, labels in others if not g.weight for x in labels} - {*out}
+    matrices = [grows & {*labels} - theirs for g, labels in node.sources if g.weight]
+    return grows <= own.keys() and any(len(x) > 1 and acted & {own[k] for k in x} for x in matrices)
 
 
 def _own_factor(node: TracedNode) -> Vector:

@@ -337,19 +337,24 @@ def _split(tensors: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def read(text: str, arguments: Sequence[str], beside: Path | None = None) -> ModelOption:
+def read(text: str, arguments: Sequence[str], beside: Path | None = None, smallest: str = "") -> ModelOption:
     """The model of this name, read.
 
     Args:
         arguments: of the command; where they name the depth, a configuration is read with it. beside: as for
-            ``small_of``.
+            ``small_of``. smallest: sizes of the base, at which a module that raises at small sizes is read.
 
     Raises:
         UsageError: no such model, or one that cannot be read.
     """
     deep = any("L=" in x.replace("L=0", "") for x in arguments)
     build, base = build_of(text, deep, beside)
-    model = read_model(build, base)
+    try:
+        model = read_model(build, base)
+    except UsageError:  # at the small sizes that are usual
+        if base or "=" not in smallest:
+            raise
+        model = read_model(build, read_sizes(smallest, "base"))
     if text.startswith(HUGGING_FACE):
         path = Path(text.removeprefix(HUGGING_FACE))
         model = model if deep else layered(model)
