@@ -79,9 +79,10 @@ def added(reader: Reader, views: Sequence[View]) -> View:
     if len(live) < len(views):
         (x,), (c,) = live, [v for v in views if v.node.kind == "const"]
         return shifted(reader, x, c)
-    if (left := _merged(reader, views)) is not None:
-        return added(reader, left) if len(left) > 1 else left[0]
-    _opposed(reader, views)
+    if any(_takes_off(v.node) for v in views):
+        if (left := _merged(reader, views)) is not None:
+            return added(reader, left) if len(left) > 1 else left[0]
+        _opposed(reader, views)
     mix = met([v.node for v in views])
     if len(views) == 2 and (known := _one_function(reader, operator.add, *views)) is not None and not mix:
         return known
@@ -133,8 +134,6 @@ def _merged(reader: Reader, views: Sequence[View]) -> list[View] | None:
     Raises:
         Cancels: no term is left.
     """
-    if not any(f and f[0] < 0 for v in views for _, _, f, _ in _terms(v.node)):
-        return None
     _, classes, sources, order, dims = labelled(reader, *broadcast(views))
     found: dict[Any, tuple[TracedNode, list[Vector]]] = {}
     for node, mine in sources:
@@ -208,6 +207,16 @@ def _terms(
         return
     for child, own in into:
         yield from _terms(child, tuple(labels[x] for x in own), factor, alike, stops or stopped)
+
+
+def _takes_off(node: TracedNode) -> bool:
+    """Has a signal a negative number before it, or before a term of a sum that it is?"""
+    if "takes off" not in node.cache:
+        known = _multiple(node)
+        through = known is not None or node.kind in ("same", "add", "shift") or node.name == "stopped"
+        negative = known is not None and bool(known[1]) and known[1][0] < 0
+        node.cache["takes off"] = negative or (through and any(map(_takes_off, node.children)))
+    return bool(node.cache["takes off"])
 
 
 def _multiple(node: TracedNode) -> tuple[Source, Vector] | None:
