@@ -314,9 +314,14 @@ def _norm(reader: Reader, x: View, other: View) -> View | None:
     if source.kind != "contract" or len(source.sources) != 1 + rooted:
         return None
     value = _bare(source.source)
-    if (known := _multiple_of(x.node, value)) is None:
+    above, below = _multiple_of(x.node, value), _multiple_of(source.source, value)
+    if above is None or below is None:
         return None
-    x, number, centred = View(known[0], x.dims), known[1], value.name == LESS
+    number, centred = times(above, tuple(1 / c for c in below)), value.name == LESS
+    if number and max(abs(c - 1) for c in number) > 1e-9:
+        x = View(source.source, x.dims)
+    else:
+        number = ()
     mine = source.sources[0][1]
     gone = tuple(k for k, label in enumerate(mine) if label not in source.out)
     if not gone or any(not _is(_bare(c), value) or labels != mine for c, labels in source.sources):
@@ -331,7 +336,8 @@ def _norm(reader: Reader, x: View, other: View) -> View | None:
             return (y := gates(v)) / y.sum(gone, keepdim=True)
 
         made = function_of(reader, GATES[value.name], View(value.source, x.dims), normed, value.over, False)
-        return scaled(reader, made, reader.numbers(number)) if number else made
+        number = times(number, tuple(1 / c for c in source.factor)) or (1.0,) * reader.builds
+        return made if max(abs(c - 1) for c in number) < 1e-6 else scaled(reader, made, reader.numbers(number))
     factors, sizes = source.factor or (1.0,) * reader.builds, View(value, [gone]).sizes(0, reader.builds)
     scale = next((g for r, g in f.entries() if r is source), None)
     if scale is None:
@@ -352,19 +358,19 @@ def _norm(reader: Reader, x: View, other: View) -> View | None:
     return made if max(abs(c - 1) for c in lengths) < 1e-6 else scaled(reader, made, reader.numbers(lengths))
 
 
-def _multiple_of(node: TracedNode, of: TracedNode) -> tuple[TracedNode, Vector] | None:
-    """What a signal is a number times, and the number at every build; nothing, where that is not another signal."""
+def _multiple_of(node: TracedNode, of: TracedNode) -> Vector | None:
+    """The number, at every build, times which a signal is another one, empty for 1; nothing, where it is none."""
     number: Vector = ()
     while node is not of and (known := _multiple(node)) is not None and known[0][1] == node.slots:
         (node, _), more = known
         number = times(number, more)
     below = _bare(node)
     if _is(below, of):
-        return node, number
+        return number
     same = below.kind == of.kind == "contract" and below.exact is None and wiring(below) == wiring(of)
     if not same or any(a is not b for a, b in zip(below.children, of.children, strict=True)):
         return None
-    return of, times(times(number, below.factor), tuple(1 / c for c in of.factor))
+    return times(times(number, below.factor), tuple(1 / c for c in of.factor))
 
 
 def _left_out(node: TracedNode, below: TracedNode) -> str:
