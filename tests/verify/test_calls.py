@@ -18,7 +18,7 @@ from scaling_algebra.verify.tracing.entries import classified
 from scaling_algebra.verify.tracing.gradients import UNREACHED
 
 from .. import shared
-from .test_tracing import HIDDEN, INPUT, READOUT, multipliers, of, powers, written
+from .test_tracing import HIDDEN, INPUT, READOUT, chosen, multipliers, of, powers, with_experts, written
 
 ALIKE = {
     "out = m.w(h)": lambda m, h: m.w(h),
@@ -172,6 +172,7 @@ NORMS = {
     "rms fro": lambda y: y / (torch.norm(y, dim=-1, keepdim=True) + 1e-6),
     "rms times n": lambda y: y * y.shape[-1] / y.norm(dim=-1, keepdim=True),
     "rms times two": lambda y: 2 * y / (3 * y.norm(dim=-1, keepdim=True)),
+    "rms of twice": lambda y: (z := 2 * y) / z.norm(dim=-1, keepdim=True),
     "layer times two": lambda y: 2 * (y - y.mean(-1, keepdim=True)) / y.std(-1, keepdim=True),
     "layer var": lambda y: spread(y, (y.var(-1, unbiased=False, keepdim=True) + 1e-5).rsqrt()),
     "layer std": lambda y: spread(y, 1 / (y.std(-1, keepdim=True) + 1e-5)),
@@ -184,6 +185,20 @@ def test_a_norm_that_is_written_out_is_a_norm(how):
     read = traced(of(lambda m, h: m.v(NORMS[how](m.w(h))), v=lambda n: nn.Linear(n, n)))
     assert read.text.count(f"{how.split()[0]}norm(") == 1 and read.error < 1e-12 and not read.notes
     assert powers(read, "N=1")["v.weight"] == HIDDEN
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_a_number_before_gates_that_are_divided_by_their_sum(before):
+    """It is in the sum, too, or in what is divided by it alone."""
+
+    def between(m, h):
+        w, i = chosen(m, h, torch.sigmoid)
+        y = 2.5 * w
+        w = y / ((y if before else w).sum(-1, keepdim=True) + 1e-20)
+        return sum((w * (i == e)).sum(-1, keepdim=True) * expert(h) for e, expert in enumerate(m.experts))
+
+    model = traced(with_experts(between, sparse=True))
+    assert model.error < 1e-12 and [dict(own) for _, own in model.factors.values()] == [{"K": -1}]
 
 
 def test_a_norm_of_other_signals_is_none():

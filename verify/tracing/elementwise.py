@@ -81,9 +81,10 @@ def added(reader: Reader, views: Sequence[View]) -> View:
     if len(live) < len(views):
         (x,), (c,) = live, [v for v in views if v.node.kind == "const"]
         return shifted(reader, x, c)
-    if (left := _merged(reader, views)) is not None:
-        return added(reader, left) if len(left) > 1 else left[0]
-    _opposed(reader, views)
+    if any(_takes_off(v.node) for v in views):
+        if (left := _merged(reader, views)) is not None:
+            return added(reader, left) if len(left) > 1 else left[0]
+        _opposed(reader, views)
     mix = met([v.node for v in views])
     if len(views) == 2 and (known := _one_function(reader, operator.add, *views)) is not None and not mix:
         return known
@@ -135,8 +136,6 @@ def _merged(reader: Reader, views: Sequence[View]) -> list[View] | None:
     Raises:
         Cancels: no term is left.
     """
-    if not any(f and f[0] < 0 for v in views for _, _, f, _ in _terms(v.node)):
-        return None
     _, classes, sources, order, dims = labelled(reader, *broadcast(views))
     found: dict[Any, tuple[TracedNode, list[Vector]]] = {}
     for node, mine in sources:
@@ -210,6 +209,16 @@ def _terms(
         return
     for child, own in into:
         yield from _terms(child, tuple(labels[x] for x in own), factor, alike, stops or stopped)
+
+
+def _takes_off(node: TracedNode) -> bool:
+    """Has a signal a negative number before it, or before a term of a sum that it is?"""
+    if "takes off" not in node.cache:
+        known = _multiple(node)
+        through = known is not None or node.kind in ("same", "add", "shift") or node.name == "stopped"
+        negative = known is not None and bool(known[1]) and known[1][0] < 0
+        node.cache["takes off"] = negative or (through and any(map(_takes_off, node.children)))
+    return bool(node.cache["takes off"])
 
 
 def _multiple(node: TracedNode) -> tuple[Source, Vector] | None:
@@ -307,9 +316,14 @@ def _norm(reader: Reader, x: View, other: View) -> View | None:
     if source.kind != "contract" or len(source.sources) != 1 + rooted:
         return None
     value = _bare(source.source)
-    if (known := _multiple_of(x.node, value)) is None:
+    above, below = _multiple_of(x.node, value), _multiple_of(source.source, value)
+    if above is None or below is None:
         return None
-    x, number, centred = View(known[0], x.dims), known[1], value.name == LESS
+    number, centred = times(above, tuple(1 / c for c in below)), value.name == LESS
+    if number and max(abs(c - 1) for c in number) > 1e-9:
+        x = View(source.source, x.dims)
+    else:
+        number = ()
     mine = source.sources[0][1]
     gone = tuple(k for k, label in enumerate(mine) if label not in source.out)
     if not gone or any(not _is(_bare(c), value) or labels != mine for c, labels in source.sources):
@@ -324,7 +338,8 @@ def _norm(reader: Reader, x: View, other: View) -> View | None:
             return (y := gates(v)) / y.sum(gone, keepdim=True)
 
         made = function_of(reader, GATES[value.name], View(value.source, x.dims), normed, value.over, False)
-        return scaled(reader, made, reader.numbers(number)) if number else made
+        number = times(number, tuple(1 / c for c in source.factor)) or (1.0,) * reader.builds
+        return made if max(abs(c - 1) for c in number) < 1e-6 else scaled(reader, made, reader.numbers(number))
     factors, sizes = source.factor or (1.0,) * reader.builds, View(value, [gone]).sizes(0, reader.builds)
     scale = next((g for r, g in f.entries() if r is source), None)
     if scale is None:
@@ -345,19 +360,19 @@ def _norm(reader: Reader, x: View, other: View) -> View | None:
     return made if max(abs(c - 1) for c in lengths) < 1e-6 else scaled(reader, made, reader.numbers(lengths))
 
 
-def _multiple_of(node: TracedNode, of: TracedNode) -> tuple[TracedNode, Vector] | None:
-    """What a signal is a number times, and the number at every build; nothing, where that is not another signal."""
+def _multiple_of(node: TracedNode, of: TracedNode) -> Vector | None:
+    """The number, at every build, times which a signal is another one, empty for 1; nothing, where it is none."""
     number: Vector = ()
     while node is not of and (known := _multiple(node)) is not None and known[0][1] == node.slots:
         (node, _), more = known
         number = times(number, more)
     below = _bare(node)
     if _is(below, of):
-        return node, number
+        return number
     same = below.kind == of.kind == "contract" and below.exact is None and wiring(below) == wiring(of)
     if not same or any(a is not b for a, b in zip(below.children, of.children, strict=True)):
         return None
-    return of, times(times(number, below.factor), tuple(1 / c for c in of.factor))
+    return times(times(number, below.factor), tuple(1 / c for c in of.factor))
 
 
 def _left_out(node: TracedNode, below: TracedNode) -> str:
