@@ -12,7 +12,7 @@ from click.core import ParameterSource
 from scaling_algebra.errors import UsageError
 from scaling_algebra.recipes.files import Start, config_sizes, read_config, read_start, values
 from scaling_algebra.recipes.presentation import FORMS
-from scaling_algebra.recipes.recipe import recipe
+from scaling_algebra.recipes.recipe import with_either_epsilon
 
 from .horizon import change, horizon
 from .options import (
@@ -121,7 +121,10 @@ def command(
     where |= {name: {**start.values.get(name, {}), **values(name, where[name])} or None for name in TUNED}
     where |= {"batch": change("batch", batch), "tokens": change("tokens", tokens)}
     where |= {"hold": held, "network": chosen(architecture, network), "strict": strict}
-    r = recipe(start.sizes, end.sizes, **{name: value for name, value in where.items() if value is not None})
+    asked = {name: value for name, value in where.items() if value is not None}
+    r = with_either_epsilon(start.sizes, end.sizes, **asked)
+    if "epsilon" not in asked and "negligible" in (d.optimizer.regime for d in r.derivations):
+        click.echo("scalecalc: found with --epsilon negligible; there are no powers with a derived one", err=True)
     if traced() is not None:
         r = replace(r, notes=tuple(traced().left(r.multipliers, r.way.base, r.way.target)))
     if where["network"] is None and (file := target_hf or base_hf) is not None:

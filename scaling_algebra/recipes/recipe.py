@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
@@ -209,6 +210,23 @@ class Recipe(Rendered):
         on = "" if self.instead is None else " on another ray"
         level = [] if self.level is None else [f"{self.level}{on}"]
         return ", ".join([title, configuration.optimizer.name, *level, sizes + where])
+
+
+def with_either_epsilon(base: str | Sizes, target: str | Sizes, **asked: Any) -> Recipe:
+    """A recipe; where ``epsilon`` is not among what is asked and there is none with a derived one, that with a
+    negligible one.
+
+    Raises:
+        UsageError, Infeasible: as ``recipe``.
+    """
+    try:
+        return recipe(base, target, **asked)
+    except Infeasible:
+        if "epsilon" in asked:
+            raise
+        with suppress(Infeasible, UsageError):
+            return recipe(base, target, **asked, epsilon="negligible")
+        raise
 
 
 def recipe(

@@ -180,6 +180,22 @@ def test_where_none_exists_the_nearest_is_said():
     assert grown["h2"] == pytest.approx(2**0.5)
 
 
+def test_where_none_has_a_derived_epsilon_that_of_a_negligible_one_is_said(tmp_path):
+    """A low rank beside a frozen matrix: what is bounded by epsilon cannot reach both of its sides."""
+    file = tmp_path / "adapted.toml"
+    file.write_text(
+        'axes = { a = "N", b = "N", x = "D", r = "E" }\nfrozen = ["W"]\nzero = ["B"]\nequations = """\n'
+        "h[a] = I[a,x] data[x]\nu[a] = relu(h[a])\nw[b] = W[b,a] u[a]\nz[r] = A[r,a] u[a]\ny[b] = B[b,r] z[r]\n"
+        's[b] = w[b] + y[b]\nv[b] = relu(s[b])\nf = R[b] v[b]\n"""\n'
+    )
+    asked = ("--network", str(file), "--optimizer", "adam", "--base", "N=16", "--target", "N=64")
+    answer = run(*asked)
+    assert answer.exit_code == 3 and "found with --epsilon negligible" in answer.stderr and "eps" not in answer.stdout
+    assert answer.stdout == run(*asked, "--epsilon", "negligible").stdout
+    derived = run(*asked, "--epsilon", "derived")
+    assert derived.exit_code == 1 and "no common solution" in derived.stderr
+
+
 @pytest.mark.parametrize("rule, warned", [("muonh", True), ("muon", False)])
 def test_a_norm_that_stays_is_said(rule, warned):
     lines = recipe("N=64", "N=128", rule, architecture="mlp").warnings

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from scaling_algebra.arguments import checked
 from scaling_algebra.errors import UsageError, check_names
 from scaling_algebra.recipes.files import sizes_of
-from scaling_algebra.recipes.recipe import Recipe, recipe
+from scaling_algebra.recipes.recipe import Recipe, recipe, with_either_epsilon
 from scaling_algebra.recipes.sizes import Sizes, read_sizes
 from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.solver.derivation import Derivation
@@ -258,15 +258,7 @@ def joined(readings: Sequence[Traced]) -> Traced:
 def _numbers(base: Any, target: Any, given: Mapping[str, Any], networks: Sequence[Network]) -> Recipe:
     check_names("argument of plan", given, TAKEN)
     asked = {"optimizer": "adamw", **given, "network": tuple(networks), "starts": ()}
-    try:
-        numbers = recipe(base, target, **asked)
-    except Infeasible as error:  # a derived epsilon may stand in the way
-        if "epsilon" in given:
-            raise
-        try:
-            numbers = recipe(base, target, **asked, epsilon="negligible")
-        except (Infeasible, UsageError):
-            raise error from None
+    numbers = with_either_epsilon(base, target, **asked)
     if multiplied := [r for r, s in numbers.tensors.items() if "multiplier" in s]:
         raise UsageError(f"a plan sets no multiplier, and {multiplied[0]} has one in this gauge; take the gauge table3")
     numbers = opened(numbers)
