@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -122,9 +123,8 @@ def command(
     where |= {"batch": change("batch", batch), "tokens": change("tokens", tokens)}
     where |= {"hold": held, "network": chosen(architecture, network), "strict": strict}
     asked = {name: value for name, value in where.items() if value is not None}
-    r = with_either_epsilon(start.sizes, end.sizes, **asked)
-    if "epsilon" not in asked and "negligible" in (d.optimizer.regime for d in r.derivations):
-        click.echo("scalecalc: found with --epsilon negligible; there are no powers with a derived one", err=True)
+    say = partial(click.echo, err=True)
+    r = with_either_epsilon(start.sizes, end.sizes, lambda line: say(f"scalecalc: {line}"), **asked)
     if traced() is not None:
         r = replace(r, notes=tuple(traced().left(r.multipliers, r.way.base, r.way.target)))
     if where["network"] is None and (file := target_hf or base_hf) is not None:

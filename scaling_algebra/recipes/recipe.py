@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
@@ -212,21 +211,26 @@ class Recipe(Rendered):
         return ", ".join([title, configuration.optimizer.name, *level, sizes + where])
 
 
-def with_either_epsilon(base: str | Sizes, target: str | Sizes, **asked: Any) -> Recipe:
+def with_either_epsilon(
+    base: str | Sizes, target: str | Sizes, say: Callable[[str], None] = lambda line: None, **asked: Any
+) -> Recipe:
     """A recipe; where ``epsilon`` is not among what is asked and there is none with a derived one, that with a
-    negligible one.
+    negligible one, and ``say`` is told.
 
     Raises:
         UsageError, Infeasible: as ``recipe``.
     """
     try:
         return recipe(base, target, **asked)
-    except Infeasible:
+    except Infeasible as error:
         if "epsilon" in asked:
             raise
-        with suppress(Infeasible, UsageError):
-            return recipe(base, target, **asked, epsilon="negligible")
-        raise
+        try:
+            found = recipe(base, target, **asked, epsilon="negligible")
+        except (Infeasible, UsageError):
+            raise error from None
+        say(f"epsilon derived: {error}; found with --epsilon negligible")
+        return found
 
 
 def recipe(

@@ -169,6 +169,16 @@ def test_a_module_that_raises_at_small_sizes_is_read_at_the_base(tmp_path, capsy
     assert "certified, N=48 to N=192" in capsys.readouterr().out
 
 
+def test_a_side_of_squares_is_said():
+    """The numbers that a hypernetwork makes are a matrix."""
+
+    def build(sizes):
+        return nn.Sequential(nn.Linear(5, sizes["N"] ** 2), nn.Linear(sizes["N"] ** 2, 3)), torch.zeros(2, 5)
+
+    notes = [note for name, note in by_shape(build, None, "why").notes if name == "0.weight"]
+    assert len(notes) == 1 and notes[0].startswith("it makes N^2 numbers")
+
+
 def test_parameters_without_a_name_of_their_own():
     def build(sizes):
         n = sizes["N"]

@@ -22,6 +22,7 @@ from scaling_algebra.spec.axes import AXES
 from scaling_algebra.spec.networks.files import as_toml
 from scaling_algebra.spec.networks.grammar import network
 from scaling_algebra.spec.networks.language import TRACED, Network
+from scaling_algebra.spec.powers import Power
 
 from .gradients import FROZEN, TRAINING
 from .graph import NUMBER, Scaled, Sizes, Unreadable
@@ -52,6 +53,10 @@ TAKE_K = "let build take the number of chosen experts, sizes['K'], which is read
 FACTOR = (
     "no call says what it multiplies: as the norm of a matrix (weight_norm) it starts as that norm does, and its rate "
     "has the same power"
+)
+SQUARE = (
+    "it makes {} numbers: where these are a matrix of their own (a hypernetwork), its sums are larger by the side that "
+    "they go over, which no shape says; divide them by it"
 )
 UNSAID = "no call says which side of {} is summed: {}"
 
@@ -235,6 +240,8 @@ class Shapes:
             return found
 
         read, out, maps = letters(summed), letters(made), letters(stack)
+        for d in (d for d in made if len(p.sizes) > 1 and sum(map(abs, grows[d].values())) > 1):
+            self.notes.append((name, SQUARE.format(Power.of(grows[d]))))
         if (axis := self.counted.get(name)) is not None:
             letter = next((x for x, a in self.axes.items() if a == axis), LETTERS[axis][0])
             self.axes[letter], maps = axis, letter
