@@ -33,10 +33,11 @@ def test_a_recipe_takes_the_target_from_the_model_and_says_what_is_left(tmp_path
     )
     assert answer.exit_code == 0 and "N=64,L=2 to N=256,L=2" in answer.output
     assert "model.layers.*.mlp.up_proj.weight" in answer.output and "layers.0.mlp.up_proj" not in answer.output
-    model = ModelOption(SimpleNamespace(factors={"alpha": ("mlp.experts", {"M": "-1"})}))
+    text = "h[i,k] = W[i,k,a] x[a]\ny[k]   = alpha phi[i] h[i,k]\n"
+    model = ModelOption(SimpleNamespace(factors={"alpha": ("mlp.experts", {"M": "-1"})}, text=text))
     asked = {"alpha": Setting(Power.of({"M": "-1", "L": "-1"}), 1 / 16)}, {"M": 2, "L": 4}, {"M": 8, "L": 16}
     assert [*model.left(*asked)] == [
-        "alpha: of its factor 0.0625 the module brings 0.25; multiply by 0.25 in mlp.experts"
+        "alpha: of its factor 0.0625 the module brings 0.25; multiply by 0.25 in mlp.experts, at y[k] = alpha phi[i] h[i,k]"
     ]
 
 

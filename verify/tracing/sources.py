@@ -277,7 +277,9 @@ class ModelOption:
             own = Power.of(self.model.factors.get(name, ("", {}))[1])
             brings, where = own.ratio(base, target), self.model.factors.get(name, ("", {}))[0] or "model"
             rest = setting.factor / brings
-            to_do = "nothing is left to do" if math.isclose(rest, 1) else f"multiply by {rest:.6g} in {where}"
+            equation = next((x for x in self.model.text.splitlines() if f" {name} " in x.partition("=")[2]), "")
+            at = f"{where}, at {' '.join(equation.split())}" if equation else where
+            to_do = "nothing is left to do" if math.isclose(rest, 1) else f"multiply by {rest:.6g} in {at}"
             yield f"{name}: of its factor {setting.factor:.6g} the module brings {brings:.6g}; {to_do}"
 
     def beside(self, answer: Any) -> Any:
