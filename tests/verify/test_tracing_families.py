@@ -37,7 +37,8 @@ def test_a_recipe_takes_the_target_from_the_model_and_says_what_is_left(tmp_path
     model = ModelOption(SimpleNamespace(factors={"alpha": ("mlp.experts", {"M": "-1"})}, text=text))
     asked = {"alpha": Setting(Power.of({"M": "-1", "L": "-1"}), 1 / 16)}, {"M": 2, "L": 4}, {"M": 8, "L": 16}
     assert [*model.left(*asked)] == [
-        "alpha: of its factor 0.0625 the module brings 0.25; multiply by 0.25 in mlp.experts, at y[k] = alpha phi[i] h[i,k]"
+        "alpha: of its factor 0.0625 the module brings 0.25; multiply by 0.25 in mlp.experts, "
+        "at y[k] = alpha phi[i] h[i,k]"
     ]
 
 
