@@ -7,7 +7,8 @@ order).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,6 +17,8 @@ from .graph import TracedNode, walk
 
 Mix = tuple[TracedNode, TracedNode, frozenset[str]]
 """A signal, its entries in another order, and the tensors that act on them before."""
+Way = tuple[Any, ...]
+"""Something, and the tensors that act on it before, of one product at most."""
 LEAST = 0.1
 """The least determinant and half trace, as shares of what the size of the matrix makes possible."""
 
@@ -23,13 +26,8 @@ LEAST = 0.1
 def mixes(node: TracedNode) -> frozenset[Mix]:
     """What a node is made of in another order."""
     if "mixes" not in node.cache:
-        found: frozenset[Mix]
-        if node.name == "mixed":
-            found = mixes(node.source) | {(node.source, node, frozenset())}
-        else:
-            below = ((names, x) for child, names in _below(node) for x in mixes(child))
-            found = frozenset((whole, mixed, path | names) for names, (whole, mixed, path) in below)
-        node.cache["mixes"] = found
+        own = [(node.source, node, frozenset[str]())] if node.name == "mixed" else ()
+        node.cache["mixes"] = frozenset((*own, *(mixes(node.source) if own else _below(node, mixes))))
     known: frozenset[Mix] = node.cache["mixes"]
     return known
 
@@ -39,23 +37,25 @@ def settle(node: TracedNode, whole: TracedNode) -> None:
     node.cache["mixes"] = frozenset(x for c in node.children for x in mixes(c) if x[0] is not whole)
 
 
-def _below(node: TracedNode) -> Iterator[tuple[TracedNode, frozenset[str]]]:
-    """What a node reads, with the names of the tensors that act on it."""
+def _below(node: TracedNode, of: Callable[[TracedNode], Iterable[Way]]) -> Iterator[Way]:
+    """What a node has of its sources, with the names of the tensors that act on it here; once at most."""
     weights = [c for c in node.children if c.weight] if node.kind == "contract" else []
     for child in node.children:
-        yield child, frozenset(x.name for c in weights if c is not child for x in walk(c) if x.kind == "param")
+        names = frozenset(x.name for c in weights if c is not child for x in walk(c) if x.kind == "param")
+        yield from ((*what, path | names) for *what, path in of(child) if not (path and names))
 
 
-def _paths(node: TracedNode, whole: TracedNode, known: dict[int, set[frozenset[str]]]) -> set[frozenset[str]]:
+def _ways(node: TracedNode, whole: TracedNode) -> frozenset[Way]:
     """The tensors that act on a signal, in its own order, before it gets to a node, by every way."""
-    if node is whole:
-        return {frozenset()}
-    if node.number not in known:
-        known[node.number] = set()
-        mixed = node.name == "mixed" and node.source is whole and bool(mixes(node) - mixes(whole))
-        for child, names in () if mixed else _below(node):
-            known[node.number] |= {path | names for path in _paths(child, whole, known)}
-    return known[node.number]
+    key = "ways", whole.number
+    if key not in node.cache:
+        for x in [node] if all(key in c.cache for c in node.children) else walk(node):
+            if key not in x.cache:
+                mixed = x.name == "mixed" and x.source is whole and bool(mixes(x) - mixes(whole))
+                below = () if mixed else _below(x, lambda c: c.cache[key])
+                x.cache[key] = frozenset([(frozenset(),)] if x is whole else below)
+    ways: frozenset[Way] = node.cache[key]
+    return ways
 
 
 def met(nodes: Sequence[TracedNode]) -> Mix | None:
@@ -64,7 +64,7 @@ def met(nodes: Sequence[TracedNode]) -> Mix | None:
         for whole, mixed, path in mixes(node):
             for other in (x for j, x in enumerate(nodes) if j != k):
                 again = any(w is whole and m is not mixed and p == path for w, m, p in mixes(other))
-                if again or path in _paths(other, whole, {}):
+                if again or (path,) in _ways(other, whole):
                     return whole, mixed, path
     return None
 
