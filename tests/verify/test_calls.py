@@ -326,6 +326,25 @@ def parts_turned(y, angles):
     return torch.cat([first * cos - second * sin, second * cos + first * sin], -1)
 
 
+def test_rotary_positions_from_a_table():
+    """Of neighbours, by a frozen table that has each angle once (RoFormer)."""
+
+    def run(m, h):
+        y, angles = m.v(h).view(len(h), -1, 8), m.angles(torch.arange(3))[:, None]
+        cos, sin = (torch.stack([t, t], -1).flatten(-2) for t in angles.chunk(2, -1))
+        turned = torch.stack([-y[..., 1::2], y[..., ::2]], -1).reshape(y.shape)
+        return m.w((y * cos + turned * sin).flatten(1))
+
+    def build(sizes):
+        more = {"v": lambda n: nn.Linear(n, n, bias=False), "angles": lambda n: nn.Embedding(3, 8)}
+        model = of(run, **more)(sizes)
+        steps = torch.arange(3.0)[:, None] / torch.tensor([1.0, 4.0, 16.0, 64.0])
+        model.angles.weight = nn.Parameter(torch.cat([steps.cos(), steps.sin()], -1), requires_grad=False)
+        return model, torch.randn(3, 5)
+
+    assert traced(build).error < 1e-12
+
+
 MET = {
     "product": lambda m, y, other: m.v(y * other),
     "sum of products": lambda m, y, other: m.v(torch.tanh((y * other).mean(-1, keepdim=True)) + y),

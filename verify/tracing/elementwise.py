@@ -119,9 +119,10 @@ def _rotation(reader: Reader, node: TracedNode, whole: TracedNode, mixed: Traced
 
 
 def _slots_of(node: TracedNode, labels: Sequence[int], whole: TracedNode) -> tuple[int, ...]:
-    """The labels of the slots of a signal which a node is times constants; none, if it is not."""
+    """The labels of the slots of a signal which a node is times constants, or tensors; none, if it is not."""
     while node is not whole:
-        signals = [s for s in node.sources[: 1 if node.kind == "same" else None] if s[0].kind != "fixed"]
+        sources = node.sources[:1] if node.kind == "same" else node.sources
+        signals = [s for s in sources if s[0].kind != "fixed" and not s[0].weight]
         outs = node.out if node.kind == "contract" else node.slots
         if node.kind not in ("same", "contract") or len(signals) != 1 or not {*signals[0][1]} <= {*outs}:
             return ()

@@ -223,7 +223,7 @@ def _mixed(reader: Reader, parts: Sequence[View], whole: TracedNode, slot: int, 
     made, ones, signs = (remade(mixed, whole, v) for v in (y, torch.ones_like(y), y.sign()))
     if torch.equal(made, y):
         return View(whole, parts[0].dims)
-    if turns(lambda v: remade(mixed, whole, v), whole, mixed):
+    if whole.weight or turns(lambda v: remade(mixed, whole, v), whole, mixed):
         settle(mixed, whole)
     elif torch.equal(ones.abs(), signs.abs()):  # each is one of the entries
         mixed.at = int(between), int(ones.min() < 0 < ones.max())
