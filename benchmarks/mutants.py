@@ -192,6 +192,9 @@ MUTANTS = [
         ("measuring.py", "torch.allclose(twice - once, once - none)", "True"),
         ("measuring.py", "return math.inf if math.isnan(square) and x.numel() else square", "return square"),
         ("measuring.py", "pairs = zip(*map(_around, (call, again[call.key])), strict=False)", "pairs = ()"),
+        ("products.py", "return grows <= own.keys() and any(len(x) > 1", "return any(len(x) > 2"),
+        ("elementwise.py", "kept = _kept_sum(x.node)", "kept = set[int]()"),
+        ("elementwise.py", "if _times(node.children[k], factor)][:1]", "if False]"),
     ),
     *_room(
         "store",
@@ -227,6 +230,7 @@ MUTANTS = [
         ("vectors.py", "source.inner(hat, unit) * target.padded(y)", "0 * target.padded(y)"),
         ("vectors.py", 'return ""', "return source"),
         ("program.py", "max(initial=0.0) <= LARGE", "max(initial=0.0) <= 1e300"),
+        ("program.py", "weight.momentum = added([*before, gradient.times(slope)])", "weight.momentum = gradient"),
         ("contraction.py", "if not (np.isfinite(q.values) & np.isfinite(most)).all():", "if False:"),
         ("course.py", "errors <= np.maximum(SHARE * most, LEAST)", "errors >= 0"),
         ("functions.py", "ordered[..., k : k + 1] < MARGIN", "ordered[..., k : k + 1] < 0"),
