@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from scaling_algebra.counting.signals import Scalar
-from scaling_algebra.dynamics import trajectory
+from scaling_algebra.dynamics import updates
 from scaling_algebra.spec.networks.functions import FUNCTIONS
 
 from .campaign import follow, planted
@@ -33,9 +33,9 @@ def unrepaired(name, monkeypatch):
         powers = frozenset({1} if name == "T1" else {1, 2})
         monkeypatch.setitem(FUNCTIONS, "tanh", replace(FUNCTIONS["tanh"], powers=powers))
     elif name == "T3":
-        monkeypatch.setattr(trajectory, "signs", lambda tr, role, t, gradients: gradients)
+        monkeypatch.setattr(updates, "signs", lambda tr, role, t, gradients: gradients)
     else:
-        monkeypatch.setattr(trajectory, "apart", lambda tr, role, gradients: [Scalar("one", 0) for _ in gradients])
+        monkeypatch.setattr(updates, "apart", lambda tr, role, gradients: [Scalar("one", 0) for _ in gradients])
 
 
 @pytest.mark.parametrize("name", KNOWN)
