@@ -39,8 +39,8 @@ def test_mssp_of_a_whole_layer_intervenes_as_for_its_experts(layer, regime, chos
     test_sums.test_mssp_of_a_whole_layer_intervenes_as_for_its_experts(regime, chosen, optimizer, monkeypatch, layer)
 
 
-def test_a_model_of_transformers_says_how_it_is_built():
-    test_apply.test_a_model_of_transformers_says_how_it_is_built("mixtral")
+def test_a_model_of_transformers_says_how_it_is_built(monkeypatch):
+    test_apply.test_a_model_of_transformers_says_how_it_is_built("mixtral", monkeypatch)
 
 
 @pytest.mark.parametrize("family", test_tracing_families.LONG)
