@@ -11,14 +11,14 @@ torch = pytest.importorskip("torch")
 from torch import nn
 from torch.nn import functional as F
 
-from scaling_algebra import derive
+from scaling_algebra import derive, plan
 from scaling_algebra.spec.networks.functions import FUNCTIONS
 from scaling_algebra.verify.tracing import Unreadable, entries, traced
 from scaling_algebra.verify.tracing.entries import classified
 from scaling_algebra.verify.tracing.gradients import UNREACHED
 
 from .. import shared
-from .test_tracing import HIDDEN, INPUT, READOUT, chosen, multipliers, of, powers, with_experts, written
+from .test_tracing import HIDDEN, INPUT, READOUT, Base, chosen, multipliers, of, powers, with_experts, written
 
 ALIKE = {
     "out = m.w(h)": lambda m, h: m.w(h),
@@ -504,6 +504,48 @@ def test_matrices_that_signals_mix_are_those_that_act_one_by_one(weights):
     mixed, apart = (traced(of(way, **more)) for way in ways)
     assert mixed.error < 1e-12 and not multipliers(mixed, "N=1")
     assert powers(mixed, "N=1") == powers(apart, "N=1") and powers(mixed, "N=1")["e"] == HIDDEN
+
+
+class Merged(Base):
+    """Experts whose matrices are mixed before they act, or whose outputs are."""
+
+    def __init__(self, sizes, merged):
+        super().__init__(n := sizes["N"])
+        self.r, self.merged = nn.Linear(n, sizes["M"], bias=False), merged
+        self.e = nn.Parameter(torch.randn(sizes["M"], n, n) * n**-0.5)
+        del self.w
+
+    def between(self, h):
+        shares = torch.softmax(self.r(h), -1)
+        if self.merged:
+            return torch.einsum("bi,bio->bo", h, torch.einsum("bk,kio->bio", shares, self.e))
+        return torch.einsum("bk,bko->bo", shares, torch.einsum("bi,kio->bko", h, self.e))
+
+
+def test_matrices_of_experts_that_are_merged_have_the_numbers_of_experts():
+    """Where their number stays; where it grows, no output of one expert is a signal that must stay."""
+    sizes = "N=16,M=4", "N=64,M=4"
+    plans = [plan(lambda z, how=how: Merged(z, how), *sizes, lr=1e-3, eps=1e-8, std=0.02) for how in (True, False)]
+    one, other = ({name: x.factor for name, x in p["e"].settings.items()} for p in plans)
+    assert one == other and (one["init_std"], one["lr"]) == (1 / 2, 1 / 4)
+    assert "scale" not in traced(lambda z: Merged(z, True)).text
+
+
+def test_a_matrix_that_a_signal_makes_acts_at_once():
+    """Whichever two of three factors meet first."""
+    more = {"t": lambda n: nn.Parameter(torch.randn(n, n, n) / n), "v": lambda n: nn.Linear(n, n, bias=False)}
+    ways = ("zio,bz->bio", "bio,bi->bo"), ("zio,bi->bzo", "bzo,bz->bo")
+
+    def acting(first, second):
+        def between(m, h):
+            signals = {"bz": torch.tanh(m.v(h)), "bi": h}
+            return torch.einsum(second, torch.einsum(first, m.t, signals[first[4:6]]), signals[second[4:6]])
+
+        return traced(of(between, **more))
+
+    one, other = (acting(*way) for way in ways)
+    assert one.error < 1e-12 and "scale" not in one.text
+    assert sorted(one.text.split()) == sorted(other.text.split()) or powers(one, "N=1") == powers(other, "N=1")
 
 
 @pytest.mark.parametrize("values", [torch.linspace(-1, 1, 4), torch.arange(4.0)], ids=["symmetric", "positive"])

@@ -361,6 +361,7 @@ def _traced(build: Build, base: Mapping[str, int] | None, name: str, every: bool
     builds, runs, loops = [start], [first], []
     for axis in each("reading", "builds", [axis for axis in start if axis != "K"]):
         run = _recorded(build, doubled(start, axis), every)
+        run.doubled = axis
         if run.names == first.names:
             builds.append(doubled(start, axis))
             runs.append(run)
@@ -378,7 +379,8 @@ def _traced(build: Build, base: Mapping[str, int] | None, name: str, every: bool
     longer = []
     for axis in loops:
         others = [_recorded(build, doubled(b, axis), every) for b in builds]
-        for other in others:
+        for other, run in zip(others, runs, strict=True):
+            other.doubled = run.doubled
             if other.names != others[0].names:
                 raise _differ(others[0], other, axis)
         longer.append(_read(others))

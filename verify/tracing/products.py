@@ -123,7 +123,9 @@ def _product(
                 terms.append((_product(reader, now, out, dict(classes), factor), tuple(range(len(out)))))
             return TracedNode("add", [classes[x] for x in out], reader.where, tuple(terms))
         moved = len(node.sources) == 1 and set(node.sources[0][1]) == set(node.out)
-        if node.kind == "contract" and (alone or node.weight or moved or _mixes(node, mine, [*before, *after], out)):
+        if node.kind == "contract" and (
+            alone or node.weight or moved or _mixes(reader, node, mine, [*before, *after], out)
+        ):
             names = {x: mine[j] for j, x in enumerate(node.out)}
             for x in node.labels:
                 if x not in names:
@@ -139,14 +141,20 @@ def _product(
     return TracedNode("contract", [classes[x] for x in out], reader.where, tuple(factors), out, labels, factor)
 
 
-def _mixes(node: TracedNode, mine: Sequence[int], others: Sequence[Any], out: Sequence[int]) -> bool:
-    """Is it matrices that signals mix or gate, which then act on another signal along an index of their own?"""
+def _mixes(reader: Reader, node: TracedNode, mine: Sequence[int], others: Sequence[Any], out: Sequence[int]) -> bool:
+    """Is it matrices that signals mix, gate or make, which then act on another signal along a width of their own?"""
     own = dict(zip(node.out, mine, strict=True))
-    grows = {x for x, index in node.labels.items() if not index.fixed}
+    widths = {x for x, index in node.labels.items() if x in own and _width(reader, index)}
     theirs = {x for g, labels in node.sources if not g.weight for x in labels}
     acted = {x for g, labels in others if not g.weight for x in labels} - {*out}
-    matrices = [grows & {*labels} - theirs for g, labels in node.sources if g.weight]
-    return grows <= own.keys() and any(len(x) > 1 and acted & {own[k] for k in x} for x in matrices)
+    matrices = [widths & {*labels} - theirs for g, labels in node.sources if g.weight]
+    return any(len(x) > 1 and acted & {own[k] for k in x} for x in matrices)
+
+
+def _width(reader: Reader, index: IndexClass) -> bool:
+    """Does an index grow, and not with the number of experts?"""
+    sizes = index.root().sizes
+    return any(n != sizes[0] and run.doubled != "M" for n, run in zip(sizes, reader.runs, strict=True))
 
 
 def _own_factor(node: TracedNode) -> Vector:

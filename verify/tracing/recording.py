@@ -70,6 +70,7 @@ class Recording:
         calls: in order. tensors: by number, as they were made.
         parameters, buffers: names by number. inputs: places by number. places: of entries, by call, kept by who reads.
         output: the logits. outputs: what every module returned last, by name. few: a top-K leaves some out.
+        doubled: the axis that is twice as large as in the first run of a reading.
     """
 
     calls: list[TorchCall] = field(default_factory=list)
@@ -81,6 +82,7 @@ class Recording:
     output: Ref = Ref(-1)
     outputs: dict[str, Ref] = field(default_factory=dict)
     few: bool = False
+    doubled: str = ""
 
     def tensor(self, ref: Ref) -> Tensor:
         return real(self.tensors[ref.number])
