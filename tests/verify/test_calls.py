@@ -528,7 +528,8 @@ def test_matrices_of_experts_that_are_merged_have_the_numbers_of_experts():
     plans = [plan(lambda z, how=how: Merged(z, how), *sizes, lr=1e-3, eps=1e-8, std=0.02) for how in (True, False)]
     one, other = ({name: x.factor for name, x in p["e"].settings.items()} for p in plans)
     assert one == other and (one["init_std"], one["lr"]) == (1 / 2, 1 / 4)
-    assert "scale" not in traced(lambda z: Merged(z, True)).text
+    mixed, apart = (traced(lambda z, how=how: Merged(z, how)).text for how in (True, False))
+    assert "scale" not in mixed and "alpha" not in mixed and "alpha" in apart  # there outputs are signals
 
 
 def test_a_matrix_that_a_signal_makes_acts_at_once():
