@@ -22,7 +22,7 @@ from scaling_algebra.recipes.sizes import Sizes, read_sizes
 from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.solver.derivation import Derivation
 from scaling_algebra.spec.level import Level, Open
-from scaling_algebra.spec.networks.language import Network, Sum
+from scaling_algebra.spec.networks.language import Sum
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.trained import whole
 from scaling_algebra.verify.tracing import Traced
@@ -136,7 +136,7 @@ def _built(
     given: Mapping[str, Any],
 ) -> tuple[Plan, nn.Module, dict[str, int]]:
     """The plan of a reading, the small module that shows how vectors start, and its sizes."""
-    numbers = _numbers(base, target, given, reading.networks)
+    numbers = _numbers(base, target, given, [reading])
     going, small = numbers.way, dict(reading.base)
     small |= {x: n for x, n in going.target.items() if n == going.base[x] and x in small and x not in ("M", "K")}
     start, large = (called(model, dict(sizes))[0] for sizes in (small, going.target))
@@ -164,7 +164,7 @@ def _holding(p: Plan, small: nn.Module, base: Mapping[str, int], strict: bool, o
     r = p.recipe
     other = [Open("there is one on this ray", "the ray", 0, f"{r.missing}; these are powers of {r.instead}")]
     read = [Open("sizes grow as they are read", "shapes", 0, line) for line in odd]
-    held = (*(other if r.missing else ()), *read, *frozen(p, small, base))
+    held = (*r.open, *(other if r.missing else ()), *read, *frozen(p, small, base))
     if held and strict:
         raise Infeasible(f"{p.about}: {held[0]}", undecided=True)
     return replace(p, recipe=replace(p.recipe, open=held), starts={**beginnings(small), **p.starts})
@@ -196,7 +196,7 @@ def _configured(model: nn.Module, base: Any, target: Any, fold: bool, strict: bo
     p = planned(
         model,
         joined(readings),
-        _numbers(base, target, {**given, "strict": strict}, [n for x in readings for n in x.networks]),
+        _numbers(base, target, {**given, "strict": strict}, readings),
         [called(build, dict(x.base))[0] for build, x in zip(builds, readings, strict=True)],
         fold,
         lambda: [(z, _config(called(build, dict(z))[0]).to_dict()) for z in sizes] + [(target, record)],
@@ -218,7 +218,7 @@ def _longer_heads(
     build = small_of(record, "the configuration", deep=False, beside=longer_heads(record))
     reading, n = layered(read(build)), base["N"] * dims[1]
     start = {axis: k * dims[0] if axis == "N" else k for axis, k in base.items()}
-    numbers = _numbers({**start, "N": base["N"] * dims[0]}, {**start, "N": n}, given, reading.networks)
+    numbers = _numbers({**start, "N": base["N"] * dims[0]}, {**start, "N": n}, given, [reading])
     for name, setting in numbers.multipliers.items():
         place, own = reading.factors.get(name, ("", {}))
         left = setting.factor / Power.of(own).ratio({"N": dims[0]}, {"N": dims[1]})
@@ -255,10 +255,13 @@ def joined(readings: Sequence[Traced]) -> Traced:
     return replace(last, factors=factors, gauge=gauge, notes=notes, spans=spans)
 
 
-def _numbers(base: Any, target: Any, given: Mapping[str, Any], networks: Sequence[Network]) -> Recipe:
+def _numbers(base: Any, target: Any, given: Mapping[str, Any], readings: Sequence[Traced]) -> Recipe:
     check_names("argument of plan", given, TAKEN)
-    asked = {"optimizer": "adamw", **given, "network": tuple(networks), "starts": ()}
+    asked = {"optimizer": "adamw", **given, "network": tuple(n for x in readings for n in x.networks), "starts": ()}
     numbers = with_either_epsilon(base, target, **asked)
+    numbers = replace(numbers, open=tuple(o for x in readings for o in x.open_shares(*numbers.way.sizes)))
+    if numbers.open and given.get("strict"):
+        raise Infeasible(f"{numbers.about}: {numbers.open[0]}", undecided=True)
     if multiplied := [r for r, s in numbers.tensors.items() if "multiplier" in s]:
         raise UsageError(f"a plan sets no multiplier, and {multiplied[0]} has one in this gauge; take the gauge table3")
     numbers = opened(numbers)
