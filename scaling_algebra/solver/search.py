@@ -150,7 +150,7 @@ def _iterated(
         if structure.zero & given.started:
             structures.reject(structure, None)
             continue
-        demands, failure = rule.demanded(at.network, structure), Infeasible("")
+        demands, failure = given.eased(at.network, rule.demanded(at.network, structure)), Infeasible("")
         suspected = [d for d in demands if several and (d in failed if failed else d.kind != "balanced")]
         for values in [start] if start else near if work else [*near, aligned(at), lazy(at)]:
             try:
@@ -282,7 +282,7 @@ def _exchanged(at: Places, rule: Parameterization, free: Solution, given: Given)
     scaling, structure = given.over(free.scaling), given.structure(free.structure)
     values = {**aligned(at), **scaling.point(at.ray).values}
     look = at.looked(structure.point(at.network, values))
-    failed, left = unmet(at, rule.demanded(at.network, structure), look, PROPOSED)
+    failed, left = unmet(at, given.eased(at.network, rule.demanded(at.network, structure)), look, PROPOSED)
     fixed = {name: x for name, x in free.fixed_by.items() if name not in given.held}
     return Solution(scaling, structure, fixed, (), failed, (), look.assumed, Level(left), exchanged=True)
 
