@@ -75,7 +75,7 @@ class Infeasible(Unsatisfiable):
 
 
 class NotFound(Infeasible):
-    """The search found no parameterization, which proves nothing by itself: ``prover.settled`` may.
+    """The search found no parameterization, which proves nothing by itself: ``prover.prove_missing`` may.
 
     Attributes:
         configuration: what was asked. failure: the demand that fails without any intervention.
