@@ -245,7 +245,8 @@ def _with_either_epsilon(configuration: Configuration) -> Derivation:
             d = derive(configuration.but(epsilon="negligible"))
         except NotFound:
             raise error from None
-        click.echo(f"scalecalc: epsilon derived: {error.failure}; found with --epsilon negligible", err=True)
+        found = "so do these with --epsilon negligible" if d.level.failed else "found with --epsilon negligible"
+        click.echo(f"scalecalc: epsilon derived: {error.failure}; {found}", err=True)
         return d
 
 

@@ -136,7 +136,7 @@ class Proof(Rendered):
             return None
         asked, structure = self.configuration, self.outcome.structure
         look = Analysis(asked.ray, self.outcome.points[0], asked.optimizer, asked.network)
-        demands = asked.parameterization.demanded(asked.network, structure)
+        demands = asked.given.eased(asked.network, asked.parameterization.demanded(asked.network, structure))
         return open_later(look, demands, horizon(asked.network, structure))
 
     @property
@@ -288,7 +288,8 @@ class Prover:
         """Returns the clauses of the demands under one structure, including those that earlier questions added."""
         key = parameterization.name, structure
         if key not in self._systems:
-            self._systems[key] = System(self, parameterization.demanded(self.network, structure), structure)
+            demands = self.given.eased(self.network, parameterization.demanded(self.network, structure))
+            self._systems[key] = System(self, demands, structure)
         return self._systems[key]
 
     def decide(self, parameterization: Parameterization, structure: Structure) -> Outcome:
