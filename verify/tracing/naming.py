@@ -30,7 +30,7 @@ def powers_of(numbers: Sequence[float], builds: Sequence[Mapping[str, int]]) -> 
     """The exact powers of the axes that a number at every build is, one axis doubled in each but the first; None: it
     is none."""
     powers, base = dict[str, Fraction](), builds[0]
-    if not all(numbers):  # nothing is there at small sizes
+    if not all(numbers) or not all(map(math.isfinite, numbers)):  # nothing is there at small sizes
         return None
     for build, number in list(zip(builds, numbers, strict=True))[1:]:
         ((axis, n),) = [(x, n) for x, n in base.items() if build[x] != n and x != "K"]
