@@ -40,7 +40,8 @@ FILES = {"law", "optimizer file", "network file", "own table", "configuration"}
 RULE = HEAD.format(epsilon="derived") + '[rule.tensors]\nhidden = { lr = "1" }\n'
 CONFIG = (
     '{"model_type": "mixtral", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, '
-    '"rms_norm_eps": 1e-6, "num_attention_heads": 4, "num_key_value_heads": 2, "num_local_experts": 8, "num_experts_per_tok": 2}'
+    '"rms_norm_eps": 1e-6, "num_attention_heads": 4, "num_key_value_heads": 2, '
+    '"num_local_experts": 8, "num_experts_per_tok": 2}'
 )
 RIGHT = {"own table": SCHEMA, "public code": RULE, "constants": CONSTANTS, "configuration": CONFIG}
 """Texts that are right, in which a row puts one thing in place of another: ``old => new``."""
