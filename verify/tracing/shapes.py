@@ -25,7 +25,7 @@ from scaling_algebra.spec.networks.language import TRACED, Network
 from scaling_algebra.spec.powers import Power
 
 from .gradients import FROZEN, TRAINING
-from .graph import NUMBER, Scaled, Sizes, Unreadable
+from .graph import NUMBER, NotFinite, Scaled, Sizes, Unreadable
 from .models import COUNTS, STILL, Asked, Build, Traced, built, called, doubled, exactly, traced
 from .naming import LETTERS, Powers, powers_of
 from .recording import Recording, Ref, leaves, record
@@ -313,7 +313,7 @@ def read(build: Build, base: Mapping[str, int] | None = None, strict: bool = Fal
     try:
         reading = traced(build, base)
     except UsageError as error:  # also of a module that raises one at these sizes, or in float64
-        if strict:
+        if strict or isinstance(error, NotFinite):
             raise
         why = error
     else:
