@@ -178,8 +178,8 @@ def _of_tensor(network: Network, structure: Structure, role: str) -> list[Demand
             init = [Demand("mu-2", "theta", tuple(_propagating(network, s) for s in through), f"b.{role}", why)]
     if role in network.frozen:
         return init
-    made = {s.out: (weight_products(network).get(s.out) or (s,))[-1].out for s in uses}
-    names = tuple(f"{made[s.out]}.{part}" for s in uses for part in _learned(network, s))
+    computed = {s.out: (weight_products(network).get(s.out) or (s,))[-1].out for s in uses}
+    names = tuple(f"{computed[s.out]}.{part}" for s in uses for part in _learned(network, s))
     why = f"effective update d{w} {' '.join(x.name for x in uses[0].factors)} = Theta(1)"
     why += ", as the scores beside it are by which is selected" if role in buffers(network) else ""
     return [*init, Demand("mu-2", "theta", names, f"c.{role}", why)]
