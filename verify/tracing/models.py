@@ -35,6 +35,7 @@ from .graph import IndexClass, Restart, TracedNode, Unreadable, View, refused, w
 from .naming import Powers, Span
 from .reading import Reader
 from .recording import Guessed, Recording, choosing, record
+from .returned import check_returned, check_torch, optimizers_in
 from .table import apply
 from .writing import Writer
 
@@ -248,7 +249,7 @@ def called(build: Build, sizes: dict[str, int], seed: int | None = 0) -> tuple[n
     """What ``build`` returns: the module, and beside it its optimizer, its input, both or nothing.
 
     Raises:
-        Unreadable: it raises an error, or returns no module.
+        UsageError: it raises an error, returns no module or something odd beside it, or changes torch.
     """
     if seed is not None:
         torch.manual_seed(seed)
@@ -273,6 +274,8 @@ def called(build: Build, sizes: dict[str, int], seed: int | None = 0) -> tuple[n
         raise Unreadable(f"{lazy[0]} has no shape before the first call; call the model once in build")
     if not parameters:
         raise Unreadable("the model has no parameters")
+    check_returned(rest)
+    check_torch()
     return model, rest
 
 
@@ -294,10 +297,9 @@ def built(build: Build, sizes: Mapping[str, int], seed: int = 0) -> tuple[nn.Mod
     optimizers: list[torch.optim.Optimizer] = []
     inputs = []
     for x in rest:
-        several = [*x.values()] if isinstance(x, dict) else [*x] if isinstance(x, list | tuple) else [x]
-        if several and all(isinstance(y, torch.optim.Optimizer) for y in several):
-            optimizers += several
-        elif isinstance(x, dict | Tensor | tuple):
+        if found := optimizers_in(x):
+            optimizers += found
+        elif x is not None:
             inputs.append(x)
     if len(inputs) > 1:
         raise Unreadable("build returns two inputs; return one, a tuple where forward takes several tensors")

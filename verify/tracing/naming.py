@@ -37,7 +37,7 @@ def powers_of(numbers: Sequence[float], builds: Sequence[Mapping[str, int]]) -> 
         The exponent of every axis that is not 0, or None if the numbers are no such product.
     """
     powers, base = dict[str, Fraction](), builds[0]
-    if not all(numbers):  # nothing is there at small sizes
+    if not all(numbers) or not all(map(math.isfinite, numbers)):  # nothing is there at small sizes
         return None
     for build, number in list(zip(builds, numbers, strict=True))[1:]:
         (axis, n), *_ = sorted(((x, n) for x, n in base.items() if build[x] != n), key=lambda x: x[0] == "K")

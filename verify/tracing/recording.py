@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from scaling_algebra.errors import foreign
 
-from .graph import Unreadable, refused
+from .graph import NotFinite, Unreadable, refused
 
 COMPOSITES = {"multi_head_attention_forward", "gru", "lstm", "rnn_tanh", "rnn_relu", "gru_cell", "lstm_cell",
               "rnn_tanh_cell", "rnn_relu_cell"}  # fmt: skip
@@ -492,6 +492,9 @@ def record(
             p.requires_grad_(True)
         for hook in hooks:
             hook.remove()
+    if strict and not bool(out.isfinite().any()):
+        what = "not a number" if bool(out.isnan().all()) else "infinite"
+        raise NotFinite(f"the output of the model is {what}; give sizes and an input at which it is finite")
     if strict and bool(out.isnan().any()):
         raise Unreadable("the output of the model is not a number; give sizes and an input at which it is")
     recorder.run.output = recorder.ref(out)

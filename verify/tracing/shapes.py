@@ -28,7 +28,7 @@ from scaling_algebra.spec.powers import Power
 
 from .fixed import made as replay
 from .gradients import FROZEN, TRAINING
-from .graph import NUMBER, Scaled, Sizes, Unreadable
+from .graph import NUMBER, NotFinite, Scaled, Sizes, Unreadable
 from .models import COUNTS, STILL, Asked, Build, Traced, built, called, doubled, exactly, traced
 from .naming import LETTERS, Powers, powers_of
 from .recording import Recording, Ref, TorchCall, leaves, record
@@ -441,7 +441,7 @@ def read(build: Build, base: Mapping[str, int] | None = None, strict: bool = Fal
     try:
         reading = traced(build, base)
     except UsageError as error:  # also of a module that raises one at these sizes, or in float64
-        if strict:
+        if strict or isinstance(error, NotFinite):
             raise
         why = error
     else:
