@@ -330,7 +330,7 @@ def test_a_verb_that_takes_its_time_says_so_and_takes_it_back(monkeypatch):
 
 
 def test_help_needs_only_what_every_installation_has():
-    optional = ("torch", "numpy", "scipy", "matplotlib", "sklearn", "rich", "msgspec", "transformers")
+    optional = ("torch", "numpy", "scipy", "statsmodels", "matplotlib", "sklearn", "rich", "msgspec", "transformers")
     code = f"""import sys
 from click.testing import CliRunner
 from sympy.parsing import sympy_parser
