@@ -60,7 +60,9 @@ def network(
     if not isinstance(constants, tuple | list | frozenset | set) or not all(isinstance(x, str) for x in constants):
         raise UsageError(f"constants are {shown(constants)}; give the names of signals, such as ('C',)")
     if (lines := len(equations.strip().splitlines())) > MOST:
-        raise UsageError(f"the equations have {lines} lines; give at most {MOST}: layers that are alike take one letter")
+        raise UsageError(
+            f"the equations have {lines} lines; give at most {MOST}: layers that are alike take one letter"
+        )
     if len(equations) > LONG:
         raise UsageError(f"the equations have {len(equations)} characters; give at most {LONG}")
     for letter, axis in axes.items():
