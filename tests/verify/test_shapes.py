@@ -1,6 +1,7 @@
 """Modules that cannot be read: numbers by the shapes of their parameters, what the answer says of itself, its check."""
 
 import json
+import time
 from collections import OrderedDict
 from dataclasses import replace
 from fractions import Fraction
@@ -647,3 +648,26 @@ def test_init_never_overwrites_a_start_with_structure(seed):
     assert kept == {"alpha", "mean"} if seed == 7 else kept == {"alpha"}
     assert any(line.startswith(", ".join(sorted(kept)) + ": init_ keeps the module's own start") for line in p.warnings)
     assert [x.quantity for x in p.level.open if "init_ keeps its start" in x.why] == ["mean"] * (seed == 7)
+
+
+class Residual(nn.Module):
+    """Layers of two matrices beside a residual stream."""
+
+    def __init__(self, n, layers):
+        super().__init__()
+        self.inner, self.head = nn.Linear(4, n, bias=False), nn.Linear(n, 1, bias=False)
+        self.pairs = nn.ModuleList(nn.Linear(n, n, bias=False) for _ in range(2 * layers))
+
+    def forward(self, x):
+        h = self.inner(x)
+        for up, down in zip(self.pairs[::2], self.pairs[1::2], strict=True):
+            h = h + down(torch.relu(up(h)))
+        return self.head(h)
+
+
+def test_a_module_of_100_layers_is_read_and_one_of_300_is_by_shape_with_the_reason():
+    began = time.process_time()
+    hundred, many = (read(lambda s, k=k: (Residual(s["N"], k), torch.ones(1, 4))) for k in (100, 300))
+    assert time.process_time() - began < 60, "today it takes four seconds"
+    assert not hundred.network.unread and len(hundred.network.statements) > 300
+    assert "1203 lines; give at most 1000" in many.network.unread
