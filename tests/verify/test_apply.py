@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch import nn
 
 from scaling_algebra.errors import UsageError
+from scaling_algebra.recipes.files import sizes_of
 from scaling_algebra.recipes.sizes import read_sizes
 from scaling_algebra.solver import search
 from scaling_algebra.solver.demands import Infeasible
@@ -454,6 +455,20 @@ def test_what_two_configurations_have_alike_stays():
     assert set(more.multipliers.values()) <= {1.0}
     odd = plan(llama(64, 4, head_dim=24), llama(32, 2, head_dim=16), lr=1e-3, eps=1e-8, std=0.02)
     assert "q_proj.weight" in str(odd) and "grow by another factor" in str(odd)
+
+
+def test_heads_grow_in_number_and_in_length_beside_gates_that_are_divided_by_their_sum():
+    transformers = pytest.importorskip("transformers")
+
+    def mixtral(n, heads, length):
+        sizes = {"hidden_size": n, "intermediate_size": n, "num_hidden_layers": 1, "vocab_size": 64, "head_dim": length}
+        counts = {"num_attention_heads": heads, "num_key_value_heads": 2, "num_local_experts": 4}
+        return transformers.MixtralConfig(**sizes, **counts, num_experts_per_tok=2)
+
+    small, large = mixtral(64, 4, 16), mixtral(256, 8, 32)
+    sizes = sizes_of(small, "base model")
+    (line,) = planning._longer_heads(large.to_dict(), small.to_dict(), sizes, {"lr": 1e-3, "eps": 1e-8})
+    assert "dimension 16 to 32: multiply scale of model.layers.*.self_attn by 0.7071" in line
 
 
 class Guarded(nn.Module):

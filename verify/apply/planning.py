@@ -221,7 +221,7 @@ def _longer_heads(
     numbers = _numbers({**start, "N": base["N"] * dims[0]}, {**start, "N": n}, given, reading.networks)
     for name, setting in numbers.multipliers.items():
         place, own = reading.factors.get(name, ("", {}))
-        left = setting.factor / Power.of(own).ratio({"N": dims[0]}, {"N": dims[1]})
+        left = setting.factor / Power.of(own).ratio({**start, "N": dims[0]}, {**start, "N": dims[1]})
         if not math.isclose(left, 1):
             yield (
                 f"heads grow in number and from dimension {dims[0]} to {dims[1]}: multiply {name} of "
@@ -249,10 +249,9 @@ def joined(readings: Sequence[Traced]) -> Traced:
     for name, (place, powers) in ((name, x) for r in readings for name, x in r.factors.items()):
         places = [factors[name][0]] if name in factors and factors[name][0] != place else []
         factors[name] = " and ".join([*places, place]), powers
-    gauge = {role: x for r in readings for role, x in r.gauge.items()}
     notes = list(dict.fromkeys(x for r in readings for x in r.notes))
     spans = {role: x for r in readings for role, x in r.spans.items()}
-    return replace(last, factors=factors, gauge=gauge, notes=notes, spans=spans)
+    return replace(last, factors=factors, notes=notes, spans=spans)
 
 
 def _numbers(base: Any, target: Any, given: Mapping[str, Any], networks: Sequence[Network]) -> Recipe:
@@ -292,8 +291,6 @@ def planned(
 ) -> Plan:
     """The numbers of every parameter by its name, as a module's own reading has them.
 
-    Law: where the module itself multiplies a tensor by a power, the tensor's numbers are those of the product of both.
-
     Args:
         small: the modules that were read, whose vectors show how they start. records: as for ``parts.spans``.
         twin: the last of them of another seed: what starts alike in both is no draw.
@@ -308,9 +305,6 @@ def planned(
     left = {name: s.factor / own[name].ratio(going.base, going.target) for name, s in numbers.multipliers.items()}
     left = {name: 1.0 if math.isclose(x, 1.0) else x for name, x in left.items()}
     settings = dict(numbers.tensors)
-    for role, powers in reading.gauge.items():
-        power = 1 / Power.of(powers)
-        settings[role] = scaled(settings[role], power, power.ratio(going.base, going.target), trainer(numbers, role))
     for name in [name for name, x in left.items() if fold and x != 1]:
         rule, x = numbers.multipliers[name].rule, left[name]
         assert rule is not None

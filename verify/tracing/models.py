@@ -23,6 +23,7 @@ from scaling_algebra.spec.axes import AXES
 from scaling_algebra.spec.networks.ancestors import learns
 from scaling_algebra.spec.networks.files import from_toml
 from scaling_algebra.spec.networks.language import TRACED, Network
+from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.networks.steppers import Several
 from scaling_algebra.waiting import each
 
@@ -72,7 +73,6 @@ class Traced:
     Attributes:
         text: TOML, with the parameters' names as roles. network: what it says.
         factors: of every multiplier the module's path, and the powers that the module itself multiplies by there.
-        gauge: the same by parameter, beside which it stands.
         notes: what is held or left out, as (path, note). calls: of every signal, the torch call that makes it, as
             ``TracedNode.call``; none of calls of which a module makes more with more experts or layers, because the
             last of few is in the middle of many.
@@ -84,7 +84,6 @@ class Traced:
     text: str
     network: Network
     factors: Mapping[str, tuple[str, Powers]]
-    gauge: Mapping[str, Powers]
     notes: Sequence[tuple[str, str]]
     calls: Mapping[str, tuple[str, str, int, int]]
     error: float
@@ -147,9 +146,12 @@ class Traced:
             f"{path or 'model'}: {name} is derived; the module itself multiplies by {_shown(own)} there"
             for name, (path, own) in self.factors.items()
         ]
+        factors: dict[Power, list[str]] = {}
+        for name, power in self.network.multiplied.items():
+            factors.setdefault(power, []).append(name)
         return lines + [
-            f"{name}: the module multiplies by {_shown(own)} beside it; the numbers are of the product of both"
-            for name, own in self.gauge.items()
+            f"{listed(names)}: the module multiplies by {own}; these numbers are for the parameter itself"
+            for own, names in factors.items()
         ]
 
 
@@ -411,7 +413,7 @@ def _traced(build: Build, base: Mapping[str, int] | None, name: str, every: bool
         raise Unreadable(f"model: build takes {', '.join(lost)}, and nothing that the output depends on grows with it")
     notes = [*writer.notes, *notes, *((buffer, LOAD) for buffer in choosing(first)), *[("", EVERY)] * every]
     network = replace(network, stands=next((note for _, note in notes if any(x in note for x in OTHERWISE)), ""))
-    reading = Traced(text, network, writer.factors, writer.gauge, notes, calls, error, start, writer.names.spans)
+    reading = Traced(text, network, writer.factors, notes, calls, error, start, writer.names.spans)
     return _with_gradients(reading, build, writer.names.frozen)
 
 

@@ -368,7 +368,7 @@ def by_shape(
     network = shapes.network(name, f"{TAKE_K}; {why}" if chosen else why)
     shapes.notes += [("", CHOSEN)] if chosen else []
     found = {x: "" if p.requires_grad else FROZEN for x, p in models[0].named_parameters() if not only or x in only}
-    return Traced(as_toml(network), network, {}, {}, shapes.notes, {}, math.nan, start).freezing(found)
+    return Traced(as_toml(network), network, {}, shapes.notes, {}, math.nan, start).freezing(found)
 
 
 def _chooses(run: Recording, given: int) -> bool:
