@@ -133,7 +133,7 @@ def test_experts_in_four_ways_have_one_answer(how):
         "head.weight": READOUT,
     }
     assert multipliers(model, ray) == {"alpha": "M^-1"}
-    assert "alpha is derived; the module itself multiplies by M^-1 there" in " ".join(model.lines)
+    assert "the module multiplies by M^-1 here (alpha in the equations)" in " ".join(model.lines)
     assert any("held at its mean and slope (assumption B2)" in line for line in model.lines)
     assert "add" not in {name for _, name, _, _ in model.calls.values()}  # with more experts it is a part of the sum
 
@@ -269,7 +269,7 @@ def test_packed_queries_keys_and_values_are_three_tensors(how):
 def test_a_head_that_grows_has_a_factor_of_its_own():
     model = traced(lambda z: Attention(z["N"], z["N"] // 4, "separate"))
     assert multipliers(model, "N=1") == {"scale": "N^-1"}
-    assert "scale is derived; the module itself multiplies by N^-1/2 there" in " ".join(model.lines)
+    assert "the module multiplies by N^-1/2 here (scale in the equations)" in " ".join(model.lines)
 
 
 def test_low_rank_and_merged_low_rank_are_one():

@@ -191,6 +191,7 @@ def check_model(
     unsettled = settled(m, switched)
     still_there = [x.removesuffix(UPDATE) for x in names if x.endswith(UPDATE) and not _moves(m, x)]
     idle = [IDLE.format(listed(still_there), steps)] if still_there else []
+    lines = reading.described({} if fold else dict.fromkeys(reading.factors, ""))  # else a multiplier is refused
     m.environment = {
         "optimizer": numbers.derivations[0].optimizer.name,
         "device": "cpu",
@@ -199,11 +200,11 @@ def check_model(
         "wall_seconds": time.monotonic() - start,
         "level": [] if (level := numbers.level) is None else [x for x in (str(level), level.concerned) if x],
         "open": [] if level is None else [*map(str, level.open)],
-        "read": [*idle, *reading.lines],
+        "read": [*idle, *lines],
     }
     m.environment["read"] += [weighed(loss, found, m) for loss, found in beside.items()]
     if reading.network.unread and numbers.level is not None:
-        m.environment["read"] = [*idle, *replace(numbers.level, open=()).lines, *reading.lines]
+        m.environment["read"] = [*idle, *replace(numbers.level, open=()).lines, *lines]
         moving = [name for name in names if _moves(m, name)]
         theta: dict[str, Sequence[Cell]] = {name: [..., *[Fraction(0)] * steps] for name in moving}
         report = judge(m, theta, direct={name for name in names if name.endswith(DIRECT)})

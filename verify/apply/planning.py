@@ -300,10 +300,12 @@ def planned(
             matrix.
     """
     going, network = numbers.way, reading.network
-    lines = along(reading, [axis for axis, n in going.base.items() if going.target[axis] != n]).lines
     own = {name: Power.of(reading.factors.get(name, ("", {}))[1]) for name in numbers.multipliers}
     left = {name: s.factor / own[name].ratio(going.base, going.target) for name, s in numbers.multipliers.items()}
     left = {name: 1.0 if math.isclose(x, 1.0) else x for name, x in left.items()}
+    besides = {name: "" if x == 1 else f"{x:.4g}" for name, x in left.items()}
+    grown = [axis for axis, n in going.base.items() if going.target[axis] != n]
+    lines = along(reading, grown).described({} if fold else besides)
     settings = dict(numbers.tensors)
     for name in [name for name, x in left.items() if fold and x != 1]:
         rule, x = numbers.multipliers[name].rule, left[name]

@@ -75,7 +75,7 @@ class ReportRow:
         if f.bends:
             return f"bends towards {f.trend:+.2f}; take larger sizes"
         if self.predicted is not None and not f.low - DRIFT <= float(self.predicted) <= f.high + DRIFT:
-            return "apart from the prediction, and too near to refute it; take larger sizes"
+            return "the interval misses the prediction, but by too little to refute it; take larger sizes"
         return f"noise, standard error {f.se:.2f}; take more seeds"
 
     def as_json(self) -> dict[str, Any]:

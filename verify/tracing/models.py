@@ -135,17 +135,29 @@ class Traced:
 
     @property
     def lines(self) -> list[str]:
-        """What is held and left out, one line each, and the module's own factors."""
+        """``described`` without knowledge of what the numbers need."""
+        return self.described({})
+
+    def described(self, left: Mapping[str, str]) -> list[str]:
+        """What is held and left out, one line each, and the module's own factors.
+
+        Args:
+            left: by multiplier, what is left to multiply by besides the module's own factor; empty for nothing.
+        """
         where: dict[str, list[str]] = {}
         for path, note in self.notes:
             where.setdefault(note, []).append(path or "model")
         lines = [
             f"{paths[0]}{f' and {len(paths) - 1} more' if len(paths) > 1 else ''}: {n}" for n, paths in where.items()
         ]
-        lines += [
-            f"{path or 'model'}: {name} is derived; the module itself multiplies by {_shown(own)} there"
-            for name, (path, own) in self.factors.items()
-        ]
+        for name, (path, own) in self.factors.items():
+            to_do = (
+                f", as required: nothing to do ({name})"
+                if not left.get(name)
+                else f"; multiply by {left[name]} besides"
+            )
+            said = f"{to_do if name in left else f' ({name} in the equations)'}"
+            lines.append(f"{path or 'model'}: the module multiplies by {_shown(own)} here{said}")
         factors: dict[Power, list[str]] = {}
         for name, power in self.network.multiplied.items():
             factors.setdefault(power, []).append(name)

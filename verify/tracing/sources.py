@@ -291,7 +291,11 @@ class ModelOption:
     def _noted(self, d: Document) -> Document:
         rates = d.record.get("ray")
         model = self.model if rates is None else along(self.model, [axis for axis, x in rates.items() if x != "0"])
-        lines = [*model.lines, *_split(d.record.get("tensors", {})), *self._besides(d.record)]
+        lines = [
+            *model.described(_left(model, d.record)),
+            *_split(d.record.get("tensors", {})),
+            *self._besides(d.record),
+        ]
         blocks: list[Block] = (
             [Heading("read off the module", 2), Lines.of(*map(literal, lines), listed=True)] if lines else []
         )
@@ -306,6 +310,16 @@ class ModelOption:
                 named = {"init std": t.init_std, "lr": t.lr, "eps": t.eps}
                 powers = ", ".join(f"{what} {x}" for what, x in named.items() if x is not None)
                 yield f"{role}: not certified, by shape: {powers}"
+
+
+def _left(model: Traced, record: Mapping[str, Any]) -> dict[str, str]:
+    """By multiplier of a derivation or a recipe, the power that its module lacks; empty where it lacks none."""
+    needed = record.get("multipliers", {})
+    powers = {x: Power.parse(p["rule"]) if "rule" in p else Power.of(p) for x, p in needed.items()}
+    grows = {axis for axis, rate in (record.get("ray") or {}).items() if rate != "0"}
+    left = {x: p / Power.of(model.factors[x][1]) for x, p in powers.items() if x in model.factors}
+    left = {x: Power.of({axis: e for axis, e in p.terms if axis in grows}) for x, p in left.items()}
+    return {x: str(p) if p.terms else "" for x, p in left.items()}
 
 
 def _split(tensors: Mapping[str, Any]) -> list[str]:

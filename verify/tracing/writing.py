@@ -20,7 +20,7 @@ from .naming import Names, Powers, named, powers_of
 
 GATES = {
     "softmax": "M", "softmax_topk": "M", "topk_softmax": "K", "topk_sigmoid": "", "topk": "", "normed_sigmoid": "M",
-    "normed_topk_sigmoid": "K", "normed_topk": "K",
+    "normed_topk_sigmoid": "K", "normed_topk": "K", "normed_sigmoid_topk": "M",
 }  # fmt: skip
 """Functions of gates, and the axis by whose size the values of each are smaller than 1."""
 HELD = "{} over experts is held at its mean and slope (assumption B2)"
@@ -167,8 +167,9 @@ def _function(writer: Writer, node: TracedNode) -> Sides:
     along = [k for k in node.over if letters[k]]
     grow = [k for k in along if names.grows(node.indices[k])]
     if len(along) > 1:
-        which = "the one that grows" if grow else "the first"
-        writer.notes.append((node.where, f"{name} along {len(along)} axes is read along {which}"))
+        alone = f"divided by its rms over batch and places ({len(along)} axes that do not grow, read as one)"
+        one = f"{name} over {len(along)} axes is read as over {'the one that grows' if grow else 'the first'}"
+        writer.notes.append((node.where, alone if name == "rmsnorm" and not grow else one))
     over = letters[(grow or along)[0]] if along else ""
     if name in GATES and any(names.axis(node.indices[k]) == "M" for k in node.over):
         writer.notes.append((node.where, HELD.format(name)))
