@@ -42,6 +42,7 @@ class ReportRow:
 
     Attributes:
         note: why the verdict is not the one of the fit; empty if it is.
+        level: what the prediction rests on, where a report distinguishes that.
         share: of the mean square at the largest size, the least and the most that the predicted power may have in a sum
             of powers, where the slope does not agree; None where it does, or no sum meets the data.
     """
@@ -53,6 +54,7 @@ class ReportRow:
     verdict: Verdict
     note: str = ""
     share: tuple[float, float] | None = None
+    level: str = ""
 
     @property
     def apart(self) -> float:
@@ -87,6 +89,7 @@ class ReportRow:
             "verdict": str(self.verdict),
             "because": self.because,
             **({"note": self.note} if self.note else {}),
+            **({"level": self.level} if self.level else {}),
             "share": None if self.share is None else [round(x, 4) for x in self.share],
         }
 
