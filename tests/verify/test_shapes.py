@@ -285,6 +285,8 @@ def small(sizes):
 
 
 def test_a_check_by_shape_agrees_and_finds_a_planted_rate(monkeypatch, tmp_path):
+    with pytest.raises(UsageError, match="no rule for this call"):
+        check_model(small, "N=16", "N=144", seeds=4, strict=True)
     good = check_model(small, "N=16", "N=144", seeds=4)
     assert good.exit_code == 0 and "by shape" in good.environment["read"][0]
     assert {r.quantity for r in good.rows} >= {"mid.weight.update", "mid: output", "output"}

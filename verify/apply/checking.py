@@ -239,7 +239,7 @@ def check_model(
     report = _bounded(judge(m, asked, powers=powers, direct=direct), lambda row: (row.quantity, row.step) in most)
     report = _leveled(report, lambda row: DEMANDED if (row.quantity, row.step) in most else CERTIFIED)
     report = _of_few(report, behind, float(ray["M"] - ray["K"])) if after else report
-    report = _of_crossovers(report, m, asked)
+    report = of_crossovers(report, m, asked)
     report = _of_blocked(coming(_of_many(of_choices(report, unsettled), inputs, sizes[0])), reading.blocked)
     vectors = {f"{role}.init" for role in reading.network.tensors if all(x.dim() < 2 for x in of_role(model, role))}
     report = _bounded(report, lambda row: row.quantity in vectors)  # a bias may start smaller, or at zero
@@ -383,7 +383,7 @@ def coming(report: Report) -> Report:
     return replace(report, rows=tuple(map(row, report.rows)))
 
 
-def _of_crossovers(report: Report, m: Measurement, exponents: Mapping[str, Sequence[Cell]]) -> Report:
+def of_crossovers(report: Report, m: Measurement, exponents: Mapping[str, Sequence[Cell]]) -> Report:
     """Return the report without refutations of undecided sizes that a product explains whose smaller exponent still
     leads at the smallest size.
 
@@ -514,7 +514,7 @@ def _misses(r: ReportRow) -> bool:
 
 def _agrees_later(report: Report, r: ReportRow) -> bool:
     """Return whether the slope without the two smallest sizes, of three without the smallest, is the predicted one."""
-    if r.predicted is None or r.fit.zero:
+    if r.predicted is None or r.fit.zero or (r.quantity, r.step) not in report.means:
         return False
     left = slice(min(2, len(report.sizes) - 2), None)
     slope = np.polyfit(np.log2(report.sizes[left]), report.means[r.quantity, r.step][0][left], 1)[0]

@@ -33,7 +33,7 @@ from scaling_algebra.verify.tracing.shapes import along, read
 from scaling_algebra.verify.tracing.sources import WIDTHS, general, heads_grow, layered, longer_heads, small_of
 from scaling_algebra.waiting import rarely_collected, watched
 
-from .exports import STACKS
+from .exports import shaped
 from .folding import ends, scaled
 from .modules import Entry, aliases, beginnings, check_named, norms, parameters, plain_name
 from .parts import Records, alike, apart, fused
@@ -342,10 +342,12 @@ def planned(
         e = replace(e, kept=not e.frozen and fill is None and designed)
         e = replace(e, role=role, settings=common, group=group, fill=fill, rules=rules, parts=parts, spans=spans)
         entries.append(replace(e, apart=do))
-    stacks = dict.fromkeys(e.group for e in entries if e.role and e.stacked)
+    stacks: dict[str, dict[str, None]] = {}
+    for e in (e for e in entries if e.role and e.stacked):
+        stacks.setdefault(shaped(e), {})[e.group] = None
     lines += [*([NEGLIGIBLE] if any(d.optimizer.regime == "negligible" for d in numbers.derivations) else [])]
     lines += [fused(e) for e in {e.group: e for e in entries if e.parts}.values()]
-    lines += [*([f"{', '.join(stacks)}: {STACKS}"] if stacks else [])]
+    lines += [f"{', '.join(groups)}: {note}" for note, groups in stacks.items()]
     high = dict.fromkeys(e.group for e in entries if e.role and _unshaped(e))
     lines += [*([SHAPED.format(", ".join(high))] if high else [])]
     zero = dict.fromkeys(e.group for e in entries if e.role and not e.frozen and _starts_at_zero(e, small))

@@ -214,10 +214,8 @@ def not_trained(record: Mapping[str, Any], sizes: Mapping[str, int]) -> Iterator
     named = size_names(record["model_type"], record)
     most, active = (next((record[x] for x in named.get(axis, ()) if x in record), 0) for axis in ("M", "K"))
     if active < most and sizes.get("M", 0) == sizes.get("K", 0) > 0:
-        said = (
-            f"all {sizes['M']} experts are active in these small models, while the configuration activates {active} of"
-        )
-        yield f"{said} {most}; give --base and --target with K < M to train the choice"
+        said = f"all {sizes['M']} experts are active in these small models, and {active} of {most} in the configuration"
+        yield f"{said}; give --base and --target with K < M to train the choice"
 
 
 def function_of(text: str) -> tuple[Callable[..., Any], Mapping[str, Any]]:
