@@ -39,6 +39,7 @@ from .modules import Entry, aliases, beginnings, check_named, norms, parameters,
 from .parts import Records, alike, apart, fused
 from .parts import spans as spans_of
 from .plans import Plan, trainer
+from .remarks import remarks
 
 GIVE = "give plan(build, base, target), where build(sizes) returns the module"
 
@@ -346,6 +347,7 @@ def planned(
     for e in (e for e in entries if e.role and e.stacked):
         stacks.setdefault(shaped(e), {})[e.group] = None
     lines += [*([NEGLIGIBLE] if any(d.optimizer.regime == "negligible" for d in numbers.derivations) else [])]
+    lines += dict.fromkeys(line for d in numbers.derivations if not d.network.unread for line in remarks(d))
     lines += [fused(e) for e in {e.group: e for e in entries if e.parts}.values()]
     lines += [f"{', '.join(groups)}: {note}" for note, groups in stacks.items()]
     high = dict.fromkeys(e.group for e in entries if e.role and _unshaped(e))
