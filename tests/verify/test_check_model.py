@@ -145,7 +145,8 @@ def crossover(gap, odds, pairs=3):
     ("slopes", "level", "verdict"),
     [
         (crossover(0.5, 8), "demand", Verdict.INCONCLUSIVE),  # 0.44, 0.4, 0.33
-        (crossover(1.0, 12), "demand", Verdict.INCONCLUSIVE),  # 0.92, 0.75, 0.43
+        (crossover(1.0, 6), "demand", Verdict.INCONCLUSIVE),  # 0.86, 0.6, 0.27
+        (crossover(1.0, 12), "demand", Verdict.REFUTED),  # 0.92, 0.75, 0.43: as near to 1/2
         (crossover(0.5, 8), "certified", Verdict.REFUTED),  # still nearer to 1/2
         (crossover(0.5, 3), "certified", Verdict.INCONCLUSIVE),  # 0.38, 0.3, 0.21
         ((0.5, 0.5, 0.5), "demand", Verdict.REFUTED),

@@ -361,8 +361,8 @@ def coming(report: Report) -> Report:
     """Return the report without refutations at a crossover: rows whose slopes come nearer to the prediction from size
     to size, as they do where one term gives way to another, are inconclusive and say which sizes would settle them.
 
-    A certified exponent also has to be the nearest one between the last two sizes; a size that is undecided may cross
-    over later.
+    Between the last two sizes a certified exponent also has to be the nearest one, up to noise, and for a size that is
+    undecided the slope must not be that of another exponent.
     """
 
     def row(r: ReportRow) -> ReportRow:
@@ -375,7 +375,8 @@ def coming(report: Report) -> Report:
         off *= np.sign(off.sum()) or 1.0
         errors = np.hypot(errors[1:], errors[:-1]) / steps
         times = _doublings_left(off, errors, (doublings[1:] + doublings[:-1]) / 2)
-        if times is None or (r.level != DEMANDED and off[-1] > NEAR + errors[-1]):
+        most = min(APART) - DRIFT if r.level == DEMANDED else NEAR + min(float(errors[-1]), DRIFT)
+        if times is None or off[-1] > most:
             return r
         note = f"comes nearer to n^({r.predicted}) from size to size; {_settling(report, times)} would settle it"
         return replace(r, verdict=Verdict.INCONCLUSIVE, note=note)
@@ -752,7 +753,7 @@ def _predicted(
     def cell(quantity: str, t: int) -> Cell:
         answer = briefly(look, quantity, t)
         exponent = answer.exponent if answer.decided else ...
-        lows[quantity, t] = answer.low
+        lows[quantity, t] = answer.low if isinstance(answer.low, Fraction) else None
         return exponent + more(quantity) if isinstance(exponent, Fraction) else exponent
 
     def row(quantity: str) -> list[Cell]:
