@@ -25,7 +25,7 @@ from scaling_algebra.spec.networks.language import TRACED, Network
 from scaling_algebra.spec.powers import Power
 
 from .gradients import FROZEN, TRAINING
-from .graph import NUMBER, Scaled, Sizes, Unreadable
+from .graph import NUMBER, NotFinite, Scaled, Sizes, Unreadable
 from .models import COUNTS, STILL, Asked, Build, Traced, built, called, doubled, exactly, traced
 from .naming import LETTERS, Powers, powers_of
 from .recording import Recording, Ref, leaves, record
@@ -313,7 +313,7 @@ def read(build: Build, base: Mapping[str, int] | None = None, strict: bool = Fal
     try:
         reading = traced(build, base)
     except UsageError as error:  # also of a module that raises one at these sizes, or in float64
-        if strict:
+        if strict or isinstance(error, NotFinite):
             raise
         why = error
     else:
@@ -350,7 +350,8 @@ def by_shape(
     asked = Asked(base or {})
     called(build, asked)
     start = {axis: max(n, 2) if axis in COUNTS else n for axis, n in asked.items()}
-    builds = [start, *(doubled(start, axis) for axis in start if axis != "K")]
+    few = {**start, "K": start["M"] // 2} if start.get("K", 0) >= start.get("M", 1) > 1 else start
+    builds = [few, *(doubled(few, axis) for axis in few)]  # K and M change alone
     models = [called(build, sizes)[0] for sizes in builds]
     run = None
     for training in (True, False):  # noise of training, which is never twice the same, may hinder the first
