@@ -57,7 +57,7 @@ def warnings(
             break
     yield from _reused(derivations)
     if kept := sorted({d.optimizer.of(role).name for d in derivations for role in d.network.tensors
-                       if d.optimizer.of(role).sphere}):  # fmt: skip
+                       if d.optimizer.of(role).constraint}):  # fmt: skip
         yield (
             f"{' and '.join(kept)} keeps the norm that a tensor starts with: what starts at zero, as biases mostly do, "
             "stays zero; start it at the init std above, or step it with adamw"

@@ -1,6 +1,7 @@
 """Modules that cannot be read: numbers by the shapes of their parameters, what the answer says of itself, its check."""
 
 import json
+import time
 from collections import OrderedDict
 from dataclasses import replace
 from fractions import Fraction
@@ -24,7 +25,7 @@ from scaling_algebra.verify.judging.fit import Verdict
 from scaling_algebra.verify.tracing import Unreadable, traced
 from scaling_algebra.verify.tracing.measuring import Watch
 from scaling_algebra.verify.tracing.models import built
-from scaling_algebra.verify.tracing.shapes import by_shape, read
+from scaling_algebra.verify.tracing.shapes import Shaped, Shapes, by_shape, read
 from scaling_algebra.verify.tracing.sources import ModelOption
 
 from ..shared import scalecalc
@@ -130,6 +131,9 @@ def test_what_has_no_shape_or_no_parameters_is_refused():
         read(lambda s: (nn.Sequential(nn.Linear(5, s["N"]), nn.LazyBatchNorm1d(affine=False)), torch.zeros(2, 5)))
     with pytest.raises(UsageError, match="the model has no parameters"):
         read(lambda s: (nn.Tanh(), torch.zeros(2, s["N"])))
+    slots = Shaped("slots", [(16, 8), (16, 0)], set(), False)
+    with pytest.raises(UsageError, match=r"slots: a side of it is 0 at \{'M': 8\}; give larger sizes"):
+        Shapes([slots], [{"M": 4}, {"M": 8}], {})
     with pytest.raises(UsageError, match="build returns a module of TorchScript, which hides its calls; return the"):
         read(lambda s: torch.jit.script(nn.Linear(5, s["N"])))
 
@@ -284,6 +288,8 @@ def small(sizes):
 
 
 def test_a_check_by_shape_agrees_and_finds_a_planted_rate(monkeypatch, tmp_path):
+    with pytest.raises(UsageError, match="no rule for this call"):
+        check_model(small, "N=16", "N=144", seeds=4, strict=True)
     good = check_model(small, "N=16", "N=144", seeds=4)
     assert good.exit_code == 0 and "by shape" in good.environment["read"][0]
     assert {r.quantity for r in good.rows} >= {"mid.weight.update", "mid: output", "output"}
@@ -532,6 +538,48 @@ def test_experts_that_a_module_chooses_by_a_number_of_its_own_are_told(number, t
         assert any("M grows more than K" in line for line in report.environment["read"])
 
 
+def test_experts_that_choose_tokens_are_not_told_to_take_a_number_of_experts():
+    class Choosing(nn.Module):
+        def __init__(self, n, m):
+            super().__init__()
+            self.inp, self.gate, self.head = nn.Linear(6, n), nn.Linear(n, m, bias=False), nn.Linear(n, 3)
+            self.W = nn.Parameter(torch.randn(m, n, n) / n**0.5)
+
+        def forward(self, x):
+            h = self.inp(x)
+            top, at = self.gate(h).softmax(-1).T.topk(2)
+            y = top[..., None] * torch.einsum("mnk,mck->mcn", self.W, h[at])
+            return self.head(torch.zeros_like(h).index_add(0, at.flatten(), y.flatten(0, 1)))
+
+    reading = read(lambda s: (Choosing(s["N"], s["M"]), torch.randn(7, 6)))
+    assert "an index by what is computed" in reading.network.unread and "sizes['K']" not in reading.network.unread
+
+
+@pytest.mark.parametrize(
+    ("run", "said"),
+    [
+        (lambda h: h * (h >= 0.1), "ge: no rule for this call; write what it selects as one function of torch"),
+        (lambda h: torch.where(h > 0, h, -1e9).softmax(-1), "gt: no rule for this call; write what it selects as"),
+        (
+            lambda h: h if h.sum() > 0 else -h,
+            "a branch on what is computed; equations would hold for these values alone",
+        ),
+    ],
+)
+def test_reasons_are_about_what_a_module_without_experts_does(run, said):
+    class Selecting(nn.Module):
+        def __init__(self, n):
+            super().__init__()
+            self.inp, self.head = nn.Linear(6, n), nn.Linear(n, 3)
+
+        def forward(self, x):
+            return self.head(run(self.inp(x)))
+
+    reading = read(lambda s: Selecting(s["N"]))
+    assert said in reading.network.unread
+    assert not any(word in reading.network.unread for word in ("expert", "a loss made of it", "K = M"))
+
+
 def test_modules_that_are_there_at_some_sizes_alone_are_left_out():
     """Experts in a list: more of them have outputs at more experts, and a check ended in an internal error."""
 
@@ -648,6 +696,29 @@ def test_init_never_overwrites_a_start_with_structure(seed):
     assert kept == {"alpha", "mean"} if seed == 7 else kept == {"alpha"}
     assert any(line.startswith(", ".join(sorted(kept)) + ": init_ keeps the module's own start") for line in p.warnings)
     assert [x.quantity for x in p.level.open if "init_ keeps its start" in x.why] == ["mean"] * (seed == 7)
+
+
+class Residual(nn.Module):
+    """Layers of two matrices beside a residual stream."""
+
+    def __init__(self, n, layers):
+        super().__init__()
+        self.inner, self.head = nn.Linear(4, n, bias=False), nn.Linear(n, 1, bias=False)
+        self.pairs = nn.ModuleList(nn.Linear(n, n, bias=False) for _ in range(2 * layers))
+
+    def forward(self, x):
+        h = self.inner(x)
+        for up, down in zip(self.pairs[::2], self.pairs[1::2], strict=True):
+            h = h + down(torch.relu(up(h)))
+        return self.head(h)
+
+
+def test_a_module_of_100_layers_is_read_and_one_of_300_is_by_shape_with_the_reason():
+    began = time.process_time()
+    hundred, many = (read(lambda s, k=k: (Residual(s["N"], k), torch.ones(1, 4))) for k in (100, 300))
+    assert time.process_time() - began < 60, "today it takes four seconds"
+    assert not hundred.network.unread and len(hundred.network.statements) > 300
+    assert "1203 lines; give at most 1000" in many.network.unread
 
 
 class Met(nn.Module):

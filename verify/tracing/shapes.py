@@ -337,7 +337,7 @@ class Shapes:
             Unreadable: it is 0.
         """
         if 0 in sizes:
-            raise Unreadable(f"{name}: a side of it is 0 at {self.builds[0]}; give larger sizes")
+            raise Unreadable(f"{name}: a side of it is 0 at {self.builds[sizes.index(0)]}; give larger sizes")
         powers = powers_of(sizes, self.builds)
         if powers is None or any(p.denominator > 1 for p in powers.values()):
             self.notes.append((name, NEAREST.format(tuple(sizes))))
@@ -493,15 +493,23 @@ def by_shape(
         powers = powers_of([n[pattern] or 1 for n in numbers], builds) or {}
         counted |= {pattern: "M"} if "M" in powers else {}
     shapes = Shapes([p for p in shaped(models, run) if not only or p.name in only], builds, counted)
-    chosen = run is not None and "M" in start and _chooses(run, start.get("K", 0))
+    chosen = run is not None and "M" in start and _chooses(run, start["M"], start.get("K", 0))
     network = shapes.network(name, f"{TAKE_K}; {why}" if chosen else why)
     shapes.notes += [("", CHOSEN)] if chosen else []
     found = {x: "" if p.requires_grad else FROZEN for x, p in models[0].named_parameters() if not only or x in only}
+<<<<<<< HEAD
+    return Traced(as_toml(network), network, {}, shapes.notes, {}, math.nan, start).freezing(found)
+=======
     return Traced(as_toml(network), network, {}, shapes.gauge, shapes.notes, {}, math.nan, start).freezing(found)
+>>>>>>> reader
 
 
-def _chooses(run: Recording, given: int) -> bool:
-    """Does a top-K leave some out, and not the number that is given?"""
+def _chooses(run: Recording, experts: int, given: int) -> bool:
+    """Return whether a top-K takes fewer than all ``experts``, and another number of them than ``given``.
+
+    A top-K along another dimension, as where experts choose tokens, is not counted.
+    """
     calls = [(next(leaves(c.arguments, Ref)), next(leaves(c.result, Ref))) for c in run.calls if c.name == "topk"]
     shapes = [(run.tensors[a.number].shape, run.tensors[b.number].shape) for a, b in calls]
-    return any(one != other and given not in other for one, other in shapes)
+    kept = [(b, a) for one, other in shapes for a, b in zip(one, other, strict=True) if a != b]
+    return any(whole == experts and few != given for few, whole in kept)
