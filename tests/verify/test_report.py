@@ -262,3 +262,11 @@ def test_default_plans_grow_every_growing_axis_and_stay_affordable(rates):
         values = [d[axis] for d in dims]
         assert values == sorted(set(values)) if ray[axis] else len(set(values)) == 1
     assert dims[-1]["N"] * dims[-1]["N_e"] * dims[-1]["M"] < 5e6
+
+
+def test_time_and_memory_stand_apart_in_json(mup):
+    """So that the same command gives the same bytes; what else the environment says stays where it was."""
+    report = judge(mup, PREDICTION, [])
+    slow, fast = (replace(report, environment={**report.environment, "wall_seconds": s}).as_json() for s in (9.0, 1.0))
+    assert slow.pop("spent") != fast.pop("spent") and slow == fast
+    assert fast["environment"]["torch"] == torch.__version__ and "wall_seconds" not in fast["environment"]

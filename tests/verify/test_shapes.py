@@ -1,6 +1,7 @@
 """Modules that cannot be read: numbers by the shapes of their parameters, what the answer says of itself, its check."""
 
 import json
+import time
 from collections import OrderedDict
 from dataclasses import replace
 from fractions import Fraction
@@ -9,6 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 from torch import nn
+from torch.nn import functional as F
 from torch.nn.utils.parametrizations import weight_norm
 
 from scaling_algebra import derive, plan
@@ -694,3 +696,95 @@ def test_init_never_overwrites_a_start_with_structure(seed):
     assert kept == {"alpha", "mean"} if seed == 7 else kept == {"alpha"}
     assert any(line.startswith(", ".join(sorted(kept)) + ": init_ keeps the module's own start") for line in p.warnings)
     assert [x.quantity for x in p.level.open if "init_ keeps its start" in x.why] == ["mean"] * (seed == 7)
+
+
+class Residual(nn.Module):
+    """Layers of two matrices beside a residual stream."""
+
+    def __init__(self, n, layers):
+        super().__init__()
+        self.inner, self.head = nn.Linear(4, n, bias=False), nn.Linear(n, 1, bias=False)
+        self.pairs = nn.ModuleList(nn.Linear(n, n, bias=False) for _ in range(2 * layers))
+
+    def forward(self, x):
+        h = self.inner(x)
+        for up, down in zip(self.pairs[::2], self.pairs[1::2], strict=True):
+            h = h + down(torch.relu(up(h)))
+        return self.head(h)
+
+
+def test_a_module_of_100_layers_is_read_and_one_of_300_is_by_shape_with_the_reason():
+    began = time.process_time()
+    hundred, many = (read(lambda s, k=k: (Residual(s["N"], k), torch.ones(1, 4))) for k in (100, 300))
+    assert time.process_time() - began < 60, "today it takes four seconds"
+    assert not hundred.network.unread and len(hundred.network.statements) > 300
+    assert "1203 lines; give at most 1000" in many.network.unread
+
+
+class Met(nn.Module):
+    """A hidden layer that is no equation, and a parameter that meets its signal in some way."""
+
+    def __init__(self, n, shape, meets):
+        super().__init__()
+        self.a, self.b, self.last = nn.Linear(5, n), nn.Linear(n, n), nn.Linear(n, 3)
+        self.w, self.meets = nn.Parameter(torch.randn([n if d == "N" else d for d in shape])), meets
+        self.register_buffer("ids", torch.arange(6))
+
+    def forward(self, x):
+        h = self.a(x)
+        y = self.meets(self, self.w, torch.tanh(self.b(torch.where(h >= 0, h, h.sigmoid()))), x)
+        return self.last(y) if y.shape[-1] == self.last.in_features else y
+
+
+def at_data(x):
+    return (x.abs() * 10).long() % 6
+
+
+IN, OUT, ADDED = ("N^(-1/2)", "N^-1"), ("N^-1", "N^-1"), ("1", "1")
+MEETS = {
+    "rows with the signal": ((6, "N"), lambda m, w, h, x: torch.einsum("btn,in->bti", h, F.embedding(m.ids, w)), OUT),
+    "rows at data": ((6, "N"), lambda m, w, h, x: torch.einsum("btn,btkn->btk", h, F.embedding(at_data(x), w)), OUT),
+    "rows times it, summed": ((6, "N"), lambda m, w, h, x: (h[:, :, None] * F.embedding(at_data(x), w)).sum(-1), OUT),
+    "rows that are added": ((6, "N"), lambda m, w, h, x: h + F.embedding(at_data(x)[..., 0], w), ADDED),
+    "rows that multiply": ((6, "N"), lambda m, w, h, x: torch.tanh(h * F.embedding(at_data(x)[..., 0], w)), ADDED),
+    "a vector, summed": (("N",), lambda m, w, h, x: (h * w).sum(-1, keepdim=True), OUT),
+    "a gain": (("N",), lambda m, w, h, x: torch.tanh(h * w), ADDED),
+    "a bias": (("N",), lambda m, w, h, x: h + w, ADDED),
+    "a tensor of three, read": ((3, "N", 5), lambda m, w, h, x: torch.tensordot(h, w, ([2], [1])).flatten(2), OUT),
+    "a tensor of three, made": ((3, "N", 5), lambda m, w, h, x: torch.tensordot(x, w, ([2], [2])).sum(2) + h, ADDED),
+    "a matrix": (("N", "N"), lambda m, w, h, x: torch.tensordot(h, w, ([2], [1])), IN),
+    "turned": (("N", 4), lambda m, w, h, x: F.linear(h, w.t()), OUT),
+}
+
+
+@pytest.mark.parametrize("way", MEETS)
+def test_the_call_that_meets_a_parameter_says_what_is_summed(way):
+    shape, meets, expected = MEETS[way]
+    reading = by_shape(lambda s: (Met(s["N"], shape, meets), torch.randn(1, 4, 5)), {"N": 16}, "a call without a rule")
+    d = derive(ray="N=1", optimizer="adam", parameterization="mup", network=reading.network)
+    assert powers(d, "w")[:2] == expected and not [note for name, note in reading.notes if name == "w"]
+
+
+def test_of_two_parameters_that_are_one_weight_one_starts_at_theta_one():
+    """Each as a weight by itself makes updates that fall as n^(-1/2): the product of two small numbers."""
+
+    class Both(nn.Module):
+        def __init__(self, n):
+            super().__init__()
+            self.w, self.s = nn.Parameter(torch.randn(n, n) / n**0.5), nn.Parameter(torch.randn(n, n))
+
+        def forward(self, x):
+            return F.linear(x, self.w * self.s)
+
+    def build(sizes):
+        return Met(sizes["N"], (1,), lambda m, w, h, x: m.both(h) * w), torch.randn(1, 4, 5)
+
+    def with_both(sizes):
+        model, x = build(sizes)
+        model.both = Both(sizes["N"])
+        return model, x
+
+    p = plan(with_both, "N=16", "N=64", lr={"": 1e-3}, std=0.02)
+    factors = {name: tuple(p[name].settings[x].factor for x in ("init_std", "lr")) for name in ("both.w", "both.s")}
+    assert factors == {"both.w": (0.5, 0.25), "both.s": (1.0, 0.5)}
+    assert any(line.startswith("both.s: it multiplies both.w entry by entry") for line in p.warnings)

@@ -614,6 +614,8 @@ def _set(p: Plan, zero: Sequence[str], seed: int) -> torch.optim.Optimizer:
         for tensor in of_role(p.model, role):
             tensor.zero_()
     parts = [(e, trainer(p.recipe, e.role), p.groups[e.group].numbers) for e in p.entries if not e.frozen]
+    if bound := next((rule.name for _, rule, _ in parts if rule.constraint and not rule.sphere), ""):
+        raise UsageError(f"check-model does not train with a constraint, as {bound} has; take verify")
     return assembled(
         [
             group(

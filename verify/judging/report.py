@@ -36,6 +36,15 @@ SPENT = ("wall_seconds", "entries_per_second", "peak_memory_bytes")
 """What differs from one time to the next."""
 
 
+def split_spent(environment: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the environment of a run as a JSON report has it: without time and memory, which stand in ``spent``.
+
+    So the same command gives the same bytes but for ``spent``.
+    """
+    kept = {key: value for key, value in environment.items() if key not in SPENT}
+    return {"environment": kept, "spent": {key: environment[key] for key in SPENT if key in environment}}
+
+
 @dataclass(frozen=True)
 class ReportRow:
     """One quantity at one step: predicted exponent (None: exactly zero), fit and verdict.
@@ -218,7 +227,7 @@ class Report(Rendered):
             "undecided": list(self.undecided),
             "incomplete": self.incomplete or None,
             "later": [{"quantity": q, "step": t, **f.as_json()} for (q, t), f in self.later.items()],
-            "environment": dict(self.environment),
+            **split_spent(self.environment),
             "exit_code": self.exit_code,
         }
 
