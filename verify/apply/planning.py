@@ -33,12 +33,13 @@ from scaling_algebra.verify.tracing.shapes import along, read
 from scaling_algebra.verify.tracing.sources import WIDTHS, general, heads_grow, layered, longer_heads, small_of
 from scaling_algebra.waiting import rarely_collected, watched
 
-from .exports import STACKS
+from .exports import shaped
 from .folding import ends, scaled
 from .modules import Entry, aliases, beginnings, check_named, norms, parameters, plain_name
 from .parts import Records, alike, apart, fused
 from .parts import spans as spans_of
 from .plans import Plan, trainer
+from .remarks import remarks
 from .starts import build_twin, find_structured
 
 GIVE = "give plan(build, base, target), where build(sizes) returns the module"
@@ -226,7 +227,7 @@ def _longer_heads(
     numbers = _numbers({**start, "N": base["N"] * dims[0]}, {**start, "N": n}, given, [reading])
     for name, setting in numbers.multipliers.items():
         place, own = reading.factors.get(name, ("", {}))
-        left = setting.factor / Power.of(own).ratio({"N": dims[0]}, {"N": dims[1]})
+        left = setting.factor / Power.of(own).ratio({**start, "N": dims[0]}, {**start, "N": dims[1]})
         if not math.isclose(left, 1):
             yield (
                 f"heads grow in number and from dimension {dims[0]} to {dims[1]}: multiply {name} of "
@@ -254,10 +255,9 @@ def joined(readings: Sequence[Traced]) -> Traced:
     for name, (place, powers) in ((name, x) for r in readings for name, x in r.factors.items()):
         places = [factors[name][0]] if name in factors and factors[name][0] != place else []
         factors[name] = " and ".join([*places, place]), powers
-    gauge = {role: x for r in readings for role, x in r.gauge.items()}
     notes = list(dict.fromkeys(x for r in readings for x in r.notes))
     spans = {role: x for r in readings for role, x in r.spans.items()}
-    return replace(last, factors=factors, gauge=gauge, notes=notes, spans=spans)
+    return replace(last, factors=factors, notes=notes, spans=spans)
 
 
 def _numbers(base: Any, target: Any, given: Mapping[str, Any], readings: Sequence[Traced]) -> Recipe:
@@ -300,8 +300,6 @@ def planned(
 ) -> Plan:
     """The numbers of every parameter by its name, as a module's own reading has them.
 
-    Law: where the module itself multiplies a tensor by a power, the tensor's numbers are those of the product of both.
-
     Args:
         small: the modules that were read, which show how parameters start.
         records: as for ``parts.spans``.
@@ -312,14 +310,13 @@ def planned(
             matrix.
     """
     going, network = numbers.way, reading.network
-    lines = along(reading, [axis for axis, n in going.base.items() if going.target[axis] != n]).lines
     own = {name: Power.of(reading.factors.get(name, ("", {}))[1]) for name in numbers.multipliers}
     left = {name: s.factor / own[name].ratio(going.base, going.target) for name, s in numbers.multipliers.items()}
     left = {name: 1.0 if math.isclose(x, 1.0) else x for name, x in left.items()}
+    besides = {name: "" if x == 1 else f"{x:.4g}" for name, x in left.items()}
+    grown = [axis for axis, n in going.base.items() if going.target[axis] != n]
+    lines = along(reading, grown).described({} if fold else besides)
     settings = dict(numbers.tensors)
-    for role, powers in reading.gauge.items():
-        power = 1 / Power.of(powers)
-        settings[role] = scaled(settings[role], power, power.ratio(going.base, going.target), trainer(numbers, role))
     for name in [name for name, x in left.items() if fold and x != 1]:
         rule, x = numbers.multipliers[name].rule, left[name]
         assert rule is not None
@@ -355,10 +352,13 @@ def planned(
         e = replace(e, kept=not e.frozen and not structured.isdisjoint(mine))
         e = replace(e, role=role, settings=common, group=group, fill=fill, rules=rules, parts=parts, spans=spans)
         entries.append(replace(e, apart=do))
-    stacks = dict.fromkeys(e.group for e in entries if e.role and e.stacked)
+    stacks: dict[str, dict[str, None]] = {}
+    for e in (e for e in entries if e.role and e.stacked):
+        stacks.setdefault(shaped(e), {})[e.group] = None
     lines += [*([NEGLIGIBLE] if any(d.optimizer.regime == "negligible" for d in numbers.derivations) else [])]
+    lines += dict.fromkeys(line for d in numbers.derivations if not d.network.unread for line in remarks(d))
     lines += [fused(e) for e in {e.group: e for e in entries if e.parts}.values()]
-    lines += [*([f"{', '.join(stacks)}: {STACKS}"] if stacks else [])]
+    lines += [f"{', '.join(groups)}: {note}" for note, groups in stacks.items()]
     high = dict.fromkeys(e.group for e in entries if e.role and _unshaped(e))
     lines += [*([SHAPED.format(", ".join(high))] if high else [])]
     zero = dict.fromkeys(e.group for e in entries if e.role and not e.frozen and _starts_at_zero(e, small))
