@@ -120,14 +120,19 @@ class Patterns:
         ):
             return self.find_variance(*off.inputs)
         if name == "div" and (total := self.find_maker(inputs[1], "reduce_sum")) is not None:
-            scores = self.find_maker(inputs[0], "exp")
-            if scores is not None and total.inputs[0] == inputs[0] and len(total.params["axes"]) == 1:
-                centred, axis = self.made.get(scores.inputs[0]), total.params["axes"][0]
-                largest = centred and self.find_maker(centred.inputs[-1], "reduce_max")
-                alike = largest and largest.inputs[0] == centred.inputs[0] and largest.params["axes"] == (axis,)
-                of = centred.inputs[0] if centred and centred.name == "sub" and alike else scores.inputs[0]
-                return "softmax", {"axis": axis}, [of]
+            scores = self.made.get(inputs[0])
+            if scores is not None and scores.name == "exp" and total.inputs[0] == inputs[0]:
+                return self.find_softmax(scores.inputs[0], tuple(total.params["axes"]))
         return None
+
+    def find_softmax(self, scores: int, axes: tuple[int, ...]) -> Call | None:
+        """Return exponentials over their sum as a softmax, of scores from which their largest may have been taken."""
+        centred = self.made.get(scores)
+        if centred is not None and centred.name == "sub":
+            largest = self.find_maker(centred.inputs[1], "reduce_max")
+            if largest is not None and (largest.inputs[0], tuple(largest.params["axes"])) == (centred.inputs[0], axes):
+                scores = centred.inputs[0]
+        return ("softmax", {"axis": axes[0]}, [scores]) if len(axes) == 1 else None
 
     def find_variance(self, squares: int, square: int) -> Call | None:
         """Return a mean of squares less the square of the mean as a variance."""

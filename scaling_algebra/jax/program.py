@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-import jax
 import numpy as np
 import torch
+from jax.extend.core import Literal
 from torch import Tensor
 
 from scaling_algebra.errors import UsageError
@@ -106,7 +106,7 @@ class Inliner(Patterns):
         known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*constants, *arguments), strict=True))
 
         def number(x: Any) -> int:
-            return self.add_constant(x.val) if isinstance(x, jax.extend.core.Literal) else known[x]
+            return self.add_constant(x.val) if isinstance(x, Literal) else known[x]
 
         for equation in jaxpr.eqns:
             inputs = [number(x) for x in equation.invars]

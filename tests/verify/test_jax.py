@@ -1,5 +1,8 @@
 """Models of JAX: their equations are those of a twin in torch, and a plan of them is one of pytrees."""
 
+import subprocess
+import sys
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -258,6 +261,28 @@ def test_a_stack_of_layers_is_one_leaf_of_the_plan():
     assert params["hidden"].shape == (4, 64, 64)
     assert all(float(x.std()) == pytest.approx(p.std["hidden"], rel=0.1) for x in params["hidden"])
     assert p.lr["hidden"] == p.plan["hidden.0"].settings["lr"].target
+
+
+class Deep(nn.Module):
+    width: int
+    depth: int
+
+    @nn.compact
+    def __call__(self, x):
+        x = nn.Dense(self.width, use_bias=False, name="inp")(x)
+        for k in range(self.depth):
+            x = x + nn.Dense(self.width, use_bias=False, name=f"layer_{k}")(nn.relu(x)) / self.depth**0.5
+        return nn.Dense(3, use_bias=False, name="head")(x)
+
+
+def test_modules_with_numbers_are_layers():
+    text = traced(torch_build(flax_build(lambda s: Deep(s["N"], s["L"]), jnp.ones((2, 5))))).text
+    assert '"L"' in text and '"layer.*.kernel"' in text
+
+
+def test_the_package_does_not_import_jax():
+    code = "import sys, scaling_algebra as s; s.derive, s.plan; assert not {'jax', 'flax', 'optax'} & {*sys.modules}"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 # what is refused ------------------------------------------------------------------------------------------------
