@@ -12,7 +12,7 @@ from scaling_algebra.errors import UsageError
 from scaling_algebra.recipes.settings import Setting
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.tracing import traced
-from scaling_algebra.verify.tracing.sources import ModelOption, build_of, kinds_of_layers, not_trained
+from scaling_algebra.verify.tracing.sources import ModelOption, build_of, config_of, kinds_of_layers, not_trained
 
 from ..shared import scalecalc
 
@@ -67,7 +67,7 @@ def test_families_are_read_and_executed(family, tmp_path):
     assert model.error < 1e-6
     assert ("alpha" in model.factors) is (family not in ("llama", "qwen3", "gpt2"))
     assert any("mask is left out" in line for line in model.lines)
-    said = kinds_of_layers(json.loads((tmp_path / "config.json").read_text()), "config.json", model, False)
+    said = kinds_of_layers(config_of(f"hf:{tmp_path / 'config.json'}")[0], model, False)
     assert said.startswith("read with one layer, which stands for all") and BESIDE.get(family, "") in said
     assert (";" in said) is (family in BESIDE), said
 

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from scaling_algebra.arguments import checked
 from scaling_algebra.errors import UsageError, check_names
-from scaling_algebra.recipes.files import sizes_of
 from scaling_algebra.recipes.recipe import Recipe, recipe, with_either_epsilon
 from scaling_algebra.recipes.sizes import Sizes, read_sizes
 from scaling_algebra.solver.demands import Infeasible
@@ -26,11 +25,12 @@ from scaling_algebra.spec.networks.language import Network, Sum
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.trained import whole
 from scaling_algebra.verify.tracing import Traced
+from scaling_algebra.verify.tracing.config_probing import Difference, ProbedConfig, probe
 from scaling_algebra.verify.tracing.gradients import FROZEN, listed, roles_of
 from scaling_algebra.verify.tracing.measuring import of_role
 from scaling_algebra.verify.tracing.models import called, limited
 from scaling_algebra.verify.tracing.shapes import along, read
-from scaling_algebra.verify.tracing.sources import WIDTHS, general, heads_grow, layered, longer_heads, small_of
+from scaling_algebra.verify.tracing.sources import WIDTHS, general, layered, read_configured
 from scaling_algebra.waiting import rarely_collected, watched
 
 from .exports import STACKS
@@ -176,15 +176,18 @@ def _configured(model: nn.Module, base: Any, target: Any, fold: bool, strict: bo
     if target is not None:
         raise UsageError("a model of transformers says its own sizes; leave out target")
     check_named(model, given)
-    base = read_sizes(base, "base") if small is None else sizes_of(_config(small), "base model")
-    target = sizes_of(config, "model")
-    record, deep = config.to_dict(), base.get("L") != target["L"]
-    beside = None if small is None else _config(small).to_dict()
-    build = small_of(record, "the configuration", deep=deep, beside=beside)
-    readings, builds = [layered(read(build, strict=strict))], [build]
-    if _unread(model, readings[0]) and "M" in target:  # layers without experts, each kind of layer by itself
-        builds.insert(0, small_of(record, "the configuration", deep=deep, dense=True, beside=beside))
-        readings.insert(0, layered(read(builds[0], strict=strict)))
+    record, other = config.to_dict(), None if small is None else _config(small).to_dict()
+    probed = probe(record, "the configuration")
+    base = read_sizes(base, "base") if small is None else probed.sizes(other)
+    target = probed.sizes()
+    deep = base.get("L") != target["L"]
+    beside = Difference() if other is None else probed.compare(other)
+    reading, odd = read_configured(probed, other, deep, strict)
+    readings, builds = [reading], [probed.builder(deep, beside)]
+    if _unread(model, readings[0]) and probed.mixed:  # layers without experts, each kind of layer by itself
+        dense = probe(record, "the configuration", dense=True)
+        builds.insert(0, dense.builder(deep, beside if other is None else dense.compare(other)))
+        readings.insert(0, read_configured(dense, other, deep, strict)[0])
     state = {e.name: FROZEN if e.frozen else "" for e in parameters(model)}
     found = [roles_of(state, x.roles) for x in readings]
     elsewhere = [{n for other in found for n in state if other[n] and not mine[n]} for mine in found]
@@ -203,19 +206,19 @@ def _configured(model: nn.Module, base: Any, target: Any, fold: bool, strict: bo
     )
     if small is None:
         return p
-    longer = _longer_heads(record, beside or record, base, given)
+    longer = _longer_heads(probed, other or record, base, given)
     p = replace(p, warnings=(*longer, *p.warnings, *_otherwise(p, small)))
-    return _holding(p, small, base, strict)
+    return _holding(p, small, base, strict, odd)
 
 
 def _longer_heads(
-    record: Mapping[str, Any], small: Mapping[str, Any], base: Sizes, given: Mapping[str, Any]
+    config: ProbedConfig, small: Mapping[str, Any], base: Sizes, given: Mapping[str, Any]
 ) -> Iterator[str]:
     """Where heads grow in number and in dimension: what the second asks for. On a first way the dimension grows with
     as many heads, on a second one, that of the plan, their number."""
-    if (dims := heads_grow(record, small)) is None:
+    if (dims := config.heads_grow(small)) is None:
         return
-    build = small_of(record, "the configuration", deep=False, beside=longer_heads(record))
+    build = config.builder(False, config.compare(config.longer_heads()))
     reading, n = layered(read(build)), base["N"] * dims[1]
     start = {axis: k * dims[0] if axis == "N" else k for axis, k in base.items()}
     numbers = _numbers({**start, "N": base["N"] * dims[0]}, {**start, "N": n}, given, reading.networks)
