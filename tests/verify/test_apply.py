@@ -28,8 +28,8 @@ from scaling_algebra.spec.optimizers import OPTIMIZERS
 from scaling_algebra.verify.apply import plan, planning
 from scaling_algebra.verify.apply.folding import ends, scaled
 from scaling_algebra.verify.apply.parts import said as sizes_in_fields
+from scaling_algebra.verify.tracing.building import DEFAULTS as READ
 from scaling_algebra.verify.tracing.config_probing import probe
-from scaling_algebra.verify.tracing.models import DEFAULTS as READ
 
 BASE, TARGET = "N=16,N_e=8,M=4", "N=32,N_e=16,M=8"
 GIVEN = {"lr": 3e-3, "eps": 1e-8, "std": 0.02, "decay": 0.1}

@@ -25,10 +25,10 @@ from scaling_algebra.spec.networks.language import Network, Sum
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.trained import whole
 from scaling_algebra.verify.tracing import Traced
+from scaling_algebra.verify.tracing.building import called, limited
 from scaling_algebra.verify.tracing.config_probing import Difference, ProbedConfig, probe
 from scaling_algebra.verify.tracing.gradients import FROZEN, listed, roles_of
 from scaling_algebra.verify.tracing.measuring import of_role
-from scaling_algebra.verify.tracing.models import called, limited
 from scaling_algebra.verify.tracing.shapes import along, read
 from scaling_algebra.verify.tracing.sources import WIDTHS, general, layered, read_configured
 from scaling_algebra.waiting import rarely_collected, watched
@@ -202,7 +202,7 @@ def _configured(model: nn.Module, base: Any, target: Any, fold: bool, strict: bo
         _numbers(base, target, {**given, "strict": strict}, [n for x in readings for n in x.networks]),
         [called(build, dict(x.base))[0] for build, x in zip(builds, readings, strict=True)],
         fold,
-        lambda: [(z, _config(called(build, dict(z))[0]).to_dict()) for z in sizes] + [(target, record)],
+        lambda: [(z, _config(called(builds[-1], dict(z))[0]).to_dict()) for z in sizes] + [(target, record)],
     )
     if small is None:
         return p

@@ -23,8 +23,8 @@ from torch.overrides import TorchFunctionMode
 
 from scaling_algebra.errors import UsageError, missing
 
+from .building import OTHER
 from .graph import Unreadable
-from .models import OTHER
 
 HEAD = 16
 """Dimension of a head in small models."""

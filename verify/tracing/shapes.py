@@ -24,9 +24,10 @@ from scaling_algebra.spec.networks.grammar import network
 from scaling_algebra.spec.networks.language import TRACED, Network
 from scaling_algebra.spec.powers import Power
 
+from .building import STILL, Asked, Build, built, called, doubled, exactly
 from .gradients import FROZEN, TRAINING
 from .graph import NUMBER, Scaled, Sizes, Unreadable
-from .models import COUNTS, STILL, Asked, Build, Traced, built, called, doubled, exactly, traced
+from .models import COUNTS, Traced, traced
 from .naming import LETTERS, Powers, powers_of
 from .recording import Recording, Ref, leaves, record
 from .table import plain

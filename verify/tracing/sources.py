@@ -30,10 +30,11 @@ from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.records import plain
 from scaling_algebra.spec.trained import trained
 
+from .building import called
 from .config_probing import Difference, ProbedConfig, probe
 from .gradients import listed, roles_of
 from .graph import Unreadable
-from .models import Traced, called
+from .models import Traced
 from .naming import Powers
 from .shapes import along
 from .shapes import read as read_model
