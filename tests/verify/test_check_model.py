@@ -29,7 +29,7 @@ from scaling_algebra.verify.judging.measurement import Measurement
 from scaling_algebra.verify.judging.verdicts import judge
 from scaling_algebra.verify.tracing.building import built
 from scaling_algebra.verify.tracing.measuring import Watch
-from scaling_algebra.verify.tracing.models import traced
+from scaling_algebra.verify.tracing.readings import traced
 
 from ..docs.pages import ROOT, write_files
 from .test_tracing import Attention, FourWays, Stop

@@ -22,7 +22,8 @@ from scaling_algebra.verify.judging.fit import Verdict
 from scaling_algebra.verify.tracing import Unreadable, traced
 from scaling_algebra.verify.tracing.building import built
 from scaling_algebra.verify.tracing.measuring import Watch
-from scaling_algebra.verify.tracing.shapes import by_shape, read
+from scaling_algebra.verify.tracing.readings import read
+from scaling_algebra.verify.tracing.shapes import by_shape
 from scaling_algebra.verify.tracing.sources import ModelOption
 
 from ..shared import scalecalc

@@ -29,7 +29,8 @@ from scaling_algebra.verify.tracing.building import called, limited
 from scaling_algebra.verify.tracing.config_probing import Difference, ProbedConfig, probe
 from scaling_algebra.verify.tracing.gradients import FROZEN, listed, roles_of
 from scaling_algebra.verify.tracing.measuring import of_role
-from scaling_algebra.verify.tracing.shapes import along, read
+from scaling_algebra.verify.tracing.readings import read
+from scaling_algebra.verify.tracing.shapes import along
 from scaling_algebra.verify.tracing.sources import WIDTHS, general, layered, read_configured
 from scaling_algebra.waiting import rarely_collected, watched
 
@@ -103,19 +104,17 @@ def _plan(model: Any, base: Any, target: Any, fold: bool, strict: bool, given: M
     sizes = read_sizes(base, "base")
     model, bare = limited(model, sizes), _bare(limited(model, sizes), sizes)
     few = sum(x.numel() for x in bare.parameters()) <= MOST_READ
-    try:
-        reading = read(model, strict=strict)
-    except UsageError:  # at the small sizes that are usual
-        if not few:
-            raise
-        reading = read(model, sizes, strict)
-    if "raises" in reading.network.unread and few:
-        reading = read(model, sizes)
-    p, start, small = _built(model, reading, base, target, fold, {**given, "strict": strict})
-    if (odd := _otherwise(p, bare)) and few and not sizes.items() <= reading.base.items():  # there it is another model
-        p, start, small = _built(model, read(model, sizes, strict), base, target, fold, {**given, "strict": strict})
-        odd = _otherwise(p, bare)
-    return _holding(p, start, small, strict, odd)
+    made: list[Any] = []
+
+    def refuse(reading: Traced) -> str:
+        """Plans with a reading, and says which tensors grow other than it has them."""
+        p, *small = _built(model, reading, base, target, fold, {**given, "strict": strict})
+        made[:] = p, *small, _otherwise(p, bare)
+        return "; ".join(made[-1])
+
+    read(model, strict=strict, smallest=sizes if few else None, refuse=refuse)
+    p, start, at, odd = made
+    return _holding(p, start, at, strict, odd)
 
 
 def _bare(model: Callable[[dict[str, int]], Any], sizes: Sizes) -> nn.Module:

@@ -12,6 +12,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain, combinations, product
@@ -142,6 +143,8 @@ class ProbedConfig:
         self.record, self.family, self.path, self.dense = record, record["model_type"], path, dense
         given = {k: v for k, v in record.items() if k not in FILE}
         self.full: Options = {k: v for k, v in self._config(given).to_dict().items() if k not in FILE}
+        self.follows = {k for k in self._numbers() if self._follows(k)}
+        self.full = {k: v for k, v in self.full.items() if k not in self.follows}
         self.unset = [k for k, v in self.full.items() if v is None]
         self.axes: dict[str, str] = {}
         self.kinds: dict[str, str] = {}
@@ -212,6 +215,21 @@ class ProbedConfig:
                 self.unset = [k for k in self.unset if k not in change]
                 return made
         return self._built(self.full)
+
+    def _follows(self, key: str, each: bool = False) -> bool:
+        """Does a number that need not be said follow from others, as the dimension of heads does from two parts?
+
+        Args:
+            each: from one of the others alone; else with all of them doubled.
+        """
+        others = {k: v for k, v in self.full.items() if k != key}
+        double = {k: 2 * v for k, v in others.items() if k in self._numbers()}
+        changes = [{k: v} for k, v in double.items()] if each else [double]
+        found = []
+        for change in ({}, *changes):
+            with suppress(Unreadable):
+                found.append(self._config(others | change).to_dict().get(key))
+        return len(found) > 1 and found[0] == self.full[key] and {*found} != {found[0]}
 
     # layers ---------------------------------------------------------------------------------------------------
 
@@ -346,6 +364,7 @@ class ProbedConfig:
                 self.kinds[k] = "expert"
                 self.axes.setdefault("N_e", k)
         self.free = [k for k in made if not moves.get(k) and k not in self.bound]
+        self.idle = {k for k in self.free if self.full[k] > HEAD and self._follows(k, each=True)}
         self.gates = [k for k in self.free if any(parent and x.startswith(_first(parent)) for x in changed[k])]
 
         def exact(a: str, b: str) -> bool:
@@ -404,6 +423,7 @@ class ProbedConfig:
         fewer = BASE / (width * shorter)
         found = self.shortened(depth)
         found |= {k: TABLE - 1 for k in self.free if self.full[k] >= TABLE and k not in self.long}
+        found = {k: v for k, v in found.items() if k not in self.idle}
         for k, kind in self.kinds.items():
             v, at = self.full[k], BASE if k in beside.stays else n
             if kind == "table":
@@ -462,7 +482,7 @@ class ProbedConfig:
     def compare(self, other: Mapping[str, Any]) -> Difference:
         """What another configuration of the family has otherwise."""
         given = {k: v for k, v in other.items() if k not in FILE}
-        its = {k: v for k, v in self._config(given).to_dict().items() if k not in FILE} | self.added
+        its = {k: v for k, v in self._config(given).to_dict().items() if k not in {*FILE, *self.follows}} | self.added
         flat = [dict(_flat({k: v for k, v in x.items() if k not in self.pattern})) for x in (self.full, its)]
         sizes = {*self.axes.values(), *self.long, *self.kinds, *self.bound}
         grown = {a for a, k in self.axes.items() if self.full[k] != its.get(k)}
@@ -539,7 +559,7 @@ class ProbedConfig:
         if "M" in self.axes and self.trouble is None:
             for key in (*self.gates, *(k for k in self.unset if k in self.fixed)):
                 one, two = (Counter(self._chosen(self.options(at, self.least) | {key: k})) for k in (1, 2))
-                if (2, at["M"]) in two - one:
+                if any(k == 2 and n >= at["M"] for k, n in two - one):
                     self.axes["K"] = key
                     break
 
@@ -644,7 +664,9 @@ def _parent(names: set[str]) -> str:
 def _patterns(value: Any, depth: int) -> Iterator[Callable[[int], Any]]:
     """What a key may be that says which layers are of which kind, by number of layers."""
     if isinstance(value, list) and len(value) == depth > 1:
-        yield from (lambda d, x=x: [x] * d for x in {str(x): x for x in value}.values())
+        kinds = [*{str(x): x for x in value}.values()]
+        yield from (lambda d, x=x: [x] * d for x in kinds)
+        yield lambda d: (kinds * d)[:d]
     elif isinstance(value, list):
         yield from (lambda d: [], lambda d: [*range(d)])
     elif isinstance(value, int) and not isinstance(value, bool) and value <= depth:

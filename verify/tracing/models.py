@@ -1,4 +1,4 @@
-"""``traced``: the network of a module, read from a function that builds it at any size.
+"""``read_equations``: the network of a module, read from a function that builds it at any size.
 
 Read next: ``recording.py``, ``reading.py``, ``folding.py``, ``writing.py``, in that order.
 """
@@ -34,8 +34,6 @@ from .recording import Recording, choosing, record
 from .table import apply
 from .writing import Writer
 
-WIDEST = 256
-"""A size from which a module is not read once more, wider."""
 COUNTS = ("M", "L")
 """Axes whose number of calls may grow with them."""
 LOAD = (
@@ -67,6 +65,7 @@ class Traced:
         error: relative difference of the executed equations from the module. base: the first sizes. spans: where
             parts of parameters lie. training: parameters that act in training mode alone. beside: those by shape.
         blocked: roles whose gradient is exactly zero, whatever the weights.
+        how: the strategy of ``READINGS`` that read it. tried: those that failed before, with the reason.
     """
 
     text: str
@@ -81,6 +80,8 @@ class Traced:
     training: Sequence[str] = ()
     beside: Network | None = None
     blocked: Sequence[str] = ()
+    how: str = ""
+    tried: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def networks(self) -> tuple[Network, ...]:
@@ -126,6 +127,7 @@ class Traced:
     def lines(self) -> list[str]:
         """What is held and left out, one line each, and the module's own factors."""
         where: dict[str, list[str]] = {}
+        how = [f"read {self.how}; not {name}: {why}" for name, why in self.tried.items() if not self.network.unread]
         for path, note in self.notes:
             where.setdefault(note, []).append(path or "model")
         lines = [
@@ -135,7 +137,7 @@ class Traced:
             f"{path or 'model'}: {name} is derived; the module itself multiplies by {_shown(own)} there"
             for name, (path, own) in self.factors.items()
         ]
-        return lines + [
+        return [*how, *lines] + [
             f"{name}: the module multiplies by {_shown(own)} beside it; the numbers are of the product of both"
             for name, own in self.gauge.items()
         ]
@@ -147,31 +149,29 @@ def _recorded(build: Build, sizes: Mapping[str, int], every: bool = False) -> Re
         return record(model, inputs, keywords, every=every)
 
 
-def traced(build: Build, base: Mapping[str, int] | None = None, name: str = TRACED) -> Traced:
-    """The equations of the module that ``build(sizes)`` returns.
+class Thin(Unreadable):
+    """A module that cannot be read at these sizes, where something with one entry grows: larger ones say more."""
+
+
+def read_equations(
+    build: Build, base: Mapping[str, int] | None = None, name: str = TRACED, every: bool = False
+) -> Traced:
+    """Read the equations of the module that ``build(sizes)`` returns.
 
     The module runs once at the base and once with every axis doubled that ``build`` asks for, in float64 on the CPU.
     K, the number of active experts, is that of all experts, so that every expert runs; it stays an axis of the ray. Of
     experts and layers there are two at least, so that they are seen to be a loop.
 
     Args:
+        build: function that returns the module at given sizes.
         base: sizes at which it is read; what is left out has a small default.
+        name: of the network.
+        every: read a top-K that leaves some out, of a number that does not grow, as if it chose all.
 
     Raises:
         Unreadable: a call without a rule, a branch on values, a size that is no multiple of an axis, or equations that
             do not give the module's output.
     """
-    try:
-        return _traced(build, base, name)
-    except Unreadable as error:
-        try:
-            return _traced(build, base, name, every=True)
-        except UsageError:
-            raise error from None
-
-
-def _traced(build: Build, base: Mapping[str, int] | None, name: str, every: bool = False) -> Traced:
-    """The equations of a module. every: where a top-K leaves some out of a number that does not grow, read with all."""
     asked = Asked(base or {})
     called(build, asked)
     start = {axis: max(n, 2) if axis in COUNTS else n for axis, n in asked.items()}
@@ -193,9 +193,9 @@ def _traced(build: Build, base: Mapping[str, int] | None, name: str, every: bool
             raise _differ(first, run, axis)
     try:
         reader, output = _read(runs)
-    except Unreadable:
-        if _thin(runs) and max(start.values()) < WIDEST:  # what has one entry there says less than what has two
-            return _traced(build, {x: n * (1 if x in (*COUNTS, "K") else 4) for x, n in start.items()}, name, every)
+    except Unreadable as error:
+        if _thin(runs):
+            raise Thin(str(error)) from None
         raise
     error = guard(reader, output)
     longer = []

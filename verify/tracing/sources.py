@@ -36,8 +36,8 @@ from .gradients import listed, roles_of
 from .graph import Unreadable
 from .models import Traced
 from .naming import Powers
+from .readings import read as read_model
 from .shapes import along
-from .shapes import read as read_model
 
 BESIDE = "SCALING"
 """A dict in the file of a function, with sizes and options."""
@@ -233,13 +233,8 @@ def read(text: str, arguments: Sequence[str], beside: Path | None = None, smalle
         dims = None if other is None else config.heads_grow(other)
         return ModelOption(replace(model, notes=notes + ([("", LONGER.format(*sorted(dims)))] if dims else [])))
     build, base = build_of(text)
-    try:
-        model = read_model(build, base)
-    except UsageError as error:
-        if base or "=" not in smallest or " raises " not in str(error):  # at the small sizes that are usual
-            raise
-        model = read_model(build, read_sizes(smallest, "base"))
-    return ModelOption(model)
+    known = read_sizes(smallest, "base") if "=" in smallest and not base else None
+    return ModelOption(read_model(build, base, smallest=known))
 
 
 def read_configured(
