@@ -161,7 +161,7 @@ def traced(build: Build, base: Sizes | None = None, name: str = TRACED) -> Trace
             if (reading := strategy(q)) is not None:
                 return reading
         except UsageError as error:
-            if not isinstance(error, Unreadable):
+            if not (q.failures or isinstance(error, Unreadable)):
                 raise
             q.failures[how] = error
     raise q.first
