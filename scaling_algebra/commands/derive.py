@@ -116,7 +116,8 @@ def command(
     """Derive init std, learning rate and epsilon of every tensor.
 
     Files, and every format but text, are complete: exponents, reasons, rejected structures, MSSP by itself below muP.
-    The first line names the level: certified, or certified but for some sizes, which are undecided (exit code 3).
+    The first line says how much is certified: everything, or for how many demands stability and learning are shown
+    (exit code 3).
     Where no parameterization is found, the exit code is 1 if a proof shows that none exists, else 3.
     --given holds exponents, derives the others, and names every desideratum that does not hold: exit code 1 if one
     does not.
