@@ -54,7 +54,8 @@ from scaling_algebra.verify.tracing.shapes import along
 from scaling_algebra.waiting import each
 
 from .folding import foldable, folded
-from .planning import frozen, opened, planned
+from .frozen import frozen
+from .planning import opened, planned
 from .plans import Plan, trainer
 
 OFF = 0.1
