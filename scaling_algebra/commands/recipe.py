@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from .options import (
     OPTIMIZER,
     READOUT_INIT,
     STRICT,
+    TRACING,
     Answer,
     PathType,
     chosen,
@@ -148,6 +150,8 @@ def _side(label: str, given: str | None, config: Path | None) -> Start:
     """
     if (given is None) == (config is None):
         raise UsageError(f"give either --{label}, with sizes such as N=1024,N_e=512,M=64,K=8, or --{label}-hf")
+    if config is not None and (file := configuration()) is not None:  # as the code of its family says
+        return Start(import_module(TRACING).config_sizes(file, config))
     if config is not None:
         return Start(config_sizes(config))
     assert given is not None

@@ -104,17 +104,6 @@ def read_config(path: Path, instead: str = "") -> dict[str, Any]:
     return record
 
 
-def sizes_of(config: Any, label: str) -> dict[str, int]:
-    """The sizes in a configuration of a model in memory.
-
-    Raises:
-        UsageError: its family is not known, or a size is missing.
-    """
-    names = {name for table in _families().values() for listed in table.values() for name in listed}
-    record = {name: getattr(config, name, None) for name in ("model_type", *names)}
-    return _sizes({name: x for name, x in record.items() if x is not None}, f"the configuration of the {label}")
-
-
 def _sizes(record: Mapping[str, Any], label: str) -> dict[str, int]:
     default, families = _families()["default"], {k: table for k, table in _families().items() if k != "default"}
     family = str(record.get("model_type", ""))
@@ -129,19 +118,6 @@ def _sizes(record: Mapping[str, Any], label: str) -> dict[str, int]:
             raise UsageError(f"{names[0]} in {label} is {shown(size)}; it is {meaning}: give one whole number")
         sizes[axis] = size
     return read_sizes(sizes, label)
-
-
-def size_names(family: str, record: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Names of the sizes of a family by axis, as a configuration has them; of a family that is not listed those of
-    others that it has."""
-    every = _families()
-    alike = (t for t in every.values() if "M" in t and all(any(n in record for n in t[a]) for a in ("M", "N_e", "K")))
-    experts = {"moe_intermediate_size"} & record.keys()  # where it is, intermediate_size is of dense layers
-    known = every.get(family) or max(alike, key=lambda t: experts <= {*t["N_e"]}, default={})
-    return {
-        axis: [n for n in names if n in record] or list(names[:1])
-        for axis, names in {**every["default"], **known}.items()
-    }
 
 
 @cache

@@ -80,6 +80,12 @@ LONGER = (
 )
 
 
+def config_sizes(path: Path, beside: Path) -> dict[str, int]:
+    """The sizes by axis in a configuration (``beside``) of the family of another one."""
+    config, other = config_of(str(path), beside)
+    return config.sizes(other)
+
+
 def not_trained(record: Mapping[str, Any], sizes: Mapping[str, int]) -> Iterator[str]:
     """What of a configuration is not in small models of it at these sizes, a line each."""
     config = probe(record, "the configuration")
