@@ -15,6 +15,7 @@ from scaling_algebra.errors import UsageError
 from scaling_algebra.recipes.files import Start, config_sizes, read_config, read_start, values
 from scaling_algebra.recipes.presentation import FORMS
 from scaling_algebra.recipes.recipe import with_either_epsilon
+from scaling_algebra.spec.level import Open
 
 from .horizon import change, horizon
 from .options import (
@@ -128,7 +129,9 @@ def command(
     say = partial(click.echo, err=True)
     r = with_either_epsilon(start.sizes, end.sizes, lambda line: say(f"scalecalc: {line}"), **asked)
     if traced() is not None:
-        r = replace(r, notes=tuple(traced().left(r.multipliers, r.way.base, r.way.target)))
+        odd = tuple(Open("both models are read", "the configurations", 0, line) for line in traced().odd)
+        notes = tuple(traced().left(r.multipliers, r.way.base, r.way.target))
+        r = replace(r, notes=notes, open=(*r.open, *odd))
     if where["network"] is None and (file := target_hf or base_hf) is not None:
         r = replace(r, notes=(GENERAL.format(read_config(file)["model_type"], file),))
     answer = FORMS[form](r) if form and form in FORMS else r.document()

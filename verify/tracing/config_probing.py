@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
@@ -691,8 +692,15 @@ def probe(record: Mapping[str, Any], path: str, dense: bool = False) -> ProbedCo
 
 @lru_cache(maxsize=16)
 def _probe(record: str, path: str, dense: bool) -> ProbedConfig:
-    with torch.random.fork_rng(devices=[]):
-        return ProbedConfig(json.loads(record), path, dense)
+    from transformers import logging
+
+    level = logging.get_verbosity()
+    logging.set_verbosity_error()  # of what is tried much does not fit
+    try:
+        with torch.random.fork_rng(devices=[]), warnings.catch_warnings(action="ignore"):
+            return ProbedConfig(json.loads(record), path, dense)
+    finally:
+        logging.set_verbosity(level)
 
 
 def usual_kind(kinds: list[Any]) -> Any:

@@ -128,9 +128,15 @@ WIDTHS = ("N", "N_e")
 
 @dataclass(frozen=True)
 class ModelOption:
-    """A model as the command line names it."""
+    """A model as the command line names it.
+
+    Attributes:
+        model: as it was read.
+        odd: what another configuration of it has otherwise, and no number of it says; a line each.
+    """
 
     model: Traced
+    odd: Sequence[str] = ()
 
     @property
     def network(self) -> Network:
@@ -235,9 +241,10 @@ def read(text: str, arguments: Sequence[str], beside: Path | None = None, smalle
     if text.startswith(HUGGING_FACE):
         config, other = config_of(text, beside)
         model, odd = read_configured(config, other, deep)
-        notes = [*model.notes, ("", kinds_of_layers(config, model, deep)), *(("", line) for line in odd)]
+        notes = [*model.notes, ("", kinds_of_layers(config, model, deep))]
         dims = None if other is None else config.heads_grow(other)
-        return ModelOption(replace(model, notes=notes + ([("", LONGER.format(*sorted(dims)))] if dims else [])))
+        notes += [("", LONGER.format(*sorted(dims)))] if dims else []
+        return ModelOption(replace(model, notes=notes), odd)
     build, base = build_of(text)
     known = read_sizes(smallest, "base") if "=" in smallest and not base else None
     return ModelOption(read_model(build, base, smallest=known))
