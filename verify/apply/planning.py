@@ -24,7 +24,7 @@ from scaling_algebra.spec.level import Level, Open
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.tracing import Traced
-from scaling_algebra.verify.tracing.sources import general
+from scaling_algebra.verify.tracing.config_skeletons import general
 from scaling_algebra.waiting import rarely_collected, watched
 
 from .entries import entries_of, settings_of, warnings_of

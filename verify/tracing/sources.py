@@ -7,7 +7,6 @@ small and follow N, N_e, M and L. No weights are read and no hub is asked. Read 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -32,6 +31,7 @@ from scaling_algebra.spec.trained import trained
 
 from .building import called
 from .config_probing import Difference, ProbedConfig, probe
+from .config_skeletons import general
 from .gradients import listed, roles_of
 from .graph import Unreadable
 from .models import Traced
@@ -332,11 +332,6 @@ def layered(reading: Traced) -> Traced:
     network = replace(network, unread=read.unread, stands=read.stands, lacking=read.lacking)
     spans = {general(role): x for role, x in reading.spans.items()}
     return replace(reading, text=text, gauge=gauge, network=network, spans=spans)
-
-
-def general(name: str) -> str:
-    """A name with its numbers left open: those of layers and experts."""
-    return re.sub(r"(?<![^.])\d+(?![^.])", "*", name)
 
 
 def kinds_of_layers(config: ProbedConfig, model: Traced, deep: bool) -> str:
