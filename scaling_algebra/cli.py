@@ -19,7 +19,7 @@ from typing import Any
 
 import click
 
-from .errors import Unsatisfiable, UsageError, missing, shortened, shown, told, unending
+from .errors import Unsatisfiable, UsageError, missing, shortened, shown, told
 from .files import reason
 from .waiting import GARBAGE, interruptible, now, watched
 
@@ -106,7 +106,7 @@ class Verbs(click.Group):
         verb = next(iter(arguments), "")
         measures = verb in ("verify", "study")  # which show how far they are
         line = nullcontext() if measures else watched(verb)
-        with interruptible(), line, unending(), self.make_context(prog_name, arguments) as context:
+        with interruptible(), line, self.make_context(prog_name, arguments) as context:
             code = self.invoke(context)
         sys.stdout.flush()
         return code

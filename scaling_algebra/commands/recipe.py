@@ -129,9 +129,10 @@ def command(
     say = partial(click.echo, err=True)
     r = with_either_epsilon(start.sizes, end.sizes, lambda line: say(f"scalecalc: {line}"), **asked)
     if traced() is not None:
-        odd = tuple(Open("both models are read", "the configurations", 0, line) for line in traced().odd)
-        notes = tuple(traced().left(r.multipliers, r.way.base, r.way.target))
-        r = replace(r, notes=notes, open=(*r.open, *odd))
+        model, sizes = traced(), r.way.sizes
+        odd = tuple(Open("both models are read", "the configurations", 0, line) for line in model.odd)
+        shares = model.model.open_shares(*sizes)
+        r = replace(r, notes=tuple(model.left(r.multipliers, *sizes)), open=(*shares, *odd))
     if where["network"] is None and (file := target_hf or base_hf) is not None:
         r = replace(r, notes=(GENERAL.format(read_config(file)["model_type"], file),))
     answer = FORMS[form](r) if form and form in FORMS else r.document()

@@ -84,6 +84,11 @@ class Way:
     ray: Ray | None
     exact: bool = True
 
+    @property
+    def sizes(self) -> tuple[Sizes, Sizes]:
+        """Return the sizes of the base and of the target."""
+        return self.base, self.target
+
 
 def way(base: Sizes, target: Sizes) -> Way:
     """The way from a base to a target.

@@ -75,7 +75,7 @@ class Infeasible(Unsatisfiable):
 
 
 class NotFound(Infeasible):
-    """The search found no parameterization, which proves nothing by itself: ``prover.settled`` may.
+    """The search found no parameterization, which proves nothing by itself: ``prover.prove_missing`` may.
 
     Attributes:
         configuration: what was asked. failure: the demand that fails without any intervention.
@@ -452,7 +452,9 @@ def left_open(at: Places, demands: Iterable[Demand], look: Analysis) -> tuple[Op
             failure = violation(demand, look, closer=closer)
         if failure and failure.open is None:
             raise Infeasible(failure, demand=demand)
-        left += [failure.open] if failure and failure.open else []
+        if failure and failure.open:
+            limited = demand.kind in ("theta", "bounded")
+            left.append(replace(failure.open, stable=failure.open.stable or (limited and bounded(demand, look))))
     return tuple(replace(x, why=look.bounds.why or x.why) if x.why in ("", WORK) else x for x in left)
 
 

@@ -162,7 +162,7 @@ def _iterated(
         if structure.zero & given.started:
             structures.reject(structure, None)
             continue
-        demands, failure = rule.demanded(at.network, structure), Infeasible("")
+        demands, failure = given.eased(at.network, rule.demanded(at.network, structure)), Infeasible("")
         suspected = [d for d in demands if several and (d in failed if failed else d.kind != "balanced")]
         for values in [start] if start else near if work else [*near, aligned(at), lazy(at)]:
             try:
@@ -295,7 +295,7 @@ def _exchanged(at: Places, rule: Parameterization, free: Solution, given: Given)
     scaling, structure = given.over(free.scaling), given.structure(free.structure)
     values = {**aligned(at), **scaling.point(at.ray).values}
     look = at.looked(structure.point(at.network, values))
-    demands = rule.demanded(at.network, structure)
+    demands = given.eased(at.network, rule.demanded(at.network, structure))
     failed, left = unmet(at, demands, look, PROPOSED)
     fixed = {name: x for name, x in free.fixed_by.items() if name not in given.held}
     level = level_of(demands, left, at.optimizer)

@@ -135,8 +135,9 @@ class Optimizer(_Rules):
 
     Attributes:
         name: for the command line and reports.
-        torch: class that ``verify`` steps with, of ``torch.optim`` or ``verify/networks/steppers.py``, or
-            ``FILE.py:Class``, and its options; empty if there is none.
+        torch: class that ``verify`` steps with, of ``torch.optim`` or ``verify/networks/steppers.py``,
+            ``pytorch_optimizer:Class`` of the package of this name, or ``FILE.py:Class``; empty if there is none.
+        options: of that class.
         first: size of torch's first step, in learning rates. The MoE block is trained with learning rate and epsilon
             divided by it, so that all rules that normalise start with the same step.
         normalises: divide by the size of an ``entry`` or of the ``matrix``; empty for none.
@@ -302,6 +303,8 @@ GOES_WITH: dict[str, tuple[str, Callable[[Optimizer], object]]] = {
 """The keys that a key needs beside it."""
 _SHIPPED = shipped(__package__, "optimizers.toml")
 _NOTES: dict[str, str] = _SHIPPED.pop("notes")
+REFUSED: dict[str, str] = _SHIPPED.pop("refused")
+"""Optimizers that no attributes describe, by name, and why."""
 OPTIMIZERS: dict[str, Optimizer] = registry(
     "optimizers.toml",
     _SHIPPED,
@@ -359,7 +362,8 @@ def optimizer(name: str) -> Optimizer:
         UsageError: no such optimizer, or no such reading of it; a file that has none.
     """
     base, *readings = name.split(":") if isinstance(name, str) else [name]
-    rule = _own(base) if isinstance(base, str) and base.endswith(".toml") else named("optimizer", base, OPTIMIZERS)
+    rule = _own(base) if isinstance(base, str) and base.endswith(".toml") else _shipped_rule(base)
+    plain = rule.shape
     if readings and rule.normalises != "matrix":
         raise UsageError(f"{name!r}: {rule.name} steps entries, which have no shape; leave out {readings[0]!r}")
     for reading in readings:
@@ -370,8 +374,23 @@ def optimizer(name: str) -> Optimizer:
         flat = {"flattened": True, "note": rule.note.replace(_NOTES["apart"], _NOTES["one"])}
         rule = replace(rule, **(flat if chosen == FLATTENED else {"shape": chosen}))
     blocks = f"per({rule.per})" if rule.per else "none"
-    names = [x for x in (rule.shape, FLATTENED if rule.flattened else "none", blocks) if x != "none"]
+    shape = rule.shape if rule.shape != plain else "none"
+    names = [x for x in (shape, FLATTENED if rule.flattened else "none", blocks) if x != "none"]
     return replace(rule, name=":".join((rule.name, *names))) if names else rule
+
+
+def _shipped_rule(name: str) -> Optimizer:
+    """The optimizer that ships under a name.
+
+    Raises:
+        UsageError: none does, or it has no rule; the message says how to give a file.
+    """
+    if isinstance(name, str) and (why := REFUSED.get(name.lower())):
+        raise UsageError(f"no rule for {name}: {why}")
+    try:
+        return named("optimizer", name, OPTIMIZERS)
+    except UsageError as error:
+        raise UsageError(f"{error}; any other is a file, such as mine.toml with normalises = 'entry'") from None
 
 
 def _own(file: str) -> Optimizer:

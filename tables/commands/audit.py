@@ -58,6 +58,8 @@ def command(
     Exit code 0, or 3 when a desideratum is undecided.
     """
     if schema:
+        if file is not None or source or measure or implementations:
+            raise UsageError("--schema prints an example of FILE.toml and takes nothing else; leave out the rest")
         return SCHEMA.rstrip()
     if file is not None:
         if source or implementations:

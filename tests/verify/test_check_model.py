@@ -29,7 +29,7 @@ from scaling_algebra.verify.judging.measurement import Measurement
 from scaling_algebra.verify.judging.verdicts import judge
 from scaling_algebra.verify.tracing.building import built
 from scaling_algebra.verify.tracing.measuring import Watch
-from scaling_algebra.verify.tracing.readings import traced
+from scaling_algebra.verify.tracing.readings import read, traced
 
 from ..docs.pages import ROOT, write_files
 from .test_tracing import Attention, FourWays, Stop
@@ -454,6 +454,11 @@ class Grown(nn.Module):
         (lambda s: os._exit(0), r"build\(.*\) ends the program"),
         (around(lambda model, x: os._exit(0)), "the model ends the program"),
         (around(lambda model, x: model(x) * float("nan")), "the output of the model is not a number"),
+        (around(lambda model, x: model(x) * float("inf")), "the output of the model is infinite"),
+        (lambda s: (plain(s), torch.ones(1, 5).to_sparse()), "layout torch.sparse_coo; return a dense tensor"),
+        (lambda s: (plain(s), torch.optim.SGD), r"the class SGD .*return SGD\(model.parameters\(\), ...\)"),
+        (lambda s: (plain(s), plain(s)), "a second module beside the model"),
+        (lambda s: (plain(s), []), r"returns \[\] beside the model"),
         (around(lambda model, x: torch.ones(1, 3)), "the output has no gradient"),
         (around(lambda model, x: model(x).detach()), "the output has no gradient"),
         (lambda s: plain(s).requires_grad_(False), "no parameter of the model trains"),
@@ -478,6 +483,21 @@ def test_what_cannot_be_checked_is_one_line_before_training(build, said):
     with pytest.raises(UsageError, match=said) as error:
         check_model(build, *sizes, seeds=3 if "seeds" in said else 6)
     assert "\n" not in str(error.value)
+
+
+def test_functions_of_torch_that_were_replaced_are_named(monkeypatch):
+    assert traced(plain).text
+    monkeypatch.setattr(torch.Tensor, "__mul__", lambda a, b: a)
+    with pytest.raises(UsageError, match=r"test_check_model.py replaces torch.Tensor.__mul__"):
+        traced(plain)
+
+
+def test_an_infinite_output_is_no_answer_by_shape_but_a_mask_is_read():
+    """Some entries may be minus infinity, as those of tokens that do not exist."""
+    hidden = torch.tensor([True, False, False])
+    assert not read(around(lambda model, x: model(x).masked_fill(hidden, float("-inf")))).network.unread
+    with pytest.raises(UsageError, match="is infinite"):
+        read(around(lambda model, x: model(x) * float("inf")))
 
 
 def test_a_compiled_module_is_read_as_it_was():

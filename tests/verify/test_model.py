@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 from scaling_algebra import Optimizer, UsageError, derive
 from scaling_algebra.spec.networks.library import MOE_BLOCK
-from scaling_algebra.spec.optimizers import OPTIMIZERS, optimizer
+from scaling_algebra.spec.optimizers import OPTIMIZERS, SHAPES, optimizer
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import Scaling, TensorScaling
 from scaling_algebra.verify.measuring.cells import Setup
@@ -94,6 +94,74 @@ def test_first_steps_are_as_long_as_the_registry_says(name):
     stepper(rule)([weight], lr=0.5 / rule.first, **epsilon, **rule.options).step()
     size = weight.grad.abs()
     torch.testing.assert_close(weight.detach().abs(), 0.5 * size / (size + (0.3 if rule.epsilon else 0)))
+
+
+PUBLIC = {
+    "lion": ("Lion", {}),
+    "normuon": ("NorMuon", {"momentum": 0.0, "nesterov": False, "use_muon": True}),
+    "muonclip": ("MuonClip", {"momentum": 0.0, "use_muon": True}),
+    "scion": ("SCION", {"momentum": 1.0, "norm_type": 3}),
+    "shampoo": ("Shampoo", {}),
+    "ademamix": ("AdEMAMix", {"weight_decouple": True, "t_alpha_beta3": 1e9}),
+    "adan": ("Adan", {"weight_decouple": True}),
+}
+"""Optimizers as a public package has them; momentum off, which changes no exponent."""
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_first_steps_are_those_of_a_public_implementation(name):
+    """Two steps of a matrix of rank one, larger than its sides are alike. Newton-Schulz steps in bfloat16 differ by
+    their rounding; NorMuon's mean of rows starts at zero in both."""
+    package = pytest.importorskip("pytorch_optimizer")
+    torch.manual_seed(1)
+    rule, (public, options) = optimizer(name), PUBLIC[name]
+    grads = [torch.outer(torch.randn(6), torch.randn(10)) for _ in range(2)]
+    ours, theirs = (torch.nn.Parameter(torch.zeros(6, 10)) for _ in range(2))
+    mine = {"params": [ours], "lr": 0.5}
+    if rule.folded:
+        mine["fold"] = Fold((), (0,), (1,))
+    steppers = (
+        stepper(rule)([mine], **rule.options, **({"momentum": 0.0, "nesterov": False} if "Muon" in rule.torch else {})),
+        getattr(package, public)([{"params": [theirs], "lr": 0.5, **options}]),
+    )
+    for g in grads:
+        for p, made in zip((ours, theirs), steppers, strict=True):
+            p.grad = g.clone()
+            made.step()
+    rough = {"rtol": 0.05, "atol": 0.02} if rule.normalises == "matrix" else {}
+    torch.testing.assert_close(ours.detach(), theirs.detach(), **rough)
+    assert ours.detach().abs().max() > 0.1
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_public_steps_have_the_size_that_the_table_says(name):
+    """The control of the names: the power of a step in the size of its gradient, and in the side of its matrix."""
+    package = pytest.importorskip("pytorch_optimizer")
+    rule, (public, options) = optimizer(name), PUBLIC[name]
+    sizes = {}
+    for side, factor in ((8, 1.0), (8, 100.0), (32, 1.0)):
+        signs = (torch.arange(side) % 2 * 2.0 - 1).double().repeat(2)
+        p = torch.nn.Parameter(torch.zeros(2 * side, side).double())
+        p.grad = factor * torch.outer(signs, signs[:side])
+        getattr(package, public)([{"params": [p], "lr": 1.0, **options}]).step()
+        sizes[side, factor] = float(p.detach().square().mean().sqrt())
+    assert sizes[8, 100.0] / sizes[8, 1.0] == pytest.approx(1 if rule.normalises else 100, rel=0.02)
+    entries = 4.0 if rule.normalises == "matrix" else 1.0
+    shaped = SHAPES[rule.shape].at(64, 32) / SHAPES[rule.shape].at(16, 8)
+    assert sizes[32, 1.0] / sizes[8, 1.0] == pytest.approx(shaped / entries, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("soap", "no rule for soap: its step has two sizes"),
+        ("Sophia", "no rule for Sophia: its step divides by the diagonal of the Hessian"),
+        ("prodigy", "no optimizer named 'prodigy'.*any other is a file, such as mine.toml with normalises = 'entry'"),
+    ],
+)
+def test_what_has_no_rule_is_refused_with_the_reason(name, said):
+    with pytest.raises(UsageError, match=said):
+        optimizer(name)
 
 
 @pytest.mark.parametrize("name", ["adamh", "muonh"])

@@ -18,6 +18,7 @@ from scaling_algebra.solver.presentation import brief
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.apply import checking
 from scaling_algebra.verify.apply.checking import check_model
+from scaling_algebra.verify.apply.starts import is_drawn
 from scaling_algebra.verify.judging.fit import Verdict
 from scaling_algebra.verify.tracing import Unreadable, traced
 from scaling_algebra.verify.tracing.building import built
@@ -398,7 +399,7 @@ def test_what_starts_away_from_zero_keeps_its_start():
     before = {name: x.clone() for name, x in p.model.named_parameters()}
     p.init_()
     same = {name for name, x in p.model.named_parameters() if torch.equal(x, before[name])}
-    assert same == {"1.W", "1.m", "1.times", "1.B"} and "1.m, 1.times: starts away from zero" in str(p)
+    assert same == {"1.W", "1.m", "1.times", "1.B"} and "1.m, 1.times: init_ keeps the module's own start" in str(p)
     rows = {row["name"]: row for row in p.as_rows()}
     assert rows["1.m"]["init"] == rows["1.W"]["init"] == "kept" and rows["1.A"]["init"] == "normal"
     assert "std" not in rows["1.m"] and any(line.split()[:3] == ["1.m", "1", "kept"] for line in str(p).splitlines())
@@ -585,3 +586,65 @@ def test_tokens_of_attention_are_vectors():
     d = derive(ray="N=1", optimizer="adamw", parameterization="mup", network=reading.network)
     assert {powers(d, f"attn.bias_{x}")[:2] for x in "kv"} == {("1", "1")}
     assert not [name for name, _ in reading.notes if "bias_k" in name]
+
+
+def one_hot_row(n):
+    """A mixing matrix as of hyper-connections: a one-hot row at a random place above the identity."""
+    return torch.cat([torch.eye(n)[torch.randint(n, (1,))], torch.eye(n)])
+
+
+STARTS = {
+    "normal": (lambda n: torch.randn(n, 4 * n) * 0.02, True),
+    "uniform": (lambda n: nn.init.xavier_uniform_(torch.empty(n, n)), True),
+    "truncated": (lambda n: nn.init.trunc_normal_(torch.empty(n, n), std=0.02), True),
+    "orthogonal": (lambda n: nn.init.orthogonal_(torch.empty(n, n)), True),
+    "in bfloat16": (lambda n: torch.randn(4 * n, n).bfloat16(), True),
+    "a few": (lambda n: torch.randn(3), True),
+    "zero": (lambda n: torch.zeros(n, n), True),
+    "a one-hot at a random place": (one_hot_row, False),
+    "one of four places": (lambda n: one_hot_row(4), False),
+    "the identity and noise": (lambda n: torch.eye(n) + 0.01 * torch.randn(n, n), False),
+    "another mean": (lambda n: torch.rand(n, n), False),
+    "time steps": (lambda n: torch.rand(n) * 3 - 5, False),
+    "a line": (lambda n: torch.linspace(-1, 1, n), False),
+    "sparse": (lambda n: nn.init.sparse_(torch.empty(n, n), 0.1), False),
+    "signs": (lambda n: torch.randn(n, n).sign(), False),
+    "ones": (lambda n: torch.ones(n, n), False),
+    "another size under each seed": (lambda n: torch.randn(n, n) * float(torch.rand(1) < 0.5 or 4), None),
+}
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_a_start_is_drawn_where_two_seeds_draw_from_one_centred_law(start):
+    make, drawn = STARTS[start]
+    found = set()
+    for seed in range(8):
+        torch.manual_seed(seed)
+        first, second = make(16), make(16)
+        expected = drawn if drawn is not None else bool(0.5 < first.std() / second.std() < 2)
+        found.add(is_drawn(first, second) == expected)
+    assert found == {True}
+
+
+class Mixing(nn.Module):
+    def __init__(self, n, seed):
+        super().__init__()
+        if seed is not None:
+            torch.manual_seed(seed)
+        self.a, self.b, self.alpha = nn.Linear(5, n), nn.Linear(n, 3, bias=False), nn.Parameter(one_hot_row(4))
+        self.mean = nn.Parameter(torch.rand(n, n) if seed == 7 else torch.randn(n, n) * n**-0.5)
+
+    def forward(self, x):
+        return self.b(torch.tanh(torch.einsum("st,btn->bsn", self.alpha, self.a(x))) @ self.mean)
+
+
+@pytest.mark.parametrize("seed", [None, 0, 1, 7])
+def test_init_never_overwrites_a_start_with_structure(seed):
+    """Also where build seeds torch itself; what is kept and grows other than derived is named and not certified."""
+    p = plan(lambda s: (Mixing(s["N"], seed), torch.randn(1, 4, 5)), "N=16", "N=64", lr=1e-2, eps=1e-8, std=0.2)
+    before = {name: x.clone() for name, x in p.model.named_parameters()}
+    p.init_()
+    kept = {name for name, x in p.model.named_parameters() if torch.equal(x, before[name])}
+    assert kept == {"alpha", "mean"} if seed == 7 else kept == {"alpha"}
+    assert any(line.startswith(", ".join(sorted(kept)) + ": init_ keeps the module's own start") for line in p.warnings)
+    assert [x.quantity for x in p.level.open if "init_ keeps its start" in x.why] == ["mean"] * (seed == 7)

@@ -4,6 +4,7 @@ import functools
 import itertools
 import json
 import re
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -203,11 +204,75 @@ def with_experts(between, sparse):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_what_a_loop_over_experts_itself_multiplies_by(way):
-    """All experts run where a model is read (K = M): what K and M each do is read off the calls."""
+    """All experts run where a model is read: what K and M each do is read off builds that change one of them."""
     between, own = WAYS[way]
     model = traced(with_experts(between, sparse="K" in own or way[:7] == "largest"))
     assert model.error < 1e-12 and model.network.axes["i"] == "M"
     assert {axis: power for _, powers in model.factors.values() for axis, power in powers.items()} == own
+
+
+def gated_by(gates):
+    """A sum over experts whose gates are ``gates(scores, M, K)``."""
+
+    class Sparse(FourWays):
+        def gate(self, x):
+            return gates(x, x.shape[-1], self.k)
+
+    def build(z):
+        model = Sparse(z["N"], z["N_e"], z["M"], "stacked")
+        model.k = z["K"]
+        return model
+
+    return build
+
+
+SHARES = {
+    "largest of softmax": (lambda s: s.softmax(-1), False, {"M": -1}),
+    "largest of sigmoids": (torch.sigmoid, False, {}),
+    "sigmoids, normalised": (torch.sigmoid, True, {"K": -1}),
+}
+FACTORS = {
+    "1": (lambda m, k: 1.0, {}),
+    "sqrt(K)": (lambda m, k: k**0.5, {"K": "1/2"}),
+    "K": (lambda m, k: k, {"K": 1}),
+    "1/sqrt(M)": (lambda m, k: m**-0.5, {"M": "-1/2"}),
+    "sqrt(K/M)": (lambda m, k: (k / m) ** 0.5, {"K": "1/2", "M": "-1/2"}),
+    "M/K": (lambda m, k: m / k, {"K": -1, "M": 1}),
+}
+
+
+@pytest.mark.parametrize("factor", FACTORS)
+@pytest.mark.parametrize("share", SHARES)
+def test_a_factor_belongs_to_the_size_that_makes_it(share, factor):
+    (score, norm, own), (of_sizes, more) = SHARES[share], FACTORS[factor]
+
+    def gates(s, m, k):
+        w, i = score(s).topk(k, -1)
+        w = (w / w.sum(-1, keepdim=True) if norm else w) * of_sizes(m, k)
+        return torch.zeros_like(s).scatter(-1, i, w)
+
+    model = traced(gated_by(gates))
+    expected = {axis: Fraction(own.get(axis, 0)) + Fraction(more.get(axis, 0)) for axis in "MK"}
+    assert [dict(x) for _, x in model.factors.values()] == [{axis: x for axis, x in expected.items() if x}]
+    assert not model.joint and not model.open_shares({"M": 8, "K": 2}, {"M": 32, "K": 4})
+
+
+JOINTLY = {
+    "a mean over the chosen": lambda s, w, i, k: torch.zeros_like(s).scatter(-1, i, w / w.shape[-1]),
+    "its own number in a shape": lambda s, w, i, k: torch.zeros_like(s).scatter(-1, i, w.reshape(-1, k)),
+    "a mask of the chosen": lambda s, w, i, k: s * torch.zeros_like(s).scatter(-1, i, 1.0),
+}
+
+
+@pytest.mark.parametrize("way", JOINTLY)
+def test_what_is_read_with_all_experts_alone_is_open_where_their_share_changes(way):
+    """What runs with all experts active is another function there, or no function: the executed equations tell."""
+
+    model = traced(gated_by(lambda s, m, k: JOINTLY[way](s.softmax(-1), *s.softmax(-1).topk(k, -1), k)))
+    (found,) = model.open_shares({"M": 8, "K": 2}, {"M": 32, "K": 4})
+    assert model.joint and found.quantity == "alpha" and "powers of K count as powers of M" in str(found)
+    assert not model.open_shares({"M": 8, "K": 2}, {"M": 32, "K": 8})
+    assert any("powers of K count as powers of M" in line for line in model.lines)
 
 
 def test_layers_with_experts_are_two_letters():

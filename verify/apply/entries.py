@@ -6,11 +6,9 @@ Read next: ``planning.py`` (puts them together), ``modules.py`` (what an entry i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
-import torch
 from torch import nn
 
 from scaling_algebra.errors import UsageError
@@ -29,13 +27,17 @@ from .modules import Entry, norms, parameters
 from .parts import Records, alike, apart, fused
 from .parts import spans as spans_of
 from .plans import trainer
+from .starts import find_structured
 
 NEGLIGIBLE = "these are numbers of a negligible epsilon: keep it far below every gradient, as 1e-30 is and 1e-8 may be"
 UNDECAYED = (
     "no decay was given: every group has weight_decay 0, whatever the optimizer itself is given; give decay=NUMBER"
 )
 ZERO = "{}: starts at zero in the module, and init_ draws it; leave out its std, and it stays"
-KEPT = "{}: starts away from zero in the module, and init_ leaves that start as it is; its std is not heeded"
+KEPT = (
+    "{}: init_ keeps the module's own start and does not use their std: under two seeds it is no draw of one law that "
+    "is centred at zero"
+)
 NORMS = "{}: init_ sets these to the norms of the matrices that it draws, as torch does; their init std is not heeded"
 SHAPED = (
     "{}: more rows than columns; torch.optim.Muon multiplies its rate by sqrt(out/in) unless adjust_lr_fn says"
@@ -84,16 +86,16 @@ def entries_of(
     settings: Settings,
     small: Sequence[nn.Module],
     records: Callable[[], Records] | None = None,
-    twin: nn.Module | None = None,
+    twins: Sequence[nn.Module] = (),
 ) -> list[Entry]:
     """Every parameter of a model with its numbers.
 
     Args:
         model: at the target.
         reading: of the module. numbers: derived for it. settings: as of ``settings_of``.
-        small: the modules that were read, whose vectors show how they start.
+        small: the modules that were read, which show how parameters start.
         records: as for ``parts.spans``.
-        twin: the last of them of another seed: what starts alike in both is no draw.
+        twins: the same modules under another seed; where there are none, each start is judged by itself.
 
     Raises:
         UsageError: parameters that train, and that the output does not depend on.
@@ -107,7 +109,8 @@ def entries_of(
     roles = roles_of([e.name for e in named], numbers)
     _check_trains([e.name for e in named if not e.frozen], roles, reading.network.frozen)
     given = max((d.optimizer.name for d in numbers.derivations), key=len)
-    undrawn = _undrawn(small[-1], twin, numbers) if twin is not None else set()
+    pairs = [*zip(small, twins or small, strict=True)]
+    structured = find_structured(pairs, [role for role, value in filled.items() if value is None])
     for e in named:
         mine = roles[e.name]
         rules = {role: trainer(numbers, role) for role in mine}
@@ -117,8 +120,7 @@ def entries_of(
         common = alike(parts) if parts else settings.get(role, {})
         fill, spans = filled.get(role), spans_of(e, parts, reading, going.target, records)
         do = apart(rules, group, given) if parts else ""
-        designed = _designed(small, role, common) or role in undrawn
-        e = replace(e, kept=not e.frozen and fill is None and designed)
+        e = replace(e, kept=not e.frozen and not structured.isdisjoint(mine))
         e = replace(e, role=role, settings=common, group=group, fill=fill, rules=rules, parts=parts, spans=spans)
         found.append(replace(e, apart=do))
     return found
@@ -182,27 +184,6 @@ def _starts_at_zero(e: Entry, small: Sequence[nn.Module]) -> bool:
     stds = [x["init_std"] for x in (e.settings, *e.parts.values()) if "init_std" in x]
     drawn = e.fill is None and any(std.rule is not None for std in stds)
     return drawn and bool(found) and not any(x.any() for x in found)
-
-
-def _designed(models: Sequence[nn.Module], role: str, settings: Mapping[str, Any]) -> bool:
-    """Do the entries of what is to be Theta(1) at every size lie around another value than zero (time steps, decays,
-    magnitudes)?"""
-    rule = settings["init_std"].rule if "init_std" in settings else None
-    found = [p.double().flatten() for model in models for p in of_role(model, role)]
-    there = rule is not None and not rule.terms and bool(found) and not any(p.is_meta for p in found)
-    return there and all(len(p) > 1 and bool(p.mean().abs() > p.std()) for p in found)
-
-
-def _undrawn(model: nn.Module, twin: nn.Module, roles: Iterable[str]) -> set[str]:
-    """Tensors of several values that two seeds start alike, where they start others in two ways."""
-    same = {
-        role: all(torch.equal(a, b) for a, b in zip(of_role(model, role), of_role(twin, role), strict=True))
-        for role in roles
-    }
-    several = {
-        role for role, is_same in same.items() if is_same and any(p.unique().numel() > 1 for p in of_role(model, role))
-    }
-    return set() if all(same.values()) else several
 
 
 def uniform_start(models: Sequence[nn.Module], role: str) -> float | None:

@@ -1,4 +1,4 @@
-"""Frozen tensors of a plan: do their values go with the size of the module as the numbers need?
+"""Tensors of a plan that keep the module's own values: do these go with its size as the numbers need?
 
 Read next: ``planning.py``.
 """
@@ -23,14 +23,15 @@ from which on it is told."""
 
 
 def frozen(p: Plan, small: nn.Module, base: Mapping[str, int]) -> Iterator[Open]:
-    """Frozen tensors whose values in the module change with its size other than the numbers need, by more than chance
-    may; those whose parts need different powers are not compared."""
-    for e in (e for e in p.entries if e.frozen and e.role):
-        found, demand = [*of_role(small, e.role)[:1], e.tensor], "a frozen tensor is as large as derived"
+    """Yield the tensors that keep the module's own values, where these change with its size by more than chance in
+    another way than the numbers need. Those whose parts need different powers are not compared."""
+    for e in (e for e in p.entries if (e.frozen or e.kept) and e.role):
+        what, do = ("it is frozen", "let it train") if e.frozen else ("init_ keeps its start", "draw it around zero")
+        found, demand = [*of_role(small, e.role)[:1], e.tensor], "a tensor that is not drawn is as large as derived"
         if any(x.is_meta for x in found):  # has no values
             continue
         if "init_std" not in e.settings:
-            yield Open(demand, e.name, 0, "it is frozen, and its parts are to go by different powers", e.role)
+            yield Open(demand, e.name, 0, f"{what}, and its parts are to go by different powers", e.role)
             continue
         rule, sizes = e.settings["init_std"].rule, [_size(x) for x in found]
         if rule is None or not all(sizes):
@@ -42,8 +43,8 @@ def frozen(p: Plan, small: nn.Module, base: Mapping[str, int]) -> Iterator[Open]
         if abs(math.log(off)) > max(APART, CHANCE * math.sqrt(sum(1 / (2 * x.numel()) for x in found))):
             at = ",".join(f"{axis}={n}" for axis, n in going.base.items())
             off **= _share(base, going.base, going.target)
-            why = f"it is frozen, and the numbers need that it goes as {rule}: from {at} on the module's own is"
-            why += f" {1 / off:.3g} times that; multiply it, or what it makes, by {off:.3g}, or let it train"
+            why = f"{what}, and the numbers need that it goes as {rule}: from {at} on the module's own is"
+            why += f" {1 / off:.3g} times that; multiply it, or what it makes, by {off:.3g}, or {do}"
             yield Open(demand, e.name, 0, why, e.role)
 
 

@@ -35,7 +35,7 @@ class Entry:
         role: as its reading calls it; empty for a frozen one that the output does not depend on.
         settings: of the role. group: of the optimizer: the role, or the parameter that it is a part of.
         fill: the value that every entry starts with; None where entries are drawn.
-        kept: the module's own start stays: its entries lie around another value than zero.
+        kept: whether the module's own start stays, which is no draw of one law centred at zero.
         rules: the optimizer of every role.
         parts: settings of its parts by role, where they or the optimizers differ; ``settings`` has those that are
             alike, and the least epsilon.

@@ -21,7 +21,6 @@ from scaling_algebra.recipes.sizes import Sizes
 from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.solver.derivation import Derivation
 from scaling_algebra.spec.level import Level, Open
-from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.tracing import Traced
 from scaling_algebra.verify.tracing.config_skeletons import general
@@ -74,8 +73,8 @@ def plan(
 
 def _plan(subject: PlanSubject, fold: bool, strict: bool, given: Mapping[str, Any]) -> Plan:
     """The plan of what was read, with what its frozen tensors and odd ones leave open."""
-    numbers = _numbers(subject.base, subject.target, given, subject.networks)
-    parts = subject.small, fold, subject.records, subject.twin
+    numbers = _numbers(subject.base, subject.target, given, subject.readings)
+    parts = subject.small, fold, subject.records, subject.twins
     p = planned(subject.model, subject.reading, numbers, *parts)
     if subject.tuned is None:
         return p
@@ -83,7 +82,7 @@ def _plan(subject: PlanSubject, fold: bool, strict: bool, given: Mapping[str, An
     r = p.recipe
     other = [Open("there is one on this ray", "the ray", 0, f"{r.missing}; these are powers of {r.instead}")]
     read = [Open("sizes grow as they are read", "shapes", 0, line) for line in subject.odd]
-    held = (*(other if r.missing else ()), *read, *frozen(p, small, base))
+    held = (*r.open, *(other if r.missing else ()), *read, *frozen(p, small, base))
     if held and strict:
         raise Infeasible(f"{p.about}: {held[0]}", undecided=True)
     warnings = (*_longer_heads(subject, given), *p.warnings, *subject.notes)
@@ -98,7 +97,7 @@ def _longer_heads(subject: PlanSubject, given: Mapping[str, Any]) -> Iterator[st
     dims, reading = subject.longer
     base, n = subject.base, subject.base["N"] * dims[1]
     start = {axis: k * dims[0] if axis == "N" else k for axis, k in base.items()}
-    numbers = _numbers(start, {**start, "N": n}, given, reading.networks)
+    numbers = _numbers(start, {**start, "N": n}, given, [reading])
     for name, setting in numbers.multipliers.items():
         place, own = reading.factors.get(name, ("", {}))
         left = setting.factor / Power.of(own).ratio({"N": dims[0]}, {"N": dims[1]})
@@ -109,10 +108,13 @@ def _longer_heads(subject: PlanSubject, given: Mapping[str, Any]) -> Iterator[st
             )
 
 
-def _numbers(base: Any, target: Any, given: Mapping[str, Any], networks: Sequence[Network]) -> Recipe:
+def _numbers(base: Any, target: Any, given: Mapping[str, Any], readings: Sequence[Traced]) -> Recipe:
     check_names("argument of plan", given, TAKEN)
-    asked = {"optimizer": "adamw", **given, "network": tuple(networks), "starts": ()}
+    asked = {"optimizer": "adamw", **given, "network": tuple(n for x in readings for n in x.networks), "starts": ()}
     numbers = with_either_epsilon(base, target, **asked)
+    numbers = replace(numbers, open=tuple(o for x in readings for o in x.open_shares(*numbers.way.sizes)))
+    if numbers.open and given.get("strict"):
+        raise Infeasible(f"{numbers.about}: {numbers.open[0]}", undecided=True)
     if multiplied := [r for r, s in numbers.tensors.items() if "multiplier" in s]:
         raise UsageError(f"a plan sets no multiplier, and {multiplied[0]} has one in this gauge; take the gauge table3")
     numbers = opened(numbers)
@@ -142,12 +144,12 @@ def planned(
     small: Sequence[nn.Module],
     fold: bool = False,
     records: Callable[[], Records] | None = None,
-    twin: nn.Module | None = None,
+    twins: Sequence[nn.Module] = (),
 ) -> Plan:
     """The numbers of every parameter by its name, as a module's own reading has them.
 
     Args:
-        model, reading, numbers, small, records, twin: as for ``entries_of``.
+        model, reading, numbers, small, records, twins: as for ``entries_of``.
         fold: as for ``settings_of``.
 
     Raises:
@@ -155,7 +157,7 @@ def planned(
             matrix.
     """
     settings, left = settings_of(reading, numbers, fold)
-    entries = entries_of(model, reading, numbers, settings, small, records, twin)
+    entries = entries_of(model, reading, numbers, settings, small, records, twins)
     warnings = warnings_of(model, reading, numbers, entries, small)
     buffers = tuple(plain_name(name) for name, _ in model.named_buffers())
     return Plan(model, numbers, tuple(entries), aliases(model), buffers, left, warnings, beginnings(model))

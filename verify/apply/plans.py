@@ -81,8 +81,9 @@ class Plan(Rendered):
 
     def init_(self, model: nn.Module | None = None, generator: torch.Generator | None = None) -> nn.Module:
         """Draws every trained parameter anew: normal with the std of its group at the target, parts with a std of
-        their own by that. Vectors that start alike (gains, biases) keep that start, and a weight norm is that of the
-        matrix that is drawn; buffers stay, and a warning names those that ``to_empty`` left without their values.
+        their own by that. Vectors that start alike (gains, biases) keep that start, and so does what is no draw of one
+        law centred at zero; a weight norm is that of the matrix that is drawn; buffers stay, and a warning names those
+        that ``to_empty`` left without their values.
 
         Args:
             model: the one of the plan, or one with the same names (sharded, compiled, or a copy).

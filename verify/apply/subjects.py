@@ -16,7 +16,6 @@ from torch import nn
 
 from scaling_algebra.errors import UsageError
 from scaling_algebra.recipes.sizes import Sizes, read_sizes, way
-from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.trained import whole
 from scaling_algebra.verify.tracing import Traced
 from scaling_algebra.verify.tracing.building import called, limited
@@ -29,6 +28,7 @@ from scaling_algebra.verify.tracing.sources import WIDTHS, layered, read_configu
 from .entries import uniform_start
 from .modules import parameters
 from .parts import Records
+from .starts import build_twin
 
 GIVE = "give plan(build, base, target), where build(sizes) returns the module"
 MOST_READ = 3 * 10**7
@@ -43,9 +43,9 @@ class PlanSubject:
     Attributes:
         model: the module at the target.
         base, target: the sizes of the tuned model and of this one.
-        reading: of the module; ``networks`` has those of all kinds of layers.
+        reading: of the module. readings: of its kinds of layers, each by itself.
         small: modules of every kind of layers, at sizes at which they were read.
-        twin: the last of them of another seed.
+        twins: the same under another seed.
         records: as for ``parts.spans``.
         tuned: the module that frozen tensors are compared with, and its sizes; None where there is none.
         odd: what the numbers leave out, since it is read otherwise; a line each. notes: what to look at.
@@ -57,9 +57,9 @@ class PlanSubject:
     base: Sizes
     target: Sizes
     reading: Traced
-    networks: Sequence[Network]
+    readings: Sequence[Traced]
     small: Sequence[nn.Module]
-    twin: nn.Module | None = None
+    twins: Sequence[nn.Module] = ()
     records: Callable[[], Records] | None = None
     tuned: tuple[nn.Module, Mapping[str, int]] | None = None
     odd: Sequence[str] = ()
@@ -116,8 +116,9 @@ def _at_sizes(build: Callable[[dict[str, int]], Any], reading: Traced, base: Siz
     if any(len({uniform_start([x], role) for x in pair} - {None}) > 1 for role in reading.roles):
         there = called(build, dict(at_base))[0]  # vectors start at a value that changes with the sizes
         small, start = (small, start) if _on_meta(there) else (at_base, there)
-    twin = called(build, dict(small), seed=1)[0]
-    return PlanSubject(large, base, target, reading, reading.networks, [start], twin, tuned=(start, small))
+    return PlanSubject(
+        large, base, target, reading, [reading], [start], [build_twin(build, small)], tuned=(start, small)
+    )
 
 
 def _read_configured(model: nn.Module, base: Any, strict: bool) -> PlanSubject:
@@ -147,8 +148,9 @@ def _read_configured(model: nn.Module, base: Any, strict: bool) -> PlanSubject:
         sizes,
         target,
         joined(readings),
-        [n for x in readings for n in x.networks],
+        readings,
         [called(build, dict(x.base))[0] for build, x in zip(builds, readings, strict=True)],
+        [build_twin(build, x.base) for build, x in zip(builds, readings, strict=True)],
         records=lambda: [(z, _config(called(builds[-1], dict(z))[0]).to_dict()) for z in twice] + [(target, record)],
     )
     if small is None:
@@ -207,7 +209,7 @@ def grows_otherwise(subject: PlanSubject, small: nn.Module) -> list[str]:
     """Tensors whose number of entries grows other than the axes do that they are read with."""
     counts = {name: e.tensor.numel() for e in parameters(small) for name in (general(e.name), e.name)}
     entries = {e.name: e for e in parameters(subject.model)}
-    known = {role: network for network in subject.networks for role in network.tensors}
+    known = {role: network for x in subject.readings for network in x.networks for role in network.tensors}
     odd: dict[str, None] = {}
     for name, roles in roles_of(entries, known).items():
         before = counts.get(name, counts.get(general(name)))

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from scaling_algebra.commands.options import FORMAT, Count, PathType, emit, examples, tried
+from scaling_algebra.commands.options import FORMAT, Count, ModuleName, PathType, emit, examples, tried
 from scaling_algebra.documents.blocks import Heading, Lines, literal
 from scaling_algebra.files import HUGGING_FACE
 from scaling_algebra.recipes.files import read_config
@@ -25,7 +25,7 @@ from scaling_algebra.solver.presentation import first_lines
         "scalecalc check-model hf:config.json --base N=32,N_e=64,M=4,K=2,L=2 --target N=32,N_e=64,M=4,K=2,L=8",
     ),
 )
-@click.argument("model", metavar="FILE.py:NAME")
+@click.argument("model", type=ModuleName(), metavar="FILE.py:NAME")
 @click.option("--base", metavar="SIZES", help="Of the smallest model, such as N=32,N_e=32,M=4,K=2.")
 @click.option("--target", metavar="SIZES", help="Of the largest; by default four times as wide.")
 @click.option("--optimizer", metavar="NAME", help="As for derive; by default what the model brings, or AdamW.")

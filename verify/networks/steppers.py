@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from importlib import import_module
 from math import prod
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from scaling_algebra.errors import UsageError, foreign, shown
+from scaling_algebra.errors import UsageError, foreign, missing, shown
 from scaling_algebra.files import python_module
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.optimizers import SHAPES, Optimizer, Optimizers, Trained
@@ -125,6 +126,23 @@ class Muon(Stacks):
         return torch.stack(state["each"]) / -SHAPES["original"].at(*grads.shape[1:])
 
 
+class NorMuon(Muon):
+    """Muon's step with rows of one size, at its norm.
+
+    Law: row k of UV^T is divided by the root of a running mean of its mean square; the whole keeps the norm of UV^T.
+    Source: Li et al. (2025), and their code at e5aaaf42.
+    """
+
+    beta2 = 0.95
+
+    def direction(self, state: dict[str, Any], grads: Tensor) -> Tensor:
+        step = super().direction(state, grads)
+        rows = step.square().mean(dim=-1, keepdim=True)
+        past = state.setdefault("rows", torch.zeros_like(rows)).lerp_(rows, 1 - self.beta2)
+        turned = step / past.sqrt().clamp_min(TINY)
+        return turned * _norm(step) / _norm(turned).clamp_min(TINY)
+
+
 class Hyperball(Stacks):
     """Steps on the sphere of the Frobenius norm R that every matrix starts with.
 
@@ -231,7 +249,9 @@ def optimizers_of(optimizer: torch.optim.Optimizer) -> Sequence[torch.optim.Opti
     return optimizer.optimizers if isinstance(optimizer, Several) else [optimizer]
 
 
-OWN = {cls.__name__: cls for cls in (Lion, SignSGD, Muon, Shampoo, AdamH, MuonH)}
+PUBLIC = "pytorch_optimizer"
+"""The package whose classes can be named beside those of torch."""
+OWN = {cls.__name__: cls for cls in (Lion, SignSGD, Muon, NorMuon, Shampoo, AdamH, MuonH)}
 """Optimizers that torch lacks, or that it has for one matrix alone."""
 
 Group = tuple[Optimizer, Mapping[str, object]]
@@ -250,6 +270,11 @@ def stepper(rule: Optimizer) -> Callable[..., torch.optim.Optimizer]:
         raise UsageError(rule.untrained)
     what, (file, _, name) = f"{rule.torch}, which {rule.name} steps with,", rule.torch.rpartition(":")
     place: Any = python_module(file) if file.endswith(".py") else torch.optim
+    if file == PUBLIC:
+        try:
+            place = import_module(PUBLIC)
+        except ModuleNotFoundError:
+            raise missing(f"training with {rule.name}", PUBLIC, "verify") from None
     found: Any = OWN.get(rule.torch) or getattr(place, name, None)
     if not isinstance(found, type) or not issubclass(found, torch.optim.Optimizer):
         raise UsageError(f"{what} is no optimizer; name a class of torch.optim, or FILE.py:Class with one of its own")
@@ -304,8 +329,9 @@ def class_name(trained: Trained) -> str:
     names = []
     for rule in trained.rules:
         where = "scalecalc." if rule.torch in OWN and not hasattr(torch.optim, rule.torch) else "torch.optim."
+        where = "" if {".", ":"} & {*rule.torch} else where
         names.append(
-            ("" if "." in rule.torch else where) + rule.torch + (", epsilon negligible" if rule.negligible else "")
+            where + rule.torch.replace(f"{PUBLIC}:", f"{PUBLIC}.") + (", epsilon negligible" if rule.negligible else "")
         )
     named = isinstance(trained, Optimizers) or ":" in trained.name
     return " and ".join(names) + (f" ({trained.name})" if named else "")

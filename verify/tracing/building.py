@@ -17,6 +17,7 @@ from scaling_algebra.errors import UsageError, foreign, shown
 from scaling_algebra.verify.networks.steppers import Several
 
 from .graph import Unreadable
+from .returned import check_returned, check_torch, optimizers_in
 
 DEFAULTS = {"N": 32, "N_e": 24, "M": 4, "K": 4, "L": 2}
 """Sizes at which a module is read where nothing is said; of any other axis ``OTHER``."""
@@ -114,7 +115,7 @@ def called(build: Build, sizes: dict[str, int], seed: int | None = 0) -> tuple[n
     """What ``build`` returns: the module, and beside it its optimizer, its input, both or nothing.
 
     Raises:
-        Unreadable: it raises an error, or returns no module.
+        UsageError: it raises an error, returns no module or something odd beside it, or changes torch.
     """
     if seed is not None:
         torch.manual_seed(seed)
@@ -139,6 +140,8 @@ def called(build: Build, sizes: dict[str, int], seed: int | None = 0) -> tuple[n
         raise Unreadable(f"{lazy[0]} has no shape before the first call; call the model once in build")
     if not parameters:
         raise Unreadable("the model has no parameters")
+    check_returned(rest)
+    check_torch()
     return model, rest
 
 
@@ -160,10 +163,9 @@ def built(build: Build, sizes: Mapping[str, int], seed: int = 0) -> tuple[nn.Mod
     optimizers: list[torch.optim.Optimizer] = []
     inputs = []
     for x in rest:
-        several = [*x.values()] if isinstance(x, dict) else [*x] if isinstance(x, list | tuple) else [x]
-        if several and all(isinstance(y, torch.optim.Optimizer) for y in several):
-            optimizers += several
-        elif isinstance(x, dict | Tensor | tuple):
+        if found := optimizers_in(x):
+            optimizers += found
+        elif x is not None:
             inputs.append(x)
     if len(inputs) > 1:
         raise Unreadable("build returns two inputs; return one, a tuple where forward takes several tensors")
@@ -196,8 +198,9 @@ def _exact(x: Any) -> Any:
 
 
 def doubled(sizes: Mapping[str, int], axis: str) -> dict[str, int]:
-    """The sizes with one axis doubled; K goes with M."""
-    return {x: n * (2 if x == axis or (axis == "M" and x == "K") else 1) for x, n in sizes.items()}
+    """Return the sizes with one axis doubled, and K with M where all experts are active."""
+    together = axis == "M" and sizes.get("K") == sizes["M"]
+    return {x: n * (2 if x == axis or (together and x == "K") else 1) for x, n in sizes.items()}
 
 
 def usual(build: Build) -> dict[str, int]:

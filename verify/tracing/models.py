@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from itertools import chain, zip_longest
 from typing import Any
 
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from scaling_algebra.errors import UsageError, foreign
 from scaling_algebra.spec.axes import AXES
+from scaling_algebra.spec.level import Open
 from scaling_algebra.spec.networks.ancestors import learns
 from scaling_algebra.spec.networks.files import from_toml
 from scaling_algebra.spec.networks.language import TRACED, Network
@@ -45,7 +47,9 @@ TOLERANCE = 1e-5
 """Relative difference of the outputs, in float64 (a module may compute in float32 inside)."""
 
 EVERY = "a choice among what does not grow in number is read as all of it"
+JOINT = "every expert was active where it was read, so that powers of K count as powers of M"
 ONE = "a reading with one layer for all leaves that out; build them in a fixed number, without sizes['L']"
+SHARE = "or write the choice as torch.topk(scores, K), scatter or gather, which are read at any K"
 START = "all zeros at the start, and so derived; it is drawn where its init is given by name"
 OTHERWISE = " read as ", " left out", " held at "
 """What notes say of values that are not those of the module."""
@@ -66,6 +70,7 @@ class Traced:
             parts of parameters lie. training: parameters that act in training mode alone. beside: those by shape.
         blocked: roles whose gradient is exactly zero, whatever the weights.
         how: the strategy of ``READINGS`` that read it. tried: those that failed before, with the reason.
+        joint: whether factors were read with all experts active alone, so that those of K count as powers of M.
     """
 
     text: str
@@ -82,6 +87,7 @@ class Traced:
     blocked: Sequence[str] = ()
     how: str = ""
     tried: Mapping[str, str] = field(default_factory=dict)
+    joint: bool = False
 
     @property
     def networks(self) -> tuple[Network, ...]:
@@ -123,11 +129,20 @@ class Traced:
         notes = [*self.notes, (listed(zero), START)]
         return replace(self, text=text, network=self.network.starting(zero), notes=notes)
 
+    def open_shares(self, base: Mapping[str, int], target: Mapping[str, int]) -> tuple[Open, ...]:
+        """Return what is undecided about the module's own factors where the share of active experts, K/M, changes."""
+        sizes = [{"M": 1, **sizes} for sizes in (base, target)]
+        changed = len({Fraction(z.get("K", z["M"]), z["M"]) for z in sizes}) > 1
+        factors = [name for name, (where, _) in self.factors.items()] if self.joint and changed else []
+        demand = "the module's own factor is known"
+        return tuple(Open(demand, x, 0, f"{JOINT}; set it by hand for this K/M, {SHARE}") for x in factors)
+
     @property
     def lines(self) -> list[str]:
         """What is held and left out, one line each, and the module's own factors."""
         where: dict[str, list[str]] = {}
-        how = [f"read {self.how}; not {name}: {why}" for name, why in self.tried.items() if not self.network.unread]
+        usual = self.network.unread or self.how in ("", "at small sizes", "with half of the experts active")
+        how = [] if usual else [f"read {self.how}; not {name}: {why}" for name, why in self.tried.items()]
         for path, note in self.notes:
             where.setdefault(note, []).append(path or "model")
         lines = [
@@ -135,6 +150,7 @@ class Traced:
         ]
         lines += [
             f"{path or 'model'}: {name} is derived; the module itself multiplies by {_shown(own)} there"
+            + (f" ({JOINT})" if self.joint else "")
             for name, (path, own) in self.factors.items()
         ]
         return [*how, *lines] + [
@@ -143,7 +159,7 @@ class Traced:
         ]
 
 
-def _recorded(build: Build, sizes: Mapping[str, int], every: bool = False) -> Recording:
+def _recorded(build: Build, sizes: Mapping[str, int], every: int | None = None) -> Recording:
     model, (inputs, keywords), _ = built(build, sizes)
     with exactly():
         return record(model, inputs, keywords, every=every)
@@ -153,36 +169,45 @@ class Thin(Unreadable):
     """A module that cannot be read at these sizes, where something with one entry grows: larger ones say more."""
 
 
-def read_equations(
-    build: Build, base: Mapping[str, int] | None = None, name: str = TRACED, every: bool = False
-) -> Traced:
+def first_sizes(build: Build, base: Mapping[str, int] | None = None) -> dict[str, int]:
+    """Return the sizes of the first build: what ``build`` asks for beside the given ones has a small default.
+
+    There are at least two experts and two layers, so that they are seen to be a loop, and all experts are active.
+    """
+    called(build, asked := Asked(base or {}))
+    start = {axis: max(n, 2) if axis in COUNTS else n for axis, n in asked.items()}
+    return start | ({"K": start["M"]} if {"K", "M"} <= start.keys() else {})
+
+
+def read_equations(build: Build, start: Mapping[str, int], name: str = TRACED, every: bool = False) -> Traced:
     """Read the equations of the module that ``build(sizes)`` returns.
 
-    The module runs once at the base and once with every axis doubled that ``build`` asks for, in float64 on the CPU.
-    K, the number of active experts, is that of all experts, so that every expert runs; it stays an axis of the ray. Of
-    experts and layers there are two at least, so that they are seen to be a loop.
+    The module runs once at the first sizes and once with every axis doubled, in float64 on the CPU. With fewer active
+    experts than experts, K changes alone like every other axis, and the module is run with all of them
+    (``record(every=K)``), so that every expert is seen.
 
     Args:
         build: function that returns the module at given sizes.
-        base: sizes at which it is read; what is left out has a small default.
+        start: the sizes of the first build, of every axis that ``build`` asks for.
         name: of the network.
-        every: read a top-K that leaves some out, of a number that does not grow, as if it chose all.
+        every: whether a top-K that leaves some out of a number that does not grow is read with all.
 
     Raises:
         Unreadable: a call without a rule, a branch on values, a size that is no multiple of an axis, or equations that
             do not give the module's output.
     """
-    asked = Asked(base or {})
-    called(build, asked)
-    start = {axis: max(n, 2) if axis in COUNTS else n for axis, n in asked.items()}
-    if "K" in start and "M" in start:
-        start["K"] = start["M"]
-    first = _recorded(build, start, every)
+    apart = "M" in start and start.get("K", start["M"]) < start["M"]
+    alike = [axis for axis in start if axis != "K" or apart]
+
+    def recorded(sizes: Mapping[str, int]) -> Recording:
+        return _recorded(build, sizes, sizes["K"] if apart else 0 if every else None)
+
+    first = recorded(start)
     if every and ("M" in start or not first.few):
         raise Unreadable("model: every top-K chooses all")
     builds, runs, loops = [start], [first], []
-    for axis in each("reading", "builds", [axis for axis in start if axis != "K"]):
-        run = _recorded(build, doubled(start, axis), every)
+    for axis in each("reading", "builds", alike):
+        run = recorded(doubled(start, axis))
         run.doubled = axis
         if run.names == first.names:
             builds.append(doubled(start, axis))
@@ -197,10 +222,10 @@ def read_equations(
         if _thin(runs):
             raise Thin(str(error)) from None
         raise
-    error = guard(reader, output)
+    error = guard(reader, output, _output(build, start) if apart else None)
     longer = []
     for axis in loops:
-        others = [_recorded(build, doubled(b, axis), every) for b in builds]
+        others = [recorded(doubled(b, axis)) for b in builds]
         for other, run in zip(others, runs, strict=True):
             other.doubled = run.doubled
             if other.names != others[0].names:
@@ -233,7 +258,8 @@ def read_equations(
         raise Unreadable(f"model: build takes {', '.join(lost)}, and nothing that the output depends on grows with it")
     notes = [*writer.notes, *notes, *((buffer, LOAD) for buffer in choosing(first)), *[("", EVERY)] * every]
     network = replace(network, stands=next((note for _, note in notes if any(x in note for x in OTHERWISE)), ""))
-    reading = Traced(text, network, writer.factors, writer.gauge, notes, calls, error, start, writer.names.spans)
+    base = {**start, "K": start["M"]} if apart else start
+    reading = Traced(text, network, writer.factors, writer.gauge, notes, calls, error, base, writer.names.spans)
     return _with_gradients(reading, build, writer.names.frozen)
 
 
@@ -288,8 +314,22 @@ def _read(runs: Sequence[Recording]) -> tuple[Reader, View]:
     raise Unreadable("model: dimensions are taken apart without end")
 
 
-def guard(reader: Reader, output: View) -> float:
-    """Executes the equations, before anything is folded; the relative difference from the module's output.
+def _output(build: Build, sizes: Mapping[str, int]) -> Tensor:
+    """Return what the module makes of its input at these sizes."""
+    model, (inputs, keywords), _ = built(build, sizes)
+    with exactly():
+        run = record(model, inputs, keywords, strict=False)
+    return run.tensors[run.output.number].double()
+
+
+def guard(reader: Reader, output: View, chosen: Tensor | None = None) -> float:
+    """Executes the equations, before anything is folded, and compares them with the module.
+
+    Args:
+        chosen: what the module gives with some experts active, if it was recorded with all of them.
+
+    Returns:
+        The difference of the outputs, relative to the largest entry.
 
     Raises:
         Unreadable: they differ. The first call whose tensor differs, in any order of its entries, is named.
@@ -297,12 +337,12 @@ def guard(reader: Reader, output: View) -> float:
     run, values = reader.runs[0], dict[int, Tensor]()
     if output.node.kind == "const":
         raise Unreadable("the output of the model depends on none of its parameters")
-    truth = run.tensors[run.output.number].double()
+    truth = run.tensors[run.output.number].double() if chosen is None else chosen
     got = output.laid_out(output.node.evaluate(values))
     apart = _apart(got, truth)
     if apart <= TOLERANCE:
         return apart
-    for call, ref, view in reader.read_calls:
+    for call, ref, view in reader.read_calls if chosen is None else ():
         if view.node.kind in ("const", "pieces"):
             continue
         found = view.laid_out(view.node.evaluate(values)).double().flatten().sort().values

@@ -7,16 +7,17 @@ equations), ``shapes.py`` (what is left where there are none).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.axes import AXES
 from scaling_algebra.spec.networks.language import TRACED
 
-from .building import STILL, Asked, Build, called
+from .building import STILL, Build
 from .gradients import TRAINING
-from .graph import Scaled, Unreadable
-from .models import COUNTS, Thin, Traced, read_equations
+from .graph import NotFinite, Scaled, Unreadable
+from .models import COUNTS, Thin, Traced, first_sizes, read_equations
 from .shapes import FACTORS, SCALED, by_shape
 
 WIDEST = 256
@@ -46,8 +47,8 @@ class ModuleReading:
 
     @property
     def first(self) -> UsageError:
-        """The error of the first strategy."""
-        return next(iter(self.failures.values()))
+        """The reason why the module is not read: that of the usual strategy."""
+        return self.failures.get(AT_SMALL) or next(iter(self.failures.values()))
 
     @property
     def another(self) -> bool:
@@ -57,34 +58,52 @@ class ModuleReading:
         return not self.smallest.items() <= self.rejected.base.items()
 
 
-def _read_small(q: ModuleReading) -> Traced:
-    return read_equations(q.build, q.base, q.name)
+def _read(q: ModuleReading, base: Sizes | None, apart: bool, wider: bool = False, every: bool = False) -> Traced | None:
+    """Read equations; return None where this way of reading says no more than one before.
 
-
-def _read_wider(q: ModuleReading) -> Traced | None:
-    called(q.build, sizes := Asked(q.base or {}))
-    error: UsageError = q.first
-    while isinstance(error, Thin) and max(sizes.values()) < WIDEST:
-        sizes = Asked({x: n * (1 if x in (*COUNTS, "K") else 4) for x, n in sizes.items()})
-        try:
-            return read_equations(q.build, sizes, q.name)
-        except Unreadable as again:
-            error = again
-    if error is q.first:
+    Args:
+        q: the module.
+        base: sizes at which it is read.
+        apart: build it with half of its experts active, so that K changes alone. Else all are active, and powers of M
+            and K are known together alone (``Traced.joint``).
+        wider: read it at larger sizes.
+        every: read every top-K as if it chose all.
+    """
+    start = first_sizes(q.build, base)
+    sparse = {"K", "M"} <= start.keys()
+    if apart and not sparse:
         return None
-    raise error
+    start |= {"K": start["M"] // 2} if apart else {}
+    error = q.failures.get(WITH_HALF if apart else AT_SMALL)
+    while True:
+        if wider:
+            if not isinstance(error, Thin) or max(start.values()) >= WIDEST:
+                return None
+            start = {x: n * (1 if x in (*COUNTS, "K") else 4) for x, n in start.items()}
+        try:
+            return replace(read_equations(q.build, start, q.name, every), joint=sparse and not (apart or every))
+        except Thin as again:
+            if not wider:
+                raise
+            error = again
 
 
 def _read_all_chosen(q: ModuleReading) -> Traced | None:
-    return read_equations(q.build, q.base, q.name, every=True) if isinstance(q.first, Unreadable) else None
+    return _read(q, q.base, apart=False, every=True) if isinstance(q.first, Unreadable) else None
 
 
 def _read_at_base(q: ModuleReading) -> Traced | None:
-    return read_equations(q.build, q.smallest, q.name) if q.another else None
+    if not q.another:
+        return None
+    with suppress(UsageError):
+        if (reading := _read(q, q.smallest, apart=True)) is not None:
+            return reading
+    return _read(q, q.smallest, apart=False)
 
 
 def _read_shapes(q: ModuleReading) -> Traced | None:
-    return None if q.rejected or q.another else _shapes(q, q.base, q.first)
+    done = q.rejected is not None or q.another or isinstance(q.first, NotFinite)
+    return None if done else _shapes(q, q.base, q.first)
 
 
 def _read_shapes_at_base(q: ModuleReading) -> Traced | None:
@@ -96,14 +115,16 @@ def _shapes(q: ModuleReading, sizes: Sizes | None, why: UsageError) -> Traced:
     return replace(reading, notes=[*reading.notes, ("", SCALED if isinstance(why, Scaled) else FACTORS)])
 
 
-AT_BASE, BY_SHAPE = "at the base", "by shape"
+WITH_HALF, AT_SMALL, AT_BASE, BY_SHAPE = "with half of the experts active", "at small sizes", "at the base", "by shape"
 READINGS: Mapping[str, Callable[[ModuleReading], Traced | None]] = {
-    "at small sizes": _read_small,
-    "at larger sizes, since something with one entry grows": _read_wider,
+    WITH_HALF: lambda q: _read(q, q.base, apart=True),
+    f"{WITH_HALF}, at larger sizes": lambda q: _read(q, q.base, apart=True, wider=True),
+    AT_SMALL: lambda q: _read(q, q.base, apart=False),
+    "at larger sizes": lambda q: _read(q, q.base, apart=False, wider=True),
     "with every top-K choosing all": _read_all_chosen,
     AT_BASE: _read_at_base,
     BY_SHAPE: _read_shapes,
-    f"{BY_SHAPE} at the base": _read_shapes_at_base,
+    f"{BY_SHAPE}, at the base": _read_shapes_at_base,
 }
 """Strategies by name, in the order in which they are tried; each returns None where it does not apply."""
 
@@ -161,7 +182,7 @@ def traced(build: Build, base: Sizes | None = None, name: str = TRACED) -> Trace
             if (reading := strategy(q)) is not None:
                 return reading
         except UsageError as error:
-            if not (q.failures or isinstance(error, Unreadable)):
+            if how == AT_SMALL and not isinstance(error, Unreadable):
                 raise
             q.failures[how] = error
     raise q.first
@@ -169,9 +190,10 @@ def traced(build: Build, base: Sizes | None = None, name: str = TRACED) -> Trace
 
 def _all_reasons(failures: Mapping[str, UsageError]) -> UsageError:
     """The first error, with the reasons of the strategies that failed otherwise."""
-    first, *others = failures.items()
-    more = [f"{name}: {error}" for name, error in others if str(error) != str(first[1])]
-    return type(first[1])("; ".join([str(first[1]), *more])) if more else first[1]
+    first = failures.get(AT_SMALL) or next(iter(failures.values()))
+    others = {str(error): name for name, error in failures.items() if str(error) != str(first)}
+    more = [f"{name}: {error}" for error, name in others.items() if name not in (WITH_HALF, AT_SMALL)]
+    return type(first)("; ".join([str(first), *more])) if more else first
 
 
 def _finish(reading: Traced, build: Build) -> Traced:

@@ -81,9 +81,10 @@ def topk(reader: Reader, x: View, k: Any, dim: int = -1, *_: Any, **__: Any) -> 
         return [x, *reader.constants(1)]
     over, most, sizes = slots_along(reader, x, dim), reader.vector(k), x.sizes(dim, reader.builds)
     if sizes != most and sizes == tuple(shape[dim] for shape in reader.shapes[0]):  # recorded with all of them
-        if not all(x.node.indices[slot].fixed for slot in over):
-            raise reader.fail(FEW)
-        return [x, *reader.constants(1)]
+        if len({*most}) == 1:  # of a number that does not grow
+            return [x, *reader.constants(1)]
+        reader.chosen = most
+        return [_largest(reader, x, over, most[0]), *reader.constants(1)]
     if len(over) > 1:
         raise reader.fail("a top-K along several axes")
     (slot,) = over
@@ -160,7 +161,7 @@ def gather(reader: Reader, x: View, dim: int, index: View, **_: Any) -> View:
     over, k = slots_along(reader, x, dim), x.sizes(dim, reader.builds)
     if not _ordered(index, dim) or len(over) > 1 or index.node.value[0].shape[dim] != k[0]:
         raise reader.fail("a gather of some experts; let build take K, which is traced with K = M")
-    return _largest(reader, x, over, k[0])
+    return _largest(reader, x, over, (reader.chosen or k)[0])
 
 
 @rule("take_along_dim")

@@ -316,7 +316,8 @@ def by_shape(
     asked = Asked(base or {})
     called(build, asked)
     start = {axis: max(n, 2) if axis in COUNTS else n for axis, n in asked.items()}
-    builds = [start, *(doubled(start, axis) for axis in start if axis != "K")]
+    few = {**start, "K": start["M"] // 2} if start.get("K", 0) >= start.get("M", 1) > 1 else start
+    builds = [few, *(doubled(few, axis) for axis in few)]  # K and M change alone
     models = [called(build, sizes)[0] for sizes in builds]
     run = None
     for training in (True, False):  # noise of training, which is never twice the same, may hinder the first
