@@ -395,7 +395,7 @@ def test_a_model_of_transformers_says_how_it_is_built(family, monkeypatch):
         monkeypatch.context() as m,
         pytest.raises(UsageError, match=r"parameter in decay named 'model\.norm\.bias'; did"),
     ):
-        m.setattr(planning, "read", None)
+        m.setattr(planning, "read_subject", None)
         plan(built(64), built(32), **{**GIVEN, "decay": {"model.norm.bias": 0, "lm_head.weight": 1, "*norm.w*": 0}})
     group = p.groups["model.layers.*.self_attn.q_proj.weight"]
     assert len(group.entries) == 3 and group.numbers["lr"] == 1.5e-3 and not any("grows as" in x for x in p.warnings)

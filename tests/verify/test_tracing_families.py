@@ -126,10 +126,10 @@ def test_a_constant_that_two_configurations_have_otherwise_is_a_factor(scaling, 
 
 def test_what_no_number_says_of_two_configurations_is_open():
     """Another activation is another model; the base of rotary angles is no factor; an idle number is not named."""
-    other = {"hidden_act": "gelu", "rope_theta": 5e5, "max_position_embeddings": 512}
+    other = {"hidden_act": "gelu", "rope_theta": 5e5, "max_position_embeddings": 512, "attention_dropout": 0.1}
     p = plan(granite(64), granite(32, **other), lr=1e-3, eps=1e-8, std=0.02)
     assert p.level.code == 3 and "hidden_act is 'silu' and 'gelu'" in p.level.lines[0]
-    assert "max_position_embeddings" not in str(p)
+    assert "max_position_embeddings" not in str(p) and "attention_dropout" not in str(p)
 
 
 DEEP = {

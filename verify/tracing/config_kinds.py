@@ -224,6 +224,7 @@ class ConfigKinds(ConfigFamily):
             if "M" in self.axes and k != root and within and (inside or names <= self.routed):
                 self.kinds[k] = "expert"
                 self.axes.setdefault("N_e", k)
+        self.moving = {k for k, x in moves.items() if x}
         self.free = [k for k in made if not moves.get(k) and k not in self.bound]
         self.idle = {k for k in self.free if self.full[k] > HEAD and self._follows(k, each=True)}
         self.gates = [k for k in self.free if any(parent and x.startswith(_first(parent)) for x in changed[k])]

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import product
+from itertools import chain, product
 from typing import Any
 
 import torch
@@ -131,33 +131,34 @@ class ProbedConfig(ConfigKinds):
         its = {k: v for k, v in self.config(given).to_dict().items() if k not in {*FILE, *self.follows}} | self.added
         flat = [dict(_flat({k: v for k, v in x.items() if k not in self.pattern})) for x in (self.full, its)]
         sizes = {*self.axes.values(), *self.long, *self.kinds, *self.bound}
-        grown = {a for a, k in self.axes.items() if self.full[k] != its.get(k)}
-        axis = {k: "N_e" if kind == "expert" else "N" for k, kind in self.kinds.items()}
+        grown = {axis for axis, k in self.axes.items() if self.full[k] != its.get(k)}
+        follows = {k: "N_e" if kind == "expert" else "N" for k, kind in self.kinds.items() if kind in GROW}
         changed = {k for k in self._numbers() if self.full[k] != its.get(k)}
-        stays = {k for k, a in axis.items() if a in grown and k not in changed and self.kinds[k] in GROW}
-        grows = {k for k in changed - {*self.free} if self.kinds.get(k) not in GROW and k not in self.axes.values()}
-        grows = {k for k in grows if self.kinds.get(k) != "table" and k not in self.long}
-        if any(self.kinds[k] == "count" for k in stays):  # their dimension grows, said or not
-            grows |= {k for k in changed if self.kinds.get(k) == "dimension"}
-        found: dict[str, tuple[Any, Any]] = {}
-        for k in dict.fromkeys(x for one in flat for x in one):
+        stays = {k for k, axis in follows.items() if axis in grown and k not in changed}
+        grows = {k for k in changed & self.moving if self.kinds.get(k) in (None, "dimension") and k not in self.axes.values()}
+        found = {}
+        for k in dict.fromkeys(chain(*flat)):
             a, b = (one.get(k) for one in flat)
-            if a != b and k not in sizes and k not in grows and not (isinstance(a, list) and isinstance(b, list)):
+            several = isinstance(a, list) and isinstance(b, list) and {*map(str, a)} == {*map(str, b)}
+            if a != b and not several and k not in sizes | grows:
                 found[k] = a, b
         numbers = {k: (a, b) for k, (a, b) in found.items() if _number(a) and _number(b) and a * b > 0}
         others = {k: x for k, x in found.items() if k not in numbers}
         return Difference(frozenset(stays), frozenset(grows), numbers, others)
 
-    def acts(self, name: str, values: tuple[float, float]) -> bool:
-        """Does a constant change what a small model computes?"""
-        at = {"N": BASE, "N_e": 24, "M": 4, "K": 2}
+    def acts(self, name: str, values: tuple[Any, Any]) -> bool:
+        """Return whether an entry changes what a small model computes."""
+        at = {axis: n for axis, n in {"N": BASE, "N_e": 24, "M": 4, "K": 2}.items() if axis in self.axes}
         models = []
-        for x in values:
-            options = self.options({a: n for a, n in at.items() if a in self.axes}, self.least)
-            _put(options, name, x)
-            models.append(self.model(options).double())
-        models[1].load_state_dict(models[0].state_dict())
-        one, other = (run(x) for x in models)
+        try:
+            for x in values:
+                options = self.options(at, self.least)
+                _put(options, name, x)
+                models.append(self.model(options).double())
+            models[1].load_state_dict(models[0].state_dict())
+            one, other = (run(x) for x in models)
+        except Exception:  # of transformers: another model
+            return True
         return one.shape != other.shape or float((one - other).abs().max()) > 1e-9 * float(one.abs().max())
 
     def heads_grow(self, other: Mapping[str, Any]) -> tuple[int, int] | None:
@@ -256,14 +257,15 @@ def _flat(options: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any
             yield f"{path}{key}", value
 
 
-def _put(options: Options, path: str, value: float) -> None:
+def _put(options: Options, path: str, value: Any) -> None:
     """Sets an entry by its path."""
     first, dot, rest = path.partition(".")
     if dot:
         options[first] = dict(options[first])
         _put(options[first], rest, value)
     else:
-        options[first] = round(value) if isinstance(options.get(first), int) else value
+        whole = isinstance(options.get(first), int) and isinstance(value, float)
+        options[first] = round(value) if whole else value
 
 
 def _near(ratio: float) -> float:

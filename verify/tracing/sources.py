@@ -269,7 +269,8 @@ def read_configured(
         known = [name for name in acting if not reading([name]).network.unread]
         model = reading(known)
     odd = [ODD.format(name, *map(shown, beside.constants[name])) for name in acting if name not in known]
-    odd += [OTHER_CODE.format(name, *map(shown, values)) for name, values in beside.others.items()]
+    others = {name: values for name, values in beside.others.items() if config.acts(name, values)}
+    odd += [OTHER_CODE.format(name, *map(shown, values)) for name, values in others.items()]
     return _attributed(model if deep else layered(model), config, other, {x: beside.constants[x] for x in known}), odd
 
 
