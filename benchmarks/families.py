@@ -1,6 +1,6 @@
 """The level at which every causal language model of transformers is answered, read at small sizes.
 
-Run: ``python benchmarks/families.py run [FAMILY...]`` (twenty CPU minutes; needs transformers; goes on where it stopped),
+Run: ``python benchmarks/families.py run [FAMILY...]`` (twenty CPU minutes; goes on where it stopped),
 then ``... tell``, which prints a table. ``... plans`` times plans of some.
 """
 
@@ -22,7 +22,7 @@ import json, signal, sys, tempfile
 from pathlib import Path
 from transformers import AutoConfig
 from scaling_algebra.errors import UsageError
-from scaling_algebra.verify.tracing.sources import config_of, read_configured
+from scaling_algebra.verify.tracing.config_reading import config_of, read_configured
 def late(*_): raise UsageError(f"after {sys.argv[1]} s")
 signal.signal(signal.SIGPROF, late)
 said = json.loads(sys.argv[2])
@@ -142,7 +142,13 @@ def plans(names: tuple[str, ...], optimizer: str) -> None:
 
 @main.command()
 def tell() -> None:
-    """How many, which, why."""
+    """How many, which, why: the rows of docs/guide/check.md, then the reasons."""
+    levels: dict[str, list[str]] = {"read": [], "by shape": [], "refused": []}
+    for family, row in sorted(kept().items()):
+        levels[next(iter(row))].append(family)
+    click.echo(f"{len(kept())} families of transformers")
+    for level, names in levels.items():
+        click.echo(f"| {level} | {len(names)} | {', '.join(names)} |")
     found: dict[str, list[str]] = {}
     for family, row in sorted(kept().items()):
         how, why = next(iter(row.items()))

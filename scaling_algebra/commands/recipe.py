@@ -19,11 +19,11 @@ from scaling_algebra.spec.level import Open
 
 from .horizon import change, horizon
 from .options import (
+    CONFIGS,
     GAUGE,
     OPTIMIZER,
     READOUT_INIT,
     STRICT,
-    TRACING,
     Answer,
     PathType,
     chosen,
@@ -155,7 +155,7 @@ def _side(label: str, given: str | None, config: Path | None) -> Start:
     if (given is None) == (config is None):
         raise UsageError(f"give either --{label}, with sizes such as N=1024,N_e=512,M=64,K=8, or --{label}-hf")
     if config is not None and (file := configuration()) is not None:  # as the code of its family says
-        return Start(import_module(TRACING).config_sizes(file, config))
+        return Start(import_module(CONFIGS).config_sizes(file, config))
     if config is not None:
         return Start(config_sizes(config))
     assert given is not None

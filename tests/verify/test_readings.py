@@ -6,7 +6,7 @@ torch = pytest.importorskip("torch")
 
 from scaling_algebra.errors import UsageError
 from scaling_algebra.verify.apply import checking, subjects
-from scaling_algebra.verify.tracing import readings, sources
+from scaling_algebra.verify.tracing import config_reading, readings, sources
 from scaling_algebra.verify.tracing.graph import Unreadable
 from scaling_algebra.verify.tracing.readings import AT_BASE, AT_SMALL, BY_SHAPE, READINGS, read
 
@@ -31,7 +31,7 @@ def build(least, rule=True):
 
 
 def test_every_question_reads_by_the_same_list():
-    assert checking.read is subjects.read is sources.read_model is read
+    assert checking.read is subjects.read is sources.read_model is config_reading.read is read
     assert [*READINGS][2:3] == [AT_SMALL] and sum(name.startswith(BY_SHAPE) for name in READINGS) == 2
 
 

@@ -14,7 +14,8 @@ from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.apply import plan
 from scaling_algebra.verify.tracing import traced
 from scaling_algebra.verify.tracing.config_probing import probe
-from scaling_algebra.verify.tracing.sources import ModelOption, build_of, config_of, kinds_of_layers, not_trained
+from scaling_algebra.verify.tracing.config_reading import config_of, kinds_of_layers, not_trained
+from scaling_algebra.verify.tracing.sources import ModelOption, build_of
 
 from ..shared import scalecalc
 

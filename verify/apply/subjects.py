@@ -20,10 +20,11 @@ from scaling_algebra.spec.trained import whole
 from scaling_algebra.verify.tracing import Traced
 from scaling_algebra.verify.tracing.building import called, limited
 from scaling_algebra.verify.tracing.config_probing import Difference, probe
+from scaling_algebra.verify.tracing.config_reading import layered, read_configured
 from scaling_algebra.verify.tracing.config_skeletons import general
 from scaling_algebra.verify.tracing.gradients import FROZEN, listed, roles_of
 from scaling_algebra.verify.tracing.readings import read
-from scaling_algebra.verify.tracing.sources import WIDTHS, layered, read_configured
+from scaling_algebra.verify.tracing.sources import WIDTHS
 
 from .entries import uniform_start
 from .modules import parameters

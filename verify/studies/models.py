@@ -30,8 +30,9 @@ from scaling_algebra.verify.apply.plans import Plan
 from scaling_algebra.verify.tracing import Traced, traced
 from scaling_algebra.verify.tracing.building import called, usual
 from scaling_algebra.verify.tracing.config_probing import ProbedConfig, probe
+from scaling_algebra.verify.tracing.config_reading import layered
 from scaling_algebra.verify.tracing.measuring import of_role
-from scaling_algebra.verify.tracing.sources import build_of, layered
+from scaling_algebra.verify.tracing.sources import build_of
 
 EPS = 1e-8
 """Epsilon at the base."""

@@ -135,7 +135,9 @@ class ProbedConfig(ConfigKinds):
         follows = {k: "N_e" if kind == "expert" else "N" for k, kind in self.kinds.items() if kind in GROW}
         changed = {k for k in self._numbers() if self.full[k] != its.get(k)}
         stays = {k for k, axis in follows.items() if axis in grown and k not in changed}
-        grows = {k for k in changed & self.moving if self.kinds.get(k) in (None, "dimension") and k not in self.axes.values()}
+        grows = {
+            k for k in changed & self.moving if self.kinds.get(k) in (None, "dimension") and k not in self.axes.values()
+        }
         found = {}
         for k in dict.fromkeys(chain(*flat)):
             a, b = (one.get(k) for one in flat)
