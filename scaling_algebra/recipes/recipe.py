@@ -292,6 +292,8 @@ def recipe(
     values = {what: _tuned(what, given, rules, alike if what == "init_std" else ()) for what, given in tuned.items()}
     networks = [x.starting(x.zero - values["init_std"].keys()) for x in networks]
     before, after, derivations, instead, missing = _powers(going, networks, optimizer, parameterization, gauge, where)
+    if instead is not None and going.base == going.target:  # no size changes, and any ray has the same numbers
+        going, instead, missing = replace(going, ray=instead), None, ""
     rules = {role: d.optimizer.of(role) for d in derivations for role in d.network.tensors}
     names = ", ".join(dict.fromkeys(rule.name for rule in rules.values()))
     if eps is not None and not any(rule.regime for rule in rules.values()):

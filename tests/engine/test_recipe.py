@@ -123,6 +123,14 @@ def test_batch_and_tokens_multiply():
         recipe("N=256", "N=1024", "lion", batch=(1, 2))
 
 
+def test_another_batch_at_the_same_sizes_grows_along_no_ray():
+    same = "N=64,N_e=32,M=8,K=2"
+    r = recipe(same, same, "adamw", lr=1e-3, batch=(64, 128))
+    assert r.instead is None and not r.missing and not r.breaks
+    factors = {settings["init_std"].factor for settings in r.tensors.values()}
+    assert factors == {1.0} and r.tensors["hidden"]["lr"].target == pytest.approx(1e-3 * 2**0.5)
+
+
 def test_rows_have_level_multipliers_and_betas_and_no_column_twice(tmp_path):
     asked = ("--base", "N=64,N_e=64,M=8", "--target", "N=128,N_e=64,M=32", "--optimizer", "adamw", "--batch", "64:128")
     asked = (*asked, "--architecture", "moe")
