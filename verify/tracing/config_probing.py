@@ -27,6 +27,8 @@ from .graph import Unreadable
 
 BASE = 32
 """Width of the smallest model, to which the others are proportional."""
+LEAST = 0.5
+"""The least width in small models, in widths of the model: shorter ones may be as long as what stays."""
 GROW = ("width", "count", "expert")
 """Kinds of sizes that grow with an axis, if nothing else is said."""
 
@@ -75,14 +77,15 @@ class ProbedConfig(ConfigKinds):
             if kind == "table":
                 found[k] = min(v, TABLE)
             elif kind == "dimension":
-                found[k] = max(1, round(v * shorter)) * (n // BASE if k in beside.grows else 1)
+                short = round(v * shorter) if k in self.bound else min(v, HEAD)  # parts of heads are alike
+                found[k] = max(1, short) * (n // BASE if k in beside.grows else 1)
             elif kind == "count" and v > 1:
                 found[k] = max(1, round(_near(v * fewer) * at / BASE))
             elif kind == "width":
-                found[k] = HEAD if k in beside.stays else max(1, int(_near(v / width) * n))
+                found[k] = HEAD if k in beside.stays else int(max(_near(v / width), LEAST) * n)
             elif kind == "expert":
-                ratio = _near(v / self.full[self.axes["N_e"]])
-                found[k] = HEAD if k in beside.stays else max(1, int(ratio * sizes["N_e"]))
+                ratio = max(_near(v / self.full[self.axes["N_e"]]), LEAST)
+                found[k] = HEAD if k in beside.stays else int(ratio * sizes["N_e"])
         found |= {k: self.full[k] * n // BASE for k in beside.grows if k not in self.kinds}
         found |= dict.fromkeys(self.gates, 1) if "M" in self.axes else {}
         found |= self.fixed

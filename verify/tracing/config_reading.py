@@ -7,6 +7,7 @@ read and no hub is asked. Read next: ``config_probing.py`` (small models), ``rea
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -142,12 +143,19 @@ def _as_power(ratio: float, sizes: Mapping[str, int], others: Mapping[str, int])
 
 
 def layered(reading: Traced) -> Traced:
-    """A reading of one layer as that of every layer: its number becomes ``*``."""
-    text, gauge = general(reading.text), {general(role): x for role, x in reading.gauge.items()}
+    """Return a reading of one layer as that of every layer: its number becomes ``*``, and so do other numbers, where
+    names stay apart without them."""
+    roles = reading.roles
+    every = len({*map(general, roles)}) == len(roles)
+
+    def rename(name: str) -> str:
+        return general(name, 0 if every else 1)
+
+    text = re.sub(r'"([^"\n]*)"', lambda found: f'"{rename(found[1])}"', reading.text)
     network = from_toml(text, reading.network.name)
     read = reading.network
     network = replace(network, unread=read.unread, stands=read.stands, lacking=read.lacking)
-    spans = {general(role): x for role, x in reading.spans.items()}
+    gauge, spans = ({rename(role): x for role, x in of.items()} for of in (reading.gauge, reading.spans))
     return replace(reading, text=text, gauge=gauge, network=network, spans=spans)
 
 

@@ -82,9 +82,14 @@ def skeleton_of(model: nn.Module) -> Skeleton:
     return Skeleton(dims, tuple(frozenset(layers[k]) for k in sorted(layers)), frozenset(tables), numbers)
 
 
-def general(name: str) -> str:
-    """A name with its numbers left open: those of layers and experts."""
-    return re.sub(r"(?<![^.])\d+(?![^.])", "*", name)
+def general(name: str, most: int = 0) -> str:
+    """Return a name with its numbers, those of layers and experts, replaced by ``*``.
+
+    Args:
+        name: of a parameter.
+        most: how many of them are replaced, the first ones; 0 for all.
+    """
+    return re.sub(r"(?<![^.])\d+(?![^.])", "*", name, count=most)
 
 
 @dataclass

@@ -92,8 +92,10 @@ def _read_all_chosen(q: ModuleReading) -> Traced | None:
     return _read(q, q.base, apart=False, every=True) if isinstance(q.first, Unreadable) else None
 
 
-def _read_at_base(q: ModuleReading) -> Traced | None:
-    if not q.another:
+def _read_at_base(q: ModuleReading, last: bool = False) -> Traced | None:
+    """Read at the base a module that is another one there, or (``last``) that is read in no other way."""
+    untried = q.smallest is not None and AT_BASE not in q.failures and (q.rejected is None or q.another)
+    if not (untried if last else q.another):
         return None
     with suppress(UsageError):
         if (reading := _read(q, q.smallest, apart=True)) is not None:
@@ -107,7 +109,9 @@ def _read_shapes(q: ModuleReading) -> Traced | None:
 
 
 def _read_shapes_at_base(q: ModuleReading) -> Traced | None:
-    return _shapes(q, q.smallest, q.failures.get(AT_BASE, q.first)) if q.another else None
+    why = q.failures.get(AT_BASE) or q.failures.get(LAST)
+    read = q.rejected is not None and not q.rejected.network.unread
+    return None if why is None or read else _shapes(q, q.smallest, why)
 
 
 def _shapes(q: ModuleReading, sizes: Sizes | None, why: UsageError) -> Traced:
@@ -116,6 +120,7 @@ def _shapes(q: ModuleReading, sizes: Sizes | None, why: UsageError) -> Traced:
 
 
 WITH_HALF, AT_SMALL, AT_BASE, BY_SHAPE = "with half of the experts active", "at small sizes", "at the base", "by shape"
+LAST = "at the base, where small sizes have no shape"
 READINGS: Mapping[str, Callable[[ModuleReading], Traced | None]] = {
     WITH_HALF: lambda q: _read(q, q.base, apart=True),
     f"{WITH_HALF}, at larger sizes": lambda q: _read(q, q.base, apart=True, wider=True),
@@ -124,6 +129,7 @@ READINGS: Mapping[str, Callable[[ModuleReading], Traced | None]] = {
     "with every top-K choosing all": _read_all_chosen,
     AT_BASE: _read_at_base,
     BY_SHAPE: _read_shapes,
+    LAST: lambda q: _read_at_base(q, last=True),
     f"{BY_SHAPE}, at the base": _read_shapes_at_base,
 }
 """Strategies by name, in the order in which they are tried; each returns None where it does not apply."""
@@ -152,7 +158,7 @@ def read(
     q = ModuleReading(build, base, smallest)
     for name, strategy in READINGS.items():
         if strict and name.startswith(BY_SHAPE):
-            break
+            continue
         try:
             reading = strategy(q)
         except UsageError as error:  # also of a module that raises one at these sizes, or in float64
