@@ -47,8 +47,10 @@ for family in sys.argv[3:]:
 
 SAID: dict[str, dict[str, Any]] = {
     "cohere_compass_text": {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 1e4}}},
+    "glm4_moe": {"head_dim": 128},
+    "xmod": {"default_language": "en_XX"},
     "lfm2_moe": {"layer_types": ["full_attention"] * 32},
-    "qwen4_exp_text": {"indexer_n_heads": 16, "indexer_kv_heads": 1, "indexer_head_dim": 128, "indexer_budget": 64,
+    "qwen4_exp_text": {"indexer_n_heads": 16, "indexer_kv_heads": 1, "indexer_head_dim": 256, "indexer_budget": 64,
                        "indexer_compress_ratio": 4},
 }  # fmt: skip
 """What the default configuration of a family leaves out, so that transformers itself builds no model of it."""

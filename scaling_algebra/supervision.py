@@ -58,8 +58,8 @@ def supervise(what: str, run: Callable[[], object]) -> int:
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
     os.set_blocking(reading, False)  # a process that the child left behind may keep its end open
     with suppress(BlockingIOError):
-        if code := os.read(reading, 1):
-            return code[0]
+        if reported := os.read(reading, 1):
+            return reported[0]
     if stopped:
         return 130
     code = os.waitstatus_to_exitcode(status)

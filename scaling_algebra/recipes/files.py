@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -125,7 +126,8 @@ def _check_config(record: Mapping[str, Any], label: str) -> None:
                 raise UsageError(f"{label}: {key} is {shown(size)}; give a positive whole number")
     width = next((name for name in axes["N"] if name in record), "")
     pairs = [(HEADS[0], "num_key_value_heads")]
-    pairs += [(width, key) for key in HEADS if not any("head_dim" in name and record[name] for name in record)]
+    said = any(record[name] for name in record if re.search("head_(dim|size)", name))
+    pairs += [(width, key) for key in HEADS if not said]
     for whole, part in pairs:
         if isinstance(n := record.get(whole), int) and isinstance(m := record.get(part), int) and n % m:
             raise UsageError(f"{label} has {n} {whole} and {m} {part}; give a divisor of {n}")

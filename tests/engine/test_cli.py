@@ -93,6 +93,7 @@ def test_a_signal_while_modules_are_loaded_ends_in_one_line(name, module):
         (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"), 2, "not enough memory"),
         (ImportError("libtorch_cpu.so: failed to map segment from shared object"), 2, "not enough memory"),
         (Exception(b"out of memory"), 2, "not enough memory"),
+        (RecursionError("maximum recursion depth exceeded"), 2, "too deep"),
         (RuntimeError("a fault"), 70, "internal error"),
     ],
 )

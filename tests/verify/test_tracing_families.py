@@ -49,9 +49,8 @@ def test_a_check_says_what_of_a_configuration_it_does_not_train():
     record = {"model_type": "deepseek_v3", "first_k_dense_replace": 1, "n_routed_experts": 8, "num_experts_per_tok": 2}
     dense, every = not_trained(record, {"M": 4, "K": 4})
     assert dense == "layers without experts (first_k_dense_replace = 1) are not in the models that are trained"
-    assert every.startswith("every expert is active here (K = M)") and [*not_trained(record, {"M": 4, "K": 2})] == [
-        dense
-    ]
+    assert every.startswith("all 4 experts are active in these small models, and 2 of 8 in the configuration; give --b")
+    assert [*not_trained(record, {"M": 4, "K": 2})] == [dense]
     assert not [*not_trained({"model_type": "llama"}, {"N": 64})]
 
 
@@ -113,7 +112,7 @@ def granite(n, **more):
         return transformers.GraniteForCausalLM(config)
 
 
-@pytest.mark.parametrize(("scaling", "left"), [((8.0, 8.0), 0.5), ((8.0, 16.0), 1.0), ((8.0, 24.0), 1.5)])
+@pytest.mark.parametrize(("scaling", "left"), [((8.0, 8.0), 0.5), ((8.0, 16.0), 1.0), ((8.0, 32.0), 2.0)])
 def test_a_constant_that_two_configurations_have_otherwise_is_a_factor(scaling, left):
     """The logits of a tied embedding are to be divided by the width; a constant may do so, or more, or not at all."""
     small, large = (
@@ -127,6 +126,8 @@ def test_a_constant_that_two_configurations_have_otherwise_is_a_factor(scaling, 
 
 def test_what_no_number_says_of_two_configurations_is_open():
     """Another activation is another model; the base of rotary angles is no factor; an idle number is not named."""
+    odd = plan(granite(64, logits_scaling=24.0), granite(32), lr=1e-3, eps=1e-8, std=0.02)
+    assert odd.level.code == 3 and "logits_scaling is 24.0 and 1.0 in the two" in odd.level.lines[0]  # no power of 2
     other = {"hidden_act": "gelu", "rope_theta": 5e5, "max_position_embeddings": 512, "attention_dropout": 0.1}
     p = plan(granite(64), granite(32, **other), lr=1e-3, eps=1e-8, std=0.02)
     assert p.level.code == 3 and "hidden_act is 'silu' and 'gelu'" in p.level.lines[0]

@@ -21,12 +21,13 @@ from scaling_algebra.verify.tracing.gradients import listed, roles_of
 from scaling_algebra.verify.tracing.measuring import of_role
 from scaling_algebra.verify.tracing.shapes import along
 
-from .exports import STACKS
+from .exports import shaped
 from .folding import ends, scaled
 from .modules import Entry, norms, parameters
 from .parts import Records, alike, apart, fused
 from .parts import spans as spans_of
 from .plans import trainer
+from .remarks import remarks
 from .starts import find_structured
 
 NEGLIGIBLE = "these are numbers of a negligible epsilon: keep it far below every gradient, as 1e-30 is and 1e-8 may be"
@@ -51,8 +52,6 @@ Settings = dict[str, Mapping[str, Setting]]
 def settings_of(reading: Traced, numbers: Recipe, fold: bool = False) -> tuple[Settings, dict[str, float]]:
     """Settings by role as the module itself needs them, and what is left to multiply by, by multiplier.
 
-    Law: where the module itself multiplies a tensor by a power, the tensor's numbers are those of the product of both.
-
     Args:
         reading: of the module.
         numbers: derived for the network of the reading.
@@ -66,9 +65,6 @@ def settings_of(reading: Traced, numbers: Recipe, fold: bool = False) -> tuple[S
     left = {name: s.factor / own[name].ratio(going.base, going.target) for name, s in numbers.multipliers.items()}
     left = {name: 1.0 if math.isclose(x, 1.0) else x for name, x in left.items()}
     settings = dict(numbers.tensors)
-    for role, powers in reading.gauge.items():
-        power = 1 / Power.of(powers)
-        settings[role] = scaled(settings[role], power, power.ratio(going.base, going.target), trainer(numbers, role))
     for name in [name for name, x in left.items() if fold and x != 1]:
         rule, x = numbers.multipliers[name].rule, left[name]
         assert rule is not None
@@ -137,13 +133,19 @@ def _check_trains(train: Sequence[str], roles: Mapping[str, Sequence[str]], froz
 
 
 def warnings_of(
-    model: nn.Module, reading: Traced, numbers: Recipe, entries: Sequence[Entry], small: Sequence[nn.Module]
+    model: nn.Module,
+    reading: Traced,
+    numbers: Recipe,
+    entries: Sequence[Entry],
+    small: Sequence[nn.Module],
+    left: Mapping[str, str],
 ) -> tuple[str, ...]:
     """What to look at in a plan, a line each: the notes of the reading, and what a parameter needs besides its numbers.
 
     Args:
         model, reading, numbers, small: as for ``entries_of``.
         entries: of the plan.
+        left: as for ``Traced.described``.
     """
     going = numbers.way
     acting = [e for e in entries if e.role]
@@ -156,13 +158,17 @@ def warnings_of(
     tuned = [s for e in acting for s in (e.settings, *e.parts.values()) if "decay" in s and s["lr"].base is not None]
     negligible = any(d.optimizer.regime == "negligible" for d in numbers.derivations)
     undecayed = bool(tuned) and all(s["decay"].base is None for s in tuned)
-    stacks, high = groups(lambda e: e.stacked), groups(_unshaped)
+    stacks: dict[str, dict[str, None]] = {}
+    for e in (e for e in acting if e.stacked):
+        stacks.setdefault(shaped(e), {})[e.group] = None
+    high = groups(_unshaped)
     zero = groups(lambda e: not e.frozen and _starts_at_zero(e, small))
     return (
-        *along(reading, [axis for axis, n in going.base.items() if going.target[axis] != n]).lines,
+        *along(reading, [axis for axis, n in going.base.items() if going.target[axis] != n]).described(left),
         *([NEGLIGIBLE] if negligible else []),
+        *dict.fromkeys(line for d in numbers.derivations if not d.network.unread for line in remarks(d)),
         *(fused(e) for e in {e.group: e for e in entries if e.parts}.values()),
-        *([f"{stacks}: {STACKS}"] if stacks else []),
+        *(f"{', '.join(names)}: {note}" for note, names in stacks.items()),
         *([SHAPED.format(high)] if high else []),
         *([ZERO.format(zero)] if zero else []),
         *([KEPT.format(listed(kept))] if kept else []),

@@ -100,7 +100,7 @@ def _longer_heads(subject: PlanSubject, given: Mapping[str, Any]) -> Iterator[st
     numbers = _numbers(start, {**start, "N": n}, given, [reading])
     for name, setting in numbers.multipliers.items():
         place, own = reading.factors.get(name, ("", {}))
-        left = setting.factor / Power.of(own).ratio({"N": dims[0]}, {"N": dims[1]})
+        left = setting.factor / Power.of(own).ratio({**start, "N": dims[0]}, {**start, "N": dims[1]})
         if not math.isclose(left, 1):
             yield (
                 f"heads grow in number and from dimension {dims[0]} to {dims[1]}: multiply {name} of "
@@ -156,8 +156,9 @@ def planned(
         UsageError: parameters that the output does not depend on, or a multiplier that is to be folded and ends in no
             matrix.
     """
+    besides = {name: "" if x == 1 else f"{x:.4g}" for name, x in settings_of(reading, numbers)[1].items()}
     settings, left = settings_of(reading, numbers, fold)
     entries = entries_of(model, reading, numbers, settings, small, records, twins)
-    warnings = warnings_of(model, reading, numbers, entries, small)
+    warnings = warnings_of(model, reading, numbers, entries, small, {} if fold else besides)
     buffers = tuple(plain_name(name) for name, _ in model.named_buffers())
     return Plan(model, numbers, tuple(entries), aliases(model), buffers, left, warnings, beginnings(model))

@@ -187,10 +187,9 @@ def joined(readings: Sequence[Traced]) -> Traced:
     for name, (place, powers) in ((name, x) for r in readings for name, x in r.factors.items()):
         places = [factors[name][0]] if name in factors and factors[name][0] != place else []
         factors[name] = " and ".join([*places, place]), powers
-    gauge = {role: x for r in readings for role, x in r.gauge.items()}
     notes = list(dict.fromkeys(x for r in readings for x in r.notes))
     spans = {role: x for r in readings for role, x in r.spans.items()}
-    return replace(last, factors=factors, gauge=gauge, notes=notes, spans=spans)
+    return replace(last, factors=factors, notes=notes, spans=spans)
 
 
 def _bare(model: Callable[[dict[str, int]], Any], sizes: Sizes) -> nn.Module:

@@ -9,8 +9,9 @@ import json
 import math
 import warnings
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import lru_cache
 from itertools import chain, product
 from typing import Any
@@ -20,7 +21,7 @@ from torch import nn
 
 from scaling_algebra.errors import UsageError, missing
 
-from .building import OTHER
+from .building import DEFAULTS
 from .config_kinds import DEPTH, HEAD, ConfigKinds, patterns
 from .config_skeletons import FILE, TABLE, Options, TopKSpy, inputs, run
 from .graph import Unreadable
@@ -101,15 +102,15 @@ class ProbedConfig(ConfigKinds):
         self,
         deep: bool,
         beside: Difference = Difference(),
-        constants: Collection[str] = (),
+        constants: Mapping[str, tuple[str, Fraction]] | None = None,
         instead: Mapping[str, Any] | None = None,
     ) -> Callable[[Mapping[str, int]], tuple[nn.Module, Options]]:
         """The function that builds small models, and their input.
 
         Args:
             deep: the number of layers is an axis; else there is one layer. beside: what another configuration has
-                otherwise. constants: those that are an axis of their own name, ``OTHER`` at the base. instead: options
-                that replace those of small models.
+                otherwise. constants: the power of a size that each of them goes as. instead: options that
+                replace those of small models.
 
         Raises:
             Unreadable: transformers builds or runs no small one.
@@ -122,8 +123,9 @@ class ProbedConfig(ConfigKinds):
             mine = {axis: sizes[axis] for axis in self.axes if axis != "L"}
             depth = sizes["L"] if deep and "L" in self.axes else self.least
             options = self.options(mine, depth, beside)
-            for name in constants:
-                _put(options, name, beside.constants[name][0] * sizes[name] / OTHER)
+            for name, (axis, power) in (constants or {}).items():
+                grown = (sizes[axis] if axis in mine or deep else DEFAULTS[axis]) / DEFAULTS[axis]
+                _put(options, name, beside.constants[name][0] * grown ** float(power))
             return self.model(options | dict(instead or {})), inputs()
 
         return build

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -25,17 +25,16 @@ from .config_probing import Difference, ProbedConfig, probe
 from .config_skeletons import general
 from .gradients import listed, roles_of
 from .models import Traced
-from .naming import Powers
 from .readings import read
 
 LONGER = (
     "heads grow in number and from dimension {} to {}, and were read with one that stays: the scores need the factor "
     "of a dimension that grows, too (plan has it)"
 )
-DENOMINATOR = 12
-"""Of a power that is read off two numbers; others are taken as they are."""
+DENOMINATOR = 4
+"""The largest of a power that is read off two numbers, as off several builds."""
 DIFFERS = "{} is {} and {} in the two configurations"
-FACTOR = f"{DIFFERS}: it is read as a factor that goes as {{}} between them"
+FACTOR = f"{DIFFERS}: it is read as a constant that goes as {{}}"
 NO_FACTOR = f"{DIFFERS}: it is no factor, and no number depends on it"
 ODD = f"{DIFFERS}: it changes the output, and not by a factor that can be read; these numbers do not allow for it"
 OTHER_CODE = f"{DIFFERS}: the first of these models is read, and these numbers do not allow for what the other does"
@@ -78,68 +77,49 @@ def read_config_file(text: str, beside: Path | None, deep: bool) -> tuple[Traced
 def read_configured(
     config: ProbedConfig, other: Mapping[str, Any] | None, deep: bool, strict: bool = False
 ) -> tuple[Traced, list[str]]:
-    """The reading of a configuration, with the constants that another one of the same model has otherwise as powers of
-    the sizes that change between both; and a line for everything else that differs.
+    """Read a configuration beside another one of the same model; return a line for what differs and is not read, too.
 
-    Law: a constant is an axis of its own name while the model is read, so that its power is read as that of a size.
+    Law: a constant that differs goes as a power of a size that changes between both while the model is read.
     """
     beside = Difference() if other is None else config.compare(other)
+    acting = {name: values for name, values in beside.constants.items() if config.acts(name, values)}
+    sizes = config.sizes(), config.sizes(other) if other is not None else {}
+    powers = {name: _as_power(math.log(b / a), *sizes) for name, (a, b) in acting.items()}
+    known = {name: power for name, power in powers.items() if power is not None}
 
-    def reading(constants: Sequence[str]) -> Traced:
+    def reading(constants: Mapping[str, tuple[str, Fraction]]) -> Traced:
         return read(config.builder(deep, beside, constants), strict=strict and not constants)
 
-    acting = [name for name, values in beside.constants.items() if config.acts(name, values)]
-    known, model = acting, reading(acting)
-    if model.network.unread and acting:
-        known = [name for name in acting if not reading([name]).network.unread]
+    model = reading(known)
+    if model.network.unread and known:
+        known = {name: power for name, power in known.items() if not reading({name: power}).network.unread}
         model = reading(known)
-    odd = [ODD.format(name, *map(shown, beside.constants[name])) for name in acting if name not in known]
+    said = {name: Power.of({axis: p}) for name, (axis, p) in known.items()}
+    notes = [("", FACTOR.format(name, *map(shown, acting[name]), power)) for name, power in said.items()]
+    axis = next((x for x, n in sizes[0].items() if sizes[1].get(x, n) != n), "N")
+    for name in [name for name in acting if name not in known]:  # where it may be any power, it is no factor
+        trial = reading({**known, name: (axis, Fraction(1))})
+        if not trial.network.unread and _factors(trial) == _factors(model):
+            notes.append(("", NO_FACTOR.format(name, *map(shown, acting.pop(name)))))
+    model = replace(model, notes=[*model.notes, *notes])
+    odd = [ODD.format(name, *map(shown, values)) for name, values in acting.items() if name not in known]
     others = {name: values for name, values in beside.others.items() if config.acts(name, values)}
     odd += [OTHER_CODE.format(name, *map(shown, values)) for name, values in others.items()]
-    return _attributed(model if deep else layered(model), config, other, {x: beside.constants[x] for x in known}), odd
+    return model if deep else layered(model), odd
 
 
-def _attributed(
-    model: Traced, config: ProbedConfig, other: Mapping[str, Any] | None, constants: Mapping[str, tuple[float, float]]
-) -> Traced:
-    """A reading in which the powers of constants are those of a size that changes with them."""
-    if not constants:
-        return model
-    sizes = config.sizes(), config.sizes(other)
-    powers = {name: _as_power(math.log(b / a), *sizes) for name, (a, b) in constants.items()}
-
-    def put(own: Powers) -> Powers:
-        found = Power.of({axis: p for axis, p in own.items() if axis not in powers})
-        for axis, p in own.items():
-            found = found * powers[axis] ** p if axis in powers else found
-        return dict(found.terms)
-
-    of = {axis for own in (*(x for _, x in model.factors.values()), *model.gauge.values()) for axis in own}
-    notes = [
-        ("", FACTOR.format(name, *map(shown, constants[name]), power)) for name, power in powers.items() if name in of
-    ]
-    notes += [("", NO_FACTOR.format(name, *map(shown, constants[name]))) for name in powers if name not in of]
-    return replace(
-        model,
-        factors={name: (where, put(own)) for name, (where, own) in model.factors.items()},
-        gauge={role: put(own) for role, own in model.gauge.items()},
-        notes=[*model.notes, *notes],
-        base={axis: n for axis, n in model.base.items() if axis not in constants},
-    )
+def _factors(reading: Traced) -> tuple[Any, Any]:
+    """Return what a module multiplies by, at multipliers and beside tensors."""
+    return reading.factors, reading.network.multiplied
 
 
-def _as_power(ratio: float, sizes: Mapping[str, int], others: Mapping[str, int]) -> Power:
-    """The simplest power of one size that has this logarithm of a ratio between two configurations."""
+def _as_power(ratio: float, sizes: Mapping[str, int], others: Mapping[str, int]) -> tuple[str, Fraction] | None:
+    """Return the simplest power of one size that has this logarithm of a ratio between two configurations."""
     grown = {axis: math.log(others[axis] / n) for axis, n in sizes.items() if others.get(axis, n) != n}
-    if not grown:
-        return Power()
     found = {axis: Fraction(ratio / x).limit_denominator(DENOMINATOR) for axis, x in grown.items()}
     exact = [axis for axis, p in found.items() if math.isclose(p * grown[axis], ratio, rel_tol=1e-6)]
-    if exact:
-        axis = min(exact, key=lambda x: found[x].denominator)
-        return Power.of({axis: found[axis]})
-    axis = next(iter(grown))
-    return Power.of({axis: Fraction(ratio / grown[axis]).limit_denominator(10**6)})
+    axis = min(exact, key=lambda x: found[x].denominator, default="")
+    return (axis, found[axis]) if axis else None
 
 
 def layered(reading: Traced) -> Traced:
@@ -155,8 +135,8 @@ def layered(reading: Traced) -> Traced:
     network = from_toml(text, reading.network.name)
     read = reading.network
     network = replace(network, unread=read.unread, stands=read.stands, lacking=read.lacking)
-    gauge, spans = ({rename(role): x for role, x in of.items()} for of in (reading.gauge, reading.spans))
-    return replace(reading, text=text, gauge=gauge, network=network, spans=spans)
+    spans = {rename(role): x for role, x in reading.spans.items()}
+    return replace(reading, text=text, network=network, spans=spans)
 
 
 def kinds_of_layers(config: ProbedConfig, model: Traced, deep: bool) -> str:

@@ -23,6 +23,7 @@ from scaling_algebra.spec.level import Open
 from scaling_algebra.spec.networks.ancestors import learns
 from scaling_algebra.spec.networks.files import from_toml
 from scaling_algebra.spec.networks.language import TRACED, Network
+from scaling_algebra.spec.powers import Power
 from scaling_algebra.waiting import each
 
 from . import layout, routing, rules  # noqa: F401 - fill the table
@@ -62,7 +63,6 @@ class Traced:
     Attributes:
         text: TOML, with the parameters' names as roles. network: what it says.
         factors: of every multiplier the module's path, and the powers that the module itself multiplies by there.
-        gauge: the same by parameter, beside which it stands.
         notes: what is held or left out, as (path, note). calls: of every signal, the torch call that makes it, as
             ``TracedNode.call``; none of calls of which a module makes more with more experts or layers, because the
             last of few is in the middle of many.
@@ -76,7 +76,6 @@ class Traced:
     text: str
     network: Network
     factors: Mapping[str, tuple[str, Powers]]
-    gauge: Mapping[str, Powers]
     notes: Sequence[tuple[str, str]]
     calls: Mapping[str, tuple[str, str, int, int]]
     error: float
@@ -139,7 +138,15 @@ class Traced:
 
     @property
     def lines(self) -> list[str]:
-        """What is held and left out, one line each, and the module's own factors."""
+        """``described`` without knowledge of what the numbers need."""
+        return self.described({})
+
+    def described(self, left: Mapping[str, str]) -> list[str]:
+        """What is held and left out, one line each, and the module's own factors.
+
+        Args:
+            left: by multiplier, what is left to multiply by besides the module's own factor; empty for nothing.
+        """
         where: dict[str, list[str]] = {}
         usual = self.network.unread or self.how in ("", "at small sizes", "with half of the experts active")
         how = [] if usual else [f"read {self.how}; not {name}: {why}" for name, why in self.tried.items()]
@@ -148,14 +155,19 @@ class Traced:
         lines = [
             f"{paths[0]}{f' and {len(paths) - 1} more' if len(paths) > 1 else ''}: {n}" for n, paths in where.items()
         ]
-        lines += [
-            f"{path or 'model'}: {name} is derived; the module itself multiplies by {_shown(own)} there"
-            + (f" ({JOINT})" if self.joint else "")
-            for name, (path, own) in self.factors.items()
-        ]
+        for name, (path, own) in self.factors.items():
+            said = f" ({name} in the equations)"
+            if self.joint:
+                said = f" ({name} in the equations; {JOINT})"
+            elif name in left:
+                said = f"; multiply by {left[name]} besides" if left[name] else f", as required: nothing to do ({name})"
+            lines.append(f"{path or 'model'}: the module multiplies by {_shown(own)} here{said}")
+        factors: dict[Power, list[str]] = {}
+        for name, power in self.network.multiplied.items():
+            factors.setdefault(power, []).append(name)
         return [*how, *lines] + [
-            f"{name}: the module multiplies by {_shown(own)} beside it; the numbers are of the product of both"
-            for name, own in self.gauge.items()
+            f"{listed(names)}: the module multiplies by {own}; these numbers are for the parameter itself"
+            for own, names in factors.items()
         ]
 
 
@@ -259,7 +271,7 @@ def read_equations(build: Build, start: Mapping[str, int], name: str = TRACED, e
     notes = [*writer.notes, *notes, *((buffer, LOAD) for buffer in choosing(first)), *[("", EVERY)] * every]
     network = replace(network, stands=next((note for _, note in notes if any(x in note for x in OTHERWISE)), ""))
     base = {**start, "K": start["M"]} if apart else start
-    reading = Traced(text, network, writer.factors, writer.gauge, notes, calls, error, base, writer.names.spans)
+    reading = Traced(text, network, writer.factors, notes, calls, error, base, writer.names.spans)
     return _with_gradients(reading, build, writer.names.frozen)
 
 

@@ -276,7 +276,8 @@ class Recorder(TorchFunctionMode):
         if name == "einsum" and isinstance(args[0], str):
             args = self._paired(func, *_spelled(*args))
         if name in ASKS and self.strict and self.ids.get(id(args[0]), -1) in self.moved:
-            todo = "the reading holds at these values alone; compute without it, or build with K = M (every expert)"
+            every = ", or build with K = M (every expert)" if any(c.name == "topk" for c in self.run.calls) else ""
+            todo = f"equations would hold for these values alone; leave out the branch (assert, early exit){every}"
             raise self.fail(name, f"a branch on what is computed; {todo}")
         if isinstance(keywords.get("out"), Tensor):
             raise self.fail(name, "writes into out=; return the result instead")

@@ -21,10 +21,8 @@ from scaling_algebra.files import HUGGING_FACE, python_module
 from scaling_algebra.recipes.sizes import read_sizes
 from scaling_algebra.solver.derivation import derive
 from scaling_algebra.spec.axes import AXES, Ray
-from scaling_algebra.spec.gauges import moved
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.powers import Power
-from scaling_algebra.spec.records import plain
 from scaling_algebra.spec.trained import trained
 
 from .config_probing import Difference
@@ -126,7 +124,7 @@ class ModelOption:
             yield f"{name}: of its factor {setting.factor:.6g} the module brings {brings:.6g}; {to_do}"
 
     def beside(self, answer: Any) -> Any:
-        """An answer with the notes of the reading under it, and its numbers by parameter."""
+        """An answer with the notes of the reading under it."""
         if isinstance(answer, Document):
             return self._noted(answer)
         if isinstance(answer, Sequence) and not isinstance(answer, str):
@@ -136,11 +134,15 @@ class ModelOption:
     def _noted(self, d: Document) -> Document:
         rates = d.record.get("ray")
         model = self.model if rates is None else along(self.model, [axis for axis, x in rates.items() if x != "0"])
-        lines = [*model.lines, *_split(d.record.get("tensors", {})), *self._besides(d.record)]
+        lines = [
+            *model.described(_left(model, d.record)),
+            *_split(d.record.get("tensors", {})),
+            *self._besides(d.record),
+        ]
         blocks: list[Block] = (
             [Heading("read off the module", 2), Lines.of(*map(literal, lines), listed=True)] if lines else []
         )
-        return Document((*d.blocks, *blocks), {**d.record, **self._record(d.record), "left_out": model.lines})
+        return Document((*d.blocks, *blocks), {**d.record, "left_out": model.lines})
 
     def _besides(self, record: Mapping[str, Any]) -> Iterator[str]:
         """The powers of tensors that act in training mode alone, beside those that are derived."""
@@ -152,18 +154,15 @@ class ModelOption:
                 powers = ", ".join(f"{what} {x}" for what, x in named.items() if x is not None)
                 yield f"{role}: not certified, by shape: {powers}"
 
-    def _record(self, record: Mapping[str, Any]) -> dict[str, Any]:
-        """The numbers by parameter, as powers of the axes; the module's own factors beside a tensor taken out."""
-        parameters: dict[str, Any] = {}
-        for name, settings in record.get("tensors", {}).items():
-            if isinstance(settings, Mapping) and "because" in settings:
-                own = Power.of(self.model.gauge.get(name, {}))
-                powers = moved(trained(record["optimizer"], self.network).of(name), settings["init_std"] is None)
-                parameters[name] = {
-                    what: None if settings[what] is None else plain(Power.of(settings[what]) / own ** powers[what])
-                    for what in ("init_std", "lr", "eps")
-                }
-        return {"parameters": parameters} if parameters else {}
+
+def _left(model: Traced, record: Mapping[str, Any]) -> dict[str, str]:
+    """By multiplier of a derivation or a recipe, the power that its module lacks; empty where it lacks none."""
+    needed = record.get("multipliers", {})
+    powers = {x: Power.parse(p["rule"]) if "rule" in p else Power.of(p) for x, p in needed.items()}
+    grows = {axis for axis, rate in (record.get("ray") or {}).items() if rate != "0"}
+    left = {x: p / Power.of(model.factors[x][1]) for x, p in powers.items() if x in model.factors}
+    left = {x: Power.of({axis: e for axis, e in p.terms if axis in grows}) for x, p in left.items()}
+    return {x: str(p) if p.terms else "" for x, p in left.items()}
 
 
 def _split(tensors: Mapping[str, Any]) -> list[str]:
