@@ -1,6 +1,6 @@
 """Which parameters of a module start as random draws, and which start with structure: ``find_structured``.
 
-``Plan.init_`` draws the first and leaves the second as they are. Read next: ``planning.py`` (who asks).
+``Plan.init_`` draws the first and leaves the second as they are. Read next: ``entries.py`` (who asks).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from scaling_algebra.verify.tracing.building import called
 from scaling_algebra.verify.tracing.measuring import of_role
-from scaling_algebra.verify.tracing.models import called
 
 UNLIKELY = 1e-4
 """p-value below which a start is no draw of one law centred at zero."""

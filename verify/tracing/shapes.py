@@ -19,17 +19,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from scaling_algebra.errors import UsageError
-from scaling_algebra.spec.axes import AXES
 from scaling_algebra.spec.networks.files import as_toml
 from scaling_algebra.spec.networks.grammar import network
 from scaling_algebra.spec.networks.language import TRACED, Network
 from scaling_algebra.spec.powers import Power
 
+from .building import Asked, Build, built, called, doubled, exactly
 from .fixed import made as replay
-from .gradients import FROZEN, TRAINING
-from .graph import NUMBER, NotFinite, Scaled, Sizes, Unreadable
-from .models import COUNTS, STILL, Asked, Build, Traced, built, called, doubled, exactly, traced
+from .gradients import FROZEN
+from .graph import NUMBER, Sizes, Unreadable
+from .models import COUNTS, Traced
 from .naming import LETTERS, Powers, powers_of
 from .recording import Recording, Ref, TorchCall, leaves, record
 from .table import plain
@@ -427,39 +426,6 @@ class Shapes:
 
 def _named(name: str, letters: Sequence[str]) -> str:
     return f"{name}[{','.join(letters)}]" if letters else name
-
-
-def read(build: Build, base: Mapping[str, int] | None = None, strict: bool = False) -> Traced:
-    """The equations of a module (``traced``), and the shapes of what acts in training mode alone; or, where they cannot
-    be read, its shapes.
-
-    Args:
-        strict: equations, or nothing.
-
-    Raises:
-        Unreadable: strict, and not read; or no answer by shape either. UsageError: no parameter grows.
-    """
-    try:
-        reading = traced(build, base)
-    except UsageError as error:  # also of a module that raises one at these sizes, or in float64
-        if strict or isinstance(error, NotFinite):
-            raise
-        why = error
-    else:
-        if reading.training:
-            shapes = by_shape(build, reading.base, TRAINING, only=reading.training)
-            reading = replace(reading, beside=shapes.network, notes=[*reading.notes, *shapes.notes])
-        return _growing(reading).starting(build)
-    shapes = _growing(by_shape(build, base, str(why))).starting(build)
-    return replace(shapes, notes=[*shapes.notes, ("", SCALED if isinstance(why, Scaled) else FACTORS)])
-
-
-def _growing(reading: Traced) -> Traced:
-    if not set(AXES) & set(reading.network.axes.values()):
-        other = ", ".join(axis for axis in reading.base if axis not in AXES)
-        asked = f"; it asks for {other}, and what grows is called {', '.join(AXES)}" if other else ""
-        raise UsageError(STILL + asked)
-    return reading
 
 
 def along(reading: Traced, growing: Collection[str]) -> Traced:
