@@ -189,10 +189,10 @@ def _ways(configuration: Configuration) -> str:
 
 def _mapped(configurations: Sequence[Configuration]) -> list[str]:
     """The cells of the maps in which a ray lies, each with the command that prints its map."""
-    from scaling_algebra.page.maps import lies
+    from scaling_algebra.page.maps import locate_ray
 
     asked = {f"--parameterization {c.parameterization.name} --optimizer {c.optimizer.name}": c for c in configurations}
-    return [f"on the map (scalecalc rays {words}): {where}" for words, c in asked.items() if (where := lies(c))]
+    return [f"on the map (scalecalc rays {words}): {where}" for words, c in asked.items() if (where := locate_ray(c))]
 
 
 def _form() -> str:

@@ -101,7 +101,7 @@ def test_what_is_emitted_and_what_the_page_keeps_is_todays_map(rule, name, monke
     `tests/measure/test_cones.py`."""
     p = phases(rule, name)
     monkeypatch.setattr(kept_maps, "phases", lambda *_: p)
-    assert json.loads(json.dumps(kept_maps.drawn(rule, name))) == kept_maps.kept()[f"{rule}-{name}"]
+    assert json.loads(json.dumps(kept_maps.draw_map(rule, name))) == kept_maps.load_maps()[f"{rule}-{name}"]
     if rule == "sgd":
         assert (EMITTED / f"map_{name}_sgd.svg").read_text(encoding="utf-8") == phases_svg(p) + "\n"
 
