@@ -75,8 +75,7 @@ def _complete_row(row: Mapping[str, Any], record: Mapping[str, Any]) -> Mapping[
     """Returns a row with the columns that every row of its table has.
 
     A power gets a column per axis: "0" if the axis does not occur, empty if there is no power. An interval gets a
-    column
-    per end.
+    column per end.
     """
     if "aggregation" in record:
 

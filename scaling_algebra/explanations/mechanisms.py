@@ -38,10 +38,9 @@ def mechanisms(m: MatchedMonomial) -> list[Mechanism]:
     """Returns every mechanism of a monomial: one for each summed expert index, then those of single maps.
 
     Law: a sum over an expert index that an unmatched factor touches is random (A). Any other sum over experts is
-    coherent:
-    because nothing depends on the expert (shared), because a pair of an expert's tensor with itself passes a vector on
-    (B), or because such pairs contract to a scalar, in the inner product of an update with its input (C) or elsewhere
-    (D).
+    coherent: because nothing depends on the expert (shared), because a pair of an expert's tensor with itself passes a
+    vector on (B), or because such pairs contract to a scalar, in the inner product of an update with its input (C) or
+    elsewhere (D).
     """
     at_work = [_across_experts(m, c) for c, index in m.indices.items() if index.axis in EXPERTS and index.weight > 0]
     for what, classes in inner_products(m):

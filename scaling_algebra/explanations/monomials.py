@@ -42,8 +42,7 @@ class Pair:
         left: position of the first factor.
         right: position of the second factor.
         where: the product in which they met: ``forward`` (the inner product <x', x> of a rank-one update with its
-            input),
-            ``backward`` (of a transposed update with a gradient), or empty (any other product).
+            input), ``backward`` (of a transposed update with a gradient), or empty (any other product).
     """
 
     left: int
@@ -89,8 +88,7 @@ class Index:
         name: the name of the index, with primes: ``k'``.
         axis: the axis that it runs over.
         weight: 1 if nothing touches it (coherent sum, LLN), 1/2 if an unmatched factor touches it (random sum, CLT), 0
-            if
-            it is open, and 1/2 less for each further open index of the same class.
+            if it is open, and 1/2 less for each further open index of the same class.
         rate: exponent of its dimension.
         touched: positions of the unmatched factors that touch it.
     """

@@ -60,8 +60,7 @@ class FormulaTerm:
         form: powers of the axes and of the parameters.
         beside: powers of the axes of the other monomials with the same parameters.
         matched: the tensor network of the monomial with its matching; None for updates and raw gradients, which are
-            outer
-            products.
+            outer products.
     """
 
     form: Form
@@ -84,8 +83,7 @@ class Formula(Rendered):
         step: the number of updates.
         terms: the monomials that lead somewhere; empty if the quantity is exactly zero.
         slack: None if no monomial is missing. Otherwise the quantity is at least the formula, and a missing monomial
-            with
-            the parameters of a term exceeds it by at most ``(product of the axes)^slack``.
+            with the parameters of a term exceeds it by at most ``(product of the axes)^slack``.
     """
 
     of: FormulaSearch
@@ -145,8 +143,7 @@ class Formula(Rendered):
 
         Raises:
             UsageError: the formula is not valid on the ray, a signal may exceed O(1) that must not, other tensors are
-                zero or
-                tied at the point, or the formula or that of a divisor is incomplete.
+                zero or tied at the point, or the formula or that of a divisor is incomplete.
         """
         if ray["K"] != ray["M"]:
             raise UsageError("this formula is for K = M: active experts grow as all experts do")

@@ -31,8 +31,7 @@ _RUNGS = (
 )
 _COARSE = Rung(Fraction(1, 2), most=12, leaves=12, work=5_000, total=60_000)
 """`_RUNGS` are the budgets tried in turn until nothing is missing. If they take too much work, `_COARSE` keeps few
-kernels
-and bounds the rest.
+kernels and bounds the rest.
 """
 _WHOLE = Rung(Fraction(1, 2), work=200_000, total=300_000, whole=True)
 
@@ -130,8 +129,7 @@ class FormulaSearch:
 
 class UpperBounds(FormulaSearch):
     """Forms that bound a size from above on every ray. The later changes of some signals are represented by their size
-    alone,
-    an unknown of its own (``graded.size_of``).
+    alone, an unknown of its own (``graded.size_of``).
 
     Law: the engine then bounds sizes by sums and maxima of linear functions of the rates: nothing is dropped, and the
     bound of a product is one such function (of the bounds in ``product_bound``, an operator norm never exceeds

@@ -58,8 +58,7 @@ def answer(question: str) -> str:
     """Answers a question; both are JSON.
 
     A wrong question gives ``error``, one line, and for a network of the user's own ``line``, counted from 1. If a
-    search
-    finds nothing, ``missing`` is true. ``needs`` is the name of a module that is not installed.
+    search finds nothing, ``missing`` is true. ``needs`` is the name of a module that is not installed.
     """
     return json.dumps(answer_question(json.loads(question)))
 

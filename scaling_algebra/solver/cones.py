@@ -40,8 +40,7 @@ def reach(
     """Finds the cone of rays on which no monomial is seen to break a demand; None if there is no such ray.
 
     Method: start with all rays, and treat the optimizer as gradient descent (``descent``). While a corner breaks a
-    demand,
-    cut it off by the half-space on which the monomial that breaks it is O(1).
+    demand, cut it off by the half-space on which the monomial that breaks it is O(1).
 
     Args:
         scaling: the formula.

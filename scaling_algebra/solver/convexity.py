@@ -90,17 +90,13 @@ def cone_holds(
     """Explains why a formula fails somewhere in the cone spanned by some rays; None if it holds on the whole cone.
 
     Law: at a scaling that is linear in the rates every size is a maximum of linear functions of the rates, provided
-    that
-    the factors on the gradients before it are linear. So a size is O(1) on the cone if it is on the spanning rays. It
-    equals one of these functions on the whole cone if it does on the spanning rays: 0 for a size that must be Theta(1),
-    a
-    common one for sizes that must be balanced. The divisor of a gradient is such a maximum, too; it is linear on the
-    cone
-    if it equals one function at a ray inside and on the spanning rays. If there is an epsilon, the gradient must not
-    exceed it on the spanning rays, and epsilon must be the size of a monomial of the gradient. On a spanning ray, an
-    axis
-    that grows inside the cone counts as growing. Demands and gradients are examined up to the horizon of the demands,
-    t = 2; the third update uses the gradient at t = 2.
+    that the factors on the gradients before it are linear. So a size is O(1) on the cone if it is on the spanning rays.
+    It equals one of these functions on the whole cone if it does on the spanning rays: 0 for a size that must be
+    Theta(1), a common one for sizes that must be balanced. The divisor of a gradient is such a maximum, too; it is
+    linear on the cone if it equals one function at a ray inside and on the spanning rays. If there is an epsilon, the
+    gradient must not exceed it on the spanning rays, and epsilon must be the size of a monomial of the gradient. On a
+    spanning ray, an axis that grows inside the cone counts as growing. Demands and gradients are examined up to the
+    horizon of the demands, t = 2; the third update uses the gradient at t = 2.
 
     Args:
         scaling: the formula.

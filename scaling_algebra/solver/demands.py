@@ -167,8 +167,7 @@ def is_met(demand: Demand, look: Analysis) -> bool:
     """Tests whether an upper bound and a witness prove that a demand is met at every step.
 
     Law: a quantity that must be O(1) is bounded by 1 after any number of updates. A quantity that must be Theta(1) has
-    in
-    addition a monomial of this size at some step up to the horizon, which no later term cancels.
+    in addition a monomial of this size at some step up to the horizon, which no later term cancels.
     """
     if demand.kind == "scale" and not concerns(demand, look.optimizer):
         return True

@@ -68,8 +68,7 @@ class Derivation(Rendered):
         rejected: structures with as few interventions or fewer, each with the demand that fails.
         others: structures with as few interventions for which no demand is seen to fail, either.
         fixed_by: the condition that fixes each unknown ``b.ROLE``, ``c.ROLE``, ``d.ROLE``, ``alpha``; empty if nothing
-            was
-            solved.
+            was solved.
         unique: True or False if uniqueness was proved or refuted, None if it was not examined.
         unmet: the desiderata that fail with the given exponents, one line each, the earliest first.
         gauge: name of the gauge in which tensors are shown; ``scaling`` is in the gauge without multipliers.
@@ -242,8 +241,7 @@ class Signals(Rendered):
         """Returns the JSON record.
 
         Exponents are strings, null is exactly zero, and ``"undecided"`` means that no certificate was found;
-        ``because`` says
-        why, by quantity and step.
+        ``because`` says why, by quantity and step.
         """
         cells = {
             name: [plain(a.exponent) if a.decided else "undecided" for a in row]
@@ -367,8 +365,7 @@ def _derive_from_demands(asked: Configuration) -> Derivation:
 
 BY_SHAPE = "the layer-wise law at full alignment, from shapes of parameters"
 """The law for a module whose equations are not known. Shapes do not determine the sizes of gradients, so that epsilons
-are
-taken as negligible.
+are taken as negligible.
 """
 
 

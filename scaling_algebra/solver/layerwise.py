@@ -33,11 +33,9 @@ def layerwise(look: Analysis, structure: Structure) -> dict[str, Power]:
 
     Law: |W_0 dx| = fan_in^q |W_0| |dx| and |dW x| = fan_in^p |dW| |x| with activations Theta(1), so the init std is
     fan_in^-q and entries of dW are fan_in^-p. A gradient with respect to a signal is one over its number of entries,
-    since
-    its inner product with a Theta(1) change is Theta(1). Source: MSSP paper, App. I.1.2 (eq. I.3).
-    Where several axes grow at one rate, this decides which of them carries a power. The solver keeps an entry only if
-    it
-    equals the solution on the ray.
+    since its inner product with a Theta(1) change is Theta(1). Source: MSSP paper, App. I.1.2 (eq. I.3). Where several
+    axes grow at one rate, this decides which of them carries a power. The solver keeps an entry only if it equals the
+    solution on the ray.
     """
     network, t = look.network, horizon(look.network, structure)
     counts = terms_behind(network, look.ray)
@@ -177,14 +175,12 @@ def at_full_alignment(network: Network, ray: Ray, optimizer: Trained, structure:
     """Returns the layer-wise law at full alignment as powers of the unknowns.
 
     Init stds follow the spectral condition. Entries of an update are 1/fan_in where a gradient is one over the number
-    of
-    entries that the tensor alone produces. An aggregation takes the mean. Every layer has a matrix of its own.
+    of entries that the tensor alone produces. An aggregation takes the mean. Every layer has a matrix of its own.
 
     Law: std = min(1, sqrt(rows / columns)) / sqrt(columns) for the operator of all experts stacked, or, if each expert
     reads a signal of its own, for that of one expert. If the tensor reads nothing that trains, no change meets it, and
-    std
-    = 1 / sqrt(columns). If it reads shares of a softmax, std is larger by their number. If signals before a mean over
-    experts are free, std is larger by sqrt(experts), so that the mean of independent signals is Theta(1).
+    std = 1 / sqrt(columns). If it reads shares of a softmax, std is larger by their number. If signals before a mean
+    over experts are free, std is larger by sqrt(experts), so that the mean of independent signals is Theta(1).
     Source: Yang, Simon and Bernstein (2023), A spectral condition for feature learning. This is only a start: the
     iteration moves every unknown to where its demand holds.
     """
@@ -244,8 +240,7 @@ def gradient_power(network: Network, statement: Product) -> Power:
     """Returns one over the gradient of a tensor at full alignment.
 
     This is the number of entries of the signal that the tensor produces. Gradients of entries that share weights add
-    up, so
-    only indices of the tensor count.
+    up, so only indices of the tensor count.
     """
     assert statement.tensor
     return network.size(x for x in network.signals[statement.out] if x in statement.tensor.letters)

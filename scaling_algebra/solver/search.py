@@ -76,10 +76,9 @@ def solve(at: Places, rule: Parameterization, base: Structure | None = None, giv
     candidate.
 
     If no structure has a certified solution, the result is a candidate for which no decided demand fails: the
-    layer-wise
-    law, or the end of the iteration. If exponents are given, the demands that would fix them are dropped and the rest
-    is
-    solved. If some demands fail then, the structure in which the fewest fail is taken, and they are reported.
+    layer-wise law, or the end of the iteration. If exponents are given, the demands that would fix them are dropped and
+    the rest is solved. If some demands fail then, the structure in which the fewest fail is taken, and they are
+    reported.
 
     Args:
         at: the engine.
@@ -275,8 +274,7 @@ def _as_normalised(at: Places, rule: Parameterization, base: Structure, rejected
     fails.
 
     Law: with epsilon at the largest gradient a run of such a rule is one of gradient descent with c - d in place of c.
-    The
-    steps of normalising rules are bounded, so bounds decide more of their runs.
+    The steps of normalising rules are bounded, so bounds decide more of their runs.
     """
     rules = at.optimizer.with_normalisers
     if rules == at.optimizer:
@@ -321,8 +319,7 @@ def _make_scaling(
     """Makes a scaling from powers that were solved axis by axis.
 
     If axes grow at one rate, the forms cannot tell them apart. The layer-wise system then decides, if it has
-    half-integer
-    powers that agree with the solution on the ray.
+    half-integer powers that agree with the solution on the ray.
     """
     values = look.point.values
     for name, power in layerwise(look, structure).items():

@@ -13,8 +13,7 @@ class Structures:
     """Iterates over structures with more and more interventions, each once.
 
     Law: if a demand on one sum over experts fails, interventions in other sums cannot help. Demands are in the order of
-    the
-    equations, forward before backward, so that the inputs of a sum met their demands before.
+    the equations, forward before backward, so that the inputs of a sum met their demands before.
 
     Args:
         network: the network.
