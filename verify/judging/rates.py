@@ -110,8 +110,8 @@ def fit_rates(
     # what all settings share moves no power
     own = errors - (shared := errors.mean(axis=0))
     # noise that few runs show is itself noisy: weights that trusted it would follow chance
-    spread, free = np.maximum(own.std(axis=1), CERTAIN), np.array([_free(u) for u, _ in tried])
-    known = np.sqrt((free * spread**2 + PRIOR * np.median(spread**2)) / (free + PRIOR))
+    spread, shown = np.maximum(own.std(axis=1), CERTAIN), np.array([_free(u) for u, _ in tried])
+    known = np.sqrt((shown * spread**2 + PRIOR * np.median(spread**2)) / (shown + PRIOR))
     own *= (known / spread)[:, None]
     line = WLS(at, add_constant(logs), 1 / known**2).fit(cov_type="fixed scale")
     off, free = float(np.sum(((at - line.fittedvalues) / known) ** 2)), len(at) - len(line.params)
@@ -199,8 +199,8 @@ def find_knee(at: Array, logs: Array, known: Array, sizes: Sequence[str]) -> tup
     found = list[tuple[float, str, str]]()
     for k, name in enumerate(sizes):
         values = np.unique(logs[:, k])[1:-1]
-        tried = np.unique(np.linspace(0, len(values) - 1, KNOTS).round().astype(int)) if len(values) else []
-        for knot in values[tried]:
+        places = np.linspace(0, max(len(values) - 1, 0), KNOTS).round().astype(int)
+        for knot in values[np.unique(places)] if len(values) else ():
             design = add_constant(np.column_stack([logs, np.maximum(logs[:, k] - knot, 0)]))
             free = len(at) - design.shape[1]
             if free < 1 or np.linalg.matrix_rank(design) < design.shape[1]:
