@@ -310,6 +310,7 @@ class Shapes:
 
     Attributes:
         notes: parameters whose shapes are ambiguous, as (name, note).
+        multiplied: as ``Network.multiplied``.
     """
 
     def __init__(self, parameters: Sequence[Shaped], builds: Sequence[Mapping[str, int]], counted: Mapping[str, str]):
@@ -319,7 +320,7 @@ class Shapes:
         self.constants: dict[str, str] = {}
         self.lines: list[str] = []
         self.roles: dict[str, str] = {}
-        self.gauge: dict[str, Powers] = {}
+        self.multiplied: dict[str, Power] = {}
         groups: dict[str, list[Shaped]] = {}
         for p in parameters:
             groups.setdefault(NUMBER.sub("*", p.name), []).append(p)
@@ -352,7 +353,7 @@ class Shapes:
             entries = Power()
             for d in summed:
                 entries *= Power.of(grows[d])
-            self.gauge[name] = dict((entries ** Fraction(-1, 2)).terms)
+            self.multiplied[name] = entries ** Fraction(-1, 2)
             self.notes.append((name, BESIDE.format(p.beside)))
 
         def letters(dims: Sequence[int]) -> str:
@@ -421,7 +422,7 @@ class Shapes:
         used = set(re.findall(r"(?<=[\[,])\w(?=[\],])", text))
         axes = {x: a for x, a in self.axes.items() if x in used}
         read = network(name, text, axes, self.roles, constants=[x for x in self.constants.values() if x != "data"])
-        return replace(read, unread=why)
+        return replace(read, unread=why, multiplied=self.multiplied)
 
 
 def _named(name: str, letters: Sequence[str]) -> str:
@@ -497,11 +498,7 @@ def by_shape(
     network = shapes.network(name, f"{TAKE_K}; {why}" if chosen else why)
     shapes.notes += [("", CHOSEN)] if chosen else []
     found = {x: "" if p.requires_grad else FROZEN for x, p in models[0].named_parameters() if not only or x in only}
-<<<<<<< HEAD
     return Traced(as_toml(network), network, {}, shapes.notes, {}, math.nan, start).freezing(found)
-=======
-    return Traced(as_toml(network), network, {}, shapes.gauge, shapes.notes, {}, math.nan, start).freezing(found)
->>>>>>> reader
 
 
 def _chooses(run: Recording, experts: int, given: int) -> bool:
