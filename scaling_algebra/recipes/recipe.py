@@ -474,7 +474,9 @@ def _differ(going: Way, *powers: tuple[Scaling, Scaling, Any, Any, Any]) -> bool
     """Return whether two answers of ``_powers`` have other numbers at the target, for the same ones at the base."""
 
     def factors(before: Scaling, after: Scaling) -> list[float]:
-        pairs = [(before.multipliers[name], x) for name, x in after.multipliers.items()]
+        pairs: list[tuple[Power | None, Power | None]] = [
+            (before.multipliers[name], x) for name, x in after.multipliers.items()
+        ]
         for role, t in after.tensors.items():
             pairs += zip(_followed(before.tensors[role]).values(), _followed(t).values(), strict=True)
         return [Setting.of(going, *pair).factor for pair in pairs]

@@ -35,9 +35,9 @@ from scaling_algebra.verify.apply.loading import load
 from scaling_algebra.verify.judging.fit import Verdict
 from scaling_algebra.verify.judging.measurement import Measurement
 from scaling_algebra.verify.judging.verdicts import judge
+from scaling_algebra.verify.tracing.building import built
 from scaling_algebra.verify.tracing.measuring import Watch
-from scaling_algebra.verify.tracing.models import built, traced
-from scaling_algebra.verify.tracing.shapes import read
+from scaling_algebra.verify.tracing.readings import read, traced
 
 from ..docs.pages import ROOT, write_files
 from .test_tracing import Attention, FourWays, Stop

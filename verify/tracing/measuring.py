@@ -20,8 +20,9 @@ from torch import Tensor, nn
 from scaling_algebra.dynamics.quantities import quantities
 from scaling_algebra.errors import UsageError
 
+from .building import Inputs, exactly
 from .gradients import roles_of
-from .models import Inputs, Traced, exactly
+from .models import Traced
 from .recording import Recording, Ref, TorchCall, leaves, mapped, record, refs
 
 NONE: Mapping[str, Tensor] = {}

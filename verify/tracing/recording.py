@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from scaling_algebra.errors import foreign
 
+from .building import Guessed
 from .graph import NotFinite, Unreadable, refused
 
 COMPOSITES = {"multi_head_attention_forward", "gru", "lstm", "rnn_tanh", "rnn_relu", "gru_cell", "lstm_cell",
@@ -408,10 +409,6 @@ def mapped(tree: Any, kind: type[Leaf], f: Callable[[Leaf], Any]) -> Any:
 def refs(tree: Any) -> Iterator[Ref]:
     """The tensors of arguments or of a result, in order."""
     return leaves(tree, Ref)
-
-
-class Guessed(tuple[Any, ...]):
-    """An input that ``build`` does not return."""
 
 
 def running(inputs: tuple[Any, ...]) -> AbstractContextManager[None]:
