@@ -19,7 +19,6 @@ import torch.distributed as dist
 from torch import nn
 
 from scaling_algebra.errors import UsageError
-from scaling_algebra.recipes.files import sizes_of
 from scaling_algebra.recipes.sizes import read_sizes
 from scaling_algebra.solver import search
 from scaling_algebra.solver.demands import Infeasible
@@ -465,9 +464,12 @@ def test_heads_grow_in_number_and_in_length_beside_gates_that_are_divided_by_the
         counts = {"num_attention_heads": heads, "num_key_value_heads": 2, "num_local_experts": 4}
         return transformers.MixtralConfig(**sizes, **counts, num_experts_per_tok=2)
 
-    small, large = mixtral(64, 4, 16), mixtral(256, 8, 32)
-    sizes = sizes_of(small, "base model")
-    (line,) = planning._longer_heads(large.to_dict(), small.to_dict(), sizes, {"lr": 1e-3, "eps": 1e-8})
+    def on_meta(config):
+        with torch.device("meta"):
+            return transformers.MixtralForCausalLM(config)
+
+    p = plan(on_meta(mixtral(256, 8, 32)), on_meta(mixtral(64, 4, 16)), lr=1e-3, eps=1e-8)
+    (line,) = (x for x in p.warnings if "heads grow in number" in x)
     assert "dimension 16 to 32: multiply scale of model.layers.*.self_attn by 0.7071" in line
 
 

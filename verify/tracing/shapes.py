@@ -310,6 +310,7 @@ class Shapes:
 
     Attributes:
         notes: parameters whose shapes are ambiguous, as (name, note).
+        multiplied: as ``Network.multiplied``.
     """
 
     def __init__(self, parameters: Sequence[Shaped], builds: Sequence[Mapping[str, int]], counted: Mapping[str, str]):
