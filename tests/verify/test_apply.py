@@ -10,6 +10,7 @@ import warnings
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -19,7 +20,6 @@ import torch.distributed as dist
 from torch import nn
 
 from scaling_algebra.errors import UsageError
-from scaling_algebra.recipes.files import sizes_of
 from scaling_algebra.recipes.sizes import read_sizes
 from scaling_algebra.solver import search
 from scaling_algebra.solver.demands import Infeasible
@@ -31,6 +31,8 @@ from scaling_algebra.verify.apply.folding import ends, scaled
 from scaling_algebra.verify.apply.parts import said as sizes_in_fields
 from scaling_algebra.verify.tracing.building import DEFAULTS as READ
 from scaling_algebra.verify.tracing.config_probing import probe
+from scaling_algebra.verify.tracing.config_reading import layered
+from scaling_algebra.verify.tracing.readings import read
 
 BASE, TARGET = "N=16,N_e=8,M=4", "N=32,N_e=16,M=8"
 GIVEN = {"lr": 3e-3, "eps": 1e-8, "std": 0.02, "decay": 0.1}
@@ -466,8 +468,11 @@ def test_heads_grow_in_number_and_in_length_beside_gates_that_are_divided_by_the
         return transformers.MixtralConfig(**sizes, **counts, num_experts_per_tok=2)
 
     small, large = mixtral(64, 4, 16), mixtral(256, 8, 32)
-    sizes = sizes_of(small, "base model")
-    (line,) = planning._longer_heads(large.to_dict(), small.to_dict(), sizes, {"lr": 1e-3, "eps": 1e-8})
+    config = probe(large.to_dict(), "")
+    longer = layered(read(config.builder(False, config.compare(config.longer_heads()))))
+    dims, base = config.heads_grow(small.to_dict()), config.sizes(small.to_dict())
+    subject = SimpleNamespace(longer=(dims, longer), base=base)
+    (line,) = planning._longer_heads(subject, {"lr": 1e-3, "eps": 1e-8})
     assert "dimension 16 to 32: multiply scale of model.layers.*.self_attn by 0.7071" in line
 
 
