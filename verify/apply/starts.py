@@ -43,11 +43,8 @@ def find_structured(pairs: Sequence[tuple[nn.Module, nn.Module]], roles: Iterabl
               for role in roles}  # fmt: skip
     known = {role: pair for role, pair in starts.items() if pair and not any(x.is_meta for both in pair for x in both)}
     seeded = any(not torch.equal(a, b) for pair in known.values() for a, b in pair)
-    return {
-        role
-        for role, pair in known.items()
-        if not is_drawn(*(torch.cat([both[k].flatten() for both in pair]) for k in (0, 1)), seeded)
-    }
+    joined = {role: [torch.cat([both[k].flatten() for both in pair]) for k in (0, 1)] for role, pair in known.items()}
+    return {role for role, (first, second) in joined.items() if not is_drawn(first, second, seeded)}
 
 
 def is_drawn(first: Tensor, second: Tensor, seeded: bool = True) -> bool:

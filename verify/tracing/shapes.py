@@ -245,7 +245,8 @@ def _probed(call: TorchCall, run: Recording, number: int) -> Places | None:
     if not run.tensors[number].is_floating_point():
         return None
     with suppress(Exception):  # what cannot be run again says nothing
-        (before, *_), summed, made = replay(call, run, {number: weight}), [], []
+        before, *_ = replay(call, run, {number: weight})
+        summed, made = list[int](), list[int]()
         for d, n in enumerate(weight.shape):
             kept = n > 1
             for j in {0, n - 1} if kept else ():
