@@ -15,7 +15,7 @@ from scaling_algebra.recipes.recipe import recipe
 from scaling_algebra.spec.networks.files import as_toml, from_toml
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.apply import checking
-from scaling_algebra.verify.tracing.shapes import read
+from scaling_algebra.verify.tracing.readings import read
 
 
 def linear(i, o):

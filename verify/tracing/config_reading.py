@@ -125,11 +125,11 @@ def _as_power(ratio: float, sizes: Mapping[str, int], others: Mapping[str, int])
 def layered(reading: Traced) -> Traced:
     """Return a reading of one layer as that of every layer: its number becomes ``*``, and so do other numbers, where
     names stay apart without them."""
-    roles = reading.roles
-    every = len({*map(general, roles)}) == len(roles)
+    names = [dict(zip(reading.roles, (general(x, most) for x in reading.roles), strict=True)) for most in (0, 1)]
+    apart = next((x for x in names if len({*x.values()}) == len(x)), {})
 
     def rename(name: str) -> str:
-        return general(name, 0 if every else 1)
+        return apart.get(name, general(name) if name not in names[0] else name)
 
     text = re.sub(r'"([^"\n]*)"', lambda found: f'"{rename(found[1])}"', reading.text)
     network = from_toml(text, reading.network.name)
