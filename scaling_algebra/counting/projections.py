@@ -64,7 +64,8 @@ def reduced(algebra: Algebra, s: Signal, by: Signal) -> Signal:
 
     Law: kernels are linearly independent, with deterministic coefficients; so a projection that annihilates ``by``
     makes the same of both, and what is left is not parallel to ``by``. Where a kernel may stand for a nonlinear
-    function of its leaves only the linear part is removed, so it stays as an upper bound.
+    function of its leaves only the linear part is removed, so it stays as an upper bound. So does every other kernel
+    that ``s`` has as many times as ``by``: of ``2 (h + u)`` less a multiple of ``h + u`` nothing is left.
     """
     pivot = _pivot(algebra, s, by)
     if pivot is None:
@@ -74,7 +75,10 @@ def reduced(algebra: Algebra, s: Signal, by: Signal) -> Signal:
     if s.curved or by.curved:
         rest[algebra.with_doubt(pivot)] = s.terms[pivot] - algebra.later
     zero = {x: doubted(algebra, left, by) for x, left in s.centred.items()}
-    return algebra.add([s.but(terms=rest, centred=zero), algebra.scaled(by, factor).but(terms=multiple)])
+    left = [s.but(terms=rest, centred=zero), algebra.scaled(by, factor).but(terms=multiple)]
+    if alike := {k: e for k, e in multiple.items() if rest.get(k) == e}:
+        left = [doubted(algebra, x, by.but(terms=alike)) for x in left]
+    return algebra.add(left)
 
 
 def outgrows(algebra: Algebra, s: Signal, by: Signal) -> bool:

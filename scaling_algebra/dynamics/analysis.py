@@ -36,6 +36,9 @@ from .runs import Runs
 from .trajectory import Trajectory
 
 _RAISED = "functions are read as polynomials, and two degrees more give"
+_VANISHES = "functions are read as polynomials: it is exactly zero for these, and not with two degrees more"
+_STANDING = frozenset({"polynomials", "first-hermite", "rank-one-sign"})
+"""Assumptions of an answer that polynomials stand for functions, or a linear part for a step."""
 _CUBES = "a product may see the cubic part of a sign, of which functions leave an upper bound alone"
 
 
@@ -166,6 +169,13 @@ class Analysis:
         """The same run with the polynomials that stand for functions two degrees higher."""
         return self.but(raised=True)
 
+    def read(self, name: str, t: int, rung: Rung) -> Bracket:
+        """Return what one budget shows. A zero that rests on polynomials is asked for again with two degrees more."""
+        found = self.runs.read(name, t, rung)
+        if not found.zero or self.raised or self.whole is not None or _STANDING.isdisjoint(found.assumes):
+            return found
+        return found if self.higher.runs.read(name, t, rung).zero else Bracket(why=_VANISHES)
+
     # bounds on every step ---------------------------------------------------------------------------------------
 
     @cached_property
@@ -294,7 +304,7 @@ class Parts:
             yield made[k]
 
     def at(self, point: Point, name: str, t: int) -> Analysis | None:
-        """The run at a point where less happens; None if in its first t updates other sizes divide the quantity."""
+        """Returns the restricted run at a point; None if in its first t updates other sizes divide the quantity."""
         part = self._parts((point.zero, point.frozen), partial(self._where_less, point))
         if not self.divides_alike(part, t):
             return None
@@ -359,7 +369,7 @@ class Parts:
 def two_sided(look: Analysis, name: str, t: int, rung: Rung) -> Bracket:
     """What one rung shows: decided by its own certificate, or where a monomial of it is as large as the bound on every
     later step."""
-    found = look.runs.read(name, t, rung)
+    found = look.read(name, t, rung)
     if t and not found.decided and found.low is not None and look.meets(name, found.lead):
         found = replace(found, high=found.low, why="", assumes=found.assumes | look.bounds.assumes)
     if found.decided:
@@ -477,7 +487,7 @@ def leading(q: Query, known: Bracket, rungs: Sequence[Rung] = QUICK) -> Bracket:
     """The leading kernel taken as it is."""
     look, name, t = q
     for rung in rungs:
-        found = look.runs.read(name, t, rung)
+        found = look.read(name, t, rung)
         if found.decided or known.lead is None or (found.lead is not None and found.lead > known.lead):
             known = found
         if found.decided or found.why:

@@ -64,9 +64,9 @@ class _BoundSteps(TensorSteps):
 
     def _updated(self, role: str) -> list[Increment]:
         rule, rates = self.optimizer.of(role), self.learning_rate(role)
+        if self.point.b[role] is None and rule.constrains(self.network, role):
+            return []
         if rule.sphere:
-            if self.point.b[role] is None:
-                return []
             rates.append(self.size(role, 0))
         elif rule.relative:
             raise BeyondPowerCounting("steps that are relative to the size of a tensor have no bound")
@@ -74,7 +74,9 @@ class _BoundSteps(TensorSteps):
             if rule.normalises:  # a normaliser is at least epsilon
                 rates.append(Scalar(f"1/eps of {role}", self.algebra.pack(self.point.d[role], {}, {f"d.{role}": 1})))
             return self.stepped(role, 1, tuple(rates))
-        return [] if all(map(vanishes, self.run.factors(role, 1))) else [self._normalised(role, tuple(rates))]
+        if all(map(vanishes, self.run.factors(role, 1))):
+            return []
+        return self.within(role, [self._normalised(role, tuple(rates))])
 
     def curved(self, role: str, step: int, scalars: tuple[Scalar, ...]) -> tuple[int, bool]:
         return self.divided(role, step, scalars), False

@@ -32,6 +32,7 @@ class Reader:
         left_out: the largest entries of constants, and where they multiply.
         fixed: constants of the equations, by their entries. means: slots of a node along which another is its mean.
         frozen: constants that differ along an axis that grows, by their entries. held: tensors made without gradients.
+        chosen: K of the last top-K that was recorded with all experts, at every build.
     """
 
     def __init__(self, runs: Sequence[Recording], splits: Splits, apply: Callable[[Reader, list[Any], Any], Any]):
@@ -44,6 +45,7 @@ class Reader:
         self.fixed: dict[Any, TracedNode] = {}
         self.frozen: dict[bytes, View] = {}
         self.held: set[int] = set()
+        self.chosen: Sizes = ()
         self.call: TorchCall | None = None
         self.name, self.made = "", 0
         self.calls: Sequence[TorchCall] = ()
