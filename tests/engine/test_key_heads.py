@@ -14,7 +14,7 @@ from scaling_algebra.counting.sizes import SignalSizes
 from scaling_algebra.dynamics.analysis import RESTRICTED
 from scaling_algebra.dynamics.budgets import BEGUN
 from scaling_algebra.dynamics.sparse_routing import algebra_for
-from scaling_algebra.solver.newton import aligned
+from scaling_algebra.solver.newton import find_aligned_start
 from scaling_algebra.solver.points import Places
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.spec.desiderata import Structure
@@ -48,7 +48,7 @@ PLAIN, NORMED = attention(), attention("rk[s,e] = rmsnorm(k[s,e]; e)", "rk")
 def looked(net, epsilon="negligible"):
     asked = Configuration.of(ray="N=1", optimizer="adam", parameterization="mup", network=net, epsilon=epsilon)
     at = Places(net, asked.ray, asked.optimizer)
-    return at.looked(Structure().point(net, aligned(at, Structure())))
+    return at.analyse_at(Structure().point(net, find_aligned_start(at)))
 
 
 def read(look, name, t, rung):
