@@ -304,7 +304,7 @@ class Parts:
             yield made[k]
 
     def at(self, point: Point, name: str, t: int) -> Analysis | None:
-        """Returns the restricted run at a point; None if a quantity is divided by other sizes in its first t updates."""
+        """Returns the restricted run at a point; None if in its first t updates other sizes divide the quantity."""
         part = self._parts((point.zero, point.frozen), partial(self._where_less, point))
         if not self.divides_alike(part, t):
             return None
@@ -338,7 +338,9 @@ class Parts:
         nothing that the norm makes counts there: then no size depends on what it divides by."""
         if norm not in counting(part.network, part.point.zero & part.point.frozen):
             return True
-        source = self.whole.network.producer(norm).inputs[0].name
+        statement = self.whole.network.producer(norm)
+        assert statement is not None
+        source = statement.inputs[0].name
         pairs = ((part(source, k), self.whole(source, k)) for k in range(1, t + 1))
         return all(x.decided and y.decided and x.size == y.size for x, y in pairs)
 
@@ -420,7 +422,7 @@ def monomial(q: Query, known: Bracket) -> Bracket:
     if known.decided:
         return known
     few = look.whole is not None or (look.raised and not t)  # kernels of as many leaves as products have signals
-    rungs = PARTS if few else WITNESSES
+    rungs: tuple[Rung, ...] = PARTS if few else WITNESSES
     if look.whole is not None and t == 1 and look.network.norms:
         rungs = (*rungs, BEGUN)
     for rung in rungs:

@@ -1,0 +1,166 @@
+"""Attention whose keys and values keep their number: what norms take away as numbers, first steps, norms outgrown."""
+
+from dataclasses import replace
+from fractions import Fraction
+from functools import lru_cache
+
+import numpy as np
+import pytest
+
+from scaling_algebra import network
+from scaling_algebra.counting.projections import doubted, numbered
+from scaling_algebra.counting.signals import Rung
+from scaling_algebra.counting.sizes import SignalSizes
+from scaling_algebra.dynamics.analysis import RESTRICTED
+from scaling_algebra.dynamics.budgets import BEGUN
+from scaling_algebra.dynamics.sparse_routing import algebra_for
+from scaling_algebra.solver.newton import find_aligned_start
+from scaling_algebra.solver.points import Places
+from scaling_algebra.spec.configuration import Configuration
+from scaling_algebra.spec.desiderata import Structure
+
+HALF = Fraction(1, 2)
+ROLES = {"E": "embedding", "Q": "query", "K": "key", "V": "value", "O": "attention_out", "U": "readout"}
+AXES = {"a": "N", "b": "N", "e": "E", "x": "D", "s": "S", "t": "S"}
+EQUATIONS = """
+h0[s,a] = E[a,x] data[s,x]
+r1[s,a] = rmsnorm(h0[s,a]; a)
+q[s,b,e] = Q[b,e,a] r1[s,a]
+k[s,e] = K[e,a] r1[s,a]
+{norm}
+v[s,e] = V[e,a] r1[s,a]
+p[b,s,t] = softmax(q[s,b,e] {key}[t,e]; t)
+o[s,b,e] = p[b,s,t] v[t,e]
+h1[s,a] = h0[s,a] + O[a,b,e] o[s,b,e]
+r2[s,a] = rmsnorm(h1[s,a]; a)
+f = U[a] r2[s,a]
+"""
+
+
+def attention(norm="", key="k"):
+    return network("keys", EQUATIONS.format(norm=norm, key=key), AXES, ROLES, "attention with few keys")
+
+
+PLAIN, NORMED = attention(), attention("rk[s,e] = rmsnorm(k[s,e]; e)", "rk")
+
+
+@lru_cache
+def looked(net, epsilon="negligible"):
+    asked = Configuration.of(ray="N=1", optimizer="adam", parameterization="mup", network=net, epsilon=epsilon)
+    at = Places(net, asked.ray, asked.optimizer)
+    return at.analyse_at(Structure().point(net, find_aligned_start(at)))
+
+
+def read(look, name, t, rung):
+    return look.but().runs.read(name, t, rung)
+
+
+def test_gradients_at_few_keys_and_values_are_certified():
+    """They are sums over many heads, of which the terms that norms take away are bounded by n, and the rest by
+    n^(1/2). Measured below. Negative control: what is left out of few kernels may be as large."""
+    look = looked(PLAIN)
+    for name, size in (("gv", -HALF), ("gk", Fraction(-1))):
+        assert read(look, name, 0, BEGUN).size == size
+        assert not read(look, name, 0, replace(BEGUN, doubts=0)).decided
+
+
+def gradients(n, seed):
+    """Root-mean-square gradients at values and keys before training, by hand: backward through both norms."""
+    rng = np.random.default_rng(seed)
+    draw = lambda std, *shape: std * rng.standard_normal(shape)  # noqa: E731
+    tokens, few = 3, 2
+    e, q, k, v = draw(1, tokens, n), draw(n**-0.5, n, few, n), draw(1 / n, few, n), draw(1 / n, few, n)
+    o, u = draw(n**-0.5, n, n, few), draw(1 / n, n)
+    r1 = e / np.sqrt((e**2).mean(1, keepdims=True))
+    queries, keys, values = np.einsum("bea,sa->sbe", q, r1), r1 @ k.T, r1 @ v.T
+    logits = np.einsum("sbe,te->bst", queries, keys)
+    p = np.exp(logits) / np.exp(logits).sum(2, keepdims=True)
+    h1 = e + np.einsum("abe,sbe->sa", o, np.einsum("bst,te->sbe", p, values))
+    size = np.sqrt((h1**2).mean(1, keepdims=True))
+    above = (u - h1 / size * (h1 / size @ u)[:, None] / n) / size
+    back = np.einsum("abe,sa->sbe", o, above)
+    shares = np.einsum("sbe,te->bst", back, values)
+    bent = p * (shares - (p * shares).sum(2, keepdims=True))
+    at_values, at_keys = np.einsum("bst,sbe->te", p, back), np.einsum("bst,sbe->te", bent, queries)
+    return np.sqrt((at_values**2).mean()), np.sqrt((at_keys**2).mean())
+
+
+def test_measured_gradients_have_the_certified_sizes():
+    sizes = (64, 128, 256, 512)
+    measured = np.array([np.mean([np.log(gradients(n, seed)) for seed in range(24)], axis=0) for n in sizes])
+    slopes = np.polyfit(np.log(sizes), measured, 1)[0]
+    assert slopes == pytest.approx([-0.5, -1.0], abs=0.2)
+
+
+def numbers(exponent):
+    """An algebra, a vector w, and what a random number of some size makes of it."""
+    algebra = algebra_for(PLAIN, looked(PLAIN).ray, HALF)
+    w, z = algebra.tensor("w", "a", 0), algebra.tensor("z", "b", algebra.pack(exponent - HALF, {}, {}))
+    number = algebra.contract(z, algebra.constant("b"), "")
+    along = algebra.contract(w, numbered(algebra, number), "a")
+    return algebra, w, doubted(algebra, along, along)
+
+
+def test_what_an_unknown_number_multiplies_may_cancel_all_that_is_no_larger(monkeypatch):
+    """A smaller one takes no lower bound away. Negative control: an algebra that takes it for another kernel."""
+    for exponent, stands in ((-HALF, True), (Fraction(0), False)):
+        algebra, w, along = numbers(exponent)
+        assert algebra.value(algebra.bound(along)) == exponent and algebra.rms(along) is None
+        whole = algebra.add([w, along])
+        assert algebra.stands(whole) is stands
+        summed = algebra.contract(whole, algebra.tensor("o", "ab", 0), "b")
+        assert algebra.stands(summed) is stands and any(algebra.opaque[k] for k in summed.terms)
+    monkeypatch.setattr(algebra, "opaque", [False] * len(algebra.opaque))
+    assert SignalSizes.stands(algebra, whole)
+
+
+def test_a_number_times_a_polynomial_is_as_large_as_their_sizes_say():
+    """rms(c Y) <= C rms(c) rms(Y), also where both are of the same Gaussians: c = <y, v> / n and Y = O^T y."""
+    ratios = []
+    for n in (32, 128, 512):
+        rng, values = np.random.default_rng(n), []
+        for _ in range(200):
+            y, v = rng.standard_normal(n), rng.standard_normal(n)
+            o = rng.standard_normal((8, n)) / n**0.5
+            made = o @ (y * (1 + v))
+            values.append((y @ v / n, (made**2).mean()))
+        c, y2 = np.array(values).T
+        ratios.append(np.sqrt((c**2 * y2).mean() / ((c**2).mean() * y2.mean())))
+    assert max(ratios) < 3 and max(ratios) / min(ratios) < 1.5
+
+
+def test_a_first_step_that_is_normalised_is_that_of_a_part():
+    """Sizes from runs in which one tensor learns are those of the run in which all do. Negative controls: later steps,
+    and a part whose gradient has another size."""
+    look = looked(PLAIN)
+    for name in ("q.change", "v.change", "p_1.change", "o.change", "h1.change", "r2.change", "f.change"):
+        part = look(name, 1, RESTRICTED)
+        assert part.size == 0, name
+        whole = read(look, name, 1, BEGUN)
+        assert not whole.decided or whole.size == part.size, name
+    one = look.parts._where_less(replace(look.point, frozen=frozenset(PLAIN.tensors) - {"value"}))
+    assert look.parts.divides_alike(one, 0) and look.parts.divides_alike(one, 1)
+    assert not look.parts.divides_alike(one, 2)
+    asleep = replace(one.point, b={**one.point.b, "readout": None}, frozen=one.point.frozen | {"readout"})
+    assert not look.parts.divides_alike(look.parts._where_less(asleep), 1)
+
+
+def test_what_a_norm_makes_is_bounded_where_its_argument_grows():
+    """Keys behind a norm start at n^(-1/2) and are Theta(1) after one step; a part in which they stay divides by less.
+    Negative control: without a norm there is none that is outgrown."""
+    look = looked(NORMED)
+    assert not look.bounds.why and look.bounds.outgrown == {"rk"} and not looked(PLAIN).bounds.outgrown
+    assert look("k", 0).size == -HALF and look.upper("k") == 0 and look.upper("rk") == look.upper("rk.change") == 0
+    still = replace(look.point, frozen=frozenset(NORMED.tensors) - {"query"})
+    assert look.parts.at(still, "p_1.change", 1) is None
+    assert look.parts.at(still, "q.change", 1) is not None  # nothing of it is read before the second update
+
+
+def test_rungs_agree_where_both_certify():
+    look, decided = looked(NORMED), 0
+    for name in (x for x, q in look.table.items() if x.startswith("g") and not q.tensor):
+        one, other = read(look, name, 0, BEGUN), read(look, name, 0, Rung(HALF, most=40, work=25_000, total=75_000))
+        if one.decided and other.decided:
+            decided += 1
+            assert one.size == other.size, name
+    assert decided > 2
