@@ -277,8 +277,8 @@ def recipe(
         eps: epsilon, given as ``lr``.
         std: init std, given as ``lr``.
         decay: weight decay, given as ``lr``; it may be 0.
-        batch: (base, target) batch size in one unit, if it changes: factors on rates, epsilons and decays follow from the
-            invariants that ``horizon`` holds.
+        batch: (base, target) batch size in one unit, if it changes: factors on rates, epsilons and decays follow from
+            the invariants that ``horizon`` holds.
         tokens: (base, target) number of tokens in one unit, if it changes.
         hold: names of these invariants, for each optimizer that has them; by default those of ``horizon``.
         gauge: one of ``GAUGES``; the values tuned at the base are meant in it.

@@ -31,7 +31,7 @@ from scaling_algebra.verify.tracing.measuring import of_role
 from scaling_algebra.verify.tracing.models import called, limited
 from scaling_algebra.verify.tracing.shapes import along, read
 from scaling_algebra.verify.tracing.sources import WIDTHS, general, heads_grow, layered, longer_heads, small_of
-from scaling_algebra.waiting import rarely_collected, watched
+from scaling_algebra.waiting import rarely_collected, show_progress
 
 from .exports import STACKS
 from .folding import ends, scaled
@@ -94,7 +94,7 @@ def plan(
         UsageError: a model that cannot be read or built, a parameter that the output does not depend on, rates without
             epsilons, a multiplier that is to be folded and ends in no matrix, or what ``recipe`` raises.
     """
-    with watched("plan"), rarely_collected(), torch.random.fork_rng(devices=[]):
+    with show_progress("plan"), rarely_collected(), torch.random.fork_rng(devices=[]):
         return _plan(model, base, target, fold, strict, given)
 
 
