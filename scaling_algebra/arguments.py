@@ -54,8 +54,9 @@ _WORDS: dict[Any, str] = {
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
-    """Wraps a function so that an argument that does not match its annotation raises UsageError. Calls run one at a
-    time.
+    """Wraps a function so that an argument that does not match its annotation raises UsageError.
+
+    Calls run one at a time; other threads wait.
 
     Examples:
         >>> @checked

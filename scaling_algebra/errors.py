@@ -22,8 +22,7 @@ NEARBY, NAMED = 400, 6
 
 
 class UsageError(ValueError):
-    """Wrong input. The command line prints the message as one line and exits with ``code``. Long messages are
-    shortened."""
+    """Wrong input. The command line prints the message, shortened, as one line and exits with ``code``."""
 
     code = 2
 
@@ -67,10 +66,9 @@ def shown(value: object) -> str:
 
 @contextmanager
 def unending() -> Iterator[None]:
-    """Makes ``os._exit`` raise SystemExit in foreign code, which would otherwise end this program as if it had
-    succeeded.
+    """Makes ``os._exit`` raise SystemExit in foreign code.
 
-    Child processes can still end.
+    Otherwise it would end this program as if it had succeeded. Child processes can still end.
     """
     process = os.getpid()
 

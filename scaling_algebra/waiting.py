@@ -72,15 +72,16 @@ def working(text: str) -> Iterator[None]:
 
 
 def end_now(number: int, frame: Any) -> None:
-    """Ends the program at once. This handles signals before a command works and after it, when there is nothing to
-    clean up."""
+    """Handles a signal by ending the program at once.
+
+    It is used before a command works and after it, when there is nothing to clean up.
+    """
     os.write(2, b"scalecalc: interrupted\n")
     os._exit(130)
 
 
 def heard() -> dict[Any, Any]:
-    """Returns the handlers of the signals that stop a program, without signals that are ignored or handled
-    elsewhere."""
+    """Returns the handlers of the signals that stop a program, unless these are ignored or handled elsewhere."""
     names = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
     free = (signal.SIG_DFL, signal.default_int_handler, end_now)
     here = threading.current_thread() is threading.main_thread()

@@ -147,8 +147,7 @@ class Recipe(Rendered):
 
     @property
     def by_run(self) -> Iterator[str]:
-        """Lines on the effect of batch and tokens: on the numbers, and on settings that no parameter group or file
-        contains."""
+        """Lines on the effect of batch and tokens, also on settings that no parameter group or file contains."""
         for optimizer, held in self.horizons.items():
             factors = dict(self.run[optimizer])
             inside = ", ".join(f"{name} {factors.pop(name):.6g}" for name in ("lr", "eps", "wd") if name in factors)
@@ -168,8 +167,8 @@ class Recipe(Rendered):
 
     @cached_property
     def next_terms(self) -> NextTerms:
-        """Terms of demanded sizes that are not small compared to the leading ones; they tell whether the base is
-        large enough."""
+        """Terms of demanded sizes that are not small beside the leading ones. They show whether the base is large
+        enough."""
         return next_terms(self.derivations[-1], self.way)
 
     def as_json(self) -> dict[str, Any]:
@@ -220,14 +219,13 @@ class Recipe(Rendered):
 def with_either_epsilon(
     base: str | Sizes, target: str | Sizes, say: Callable[[str], None] = lambda line: None, **asked: Any
 ) -> Recipe:
-    """Returns a recipe with derived epsilon, or with negligible epsilon if there is none and ``epsilon`` is not
-    specified.
+    """Returns a recipe with derived epsilon, or with negligible epsilon if there is none.
 
     Args:
         base: as in ``recipe``.
         target: as in ``recipe``.
         say: called with a line if epsilon is negligible.
-        **asked: further arguments of ``recipe``.
+        **asked: further arguments of ``recipe``; if ``epsilon`` is among them, it is used as it is.
 
     Raises:
         UsageError: as ``recipe``.
@@ -359,8 +357,10 @@ def _run(held: Horizon, factors: Mapping[str, float]) -> dict[str, float]:
 
 
 def _horizon(rule: str, hold: Sequence[str] | None) -> Horizon:
-    """Returns the invariants of an optimizer, which its variants share: a shape factor depends on neither batch nor
-    tokens."""
+    """Returns the invariants of an optimizer.
+
+    Its variants share them, since a shape factor depends on neither batch nor tokens.
+    """
     from . import horizon as laws  # needs sympy
 
     if (optimizer := rule.partition(":")[0]) not in laws.optimizers():
