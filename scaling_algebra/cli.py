@@ -59,8 +59,7 @@ TOO_LITTLE = "not enough memory; ask for less, such as smaller --sizes or fewer 
 
 HELP = ["-h", "--help"]
 INSTEAD = {name: f"write --format {name}" for name in ("html", "json", "latex", "markdown", "text")}
-INSTEAD["strict"] = "without it, too, a size that is not certified is undecided; --no-assumptions of derive and signals"
-INSTEAD["strict"] += " leaves out what assumes more than counting powers"
+INSTEAD["strict"] = "what is not certified is printed as undecided anyway; derive, recipe and check-model have --strict"
 """Advice for options that do not exist but that users may expect."""
 
 

@@ -27,6 +27,8 @@ CLOSELY = (*LADDER[:4], LADDER[5])
 """Rungs that a question may climb where an answer depends on it; the others cost most of the time of a search."""
 QUICK = (LADDER[0], LADDER[2])
 """Rungs that the leading kernel may take, and every question at points on the way to an answer."""
+BEGUN = Rung(NEAR, work=25_000, total=75_000, doubts=64, numbers=True)
+"""That of sizes before training, beside the others: of what norms take away there are few kernels, so all are kept."""
 SIMPLEST = replace(LADDER[0], work=500, total=2_000)
 """More kernels than a witness has, for little work."""
 WITNESSES = (
@@ -41,7 +43,7 @@ PARTS = (
 """Those of a run in which little happens: all that is as large as the leading kernel is kept, on the first with
 polynomials of degree one. The second decides what the first found as large as its bound."""
 
-WORK = "what was left out may be as large: all of it takes more work than a question may"
+WORK = "skipped terms may be as large; the work limit was reached (derive --effort goes on)"
 """The reason where nothing else stands in the way."""
 ALONE = 60_000
 """Work for a run that certifies by itself what one in which less happens shows."""

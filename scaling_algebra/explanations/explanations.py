@@ -167,7 +167,17 @@ def _constants(d: Derivation, algebra: Algebra, scalars: Iterable[Scalar]) -> tu
 
 
 def _setting(d: Derivation, role: str, setting: str) -> SettingExplanation:
-    """Explains the condition that fixes a parameter."""
+    """Explains the condition that fixes a parameter, and the own number of a tensor that a module multiplies."""
+    found = _condition(d, role, setting)
+    if setting not in SETTINGS or role not in d.network.multiplied:
+        return found
+    t = d.tensors[role]
+    own = {"init": t.init_std, "lr": t.lr, "eps": t.eps}[setting]
+    return replace(found, own=own, multiplied=d.network.multiplied[role])
+
+
+def _condition(d: Derivation, role: str, setting: str) -> SettingExplanation:
+    """Explains the condition that fixes a parameter, where its number includes the factor of the module."""
     name, because = f"{role}.{setting}", d.reasons.get((role, setting), "")
     unknown = setting
     value: Power | None = 1 / d.scaling.multipliers.get(setting, Power())

@@ -177,6 +177,8 @@ class SettingExplanation(Rendered):
         equation: the form that must be Theta(1), with the unknowns as symbols; empty if nothing was solved.
         behind: the explanation of the quantity that fixes the parameter, at the solution; None if nothing was solved.
         structure: structural choices that affect it.
+        multiplied: the power that a module multiplies the tensor by.
+        own: the number of the tensor itself; all else is about the product of both.
     """
 
     derivation: Derivation
@@ -186,6 +188,8 @@ class SettingExplanation(Rendered):
     equation: str = ""
     behind: Explanation | None = None
     structure: tuple[str, ...] = ()
+    multiplied: Power | None = None
+    own: Power | None = None
 
     @property
     def about(self) -> str:

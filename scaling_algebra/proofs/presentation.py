@@ -5,11 +5,12 @@ from __future__ import annotations
 from scaling_algebra.documents import document_of
 from scaling_algebra.documents.blocks import Block, Document, Heading, Lines, Piece, Text, literal
 from scaling_algebra.documents.notation import typeset
+from scaling_algebra.spec.desiderata import NONE
 
 from .prover import Outcome, Proof, Uniqueness
 
 VERDICTS = {
-    Uniqueness.UNIQUE: "exactly one parameterization with these interventions; every other point breaks one of",
+    Uniqueness.UNIQUE: "exactly one parameterization; every other choice breaks one of",
     Uniqueness.IMPOSSIBLE: "no parameterization; these contradict each other",
     Uniqueness.SEVERAL: "more than one parameterization",
     Uniqueness.UNDECIDED: "undecided",
@@ -43,5 +44,6 @@ def render_proved(p: Proof, above: Document | None) -> Document:
 def _attempt(p: Proof, a: Outcome) -> list[Block]:
     lines: list[Piece] = [*map(typeset, a.core), *(literal(f"found: {point}") for point in p.show_points(a))]
     why = f": {a.why}" if a.why else ""
-    head = Heading(typeset(f"{a.structure}: {VERDICTS[a.verdict]}{why}"), 3)
+    structure = "with nothing tied or zero" if str(a.structure) == NONE else a.structure
+    head = Heading(typeset(f"{structure}: {VERDICTS[a.verdict]}{why}"), 3)
     return [head, Lines.of(*lines, listed=True)] if lines else [head]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -136,24 +137,14 @@ def _check_config(record: Mapping[str, Any], label: str) -> None:
                 raise UsageError(f"{label}: {key} is {shown(size)}; give a positive whole number")
     width = next((name for name in axes["N"] if name in record), "")
     pairs = [(HEADS[0], "num_key_value_heads")]
-    pairs += [(width, key) for key in HEADS if not any("head_dim" in name and record[name] for name in record)]
+    said = any(record[name] for name in record if re.search("head_(dim|size)", name))
+    pairs += [(width, key) for key in HEADS if not said]
     for whole, part in pairs:
         if isinstance(n := record.get(whole), int) and isinstance(m := record.get(part), int) and n % m:
             raise UsageError(f"{label} has {n} {whole} and {m} {part}; give a divisor of {n}")
     most, active = (next((name for name in axes.get(axis, ()) if name in record), "") for axis in "MK")
     if isinstance(m := record.get(most), int) and isinstance(k := record.get(active), int) and k > m:
         raise UsageError(f"{label} has {m} {most} and {k} {active}; only {m} experts can be active")
-
-
-def sizes_of(config: Any, label: str) -> dict[str, int]:
-    """Returns the sizes in the configuration of a model in memory.
-
-    Raises:
-        UsageError: its family is not known, or a size is missing.
-    """
-    names = {name for table in _families().values() for listed in table.values() for name in listed}
-    record = {name: getattr(config, name, None) for name in ("model_type", *names)}
-    return _sizes({name: x for name, x in record.items() if x is not None}, f"the configuration of the {label}")
 
 
 def _sizes(record: Mapping[str, Any], label: str) -> dict[str, int]:

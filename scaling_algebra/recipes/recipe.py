@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
@@ -32,7 +34,7 @@ from scaling_algebra.spec.trained import OptimizerInput, meant, trained
 
 from .next_terms import NextTerms, next_terms
 from .settings import Breaks, Setting
-from .sizes import Sizes, Way, every_axis, read_sizes, through, way
+from .sizes import Sizes, Way, every_axis, read_sizes, way
 from .warnings import warnings
 
 if TYPE_CHECKING:
@@ -448,8 +450,8 @@ def _powers(
     """Derives the powers at the base and at the target.
 
     Returns:
-        The powers at the base, those at the target, their derivations, their ray if it is not that of the way, and the
-        reason why it is not.
+        The scaling at the base and at the target, the derivations, and, if the ray of the way has no parameterization,
+        the ray of these powers and the reason.
     """
     rest: Any = {k: v for k, v in where.items() if k not in ("network", "architecture")}
 
@@ -469,20 +471,47 @@ def _powers(
             derivations.append(derive(point).in_gauge(gauge))
         return tuple(derivations[len(block) :])
 
-    if going.ray is None:  # no ray between them: each on the ray of its own sizes
-        first, last = (through({a: Fraction(x) for a, x in sizes.items()})[0] for sizes in (going.base, going.target))
-        derivations = derive_parts(last)
-        return _union(derive_parts(first)), _union(derivations), derivations, None, ""
+    def by_sizes() -> tuple[Scaling, Scaling, tuple[Derivation, ...], None, str]:
+        first, last = map(derive_parts, going.own_rays)
+        return _union(first), _union(last), last, None, ""
+
+    if going.ray is None:
+        return by_sizes()
     kept = {axis: going.ray[axis] for axis in ("K", "L") if axis in going.ray.rates}
     largest, missing = going.ray.largest, ""
     for share in (Fraction(0), *TOWARDS):
         ray = Ray({x: going.ray[x] + share * (largest - going.ray[x]) for x in going.ray.rates} | kept)
         try:
             derivations = derive_parts(ray)
-            return _union(derivations), _union(derivations), derivations, ray if missing else None, missing
+            along = _union(derivations), _union(derivations), derivations, ray if missing else None, missing
         except Infeasible as error:
             missing = missing or str(error)
+            continue
+        if missing or {*going.own_rays} == {ray}:
+            return along
+        with suppress(Infeasible):
+            own = by_sizes()
+            if all(d.level is None or d.level.certified for d in own[2]) and _differ(going, along, own):
+                return own
+        return along
     raise Infeasible(missing)
+
+
+def _differ(going: Way, *powers: tuple[Scaling, Scaling, Any, Any, Any]) -> bool:
+    """Tests whether two answers of ``_powers`` give other numbers at the target for the same ones at the base."""
+
+    def factors(before: Scaling, after: Scaling) -> list[float]:
+        pairs: list[tuple[Power | None, Power | None]] = [
+            (before.multipliers[name], x) for name, x in after.multipliers.items()
+        ]
+        for role, t in after.tensors.items():
+            pairs += zip(
+                _settings_as_powers(before.tensors[role]).values(), _settings_as_powers(t).values(), strict=True
+            )
+        return [Setting.of(going, *pair).factor for pair in pairs]
+
+    one, other = (factors(before, after) for before, after, *_ in powers)
+    return not all(map(math.isclose, one, other))
 
 
 def _restrict_ray(ray: Ray, network: Network) -> Ray:

@@ -58,6 +58,10 @@ class Given:
             if name in powers:
                 raise UsageError(f"{name} is given twice; give it once")
             powers[name] = _power(name, value, network)
+            role = name.rpartition(".")[0]
+            if powers[name] is not None and role in network.multiplied:
+                what = f"the module multiplies {role} by {network.multiplied[role]}"
+                raise UsageError(f"cannot hold {name}: {what}; take this factor out of the module to hold it")
         settings = (f"{role}.{setting}" for role in network.tensors for setting in SETTINGS)
         order = [*settings, AGGREGATION, *network.multipliers]
         return cls(tuple((name, powers[name]) for name in order if name in powers))

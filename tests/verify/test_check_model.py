@@ -22,14 +22,22 @@ from scaling_algebra.solver import search
 from scaling_algebra.solver.derivation import search_cached
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.powers import Power
-from scaling_algebra.verify.apply.checking import between, check_model, coming, culprit, of_choices, settled
+from scaling_algebra.verify.apply.checking import (
+    between,
+    check_model,
+    coming,
+    culprit,
+    of_choices,
+    of_crossovers,
+    settled,
+)
 from scaling_algebra.verify.apply.loading import load
 from scaling_algebra.verify.judging.fit import Verdict
 from scaling_algebra.verify.judging.measurement import Measurement
 from scaling_algebra.verify.judging.verdicts import judge
+from scaling_algebra.verify.tracing.building import built
 from scaling_algebra.verify.tracing.measuring import Watch
-from scaling_algebra.verify.tracing.models import built, traced
-from scaling_algebra.verify.tracing.shapes import read
+from scaling_algebra.verify.tracing.readings import read, traced
 
 from ..docs.pages import ROOT, write_files
 from .test_tracing import Attention, FourWays, Stop
@@ -110,10 +118,10 @@ def test_a_bias_may_start_at_zero_whether_or_not_it_trains():
     assert not refuted(report) and bias.fit.zero and bias.predicted is None
 
 
-def refuted_with(slopes, predicted=0, quantity="w.update", step=1):
+def refuted_with(slopes, predicted=0, quantity="w.update", step=1, level="", noise=0.01):
     """A refuted row whose root-mean-squares go by these slopes from size to size."""
     sizes = [2.0**k for k in range(len(slopes) + 1)]
-    noise = 1 + 0.01 * torch.randn(8, generator=torch.Generator().manual_seed(3)).numpy()
+    noise = 1 + noise * torch.randn(8, generator=torch.Generator().manual_seed(3)).numpy()
     values = [2.0 ** sum(slopes[:k]) * noise for k in range(len(sizes))]
     m = Measurement(
         Ray({"N": Fraction(1)}),
@@ -123,7 +131,91 @@ def refuted_with(slopes, predicted=0, quantity="w.update", step=1):
         dims=[{"N": int(n)} for n in sizes],
     )
     report = judge(m, {quantity: [..., *[Fraction(predicted)] * step]})
-    return replace(report, rows=tuple(replace(row, verdict=Verdict.REFUTED, note="") for row in report.rows))
+    rows = (replace(row, verdict=Verdict.REFUTED, note="", level=level) for row in report.rows)
+    return replace(report, rows=tuple(rows))
+
+
+def crossover(gap, odds, pairs=3):
+    """The slopes of a term that fades as n^-gap beside one that stays; ``odds`` of their squares at first."""
+    every = [odds * 2 ** (-2 * gap * k) for k in range(pairs)]
+    return [gap * x / (1 + x) for x in every]
+
+
+@pytest.mark.parametrize(
+    ("slopes", "level", "verdict"),
+    [
+        (crossover(0.5, 8), "demand", Verdict.INCONCLUSIVE),  # 0.44, 0.4, 0.33
+        (crossover(1.0, 6), "demand", Verdict.INCONCLUSIVE),  # 0.86, 0.6, 0.27
+        (crossover(1.0, 12), "demand", Verdict.REFUTED),  # 0.92, 0.75, 0.43: as near to 1/2
+        (crossover(0.5, 8), "certified", Verdict.REFUTED),  # still nearer to 1/2
+        (crossover(0.5, 3), "certified", Verdict.INCONCLUSIVE),  # 0.38, 0.3, 0.21
+        ((0.5, 0.5, 0.5), "demand", Verdict.REFUTED),
+        ((1.0, 0.97, 0.98), "demand", Verdict.REFUTED),
+        ((0.45, 0.46, 0.45), "demand", Verdict.REFUTED),
+        ((0.3, 0.4, 0.45), "demand", Verdict.REFUTED),  # goes away
+    ],
+)
+def test_a_term_that_gives_way_to_another_is_not_refuted_and_a_slope_that_stays_is(slopes, level, verdict):
+    for noise in (0.002, 0.02):
+        for sign in (1, -1):
+            row = coming(refuted_with([sign * x for x in slopes], level=level, noise=noise)).rows[0]
+            assert row.verdict is verdict
+            assert verdict is Verdict.REFUTED or row.note.startswith(
+                "comes nearer to n^(0) from size to size; N=8 to N="
+            )
+
+
+def test_a_message_asks_for_sizes_that_are_decided_there():
+    """Between the last two of them the slope is near the prediction."""
+    row = coming(refuted_with(crossover(0.5, 8), level="demand", noise=0.001)).rows[0]
+    first, last = map(int, re.findall(r"N=(\d+)", row.note))
+    assert first == 8 and crossover(0.5, 8, int(np.log2(last)))[-1] < 0.15
+
+
+def test_initial_values_that_still_count_beside_an_update_refute_no_undecided_size():
+    """Keys that start at n^(-1/2) and move at n^0; and, as a control, at one power, and a slope as large as a power."""
+    sizes, draw = [1.0, 2.0, 4.0], torch.Generator().manual_seed(0)
+
+    def series(slope, at):
+        return [at * n**slope * (1 + 0.01 * torch.randn(8, generator=draw).numpy()) for n in sizes]
+
+    def verdict(update, slope, level="demand"):
+        m = Measurement(
+            Ray({"N": Fraction(1)}),
+            1,
+            sizes=sizes,
+            values={
+                ("k.init", 0): series(-0.5, 1.0),
+                ("k.init", 1): series(-0.5, 1.0),
+                ("k.update", 1): series(update, 0.9),
+                ("out", 1): series(slope, 1.0),
+            },
+            dims=[{"N": int(16 * n)} for n in sizes],
+        )
+        asked = {"k.init": [Fraction(-1, 2)], "k.update": [..., Fraction(0)], "out": [..., Fraction(0)]}
+        report = judge(m, asked)
+        rows = [replace(r, verdict=Verdict.REFUTED, level=level, note="") for r in report.rows if r.quantity == "out"]
+        (row,) = of_crossovers(replace(report, rows=tuple(rows)), m, asked).rows
+        return row
+
+    row = verdict(0.0, 0.33)
+    assert row.verdict is Verdict.INCONCLUSIVE
+    assert "the initial values of k still count beside its update, which outgrows them as n^(1/2); sizes" in row.note
+    controls = (verdict(-0.5, 0.33), verdict(0.0, 0.5), verdict(0.0, 1.0), verdict(0.0, 0.33, "certified"))
+    assert {x.verdict for x in controls} == {Verdict.REFUTED}
+
+
+def test_what_a_tensors_own_numbers_decide_is_blamed_although_it_alone_is_not_refuted():
+    """Later failures follow from it; without one that is refuted nothing is blamed."""
+    later = refuted_with((-0.5, -0.5), quantity="head.update", step=2)
+    own = replace(refuted_with((-0.42, -0.4), quantity="w.init").rows[0], verdict=Verdict.INCONCLUSIVE)
+    own = replace(own, fit=replace(own.fit, low=-0.6, high=-0.15))
+    means = {**later.means, ("w.init", 1): refuted_with((-0.42, -0.4), quantity="w.init").means["w.init", 1]}
+    report = replace(later, rows=(later.rows[-1], own), means=means)
+    assert culprit(report).quantity == "w.init"
+    assert culprit(replace(report, rows=(own,))) is None
+    near = replace(own, fit=replace(own.fit, slope=-0.1, low=-0.3, high=0.05))
+    assert culprit(replace(report, rows=(later.rows[-1], near))).quantity == "head.update"
 
 
 @pytest.mark.parametrize(

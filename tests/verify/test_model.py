@@ -45,7 +45,7 @@ def setup(name, scaling=SCALING):
 
 
 @pytest.mark.parametrize("dims", [DIMS, DIMS | {"K": 3}])
-@pytest.mark.parametrize("name", MEASURABLE)
+@pytest.mark.parametrize("name", [*MEASURABLE, "adam:rows", "signsgd:columns", "muon:spectral", "adamw:matrix"])
 def test_updates_are_what_the_optimizer_did(name, dims):
     model = TorchNetwork(MOE_BLOCK, Draw(dims, [1, 2, 3], [1, 2, 3]), SCALING)
     start = {role: w.detach().clone() for role, w in model.weights.items()}
@@ -55,8 +55,10 @@ def test_updates_are_what_the_optimizer_did(name, dims):
     for role, w in model.weights.items():
         change = (w.detach() - start[role]).square().flatten(1).mean(1).sqrt()
         torch.testing.assert_close(run.decaying().update_size(role, 3), change, msg=role)
-        moves = optimizer(name).decoupled_decay or optimizer(name).sphere  # the reference, too
-        assert torch.allclose(run.update_size(role, 3), change) != bool(moves), role
+        rule = optimizer(name)
+        moves = rule.decoupled_decay or rule.constrains(MOE_BLOCK, role)  # the reference, too
+        if rule.constraint != "spectral":  # moves it only where the norm has grown
+            assert torch.allclose(run.update_size(role, 3), change) != bool(moves), role
 
 
 def test_pathway_split_of_the_sgd_update_sums_to_the_whole():
@@ -185,6 +187,35 @@ def test_a_step_on_a_sphere_keeps_the_norm_of_every_matrix(name):
     assert not p[1].any()
     torch.testing.assert_close(p[0], moved[0] * norm(weight[0]) / norm(moved[0]), rtol=1e-6, atol=1e-8)
     torch.testing.assert_close(shrinkage(group)[0, 0, 0], norm(weight[0]) / norm(moved[0]), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "norm"),
+    [
+        ("adam:rows", lambda w: w.norm(dim=2)),
+        ("signsgd:columns", lambda w: w.norm(dim=1)),
+        ("muon:matrix", torch.linalg.matrix_norm),
+        ("muon:spectral", lambda w: torch.linalg.matrix_norm(w, 2)),
+    ],
+)
+def test_a_constraint_brings_weights_back(name, norm):
+    """The norm after three steps is that of the start, or at most that; without the constraint it is another."""
+    torch.manual_seed(1)
+    start, grads = torch.randn(2, 4, 5).double(), torch.randn(3, 2, 4, 5).double()
+    found = []
+    for rule in (optimizer(name), optimizer(name.partition(":")[0])):
+        p = torch.nn.Parameter(start.clone())
+        group = {"params": [p], "lr": 0.3, **({"fold": Fold((0,), (1,), (2,))} if rule.folded else {})}
+        made = stepper(rule)([group], **rule.options)
+        for g in grads:
+            before = p.detach().clone()
+            p.grad = g.clone()
+            made.step()
+        found.append(norm(p.detach()))
+        if rule.constraint:
+            assert shrinkage(made.param_groups[0]).shape == p.shape and not torch.equal(before, p)
+    bounds = found[0] <= norm(start) * (1 + 1e-9) if "spectral" in name else torch.isclose(found[0], norm(start))
+    assert bounds.all() and not torch.allclose(found[1], norm(start), rtol=0.02)
 
 
 def test_every_matrix_of_a_stack_is_stepped_by_itself():

@@ -208,7 +208,9 @@ def test_zeros_are_told_apart_from_exponents():
     assert few.closing.endswith("fewer than 4/5 of the exponents agree, so the run is INCONCLUSIVE")
     assert few.as_json()["tally"]["exponents"] == {"AGREES": 41, "REFUTED": 0, "INCONCLUSIVE": 95}
     near = Fit(-0.234, 0.02, -0.275, -0.195, -0.2, -0.2, False, 5, 128)  # four times the seeds left it where it was
-    assert "too near to refute it; take larger sizes" in str(verdicts((Fraction(0), near, 1)))
+    assert "misses the prediction, but by too little to refute it; take larger sizes" in str(
+        verdicts((Fraction(0), near, 1))
+    )
     assert "more seeds" in str(few) and "more seeds" not in str(verdicts((Fraction(0), RIGHT, 5)))
 
 

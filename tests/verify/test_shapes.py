@@ -10,6 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 from torch import nn
+from torch.nn import functional as F
 from torch.nn.utils.parametrizations import weight_norm
 
 from scaling_algebra import derive, plan
@@ -22,9 +23,10 @@ from scaling_algebra.verify.apply.checking import check_model
 from scaling_algebra.verify.apply.starts import is_drawn
 from scaling_algebra.verify.judging.fit import Verdict
 from scaling_algebra.verify.tracing import Unreadable, traced
+from scaling_algebra.verify.tracing.building import built
 from scaling_algebra.verify.tracing.measuring import Watch
-from scaling_algebra.verify.tracing.models import built
-from scaling_algebra.verify.tracing.shapes import by_shape, read
+from scaling_algebra.verify.tracing.readings import read
+from scaling_algebra.verify.tracing.shapes import Shaped, Shapes, by_shape
 from scaling_algebra.verify.tracing.sources import ModelOption
 
 from ..shared import scalecalc
@@ -130,6 +132,9 @@ def test_what_has_no_shape_or_no_parameters_is_refused():
         read(lambda s: (nn.Sequential(nn.Linear(5, s["N"]), nn.LazyBatchNorm1d(affine=False)), torch.zeros(2, 5)))
     with pytest.raises(UsageError, match="the model has no parameters"):
         read(lambda s: (nn.Tanh(), torch.zeros(2, s["N"])))
+    slots = Shaped("slots", [(16, 8), (16, 0)], set(), False)
+    with pytest.raises(UsageError, match=r"slots: a side of it is 0 at \{'M': 8\}; give larger sizes"):
+        Shapes([slots], [{"M": 4}, {"M": 8}], {})
     with pytest.raises(UsageError, match="build returns a module of TorchScript, which hides its calls; return the"):
         read(lambda s: torch.jit.script(nn.Linear(5, s["N"])))
 
@@ -284,6 +289,8 @@ def small(sizes):
 
 
 def test_a_check_by_shape_agrees_and_finds_a_planted_rate(monkeypatch, tmp_path):
+    with pytest.raises(UsageError, match="no rule for this call"):
+        check_model(small, "N=16", "N=144", seeds=4, strict=True)
     good = check_model(small, "N=16", "N=144", seeds=4)
     assert good.exit_code == 0 and "by shape" in good.environment["read"][0]
     assert {r.quantity for r in good.rows} >= {"mid.weight.update", "mid: output", "output"}
@@ -532,6 +539,48 @@ def test_experts_that_a_module_chooses_by_a_number_of_its_own_are_told(number, t
         assert any("M grows more than K" in line for line in report.environment["read"])
 
 
+def test_experts_that_choose_tokens_are_not_told_to_take_a_number_of_experts():
+    class Choosing(nn.Module):
+        def __init__(self, n, m):
+            super().__init__()
+            self.inp, self.gate, self.head = nn.Linear(6, n), nn.Linear(n, m, bias=False), nn.Linear(n, 3)
+            self.W = nn.Parameter(torch.randn(m, n, n) / n**0.5)
+
+        def forward(self, x):
+            h = self.inp(x)
+            top, at = self.gate(h).softmax(-1).T.topk(2)
+            y = top[..., None] * torch.einsum("mnk,mck->mcn", self.W, h[at])
+            return self.head(torch.zeros_like(h).index_add(0, at.flatten(), y.flatten(0, 1)))
+
+    reading = read(lambda s: (Choosing(s["N"], s["M"]), torch.randn(7, 6)))
+    assert "an index by what is computed" in reading.network.unread and "sizes['K']" not in reading.network.unread
+
+
+@pytest.mark.parametrize(
+    ("run", "said"),
+    [
+        (lambda h: h * (h >= 0.1), "ge: no rule for this call; write what it selects as one function of torch"),
+        (lambda h: torch.where(h > 0, h, -1e9).softmax(-1), "gt: no rule for this call; write what it selects as"),
+        (
+            lambda h: h if h.sum() > 0 else -h,
+            "a branch on what is computed; equations would hold for these values alone",
+        ),
+    ],
+)
+def test_reasons_are_about_what_a_module_without_experts_does(run, said):
+    class Selecting(nn.Module):
+        def __init__(self, n):
+            super().__init__()
+            self.inp, self.head = nn.Linear(6, n), nn.Linear(n, 3)
+
+        def forward(self, x):
+            return self.head(run(self.inp(x)))
+
+    reading = read(lambda s: Selecting(s["N"]))
+    assert said in reading.network.unread
+    assert not any(word in reading.network.unread for word in ("expert", "a loss made of it", "K = M"))
+
+
 def test_modules_that_are_there_at_some_sizes_alone_are_left_out():
     """Experts in a list: more of them have outputs at more experts, and a check ended in an internal error."""
 
@@ -671,3 +720,72 @@ def test_a_module_of_100_layers_is_read_and_one_of_300_is_by_shape_with_the_reas
     assert time.process_time() - began < 60, "today it takes four seconds"
     assert not hundred.network.unread and len(hundred.network.statements) > 300
     assert "1203 lines; give at most 1000" in many.network.unread
+
+
+class Met(nn.Module):
+    """A hidden layer that is no equation, and a parameter that meets its signal in some way."""
+
+    def __init__(self, n, shape, meets):
+        super().__init__()
+        self.a, self.b, self.last = nn.Linear(5, n), nn.Linear(n, n), nn.Linear(n, 3)
+        self.w, self.meets = nn.Parameter(torch.randn([n if d == "N" else d for d in shape])), meets
+        self.register_buffer("ids", torch.arange(6))
+
+    def forward(self, x):
+        h = self.a(x)
+        y = self.meets(self, self.w, torch.tanh(self.b(torch.where(h >= 0, h, h.sigmoid()))), x)
+        return self.last(y) if y.shape[-1] == self.last.in_features else y
+
+
+def at_data(x):
+    return (x.abs() * 10).long() % 6
+
+
+IN, OUT, ADDED = ("N^(-1/2)", "N^-1"), ("N^-1", "N^-1"), ("1", "1")
+MEETS = {
+    "rows with the signal": ((6, "N"), lambda m, w, h, x: torch.einsum("btn,in->bti", h, F.embedding(m.ids, w)), OUT),
+    "rows at data": ((6, "N"), lambda m, w, h, x: torch.einsum("btn,btkn->btk", h, F.embedding(at_data(x), w)), OUT),
+    "rows times it, summed": ((6, "N"), lambda m, w, h, x: (h[:, :, None] * F.embedding(at_data(x), w)).sum(-1), OUT),
+    "rows that are added": ((6, "N"), lambda m, w, h, x: h + F.embedding(at_data(x)[..., 0], w), ADDED),
+    "rows that multiply": ((6, "N"), lambda m, w, h, x: torch.tanh(h * F.embedding(at_data(x)[..., 0], w)), ADDED),
+    "a vector, summed": (("N",), lambda m, w, h, x: (h * w).sum(-1, keepdim=True), OUT),
+    "a gain": (("N",), lambda m, w, h, x: torch.tanh(h * w), ADDED),
+    "a bias": (("N",), lambda m, w, h, x: h + w, ADDED),
+    "a tensor of three, read": ((3, "N", 5), lambda m, w, h, x: torch.tensordot(h, w, ([2], [1])).flatten(2), OUT),
+    "a tensor of three, made": ((3, "N", 5), lambda m, w, h, x: torch.tensordot(x, w, ([2], [2])).sum(2) + h, ADDED),
+    "a matrix": (("N", "N"), lambda m, w, h, x: torch.tensordot(h, w, ([2], [1])), IN),
+    "turned": (("N", 4), lambda m, w, h, x: F.linear(h, w.t()), OUT),
+}
+
+
+@pytest.mark.parametrize("way", MEETS)
+def test_the_call_that_meets_a_parameter_says_what_is_summed(way):
+    shape, meets, expected = MEETS[way]
+    reading = by_shape(lambda s: (Met(s["N"], shape, meets), torch.randn(1, 4, 5)), {"N": 16}, "a call without a rule")
+    d = derive(ray="N=1", optimizer="adam", parameterization="mup", network=reading.network)
+    assert powers(d, "w")[:2] == expected and not [note for name, note in reading.notes if name == "w"]
+
+
+def test_of_two_parameters_that_are_one_weight_one_starts_at_theta_one():
+    """Each as a weight by itself makes updates that fall as n^(-1/2): the product of two small numbers."""
+
+    class Both(nn.Module):
+        def __init__(self, n):
+            super().__init__()
+            self.w, self.s = nn.Parameter(torch.randn(n, n) / n**0.5), nn.Parameter(torch.randn(n, n))
+
+        def forward(self, x):
+            return F.linear(x, self.w * self.s)
+
+    def build(sizes):
+        return Met(sizes["N"], (1,), lambda m, w, h, x: m.both(h) * w), torch.randn(1, 4, 5)
+
+    def with_both(sizes):
+        model, x = build(sizes)
+        model.both = Both(sizes["N"])
+        return model, x
+
+    p = plan(with_both, "N=16", "N=64", lr={"": 1e-3}, std=0.02)
+    factors = {name: tuple(p[name].settings[x].factor for x in ("init_std", "lr")) for name in ("both.w", "both.s")}
+    assert factors == {"both.w": (0.5, 0.25), "both.s": (1.0, 0.5)}
+    assert any(line.startswith("both.s: it multiplies both.w entry by entry") for line in p.warnings)

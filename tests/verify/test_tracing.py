@@ -29,7 +29,8 @@ from scaling_algebra.verify.apply.checking import check_model
 from scaling_algebra.verify.tracing import Traced, Unreadable, traced
 from scaling_algebra.verify.tracing.gradients import ALONE, FROZEN, MIXED, TRAINING, UNREACHED, ZERO, frozen_roles
 from scaling_algebra.verify.tracing.models import TOLERANCE
-from scaling_algebra.verify.tracing.shapes import by_shape, read
+from scaling_algebra.verify.tracing.readings import read
+from scaling_algebra.verify.tracing.shapes import by_shape
 from scaling_algebra.verify.tracing.sources import ModelOption
 from scaling_algebra.verify.tracing.table import RULES, plain
 
@@ -134,7 +135,7 @@ def test_experts_in_four_ways_have_one_answer(how):
         "head.weight": READOUT,
     }
     assert multipliers(model, ray) == {"alpha": "M^-1"}
-    assert "alpha is derived; the module itself multiplies by M^-1 there" in " ".join(model.lines)
+    assert "the module multiplies by M^-1 here (alpha in the equations)" in " ".join(model.lines)
     assert any("held at its mean and slope (assumption B2)" in line for line in model.lines)
     assert "add" not in {name for _, name, _, _ in model.calls.values()}  # with more experts it is a part of the sum
 
@@ -334,7 +335,7 @@ def test_packed_queries_keys_and_values_are_three_tensors(how):
 def test_a_head_that_grows_has_a_factor_of_its_own():
     model = traced(lambda z: Attention(z["N"], z["N"] // 4, "separate"))
     assert multipliers(model, "N=1") == {"scale": "N^-1"}
-    assert "scale is derived; the module itself multiplies by N^-1/2 there" in " ".join(model.lines)
+    assert "the module multiplies by N^-1/2 here (scale in the equations)" in " ".join(model.lines)
 
 
 def test_low_rank_and_merged_low_rank_are_one():
@@ -466,10 +467,10 @@ def test_a_factor_beside_a_tensor_moves_its_rate_by_its_rule(rule, times):
 
     option = ModelOption(traced(build))
     d = derive(ray="N=1", optimizer=rule, parameterization="mup", network=option.network)
+    assert d["head.weight"].lr == d.scaling.tensors["head.weight"].lr * Power.of({"N": times})
     record = option.beside(Document((), d.as_json())).record
-    assert Power.of(record["parameters"]["head.weight"]["lr"]) == d["head.weight"].lr * Power.of({"N": times})
-    head = next(row for row in rows(record) if row["name"] == "head.weight")  # of CSV: both, side by side
-    assert head["parameter.lr.N_value"] == head["lr.N_value"] + times and head["multiplier.N"] == "0"
+    head = next(row for row in rows(record) if row["name"] == "head.weight")
+    assert head["lr.N_value"] == d["head.weight"].lr.on(d.ray) and head["multiplier.N"] == "0"
 
 
 def test_a_gain_that_is_a_number():
@@ -575,7 +576,10 @@ def test_a_text_comes_out_that_is_read_again(tmp_path, capsys, monkeypatch):
     read = json.loads(scalecalc("derive", "--model", "mine.py:build", "--format", "json"))
     again = json.loads(scalecalc("derive", "--network", "mine.toml", *options))
     assert read["tensors"] == again["tensors"]
-    assert read["parameters"]["2.weight"] == {"init_std": {"N": "-1"}, "lr": {"N": "-1"}, "eps": {}}
+    assert {x: read["tensors"]["2.weight"][x] for x in ("init_std", "lr")} == {
+        "init_std": {"N": "-1"},
+        "lr": {"N": "-1"},
+    }
 
 
 def test_a_plan_takes_out_what_the_module_multiplies_by():
@@ -693,7 +697,7 @@ class LowRank(nn.Module):
 
 
 def test_a_size_with_a_name_of_its_own_is_an_axis():
-    """At 1/rank the rate of the second factor is the same at every rank (LoRA), here of the product of both."""
+    """At 1/rank the rate of the second factor is the same at every rank (LoRA)."""
     found = derive(None, "adam", "mup", ray="N=1,rank=1/2", network=traced(LowRank).network)
-    assert {role: str(found[role].lr) for role in ("a", "b")} == {"a": "N^-1", "b": "rank^-1"}
+    assert {role: str(found[role].lr) for role in ("a", "b")} == {"a": "N^-1", "b": "1"}
     assert "rank" not in str(derive(None, "adam", "mup", ray="N=1", network=traced(LowRank).network)["b"].lr)

@@ -38,6 +38,9 @@ from scaling_algebra.solver.presentation import first_lines
     help="Steps, each of which is judged; by default two, and one more for every zero at the start on the way of a "
     "gradient.",
 )
+@click.option(
+    "--strict", is_flag=True, default=None, help="Refuse a module whose equations cannot be read: exit code 2."
+)
 @click.option("--all", "every", is_flag=True, help="Print every row, not only those that do not agree.")
 @FORMAT
 @click.option("-o", "--output", type=PathType(), metavar="FILE", help="Write to this file instead of stdout.")
@@ -51,27 +54,31 @@ def command(model: str, every: bool, form: str | None, output: Path | None, **si
     Random weights, the same input at every size, real steps, on one CPU. What every parameter does, and what every
     module computes, is to grow as the engine certifies; one std and one learning rate for all is the control.
 
-    Exit codes as of verify: 0 agrees, 1 refuted, 2 wrong usage, 3 inconclusive.
+    Exit codes: 0 agrees, 1 refuted, 2 wrong usage or a module that cannot be built, 3 inconclusive. A module whose
+    equations cannot be read is checked by the shapes of its parameters, and its report says so; with --strict that is
+    exit code 2 before anything is trained.
     """
     tried(output, form)
     from scaling_algebra.verify.apply.checking import check_model, culprit
     from scaling_algebra.verify.apply.loading import load
     from scaling_algebra.verify.judging import presentation
-    from scaling_algebra.verify.tracing.sources import not_trained
+    from scaling_algebra.verify.tracing.config_reading import not_trained
 
     build, options = load(model, {key: value for key, value in sizes.items() if value is not None})
     report = check_model(build, **options)
     ends = " to ".join(",".join(f"{axis}={n}" for axis, n in report.dims[k].items()) for k in (0, -1))
     document = presentation.report(report, f"{model}, {ends}", every)
     blocks, read = list(document.blocks), [*map(literal, report.environment["read"])]
+    above: list[str] = []
     if model.startswith(HUGGING_FACE):
-        read += map(literal, not_trained(read_config(Path(model.removeprefix(HUGGING_FACE))), report.dims[-1]))
+        above += not_trained(read_config(Path(model.removeprefix(HUGGING_FACE))), report.dims[-1])
     if level := report.environment["level"]:
         left = first_lines(report.environment["open"], '.environment["open"]')
-        blocks.insert(1, Lines.of(*map(literal, (f"exponents: {level[0]}", *left, *level[1:]))))
+        above += [f"exponents: {level[0]}", *left, *level[1:]]
+    blocks[1:1] = [Lines.of(*map(literal, above))] if above else []
     if (first := culprit(report)) is not None:
         said = f"the first that does not scale: {first.quantity} at step {first.step}"
-        blocks.insert(2 + bool(level), Lines.of(literal(said)))
+        blocks.insert(2 + bool(above), Lines.of(literal(said)))
         document = replace(document, closing=f"{document.closing}; {said}")
     if read:
         blocks += [Heading("read off the module", 2), Lines.of(*read, listed=True)]

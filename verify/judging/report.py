@@ -51,6 +51,7 @@ class ReportRow:
 
     Attributes:
         note: why the verdict is not the one of the fit; empty if it is.
+        level: what the prediction rests on, where a report distinguishes that.
         share: of the mean square at the largest size, the least and the most that the predicted power may have in a sum
             of powers, where the slope does not agree; None where it does, or no sum meets the data.
     """
@@ -62,6 +63,7 @@ class ReportRow:
     verdict: Verdict
     note: str = ""
     share: tuple[float, float] | None = None
+    level: str = ""
 
     @property
     def apart(self) -> float:
@@ -84,7 +86,7 @@ class ReportRow:
         if f.bends:
             return f"bends towards {f.trend:+.2f}; take larger sizes"
         if self.predicted is not None and not f.low - DRIFT <= float(self.predicted) <= f.high + DRIFT:
-            return "apart from the prediction, and too near to refute it; take larger sizes"
+            return "the interval misses the prediction, but by too little to refute it; take larger sizes"
         return f"noise, standard error {f.se:.2f}; take more seeds"
 
     def as_json(self) -> dict[str, Any]:
@@ -96,6 +98,7 @@ class ReportRow:
             "verdict": str(self.verdict),
             "because": self.because,
             **({"note": self.note} if self.note else {}),
+            **({"level": self.level} if self.level else {}),
             "share": None if self.share is None else [round(x, 4) for x in self.share],
         }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache, partial, wraps
 from importlib import import_module
 from math import prod
 from typing import Any
@@ -141,6 +141,44 @@ class NorMuon(Muon):
         past = state.setdefault("rows", torch.zeros_like(rows)).lerp_(rows, 1 - self.beta2)
         turned = step / past.sqrt().clamp_min(TINY)
         return turned * _norm(step) / _norm(turned).clamp_min(TINY)
+
+
+class Constrained(torch.optim.Optimizer):
+    """Another optimizer whose weights are brought back after each step (``CONSTRAINTS``). A group has a key ``fold``,
+    and ``bound``, false where the constraint does not act.
+
+    Law: w <- w r / norm(w), with the norms r that matrices, rows or columns start with; for the spectral norm only
+    where it is larger than r. What starts at zero stays there.
+    """
+
+    def __init__(self, inner: torch.optim.Optimizer, constraint: str) -> None:
+        super().__init__(inner.param_groups, {})
+        self.inner, self.constraint = inner, constraint
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """One update; there is no closure."""
+        for group in self.param_groups:
+            (p,) = group["params"]
+            self.state[p].setdefault("radius", self._norms(group["fold"], p).clone())
+        self.inner.step()
+        for group in self.param_groups:
+            (p,) = group["params"]
+            fold = group["fold"]
+            if group.get("bound", True):
+                back = self.state[p]["radius"] / self._norms(fold, p).clamp_min(TINY)
+                back = back.clamp_max(1.0) if self.constraint == "spectral" else back
+                back = fold.stacked(back.expand_as(fold.matrices(p)), p)
+                group["kept"] = back * (1 - group["lr"] * group.get("weight_decay", 0.0))
+                p.mul_(back)
+
+    def _norms(self, fold: Fold, p: Tensor) -> Tensor:
+        """Norms of matrices, rows or columns, as broadcast over (matrices, out, in)."""
+        matrices = fold.matrices(p)
+        if self.constraint == "spectral":
+            return torch.linalg.matrix_norm(matrices, 2, keepdim=True)
+        dims = {"rows": (2,), "columns": (1,)}.get(self.constraint, (1, 2))
+        return torch.linalg.vector_norm(matrices, dim=dims, keepdim=True)
 
 
 class Hyperball(Stacks):
@@ -279,7 +317,8 @@ def stepper(rule: Optimizer) -> Callable[..., torch.optim.Optimizer]:
     if not isinstance(found, type) or not issubclass(found, torch.optim.Optimizer):
         raise UsageError(f"{what} is no optimizer; name a class of torch.optim, or FILE.py:Class with one of its own")
     cls: Callable[..., torch.optim.Optimizer] = found
-    sides = {"shape": rule.shape, **({"blocks": rule.blocks} if rule.blocks else {})} if rule.folded else {}
+    stacks = rule.normalises == "matrix" or rule.blocks or rule.sphere
+    sides = {"shape": rule.shape, **({"blocks": rule.blocks} if rule.blocks else {})} if stacks else {}
     cls = partial(cls, **sides) if sides else cls
     weight = nn.Parameter(torch.ones(1, 2, 2, device="cpu"))
     weight.grad = torch.ones_like(weight)
@@ -290,7 +329,15 @@ def stepper(rule: Optimizer) -> Callable[..., torch.optim.Optimizer]:
         cls([dict(numbers)], **rule.options).step()
     if not weight.isfinite().all():
         raise UsageError(f"{what} makes weights that are not finite; change its options {shown(rule.options)}")
-    return cls
+    return cls if rule.sphere or not rule.constraint else _constrained(cls, rule.constraint)
+
+
+def _constrained(cls: Callable[..., torch.optim.Optimizer], constraint: str) -> Callable[..., torch.optim.Optimizer]:
+    @wraps(cls, assigned=())
+    def made(params: Any, **options: Any) -> torch.optim.Optimizer:
+        return Constrained(cls(params, **options), constraint)
+
+    return made
 
 
 def group(

@@ -34,9 +34,11 @@ from .reading import Reader
 
 SUMS = LESS, "layernorm", "normed_sigmoid", "softmax", "topk_softmax"
 """What sums to one, or to zero, along what it goes along."""
-GATES = {"softmax": "softmax", "softmax_topk": "topk_softmax", "topk_softmax": "topk_softmax"} | {
-    name: f"normed_{name}" for name in ("sigmoid", "topk_sigmoid", "topk")
-}
+GATES = (
+    {"softmax": "softmax", "softmax_topk": "topk_softmax", "topk_softmax": "topk_softmax"}
+    | {name: f"normed_{name}" for name in ("sigmoid", "topk_sigmoid", "topk")}
+    | {"normed_sigmoid_topk": "normed_topk_sigmoid"}
+)
 """Functions of gates, and what they are when they are divided by their sum."""
 TINY = 1e-3
 """A constant that is added and is below this guards a division."""
@@ -338,7 +340,7 @@ def _norm(reader: Reader, x: View, other: View) -> View | None:
         def normed(v: Tensor) -> Tensor:
             return (y := gates(v)) / y.sum(gone, keepdim=True)
 
-        made = function_of(reader, GATES[value.name], View(value.source, x.dims), normed, value.over, False)
+        made = function_of(reader, GATES[value.name], View(value.source, x.dims), normed, value.over or gone, False)
         number = times(number, tuple(1 / c for c in source.factor)) or (1.0,) * reader.builds
         return made if max(abs(c - 1) for c in number) < 1e-6 else scaled(reader, made, reader.numbers(number))
     factors, sizes = source.factor or (1.0,) * reader.builds, View(value, [gone]).sizes(0, reader.builds)

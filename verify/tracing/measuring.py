@@ -20,8 +20,9 @@ from torch import Tensor, nn
 from scaling_algebra.dynamics.quantities import quantities
 from scaling_algebra.errors import UsageError
 
+from .building import Inputs, exactly
 from .gradients import roles_of
-from .models import Inputs, Traced, exactly
+from .models import Traced
 from .recording import Recording, Ref, TorchCall, leaves, mapped, record, refs
 
 NONE: Mapping[str, Tensor] = {}
@@ -145,7 +146,7 @@ class Watch:
             for k in range(len(calls)):
                 statements = [u[k] for u in uses]
                 plain = all(len(s.factors) == 1 and not s.multipliers for s in statements)
-                if plain and not any(role in self.traced.gauge for role in known[name]):
+                if plain and not any(role in network.multiplied for role in known[name]):
                     outs[self._key(known[name][0], k)] = tuple(s.out for s in statements)
         return outs
 

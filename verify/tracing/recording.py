@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from scaling_algebra.errors import foreign
 
+from .building import Guessed
 from .graph import NotFinite, Unreadable, refused
 
 COMPOSITES = {"multi_head_attention_forward", "gru", "lstm", "rnn_tanh", "rnn_relu", "gru_cell", "lstm_cell",
@@ -275,7 +276,8 @@ class Recorder(TorchFunctionMode):
         if name == "einsum" and isinstance(args[0], str):
             args = self._paired(func, *_spelled(*args))
         if name in ASKS and self.strict and self.ids.get(id(args[0]), -1) in self.moved:
-            todo = "the reading holds at these values alone; compute without it, or build with K = M (every expert)"
+            every = ", or build with K = M (every expert)" if any(c.name == "topk" for c in self.run.calls) else ""
+            todo = f"equations would hold for these values alone; leave out the branch (assert, early exit){every}"
             raise self.fail(name, f"a branch on what is computed; {todo}")
         if isinstance(keywords.get("out"), Tensor):
             raise self.fail(name, "writes into out=; return the result instead")
@@ -407,10 +409,6 @@ def mapped(tree: Any, kind: type[Leaf], f: Callable[[Leaf], Any]) -> Any:
 def refs(tree: Any) -> Iterator[Ref]:
     """The tensors of arguments or of a result, in order."""
     return leaves(tree, Ref)
-
-
-class Guessed(tuple[Any, ...]):
-    """An input that ``build`` does not return."""
 
 
 def running(inputs: tuple[Any, ...]) -> AbstractContextManager[None]:

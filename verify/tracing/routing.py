@@ -48,7 +48,8 @@ def _selection(reader: Reader, name: str, x: View, over: tuple[int, ...], k: int
     """The k largest along a slot, the others zero.
 
     Args:
-        name: ``topk``; ``topk_softmax``, normalised over the chosen; ``softmax_topk``, over all; ``topk_sigmoid``.
+        name: ``topk``; ``topk_softmax``, normalised over the chosen; ``softmax_topk``, over all; ``topk_sigmoid``;
+            ``normed_sigmoid_topk``, divided by the sum over all.
     """
     (slot,) = over
 
@@ -56,7 +57,8 @@ def _selection(reader: Reader, name: str, x: View, over: tuple[int, ...], k: int
         mask = torch.zeros_like(v).scatter(slot, v.topk(k, slot).indices, 1.0)
         if name == "topk_softmax":
             return v.masked_fill(mask == 0, float("-inf")).softmax(slot)
-        return (v.sigmoid() if name == "topk_sigmoid" else v.softmax(slot) if name == "softmax_topk" else v) * mask
+        gates = v.sigmoid() if "sigmoid" in name else v.softmax(slot) if name == "softmax_topk" else v
+        return (gates / gates.sum(slot, keepdim=True) if name == "normed_sigmoid_topk" else gates) * mask
 
     made = function_of(reader, name, x, exact, over, False)
     made.node.at = (k,)
@@ -64,7 +66,7 @@ def _selection(reader: Reader, name: str, x: View, over: tuple[int, ...], k: int
 
 
 FEW = "a top-K that leaves experts out (let build take K, which is read with K = M)"
-SELECTED = {"softmax": "softmax_topk", "sigmoid": "topk_sigmoid"}
+SELECTED = {"softmax": "softmax_topk", "sigmoid": "topk_sigmoid", "normed_sigmoid": "normed_sigmoid_topk"}
 """Functions over all experts, and what the largest of them are."""
 
 
