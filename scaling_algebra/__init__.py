@@ -21,7 +21,7 @@ _HOME = {
     for module, names in re.findall(r"^from (\S+) import (.+)$", _STUB, re.M)
     for name in re.findall(r"(\w+) as", names)
 }
-"""The module of every public name: the stub is the list."""
+"""The module of every public name, read from the stub, which lists them."""
 __all__ = sorted((*_HOME, "__version__"))
 
 

@@ -1,4 +1,4 @@
-"""``scalecalc`` and ``python -m scaling_algebra``: a signal ends them in one line, from the first moment on."""
+"""Entry point of ``scalecalc`` and ``python -m scaling_algebra``: from the start, a signal ends it with one line."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import warnings
 
 
 def run() -> None:
-    """Run the command line, in a child process where it calls foreign code (on Linux)."""
+    """Runs the command line, in a child process if it calls foreign code (on Linux)."""
     try:
         import signal
 
         from .supervision import find_foreign_code, supervise
-        from .waiting import ended, heard
+        from .waiting import end_now, heard
 
         for s in heard():
-            signal.signal(s, ended)
+            signal.signal(s, end_now)
     except KeyboardInterrupt:  # before there is a handler
         sys.stderr.write("scalecalc: interrupted\n")
         sys.exit(130)
@@ -26,7 +26,7 @@ def run() -> None:
 
 
 def _run_here() -> None:
-    """Run the command line without what libraries log and warn of, unless Python was told to show warnings."""
+    """Runs the command line without logs and warnings of libraries, unless Python was started with warnings enabled."""
     from .cli import main
 
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")

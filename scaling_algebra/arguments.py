@@ -1,7 +1,7 @@
-"""Arguments: names with values as texts, and annotations of public functions, held against what is given.
+"""Parses ``NAME=VALUE`` arguments, and checks arguments of public functions against their annotations.
 
-So a wrong argument is one ``UsageError`` that names it, whatever the function does with it later. An inexact number
-where an exact one belongs stays a TypeError of the function.
+A wrong argument thus gives one ``UsageError`` that names it, whatever the function does with it later. An inexact
+number where an exact one is required remains a TypeError of the function.
 """
 
 from __future__ import annotations
@@ -22,13 +22,15 @@ R = TypeVar("R")
 
 
 def pairs(what: str, texts: Iterable[str], example: str) -> dict[str, str]:
-    """``NAME=VALUE`` by name.
+    """Parses texts ``NAME=VALUE`` into a dict.
 
     Args:
-        what: the option or argument that has them.
+        what: the option or argument that the texts belong to, for the message.
+        texts: the texts.
+        example: a correct text, for the message.
 
     Raises:
-        UsageError: a name without a value, or twice.
+        UsageError: a name has no value, or occurs twice.
     """
     values: dict[str, str] = {}
     for text in texts:
@@ -40,7 +42,7 @@ def pairs(what: str, texts: Iterable[str], example: str) -> dict[str, str]:
 
 
 ONE = threading.RLock()
-"""One thread at a time: the engine's caches, and z3, are of one thread."""
+"""Lock of the engine: its caches, and z3, support one thread only."""
 _WORDS: dict[Any, str] = {
     str: "a text",
     int: "an integer",
@@ -52,7 +54,9 @@ _WORDS: dict[Any, str] = {
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
-    """A function that raises UsageError for an argument that is not of the kind its annotation says. Threads wait.
+    """Wraps a function so that an argument that does not match its annotation raises UsageError.
+
+    Calls run one at a time; other threads wait.
 
     Examples:
         >>> @checked
@@ -70,7 +74,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
         try:
             bound = signature.bind(*arguments, **named).arguments
         except TypeError:
-            return function(*arguments, **named)  # which says what is missing, or not known
+            return function(*arguments, **named)  # its TypeError names the missing or unknown argument
         for name, value in bound.items():
             if (parameter := signature.parameters[name]).kind is parameter.VAR_KEYWORD:
                 each = [(key, x, _hints(function, name).get(key, Any)) for key, x in value.items()]
@@ -80,7 +84,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
                 each = [(name, value, _hints(function, name)[name])]
             for label, given, hint in each:
                 if not _fits(given, hint):
-                    raise UsageError(f"{function.__qualname__}: {label} is {shown(given)}; give {_described(hint)}")
+                    raise UsageError(f"{function.__qualname__}: {label} is {shown(given)}; give {_describe(hint)}")
         try:
             with ONE:
                 return function(*arguments, **named)
@@ -94,7 +98,10 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 
 @cache
 def _hints(function: Any, name: str) -> Mapping[str, Any]:
-    """The annotation of one argument, by its name; of keyword arguments that a TypedDict describes, those of each."""
+    """Returns the annotation of one argument by its name.
+
+    For keyword arguments described by a TypedDict it returns the annotation of each key.
+    """
     try:
         text = {name: function.__annotations__.get(name, Any)}
         hints = get_type_hints(SimpleNamespace(__annotations__=text), function.__globals__)
@@ -105,6 +112,7 @@ def _hints(function: Any, name: str) -> Mapping[str, Any]:
 
 
 def _fits(value: Any, hint: Any) -> bool:
+    """Tests whether a value matches an annotation; True if this cannot be decided."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         return any(_fits(value, part) for part in parts)
@@ -117,14 +125,14 @@ def _fits(value: Any, hint: Any) -> bool:
     if hint is int:
         return isinstance(value, int) and not isinstance(value, bool)
     if hint is Fraction:
-        return isinstance(value, Fraction | float)  # the function says that a float is inexact
+        return isinstance(value, Fraction | float)  # the function reports that a float is inexact
     kind = origin or hint
     if not inspect.isclass(kind) or kind is object:
         return True
     try:
         if not isinstance(value, (tuple, list) if kind is tuple else kind):
             return False
-    except TypeError:  # a protocol that cannot be asked
+    except TypeError:  # a protocol that isinstance does not support
         return True
     if kind is tuple and isinstance(value, tuple | list):
         each = parts[:1] * len(value) if parts[1:] == (...,) else parts
@@ -135,25 +143,26 @@ def _fits(value: Any, hint: Any) -> bool:
         if isinstance(value, str | bytes):
             return parts[0] is str and isinstance(value, str)
         each = get_origin(parts[0]) or parts[0]
-        if inspect.isclass(each) and issubclass(each, Mapping):  # records, which the function says more about
+        if inspect.isclass(each) and issubclass(each, Mapping):  # records, which the function checks itself
             return True
         return not isinstance(value, Collection) or all(_fits(x, parts[0]) for x in value)
     return True
 
 
-def _described(hint: Any) -> str:
+def _describe(hint: Any) -> str:
+    """Describes an annotation in words."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
-        return " or ".join(dict.fromkeys(_described(part) for part in parts if part is not NoneType))
+        return " or ".join(dict.fromkeys(_describe(part) for part in parts if part is not NoneType))
     if origin is Literal:
         return " or ".join(map(repr, parts))
     if origin is tuple and len(parts) == 2 and parts[0] == parts[1]:
-        return f"two {_described(parts[0]).split(maxsplit=1)[-1]}s"
+        return f"two {_describe(parts[0]).split(maxsplit=1)[-1]}s"
     if origin is tuple:
-        return f"({', '.join('...' if part is ... else _described(part) for part in parts)})"
+        return f"({', '.join('...' if part is ... else _describe(part) for part in parts)})"
     kind = origin or hint
     if inspect.isclass(kind) and issubclass(kind, Mapping):
-        return "a dict" + (f" of {_described(parts[0])} to {_described(parts[1])}" if parts else "")
+        return "a dict" + (f" of {_describe(parts[0])} to {_describe(parts[1])}" if parts else "")
     if inspect.isclass(kind) and issubclass(kind, Iterable) and parts:
-        return f"a list of {_described(parts[0]).split(maxsplit=1)[-1]}s"
+        return f"a list of {_describe(parts[0]).split(maxsplit=1)[-1]}s"
     return _WORDS.get(hint) or f"a {getattr(hint, '__name__', 'value')}"

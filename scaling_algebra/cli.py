@@ -1,7 +1,8 @@
-"""The command line: which verbs there are, and what becomes of errors. Each verb is one file, loaded when it is called.
+"""The command line: dispatches commands and turns errors into exit codes.
 
-Exit codes: 0 agrees or done, 1 refuted, stale or unsatisfiable, 2 wrong usage, 3 inconclusive, 70 a fault of this
-program, 130 interrupted. Read next: ``commands`` (the verbs), ``tables/commands`` and ``verify/commands``.
+Each command is a module, imported when it is called. Exit codes: 0 agrees or done, 1 refuted, stale or unsatisfiable, 2
+wrong usage, 3 inconclusive, 70 a fault of this program, 130 interrupted. Read next: ``commands`` (the commands),
+``tables/commands`` and ``verify/commands``.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from typing import Any
 
 import click
 
-from .errors import Unsatisfiable, UsageError, missing, shortened, shown, told
+from .errors import Unsatisfiable, UsageError, describe_error, missing, shorten, shown
 from .files import reason
-from .waiting import GARBAGE, interruptible, now, watched
+from .waiting import GARBAGE, interruptible, now, show_progress
 
 VERBS: dict[str, dict[str, tuple[str, str]]] = {
     "Derive": {
@@ -46,24 +47,24 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "study": ("verify.commands.experiment", "Experiments of the papers; does the best rate transfer?"),
     },
 }
-"""Every verb by section: its module, whose ``command`` it is, and one line of help."""
+"""Commands by section: the module that defines ``command``, and one line of help."""
 MODULES = {verb: module for section in VERBS.values() for verb, (module, _) in section.items()}
 
 BESIDE = {"plan": " (beside it here: recipe --model, check-model)"}
-"""Verbs that answer in part what a function of Python answers."""
+"""Commands that cover part of what a Python function does."""
 
 NO_MEMORY = ("out of memory", "cannot allocate memory", "can't allocate memory", "failed to map segment")
-"""What libraries say where memory ends: z3, torch, the loader of shared libraries."""
+"""Messages of z3, torch and the dynamic loader if memory is exhausted."""
 TOO_LITTLE = "not enough memory; ask for less, such as smaller --sizes or fewer --steps, or allow more (ulimit -v)"
 
 HELP = ["-h", "--help"]
 INSTEAD = {name: f"write --format {name}" for name in ("html", "json", "latex", "markdown", "text")}
 INSTEAD["strict"] = "what is not certified is printed as undecided anyway; derive, recipe and check-model have --strict"
-"""What to do where there is no such option, which somebody may expect."""
+"""Advice for options that do not exist but that users may expect."""
 
 
 class Verbs(click.Group):
-    """Loads a verb when it is called, and makes one line of every error."""
+    """Imports the module of a command when it is called, and prints every error as one line."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(MODULES)
@@ -95,7 +96,7 @@ class Verbs(click.Group):
         if "_SCALECALC_COMPLETE" in os.environ:
             return super().main(*args, **{**extra, "prog_name": "scalecalc"})
         gc.set_threshold(*GARBAGE)
-        atexit.register(gc.freeze)  # the end of the process frees its memory: no garbage is looked for there
+        atexit.register(gc.freeze)  # skip the collection at exit: the system frees the memory
         given = args[0] if args else extra.get("args")
         arguments = list(sys.argv[1:] if given is None else given)
         _open_streams()
@@ -103,8 +104,8 @@ class Verbs(click.Group):
 
     def _run(self, arguments: list[str], prog_name: str) -> Any:
         verb = next(iter(arguments), "")
-        measures = verb in ("verify", "study")  # which show how far they are
-        line = nullcontext() if measures else watched(verb)
+        measures = verb in ("verify", "study")  # these report their own progress
+        line = nullcontext() if measures else show_progress(verb)
         with interruptible(), line, self.make_context(prog_name, arguments) as context:
             code = self.invoke(context)
         sys.stdout.flush()
@@ -112,7 +113,7 @@ class Verbs(click.Group):
 
 
 def _open_streams() -> None:
-    """Streams that print whatever a user typed, be it no text; into nothing where they were closed."""
+    """Makes the standard streams print any text, even invalid, and replaces closed ones by null devices."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
@@ -121,7 +122,7 @@ def _open_streams() -> None:
 
 
 def _exit_code(run: Callable[[], Any], arguments: list[str]) -> int:
-    """The exit code of a command; an error is one line on stderr before it."""
+    """Runs a command and returns its exit code; prints an error as one line on stderr."""
     try:
         code = run()
         return code if isinstance(code, int) else 0
@@ -142,7 +143,7 @@ def _exit_code(run: Callable[[], Any], arguments: list[str]) -> int:
         return _fail(str(error), error.code)
     except Unsatisfiable as error:
         from .commands.derive import missing as not_found
-        from .solver.demands import NotFound  # there already: it was raised
+        from .solver.demands import NotFound  # already imported, since it was raised
 
         code = 3 if getattr(error, "undecided", False) else 1
         return not_found(error)[0] if isinstance(error, NotFound) else _fail(str(error), code)
@@ -159,37 +160,37 @@ def _exit_code(run: Callable[[], Any], arguments: list[str]) -> int:
     except OSError as error:
         where = "" if error.filename is None else f" {error.filename}"
         return _fail(f"the system refused{where}: {reason(error)}; make room, or choose another place", 2)
-    except SystemExit as stop:  # of code that is not of this package
+    except SystemExit as stop:  # raised by foreign code
         return _fail(f"code that was called ended the program, with {shown(stop.code)}; it must return", 2)
     except RecursionError:
         return _fail("the network is too deep to be evaluated; give layers that are alike one letter, with axis L", 2)
     except Exception as error:
-        memory = isinstance(error, MemoryError) or any(x in told(error).lower() for x in NO_MEMORY)
+        memory = isinstance(error, MemoryError) or any(x in describe_error(error).lower() for x in NO_MEMORY)
         return _fail(TOO_LITTLE, 2) if memory else _internal(error)
 
 
 def _internal(error: Exception) -> int:
-    """A fault of this program: one line, and where it happened on request."""
+    """Reports a fault of this program in one line, with a traceback if SCALECALC_DEBUG is 1."""
     if os.environ.get("SCALECALC_DEBUG") == "1":
         _quietly(lambda: traceback.print_exception(error), 70)
-    return _fail(f"internal error (please report): {told(error)}", 70)
+    return _fail(f"internal error (please report): {describe_error(error)}", 70)
 
 
 def _fail(message: str, code: int) -> int:
-    """One line on stderr, of characters that can be seen."""
-    line = "".join(x if x.isprintable() else ascii(x)[1:-1] for x in " ".join(shortened(message).split()))
+    """Prints one line of printable characters on stderr, and returns the exit code."""
+    line = "".join(x if x.isprintable() else ascii(x)[1:-1] for x in " ".join(shorten(message).split()))
     return _quietly(lambda: click.echo(f"scalecalc: {line}", err=True), code)
 
 
 def _quietly(say: Callable[[], Any], code: int) -> int:
-    """The code, whether or not anybody hears what is said."""
+    """Calls ``say`` and returns the exit code, even if the output is closed."""
     with suppress(OSError, ValueError):
         say()
     return code
 
 
 def _unread(code: int) -> int:
-    """A closed pipe: text that python flushes at its end goes nowhere."""
+    """Redirects output whose pipe was closed, so that the final flush succeeds, and returns the exit code."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
@@ -199,7 +200,7 @@ def _unread(code: int) -> int:
 @click.group(cls=Verbs, no_args_is_help=True, context_settings={"help_option_names": HELP})
 @click.version_option(package_name="scalecalc")
 def main() -> None:
-    """Exact scaling exponents for Mixture-of-Experts networks: derive them, print them, measure them.
+    """Derive, print and measure exact scaling exponents for Mixture-of-Experts networks.
 
     \b
     Start with:

@@ -1,4 +1,4 @@
-"""What users see of what went wrong: a single line that says what, where, and what to do."""
+"""Error messages for users: a single line that says what failed, where, and what to do."""
 
 from __future__ import annotations
 
@@ -14,69 +14,72 @@ Entry = TypeVar("Entry")
 
 
 MESSAGE, QUOTED = 700, 160
-"""Characters of a message, and of one word in it."""
+"""Maximum number of characters of a message, and of one word in it."""
 _EXIT = os._exit
 ROMAN = {"1": "I", "2": "II", "3": "III"}
 NEARBY, NAMED = 400, 6
-"""Names among which one is looked for that was meant; and wrong ones that a message quotes."""
+"""Maximum number of names among which a close match is searched, and of wrong names that a message quotes."""
 
 
 class UsageError(ValueError):
-    """Wrong input. The command line prints it as one line and exits with ``code``. What is long is shortened."""
+    """Wrong input. The command line prints the message, shortened, as one line and exits with ``code``."""
 
     code = 2
 
     def __init__(self, message: str) -> None:
-        super().__init__(shortened(message))
+        super().__init__(shorten(message))
 
 
 class Inconclusive(UsageError):
-    """What was asked is not known: exit code 3."""
+    """The answer is not known: exit code 3."""
 
     code = 3
 
 
 class Unsatisfiable(Exception):
-    """Nothing meets what is demanded. The command line prints it as one line and exits with code 1."""
+    """Nothing meets the demands. The command line prints the message as one line and exits with code 1."""
 
 
-def shortened(message: str) -> str:
-    """A message with long words, and whatever is still too long, cut in the middle."""
+def shorten(message: str) -> str:
+    """Cuts long words in the middle, and then the message if it is still too long."""
     words = (_cut(word, QUOTED) for word in message[: 2**16].split(" "))
     return _cut(" ".join(words), MESSAGE)
 
 
 def amount(count: int, what: str) -> str:
-    """A number of things.
+    """Writes a number with its noun in singular or plural.
 
-    >>> amount(1, "update"), amount(0, "update")
-    ('1 update', '0 updates')
+    Examples:
+        >>> amount(1, "update"), amount(0, "update")
+        ('1 update', '0 updates')
     """
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def shown(value: object) -> str:
-    """A value as a message quotes it, whatever it is; shortened."""
+    """Quotes any value for a message, shortened."""
     try:
         return _cut(repr(value), QUOTED)
-    except Exception:  # an integer of thousands of digits, an object of somebody else
+    except Exception:  # an integer of thousands of digits, or a foreign object
         return f"a {type(value).__name__} that cannot be printed"
 
 
 @contextmanager
 def unending() -> Iterator[None]:
-    """Runs what may call code of somebody else: ``os._exit`` there would end this program as if all were well, so it
-    raises SystemExit; a process of its own may end."""
+    """Makes ``os._exit`` raise SystemExit in foreign code.
+
+    Otherwise it would end this program as if it had succeeded. Child processes can still end.
+    """
     process = os.getpid()
 
-    def ended(code: int) -> None:
+    def raise_exit(code: int) -> None:
         if os.getpid() != process:
             _EXIT(code)
         raise SystemExit(code)
 
     before = os._exit
     try:
-        os._exit = ended  # type: ignore[assignment]
+        os._exit = raise_exit  # type: ignore[assignment]
         yield
     finally:
         os._exit = before
@@ -84,14 +87,15 @@ def unending() -> Iterator[None]:
 
 @contextmanager
 def foreign(where: str | Callable[[], str], instead: str = "") -> Iterator[None]:
-    """Run foreign code; what it prints goes to stderr, so that stdout has the answer alone.
+    """Runs foreign code; what it prints goes to stderr, so that stdout has the answer alone.
 
     Args:
-        where: Beginning of the message, or a function that returns it when it is needed.
-        instead: End of the message: what to do.
+        where: beginning of the message, or a function that returns it when it is needed.
+        instead: end of the message: what to do.
 
     Raises:
-        UsageError: The code raises anything but that and Ctrl-C, ends the program, or closes a standard stream.
+        UsageError: the code raises an exception other than this and Ctrl-C, ends the program, or closes a standard
+            stream.
     """
     try:
         with unending(), redirect_stdout(sys.stderr):
@@ -102,20 +106,20 @@ def foreign(where: str | Callable[[], str], instead: str = "") -> Iterator[None]
         raise
     except BaseException as error:
         _reopen_streams()
-        what = "ends the program" if isinstance(error, SystemExit) else f"raises {told(error)}"
+        what = "ends the program" if isinstance(error, SystemExit) else f"raises {describe_error(error)}"
         raise UsageError(f"{where if isinstance(where, str) else where()} {what}{instead}") from error
 
 
 def _reopen_streams() -> bool:
-    """Open the standard streams again that foreign code closed, and return whether there were any."""
+    """Reopens the standard streams that foreign code closed, and returns whether there were any."""
     closed = [name for name in ("stdout", "stderr") if getattr(getattr(sys, name), "closed", False)]
     for name in closed:
         setattr(sys, name, open(1 + (name == "stderr"), "w", encoding="utf-8", closefd=False))  # noqa: SIM115
     return bool(closed)
 
 
-def told(error: BaseException) -> str:
-    """An error in one line, whatever its own ``str`` does."""
+def describe_error(error: BaseException) -> str:
+    """Describes an exception in one line, even if its own ``str`` fails."""
     try:
         return f"{type(error).__name__}: {error}".strip(": ")
     except Exception:
@@ -127,13 +131,16 @@ def _cut(text: str, most: int) -> str:
 
 
 def missing(what: str, module: str, extra: str) -> UsageError:
-    """The error of a missing package, which comes with an optional part of this one."""
+    """Makes the error for a missing package that an optional part of this one installs."""
     how = f'pip install "scalecalc[{extra}] @ git+<URL of its repository>"'
     return UsageError(f'{what} needs {module}; install it with: {how}, or in a checkout: pip install -e ".[{extra}]"')
 
 
 def unknown_name(kind: str, name: str | Sequence[str], choices: Iterable[str]) -> UsageError:
-    """``no optimizer named 'adm'; did you mean 'adam'? known: adam, adamw, sgd, signsgd``; of several names all."""
+    """Makes the error for unknown names.
+
+    Example: ``no optimizer named 'adm'; did you mean 'adam'? known: adam, adamw, sgd, signsgd``.
+    """
     names, wrong = list(dict.fromkeys(islice(choices, NEARBY))), [name] if isinstance(name, str) else list(name)
     lowered = {n.lower(): n for n in names}
     more = f" and {len(wrong) - NAMED} more" if len(wrong) > NAMED else ""
@@ -148,16 +155,20 @@ def unknown_name(kind: str, name: str | Sequence[str], choices: Iterable[str]) -
 
 
 def check_names(kind: str, names: Iterable[str], choices: Collection[str]) -> None:
-    """Raises UsageError for the names that are no choices."""
+    """Checks that names are among the choices.
+
+    Raises:
+        UsageError: some are not; the message names them.
+    """
     if wrong := [name for name in dict.fromkeys(names) if name not in choices]:
         raise unknown_name(kind, wrong, choices)
 
 
 def named(kind: str, name: str, registry: Mapping[str, Entry]) -> Entry:
-    """The entry of a registry, in any case of letters.
+    """Looks up the entry of a registry by its name, ignoring case.
 
     Raises:
-        UsageError: there is none of this name.
+        UsageError: there is no entry of this name.
     """
     for key, entry in registry.items():
         if isinstance(name, str) and name.lower() == key.lower():

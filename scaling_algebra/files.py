@@ -1,7 +1,7 @@
-"""Files, read and written in one way: whole or not at all, in UTF-8, with one line for whatever goes wrong.
+"""Reads and writes files: whole or not at all, in UTF-8, with one line for every error.
 
-A file is written beside its place, flushed to the disk and renamed, so that a full disk, a kill or a second process
-leaves the old file or the new one.
+A file is written to a temporary name in its folder, flushed to the disk and renamed. So a full disk, a kill or a second
+process leaves either the old file or the new one.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from typing import Any
 from .errors import UsageError, foreign
 
 MOST = 2**24
-"""Bytes of the largest text that is read."""
+"""Maximum number of bytes of a text that is read."""
 
 DOTS = 64
-"""Dots in a key of TOML: each is a table in a table."""
+"""Maximum number of dots in a TOML key; each is a nested table."""
 
 HUGGING_FACE = "hf:"
-"""Before the name of a configuration that stands for a model."""
+"""Prefix of the name of a configuration that stands for a model."""
 
 
 def read_text(path: Path, instead: str, most: int = MOST) -> str:
-    """Return the text of a file, without a byte order mark.
+    """Returns the text of a file, without a byte order mark.
 
     Args:
-        path: A regular file; a pipe or a device, which may never end, is refused without being opened.
-        instead: What to do if it cannot be read; the end of the message.
-        most: Maximum number of bytes.
+        path: a regular file; a pipe or a device, which may never end, is refused without being opened.
+        instead: what to do if it cannot be read; the end of the message.
+        most: maximum number of bytes.
 
     Raises:
-        UsageError: It cannot be read, is larger than ``most``, or is not text in UTF-8.
+        UsageError: the file cannot be read, is larger than ``most``, or is not text in UTF-8.
     """
     with _one_line(f"read {path}", instead):
         if _special(path):
@@ -57,13 +57,14 @@ def read_text(path: Path, instead: str, most: int = MOST) -> str:
 
 
 def toml(text: str, number: Callable[[str], Any] = float) -> dict[str, Any]:
-    """TOML that somebody wrote.
+    """Parses TOML of a user.
 
     Args:
-        number: what becomes of a number with a point, by default a float.
+        text: the TOML.
+        number: converts a number with a decimal point; by default to a float.
 
     Raises:
-        UsageError: it is none, is nested too deeply, or has an integer of thousands of digits.
+        UsageError: the text is no TOML, is nested too deeply, or has an integer of thousands of digits.
     """
     keys = (part for line in text.splitlines() for part in line.split("=")[:-1] or [line])
     if any(part.count(".") > DOTS for part in keys):
@@ -75,15 +76,15 @@ def toml(text: str, number: Callable[[str], Any] = float) -> dict[str, Any]:
 
 
 def shipped(package: str, name: str) -> dict[str, Any]:
-    """A TOML file of this package."""
+    """Loads a TOML file of this package."""
     return tomllib.loads((resources(package) / name).read_text("utf-8"))
 
 
 def check_python_file(where: str) -> None:
-    """Check that a module that is named by its file, ``FILE.py``, is there.
+    """Checks that a module given by its file, ``FILE.py``, exists.
 
     Raises:
-        UsageError: There is no such file, or it is no regular file.
+        UsageError: there is no such file, or it is no regular file.
     """
     with _one_line(f"read {where}", "give a file of Python as FILE.py:NAME"):
         if where.endswith(".py") and not Path(where).is_file():
@@ -91,10 +92,10 @@ def check_python_file(where: str) -> None:
 
 
 def python_module(where: str) -> Any:
-    """Return the module of a file of Python, or an installed one, by name; its code is run.
+    """Imports a Python file, or an installed module by name; this runs its code.
 
     Raises:
-        UsageError: There is no such file, or its code fails.
+        UsageError: there is no such file, or its code fails.
     """
     check_python_file(where)
     path, file = Path(where), where.endswith(".py")
@@ -113,10 +114,13 @@ def python_module(where: str) -> Any:
 
 
 def write(path: Path, content: bytes | str, instead: str = "choose another file") -> None:
-    """Writes a file whole or not at all; text in UTF-8 with plain line ends. A link is replaced, not followed; what is
-    no file, such as a pipe, is written into.
+    """Writes a file whole or not at all; text in UTF-8 with plain line ends.
+
+    A link is replaced, not followed. A pipe or a device is written into.
 
     Args:
+        path: the file.
+        content: its content.
         instead: what to do if it cannot be written; the end of the message.
 
     Raises:
@@ -141,10 +145,10 @@ def write(path: Path, content: bytes | str, instead: str = "choose another file"
 
 
 def behind(path: Path) -> Path:
-    """The target of a link; a path that is no link as it is.
+    """Resolves a link; any other path is returned as it is.
 
     Raises:
-        UsageError: it goes in a circle.
+        UsageError: the link is circular.
     """
     try:
         return path.resolve() if path.is_symlink() else path
@@ -153,7 +157,7 @@ def behind(path: Path) -> Path:
 
 
 def check(path: Path, instead: str = "choose another file") -> None:
-    """Tries whether a file could be written, and leaves nothing behind.
+    """Checks that a file could be written, without leaving anything behind.
 
     Raises:
         UsageError: it could not.
@@ -171,10 +175,10 @@ def check(path: Path, instead: str = "choose another file") -> None:
 
 
 def make_folder(folder: Path, instead: str = "choose another folder") -> None:
-    """A folder, made if it is not there, that files can be written into.
+    """Creates a folder if it does not exist, and checks that files can be written into it.
 
     Raises:
-        UsageError: it cannot be made, or not be written into.
+        UsageError: it cannot be created, or not be written into.
     """
     with _one_line(f"write into {folder}", instead):
         folder.mkdir(parents=True, exist_ok=True)
@@ -182,7 +186,7 @@ def make_folder(folder: Path, instead: str = "choose another folder") -> None:
 
 
 def check_place(folder: Path, instead: str = "choose another folder") -> None:
-    """Tries whether a folder could be made, or written into where it is there, and leaves nothing behind.
+    """Checks that a folder could be created, or written into if it exists, without leaving anything behind.
 
     Raises:
         UsageError: it could not.
@@ -192,7 +196,7 @@ def check_place(folder: Path, instead: str = "choose another folder") -> None:
 
 
 def check_folder(folder: Path) -> None:
-    """Tries whether files could be written into a folder.
+    """Checks that files could be written into a folder.
 
     Raises:
         OSError: they could not.
@@ -203,11 +207,11 @@ def check_folder(folder: Path) -> None:
 
 
 @contextmanager
-def locked(folder: Path, instead: str) -> Iterator[None]:
-    """No other process has this lock on a folder meanwhile; the system takes it from a process that is killed.
+def lock(folder: Path, instead: str) -> Iterator[None]:
+    """Locks a folder against other processes. The system releases the lock if the process is killed.
 
     Raises:
-        UsageError: another process has it.
+        UsageError: another process has the lock.
     """
     try:
         import fcntl  # Windows has none
@@ -227,13 +231,13 @@ def locked(folder: Path, instead: str) -> Iterator[None]:
 
 
 def _part(folder: Path) -> Path:
-    """A new name for a part of a file."""
+    """Returns a new temporary name in a folder."""
     return folder / f".scalecalc-{uuid.uuid4().hex}.part"
 
 
 @contextmanager
 def _one_line(what: str, instead: str) -> Iterator[None]:
-    """An error of the system in one line: what cannot be done, why, and what to do instead."""
+    """Turns an error of the system into one line: what cannot be done, why, and what to do instead."""
     try:
         yield
     except UsageError:
@@ -243,12 +247,12 @@ def _one_line(what: str, instead: str) -> Iterator[None]:
 
 
 def reason(error: Exception) -> str:
-    """Why the system refused, in a few words."""
+    """Returns the system's reason for an error, in a few words."""
     return (isinstance(error, OSError) and error.strerror) or str(error)
 
 
 def _special(path: Path) -> bool:
-    """Is there a device, a pipe or a socket, neither a file nor a folder?"""
+    """Tests whether a path is a device, a pipe or a socket."""
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Limits of input: length, size, digits. Checked before any work, so that nothing hangs."""
+"""Limits of input: length, size, digits. They are checked before any work, so that no input makes the program hang."""
 
 from __future__ import annotations
 
@@ -10,28 +10,29 @@ from typing import Any
 from .errors import UsageError, shown
 
 LONGEST = 20
-"""Characters of one number."""
+"""Maximum number of characters of a number."""
 LARGEST = 10**6
-"""The largest numerator or denominator."""
+"""Maximum numerator or denominator."""
 STEPS, SEEDS, RATES, WORKERS = 1_000, 10**6, 1_000, 1_000
-"""Most updates, replicas at one size, learning rates of a grid, and processes at once."""
+"""Maximum numbers of updates, of replicas at one size, of learning rates of a grid, and of processes at once."""
 LINE = 2_000
-"""Characters of a title, or of another text of one line."""
+"""Maximum number of characters of a title or another text of one line."""
 SIZE = 10**9
-"""Largest n, and largest dimension."""
+"""Maximum n, and maximum dimension."""
 MEMORY = 10**15
-"""Most bytes that can be asked for."""
+"""Maximum number of bytes that can be requested."""
 
 _RATIONAL = re.compile(r"[+-]?(?:[0-9]+(?:/[0-9]+|\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9])?")
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 
 
 def rational(value: Any) -> Fraction:
-    """An exact number as people give it: ``1``, ``"-1/2"``, ``"0.5"``, a Fraction.
+    """Parses an exact number: ``1``, ``"-1/2"``, ``"0.5"``, a Fraction.
 
     Raises:
-        ValueError: anything else, floats and booleans included; more than ``LONGEST`` characters; digits that are not
-            ASCII; a numerator or denominator above ``LARGEST``. The message ends a sentence.
+        ValueError: the value is anything else, such as a float or a boolean; it has more than ``LONGEST`` characters or
+            digits that are not ASCII; or its numerator or denominator exceeds ``LARGEST``. The message is the end of a
+            sentence.
 
     Examples:
         >>> rational("-1/2"), rational(3)
@@ -56,10 +57,10 @@ def rational(value: Any) -> Fraction:
 
 
 def whole(text: str) -> int:
-    """An integer in ASCII digits.
+    """Parses an integer in ASCII digits.
 
     Raises:
-        ValueError: anything else, or more than ``LONGEST`` characters.
+        ValueError: the text is no integer, or has more than ``LONGEST`` characters.
     """
     if len(text) > LONGEST or not _WHOLE.fullmatch(text.strip()):
         raise ValueError("not an integer")
@@ -67,10 +68,10 @@ def whole(text: str) -> int:
 
 
 def update(text: str) -> int:
-    """A number of updates, as in ``h3@2``.
+    """Parses a number of updates, as in ``h3@2``.
 
     Raises:
-        ValueError: anything but an integer from 0 to ``STEPS``.
+        ValueError: the text is no integer from 0 to ``STEPS``.
     """
     if not 0 <= (number := whole(text)) <= STEPS:
         raise ValueError(f"not a number from 0 to {STEPS}")
@@ -78,10 +79,10 @@ def update(text: str) -> int:
 
 
 def real(text: str) -> float:
-    """A finite number in ASCII digits.
+    """Parses a finite number in ASCII digits.
 
     Raises:
-        ValueError: anything else, or more than ``LONGEST`` characters.
+        ValueError: the text is no finite number, or has more than ``LONGEST`` characters.
     """
     if len(text) > LONGEST or not text.isascii() or "_" in text or not math.isfinite(number := float(text)):
         raise ValueError("not a finite number")
@@ -89,10 +90,10 @@ def real(text: str) -> float:
 
 
 def line(label: str, text: str, most: int = LINE) -> str:
-    """A text of one line that can be printed: no line break, NUL, or mark that turns the text around.
+    """Checks that a text is one printable line: no line break, no NUL, no mark that changes the direction of text.
 
     Raises:
-        UsageError: anything else, or more than ``most`` characters.
+        UsageError: it is not, or has more than ``most`` characters.
     """
     if len(text) > most:
         raise UsageError(f"{label} has {len(text)} characters; give at most {most}")
@@ -102,10 +103,10 @@ def line(label: str, text: str, most: int = LINE) -> str:
 
 
 def within(label: str, value: int, least: int, most: int) -> int:
-    """A count between two limits.
+    """Checks that a value is an integer between two limits.
 
     Raises:
-        UsageError: it is no integer, or beyond them.
+        UsageError: it is not.
     """
     if isinstance(value, bool) or not isinstance(value, int):
         raise UsageError(f"{label} is {shown(value)}; give an integer")

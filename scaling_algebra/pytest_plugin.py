@@ -1,7 +1,7 @@
-"""A plugin of pytest: ``def test_scaling(coordinate_check)``.
+"""A pytest plugin with the fixture ``coordinate_check``.
 
-A check that does not agree fails the test; its report is what the test printed. Nothing of this package but this file
-is imported before a check runs. Read next: ``verify/apply/checking.py`` (what a model must be).
+A check that does not agree fails the test; its report is in the test's output. The rest of this package is imported
+only when a check runs. Read next: ``verify/apply/checking.py`` (requirements on a model).
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ import pytest
 
 @pytest.fixture
 def coordinate_check() -> Callable[..., Any]:
-    """``coordinate_check(build, base, target, ...)``, with the arguments of ``check_model``: its report, or a failure.
+    """Provides ``coordinate_check(build, base, target, ...)``, which takes the arguments of ``check_model``.
 
-    Instead of ``build``: ``"FILE.py:NAME"``, with ``SCALING`` beside it.
+    It returns the report, or fails the test. ``build`` may also be ``"FILE.py:NAME"`` of a file that defines
+    ``SCALING``.
     """
-    return judged
+    return run_check
 
 
-def judged(build: Callable[..., Any] | str, *sizes: Any, **options: Any) -> Any:
-    """The report of a check that agrees, printed.
+def run_check(build: Callable[..., Any] | str, *sizes: Any, **options: Any) -> Any:
+    """Runs a check, prints its report, and returns it if it agrees.
 
     Raises:
-        pytest.fail.Exception: it is refuted or inconclusive, or the model keeps no contract: one line.
+        pytest.fail.Exception: the check is refuted or inconclusive, or the model does not meet the requirements.
     """
     __tracebackhide__ = True
     from scaling_algebra import Infeasible, UsageError, check_model

@@ -1,7 +1,7 @@
-"""Run the command line in a child process where it calls foreign code, which may leave the process without an answer.
+"""Runs the command line in a child process if it calls foreign code, which may end the process without an answer.
 
-``posix._exit``, ``os.execv`` or a crash in a library end a process whatever Python code would have run next, with an
-exit code that may mean success. The parent passes on the exit code that the child reports, never the one it ends with.
+``posix._exit``, ``os.execv`` or a crash in a library end a process regardless of any Python code still to run, with an
+exit code that may mean success. The parent returns the exit code that the child reports, never the one it ends with.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ STOPS = ("SIGINT", "SIGTERM", "SIGHUP")
 
 
 def find_foreign_code(arguments: Sequence[str]) -> str:
-    """Return the argument that names foreign code, or an empty string.
+    """Returns the argument that names foreign code, or an empty string.
 
-    This is a module (``FILE.py:NAME``, ``hf:CONFIG.json``), or, for ``verify``, an optimizer in a file, which may step
-    with a class of its own. Any other argument with a colon only costs a fork.
+    This is a module (``FILE.py:NAME``, ``hf:CONFIG.json``) or, for ``verify``, an optimizer in a file, which may step
+    with a class of its own. A false alarm for another argument with a colon costs only a fork.
     """
     steps = next(iter(arguments), "") == "verify"
     return next((x for x in arguments if ":" in x or (steps and x.endswith(".toml"))), "")
 
 
 def supervise(what: str, run: Callable[[], object]) -> int:
-    """Run a function that ends with SystemExit in a child process, and return the exit code it reports.
+    """Runs a function that ends with SystemExit in a child process, and returns the exit code that it reports.
 
     Args:
-        what: The argument that names foreign code, for the message.
-        run: Prints the answer, then raises SystemExit with the exit code.
+        what: the argument that names foreign code, for the message.
+        run: prints the answer, then raises SystemExit with the exit code.
 
     Returns:
         The exit code; 2 after a line on stderr if the child ended without one, 130 if it was interrupted before.
@@ -70,7 +70,7 @@ def supervise(what: str, run: Callable[[], object]) -> int:
 
 
 def _report(run: Callable[[], object], writing: int) -> None:
-    """Run the function, write its exit code to the pipe, and end; what is printed after that goes nowhere."""
+    """Runs the function, writes its exit code to the pipe, and ends. Later output is discarded."""
     code = 70
     try:
         run()
@@ -89,7 +89,7 @@ def _report(run: Callable[[], object], writing: int) -> None:
 
 
 def _end_with(parent: int) -> None:
-    """Ask the system to interrupt this process when its parent is killed."""
+    """Asks the system to terminate this process when its parent is killed."""
     import ctypes
 
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG

@@ -1,4 +1,4 @@
-"""While a verb works: signals that stop it, a line on the terminal that says what it is at, and rare collections."""
+"""While a command works: signals that stop it, a progress line on the terminal, and rare garbage collections."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from typing import Any, TextIO, TypeVar
 
 Item = TypeVar("Item")
 AFTER = 1.0
-"""Seconds until the line is shown, and from one to the next."""
+"""Seconds until the progress line is shown, and between its updates."""
 GARBAGE = 200_000, 10, 100
-"""Thresholds of the collector of cyclic garbage. Next to nothing of what is computed here is garbage: with Python's own
-thresholds the collector takes a fifth of the time of a large network."""
+"""Thresholds of the cyclic garbage collector. Almost nothing that is computed here is garbage; with Python's default
+thresholds the collector takes a fifth of the time for a large network.
+"""
 _CLEAR = "\r\x1b[2K"
 _NOW = [""]
 _COLLECTING, _THRESHOLDS = threading.Lock(), list[tuple[int, int, int]]()
@@ -24,7 +25,7 @@ _COLLECTING, _THRESHOLDS = threading.Lock(), list[tuple[int, int, int]]()
 
 @contextmanager
 def rarely_collected() -> Iterator[None]:
-    """Garbage is collected by ``GARBAGE`` inside; the thresholds of before are back where the last thread leaves."""
+    """Sets the thresholds ``GARBAGE``; the previous ones are restored when the last thread leaves."""
     with _COLLECTING:
         _THRESHOLDS.append(_THRESHOLDS[0] if _THRESHOLDS else gc.get_threshold())
         gc.set_threshold(*GARBAGE)
@@ -38,30 +39,30 @@ def rarely_collected() -> Iterator[None]:
 
 
 def at(text: str = "") -> None:
-    """Says what the work that goes on is at, such as ``deriving: 61 of 74 demands``; nothing where that is done."""
+    """Sets the description of the current work, such as ``deriving: 61 of 74 demands``; empty if there is none."""
     _NOW[0] = text
 
 
 def now() -> str:
-    """What the work that goes on is at; empty if it did not say."""
+    """Returns the description of the current work; empty if there is none."""
     return _NOW[0]
 
 
 def each(doing: str, what: str, items: Sequence[Item]) -> Iterator[Item]:
-    """The items, one by one, each said: ``deriving: 61 of 74 demands``."""
+    """Iterates over items, and describes each as the current work: ``deriving: 61 of 74 demands``."""
     before = said = now()
     try:
         for k, x in enumerate(items, 1):
             at(said := f"{doing}: {k} of {len(items)} {what}")
             yield x
     finally:
-        if now() == said:  # a loop that was left by an error may be closed late
+        if now() == said:  # a loop left by an error may be closed late
             at(before)
 
 
 @contextmanager
 def working(text: str) -> Iterator[None]:
-    """Says what the work inside is at, unless it says more itself."""
+    """Describes the work inside a context, unless that work sets a more detailed description."""
     before = now()
     at(text)
     try:
@@ -70,24 +71,29 @@ def working(text: str) -> Iterator[None]:
         at(before)
 
 
-def ended(number: int, frame: Any) -> None:
-    """Ends the program where there is nothing to put away: before a verb works, and after it."""
+def end_now(number: int, frame: Any) -> None:
+    """Handles a signal by ending the program at once.
+
+    It is used before a command works and after it, when there is nothing to clean up.
+    """
     os.write(2, b"scalecalc: interrupted\n")
     os._exit(130)
 
 
 def heard() -> dict[Any, Any]:
-    """Signals that stop a program, unless they are ignored or somebody else has them: with their handlers."""
+    """Returns the handlers of the signals that stop a program, unless these are ignored or handled elsewhere."""
     names = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    free = (signal.SIG_DFL, signal.default_int_handler, ended)
+    free = (signal.SIG_DFL, signal.default_int_handler, end_now)
     here = threading.current_thread() is threading.main_thread()
     return {s: handler for s in names if here and (handler := signal.getsignal(s)) in free}
 
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """SIGTERM and SIGHUP, as batch systems send them before they kill, act as Ctrl-C, once. The KeyboardInterrupt says
-    what the work was at: ``now`` is behind it as soon as loops are left."""
+    """Makes SIGTERM and SIGHUP, which batch systems send before a kill, act as Ctrl-C, once.
+
+    The KeyboardInterrupt has the description of the work, because ``now`` is reset as soon as loops are left.
+    """
     usual = heard()
 
     def stop(number: int, frame: Any) -> None:
@@ -105,8 +111,8 @@ def interruptible() -> Iterator[None]:
 
 
 @contextmanager
-def watched(verb: str, after: float = AFTER) -> Iterator[None]:
-    """A line on a terminal's stderr that says what a verb is at; gone for good before anything else is printed."""
+def show_progress(verb: str, after: float = AFTER) -> Iterator[None]:
+    """Shows a progress line for a command on a terminal's stderr, and removes it before anything else is printed."""
     terminal = sys.stderr
     if not terminal.isatty():
         yield
@@ -123,6 +129,8 @@ def watched(verb: str, after: float = AFTER) -> Iterator[None]:
 
 
 class _Line:
+    """The progress line of a command."""
+
     def __init__(self, verb: str, terminal: TextIO) -> None:
         self.verb, self.terminal, self.shown = verb, terminal, False
         self.lock, self.gone = threading.Lock(), threading.Event()
@@ -146,7 +154,7 @@ class _Line:
 
 
 class _Behind:
-    """A stream whose text goes where the line was."""
+    """A stream that removes the progress line before it writes."""
 
     def __init__(self, stream: Any, line: _Line) -> None:
         self._stream, self._line = stream, line

@@ -224,8 +224,10 @@ class Document:
 
 
 class Later(dict[str, Any]):
-    """A record that is computed when it is first read. Most documents are only printed, and a record can take
-    longer."""
+    """A record that is computed when it is first read.
+
+    Most documents are only printed, and a record can take longer.
+    """
 
     def __init__(self, compute: Callable[[], Mapping[str, Any]]) -> None:
         super().__init__()

@@ -1,8 +1,7 @@
-"""Reconstructs the monomial of an exponent: from a kernel of a signal to the initial tensors and their leading
-matching.
+"""Reconstructs the monomial of an exponent from a kernel of a signal.
 
 Every signal records how it was made (``signals.Made``), and every product which matching of its factors made a kernel.
-The result is one tensor network whose half-weight sum is the exponent.
+Following these records back to the initial tensors gives one tensor network, whose half-weight sum is the exponent.
 """
 
 from __future__ import annotations
@@ -350,8 +349,7 @@ class _Walk:
             net.letters[c] = net.letters[d]
 
     def _product(self, s: Signal, k: int) -> _Net:
-        """Expands a kernel of a product: expands both factors, contracts them, and applies the matching of the
-        kernel."""
+        """Expands a kernel of a product: its factors are expanded, contracted and matched."""
         assert s.made is not None
         a, b = s.made.parts
         ka, kb, matching = origin(self.algebra, s, k)

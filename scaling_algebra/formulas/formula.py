@@ -124,7 +124,7 @@ class Formula(Rendered):
 
     @property
     def outer(self) -> bool:
-        """Whether the quantity is an update or a raw gradient, so that the formula is the entry size of an outer
+        """Whether the quantity is an update or a raw gradient; the formula is then the entry size of an outer
         product."""
         return bool(quantity(quantities(self.of.network), self.quantity).tensor)
 
@@ -172,10 +172,9 @@ class Formula(Rendered):
         return text([t.form for t in self.terms], self.complete)
 
     def leads(self, term: FormulaTerm) -> tuple[str, ...]:
-        """Returns the region in which a monomial exceeds those with the same parameters, as inequalities: ``N_e M >=
-        N``.
+        """Returns the region in which a monomial exceeds those with the same parameters.
 
-        Empty if it does everywhere.
+        The region is a tuple of inequalities such as ``N_e M >= N``; empty if it is everything.
         """
         cone = leading(Cone(self.of.axes), term.form.power, term.beside)
         rays = [dict(zip(self.of.axes, rates, strict=True)) for rates in cone.rays]
@@ -361,8 +360,7 @@ def _order(form: Form) -> tuple[Any, ...]:
 def _reconstruct_monomial(
     search: FormulaSearch, what: Quantity, t: int, form: Form, beside: tuple[Power, ...]
 ) -> MatchedMonomial | None:
-    """Reconstructs the tensor network of a monomial, on a ray on which it leads among those with the same
-    parameters."""
+    """Reconstructs the tensor network of a monomial on a ray where it leads those with the same parameters."""
     rays = leading(search.cone, form.power, beside).rays
     run = search.run(tuple(sum(x) for x in zip(*rays, strict=True)))
     signal = what.read(run, t)

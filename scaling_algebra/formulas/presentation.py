@@ -14,8 +14,7 @@ from .notation import maximum, monomial
 
 @document_of.register(Formula)
 def formula(f: Formula) -> Document:
-    """Makes the document: the formula, and the rays on which each monomial leads among those with the same
-    parameters."""
+    """Makes the document: the formula, and the rays on which each monomial leads those with the same parameters."""
     name = f"{f.quantity}@{f.step}"
     head = Text(f"{name} = {f.text()}", f"{literal(name)} $= {tex(f.text())}$")
     blocks: list[Block] = [Heading(literal(f.about), 2), Lines.of((head,))]

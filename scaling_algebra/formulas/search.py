@@ -128,8 +128,9 @@ class FormulaSearch:
 
 
 class UpperBounds(FormulaSearch):
-    """Forms that bound a size from above on every ray. The later changes of some signals are represented by their size
-    alone, an unknown of its own (``graded.size_of``).
+    """Forms that bound a size from above on every ray.
+
+    The later changes of some signals are represented by their size alone, an unknown of its own (``graded.size_of``).
 
     Law: the engine then bounds sizes by sums and maxima of linear functions of the rates: nothing is dropped, and the
     bound of a product is one such function (of the bounds in ``product_bound``, an operator norm never exceeds

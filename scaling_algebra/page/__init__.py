@@ -1,2 +1,1 @@
-"""The calculator in a browser: the questions of the page, the answers computed in advance, and the assembly of its
-folder."""
+"""The calculator in a browser: questions of the page, answers computed in advance, and assembly of its folder."""

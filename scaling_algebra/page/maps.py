@@ -27,8 +27,10 @@ KEPT = tuple((optimizer, rule) for optimizer in ("sgd", "adam") for rule in ("mu
 
 
 def draw_map(optimizer: str, parameterization: str) -> dict[str, Any]:
-    """Computes the record of one map: its picture, walls as coefficients of N, N_e, M, and cells by their
-    inequalities."""
+    """Computes the record of one map.
+
+    It has the picture, the walls as coefficients of N, N_e, M, and the cells by their inequalities.
+    """
     p = phases(optimizer, parameterization)
     return {
         "about": p.about,

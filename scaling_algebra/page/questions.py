@@ -190,8 +190,7 @@ def _prove(question: Question) -> PageAnswer:
 
 
 def _settle(question: Question) -> PageAnswer:
-    """Derives a parameterization; if the search finds none, tries to prove that there is none, as the command line
-    does."""
+    """Derives a parameterization; if the search finds none, tries to prove that there is none."""
     from scaling_algebra.proofs.prover import prove_missing
 
     try:

@@ -349,8 +349,10 @@ def strings(m: Monomial) -> dict[str, str]:
 
 
 def _conflicts(parts: Sequence[HeldMonomial], axes: Sequence[str]) -> Iterator[Conflict]:
-    """Yields every minimal set of monomials whose product has no unknown left but depends on an axis; smaller sets
-    first."""
+    """Yields every minimal set of monomials that cannot all be fixed, smaller sets first.
+
+    The product of such a set has no unknown left but depends on an axis.
+    """
     for places, weights in circuits([m for _, m in parts], tuple(QUANTITIES)):
         powers = {k: w / weights[0] for k, w in zip(places, weights, strict=True)}
         whole = reduce(mul, (parts[k][1] ** e for k, e in powers.items()))

@@ -149,8 +149,7 @@ class Recipe(Rendered):
 
     @property
     def by_run(self) -> Iterator[str]:
-        """Lines on the effect of batch and tokens: on the numbers, and on settings that no parameter group or file
-        contains."""
+        """Lines on the effect of batch and tokens, also on settings that no parameter group or file contains."""
         for optimizer, held in self.horizons.items():
             factors = dict(self.run[optimizer])
             inside = ", ".join(f"{name} {factors.pop(name):.6g}" for name in ("lr", "eps", "wd") if name in factors)
@@ -170,8 +169,8 @@ class Recipe(Rendered):
 
     @cached_property
     def next_terms(self) -> NextTerms:
-        """Terms of demanded sizes that are not small compared to the leading ones; they tell whether the base is
-        large enough."""
+        """Terms of demanded sizes that are not small beside the leading ones. They show whether the base is large
+        enough."""
         return next_terms(self.derivations[-1], self.way)
 
     def as_json(self) -> dict[str, Any]:
@@ -222,14 +221,13 @@ class Recipe(Rendered):
 def with_either_epsilon(
     base: str | Sizes, target: str | Sizes, say: Callable[[str], None] = lambda line: None, **asked: Any
 ) -> Recipe:
-    """Returns a recipe with derived epsilon, or with negligible epsilon if there is none and ``epsilon`` is not
-    specified.
+    """Returns a recipe with derived epsilon, or with negligible epsilon if there is none.
 
     Args:
         base: as in ``recipe``.
         target: as in ``recipe``.
         say: called with a line if epsilon is negligible.
-        **asked: further arguments of ``recipe``.
+        **asked: further arguments of ``recipe``; if ``epsilon`` is among them, it is used as it is.
 
     Raises:
         UsageError: as ``recipe``.
@@ -361,8 +359,10 @@ def _run(held: Horizon, factors: Mapping[str, float]) -> dict[str, float]:
 
 
 def _horizon(rule: str, hold: Sequence[str] | None) -> Horizon:
-    """Returns the invariants of an optimizer, which its variants share: a shape factor depends on neither batch nor
-    tokens."""
+    """Returns the invariants of an optimizer.
+
+    Its variants share them, since a shape factor depends on neither batch nor tokens.
+    """
     from . import horizon as laws  # needs sympy
 
     if (optimizer := rule.partition(":")[0]) not in laws.optimizers():
@@ -449,14 +449,9 @@ def _powers(
 ) -> tuple[Scaling, Scaling, tuple[Derivation, ...], Ray | None, str]:
     """Derives the powers at the base and at the target.
 
-    Law: numbers are one function of the sizes, so that they are the same along every path and change little with a
-    size: the powers of each model are those on the ray of its own sizes. On most ways these are the powers on the ray
-    from base to target, which is printed. They differ where an axis grows that is not the larger one, as M alone does
-    while M < N.
-
     Returns:
-        The scaling at the base and at the target, the derivations, and, where the ray of the way has no
-        parameterization, the ray of these powers and the reason.
+        The scaling at the base and at the target, the derivations, and, if the ray of the way has no parameterization,
+        the ray of these powers and the reason.
     """
     rest: Any = {k: v for k, v in where.items() if k not in ("network", "architecture")}
 
@@ -503,7 +498,7 @@ def _powers(
 
 
 def _differ(going: Way, *powers: tuple[Scaling, Scaling, Any, Any, Any]) -> bool:
-    """Returns whether two answers of ``_powers`` have other numbers at the target, for the same ones at the base."""
+    """Tests whether two answers of ``_powers`` give other numbers at the target for the same ones at the base."""
 
     def factors(before: Scaling, after: Scaling) -> list[float]:
         pairs: list[tuple[Power | None, Power | None]] = [
@@ -520,7 +515,7 @@ def _differ(going: Way, *powers: tuple[Scaling, Scaling, Any, Any, Any]) -> bool
 
 
 def _restrict_ray(ray: Ray, network: Network) -> Ray:
-    """The ray, without the depth if the network has none.
+    """Returns the ray, without the depth if the network has none.
 
     Raises:
         UsageError: the depth grows, but only the shapes of the network are known.

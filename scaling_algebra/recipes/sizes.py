@@ -90,7 +90,7 @@ class Way:
 
     @cached_property
     def own_rays(self) -> tuple[Ray, Ray]:
-        """Return the rays of the sizes of the base and of the target. Depth counts where it changes."""
+        """The rays of the sizes of the base and of the target. The depth counts if it changes."""
         depth = self.base.get("L") != self.target.get("L")
         rates = ({a: Fraction(n if a != "L" or depth else 1) for a, n in sizes.items()} for sizes in self.sizes)
         first, last = (through(x)[0] for x in rates)

@@ -343,8 +343,10 @@ def level_of(demands: Iterable[Demand], left: Sequence[Open], optimizer: Trained
 
 
 def causes_first(failures: Mapping[Demand, Failure | None], network: Network) -> list[tuple[Demand, Failure]]:
-    """Sorts failures by likely cause: earliest update, then first signal, then those that fix a tensor; undecided
-    ones last."""
+    """Sorts failures by likely cause.
+
+    The earliest update comes first, then the first signal, then demands that fix a tensor; undecided demands come last.
+    """
     order = {s.out: k for k, s in enumerate(network.statements)}
 
     def cause(x: tuple[Demand, Failure]) -> tuple[bool, int, int, bool]:
@@ -355,8 +357,12 @@ def causes_first(failures: Mapping[Demand, Failure | None], network: Network) ->
 
 
 def summarise_failures(failures: Sequence[str], where: str) -> list[str]:
-    """Returns the first of some failures and a line that counts the others by desideratum; ``where`` says how to see
-    them."""
+    """Returns the first failure, and a line with the number of the others by desideratum.
+
+    Args:
+        failures: the failures, one line each.
+        where: how to see the others.
+    """
     others = Counter(line.partition(":")[0] for line in failures[1:])
     listed = ", ".join(f"{name} {k}" for name, k in others.items())
     return [*failures[:1], *([f"and {others.total()} more ({listed}): {where}"] if others else [])]
@@ -384,10 +390,10 @@ def diverges(look: Analysis, demand: Demand) -> bool:
 
 
 def largest(look: Analysis, demand: Demand, meeting: bool = True) -> Fixing | None:
-    """Finds the form that must become Theta(1): at the first step where the quantity diverges, else at its largest
-    step.
+    """Finds the form that must become Theta(1).
 
-    A divergence feeds every later step, so the earliest one is to be corrected. None if all forms are exactly zero.
+    It is taken at the first step where the quantity diverges, else at the step where it is largest. A divergence feeds
+    every later step, so the earliest one is to be corrected. None if all forms are exactly zero.
 
     Args:
         look: the analysis.
@@ -414,8 +420,10 @@ def largest(look: Analysis, demand: Demand, meeting: bool = True) -> Fixing | No
 
 
 def unknown(demands: Iterable[Demand], look: Analysis) -> Failure | None:
-    """Reports the first demand on a quantity of which nothing is known at some step, so that another form may lead
-    it."""
+    """Reports the first demand on a quantity of which nothing is known at some step.
+
+    Another form of the quantity may lead then.
+    """
     for demand in demands:
         for t in range(1 if demand.kind == "scale" else 0, demand.horizon + 1):
             for name in demand.quantities:
@@ -445,8 +453,7 @@ def _meeting(look: Analysis, demand: Demand) -> Fixing | None:
 
 
 def _scale_form(demand: Demand, form: Form) -> Form:
-    """Returns the form to be set to Theta(1): for a ``scale`` demand n^d times the quantity, else the quantity
-    itself."""
+    """Returns the form that must be Theta(1): of the quantity, or for a ``scale`` demand of n^d times the quantity."""
     if demand.kind != "scale":
         return form
     counts = dict(form.unknowns)

@@ -231,8 +231,10 @@ class Signals(Rendered):
         return tuple(x for x in ASSUMPTIONS if x in names)
 
     def prediction(self) -> dict[str, tuple[Fraction | None, ...]]:
-        """Returns exponents of n by quantity and step, None for exactly zero, without quantities that are undecided
-        somewhere."""
+        """Returns exponents of n by quantity and step, None for exactly zero.
+
+        Quantities that are undecided at some step are omitted.
+        """
         return {
             name: tuple(a.exponent for a in row) for name, row in self.quantities.items() if all(a.decided for a in row)
         }

@@ -51,8 +51,10 @@ class Places:
         self.solved: dict[object, Any] = {}
 
     def analyse_at(self, point: Point) -> Analysis:
-        """Returns the analysis at a point. A second call at the same point returns the same one, with its cached
-        answers."""
+        """Returns the analysis at a point.
+
+        A second call in a row at the same point returns the same analysis, with its cached answers.
+        """
         if self.last is None or self.last.point != point:
             self.last = self.fresh(point)
         return self.last

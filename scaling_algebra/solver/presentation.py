@@ -122,8 +122,7 @@ def _cells(d: Derivation, role: str) -> dict[str, Piece | None]:
 
 
 def _changes(first: Derivation, other: Derivation, role: str, show: Callable[[Piece | None], str] = plain) -> list[str]:
-    """Returns the settings in which a tensor differs between two parameterizations, such as ``init std 0``,
-    ``tied``."""
+    """Returns the settings of a tensor that differ between two parameterizations, such as ``init std 0``, ``tied``."""
     one, two = _cells(first, role), _cells(other, role)
     changed = [name for name in two if two[name] != one[name]]
     return [f"{name} {show(two[name])}" if name != "tied" else show(two[name]) or "not tied" for name in changed]
@@ -150,8 +149,10 @@ def multipliers(ds: Sequence[Derivation], reasons: bool = False) -> list[Block]:
 
 
 def _unmet(d: Derivation, whole: bool) -> list[Block]:
-    """Reports the demands that fail with given exponents: all if ``whole``, else the first and the number of the
-    others."""
+    """Reports the demands that fail with given exponents.
+
+    All are listed if ``whole``; otherwise the first, and the number of the others.
+    """
     if not (d.configuration.given and d.configuration.parameterization.derived):
         return []
     if not d.unmet:
@@ -162,8 +163,7 @@ def _unmet(d: Derivation, whole: bool) -> list[Block]:
 
 
 def _instead(d: Derivation) -> list[str]:
-    """Compares the given powers and their consequences with the powers derived with nothing given, where they
-    differ."""
+    """Compares the given powers and their consequences with the powers derived with nothing given."""
     try:
         free = derive(d.configuration.but(given=None)).scaling
     except Infeasible:

@@ -1,5 +1,4 @@
-"""From desiderata to exponents: the fewest interventions with which Newton's method reaches a point that meets all
-demands.
+"""Finds the fewest interventions with which Newton's method reaches a point that meets all demands.
 
 Read next: ``newton.py`` (the iteration), ``demands.py`` (the check), ``derivation.py`` (the functions that users call).
 """
@@ -235,11 +234,12 @@ def propose_law(at: Places, demands: Sequence[Demand], structure: Structure) -> 
 
 
 def judge_law(at: Places, demands: Sequence[Demand], structure: Structure) -> Solution:
-    """Returns the layer-wise law as a solution, if everything has bounds and no part of a sum over experts is
-    undecided.
+    """Returns the layer-wise law as a solution, with stricter conditions than ``propose_law``.
+
+    Everything must have an upper bound, and no part of a sum over experts that one tensor makes may be undecided.
 
     Raises:
-        Infeasible: a demand fails, or one of these conditions does.
+        Infeasible: a demand or one of these conditions fails.
     """
     look = _look(at, structure)
     pieces(at, demands, look)
@@ -270,8 +270,9 @@ def _at_law(at: Places, demands: Sequence[Demand], structure: Structure, look: A
 
 
 def _as_normalised(at: Places, rule: Parameterization, base: Structure, rejected: Rejected) -> list[Solution]:
-    """Returns the layer-wise law in the structures found for the same rules without epsilon, where no decided demand
-    fails.
+    """Returns the layer-wise law in the structures found for the same rules without epsilon.
+
+    Structures in which a decided demand fails are omitted.
 
     Law: with epsilon at the largest gradient a run of such a rule is one of gradient descent with c - d in place of c.
     The steps of normalising rules are bounded, so bounds decide more of their runs.

@@ -40,8 +40,10 @@ class Structures:
             at(before)
 
     def reject(self, structure: Structure, demand: Demand | None) -> None:
-        """Adds this structure with one more intervention, in the sum over experts whose demand failed, to those
-        tried later."""
+        """Rejects a structure, and adds those with one more intervention to the ones that are tried later.
+
+        The intervention is in the sum over experts whose demand failed.
+        """
         chosen = self._level[structure]
         for k, option in enumerate(self.options):
             more, mends = option.on(structure), demand is None or not demand.sum or option.sum in ("", demand.sum)

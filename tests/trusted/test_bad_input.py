@@ -35,7 +35,7 @@ from scaling_algebra.laws.monomials import Monomial
 from scaling_algebra.verify.apply import plan
 from scaling_algebra.verify.judging.claims import Claim
 from scaling_algebra.verify.judging.verdicts import judge
-from scaling_algebra.waiting import watched
+from scaling_algebra.waiting import show_progress
 
 from . import generator
 from .values import CODE, GOOD, Maker
@@ -320,7 +320,7 @@ def test_a_verb_that_takes_its_time_says_so_and_takes_it_back(monkeypatch):
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setattr(sys, "stdout", terminal)
-    with watched("derive", 0.02):
+    with show_progress("derive", 0.02):
         end = time.monotonic() + 20
         while "at work" not in terminal.text and time.monotonic() < end:
             time.sleep(0.01)

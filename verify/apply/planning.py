@@ -24,7 +24,7 @@ from scaling_algebra.spec.level import Level, Open
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.tracing import Traced
 from scaling_algebra.verify.tracing.config_skeletons import general
-from scaling_algebra.waiting import rarely_collected, watched
+from scaling_algebra.waiting import rarely_collected, show_progress
 
 from .entries import entries_of, settings_of, warnings_of
 from .frozen import frozen
@@ -65,7 +65,7 @@ def plan(
         UsageError: a model that cannot be read or built, a parameter that the output does not depend on, rates without
             epsilons, a multiplier that is to be folded and ends in no matrix, or what ``recipe`` raises.
     """
-    with watched("plan"), rarely_collected(), torch.random.fork_rng(devices=[]):
+    with show_progress("plan"), rarely_collected(), torch.random.fork_rng(devices=[]):
         if isinstance(model, nn.Module):
             check_named(model, given)
         return _plan(read_subject(model, base, target, strict), fold, strict, {**given, "strict": strict})

@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 
-from scaling_algebra.errors import UsageError, missing, told
+from scaling_algebra.errors import UsageError, describe_error, missing
 from scaling_algebra.verify.hardware import SHARED, Hardware, spare_threads
 
 TRIES = 3
@@ -91,7 +91,7 @@ class Here:
         except UsageError:
             raise
         except Exception as error:
-            return Failed(task, told(error))
+            return Failed(task, describe_error(error))
 
 
 class Cluster(Here):
@@ -207,7 +207,7 @@ class Cluster(Here):
             raise error
         if isinstance(error, ImportError):
             raise UsageError(f"a worker cannot load what it is to do ({error}); install the same scalecalc there")
-        return Failed(task, f"{TRIES} workers died of it" if isinstance(error, KilledWorker) else told(error))
+        return Failed(task, f"{TRIES} workers died of it" if isinstance(error, KilledWorker) else describe_error(error))
 
 
 EVERY = 1.0
@@ -268,7 +268,7 @@ def pool(
         try:
             client = distributed.Client(**where, timeout=REACHED, set_as_default=False)
         except Exception as error:  # a file that is empty or not of Dask may raise anything
-            why = told(error) if str(error) else "nothing there names one"
+            why = describe_error(error) if str(error) else "nothing there names one"
             raise UsageError(f"cannot reach a scheduler at {scheduler!r}: {why}; give its address") from None
         hardware = Hardware("cuda" if device.startswith("cuda") else "cpu", most)
         cluster = Cluster(hardware, 1, lambda: client, local=False)

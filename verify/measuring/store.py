@@ -141,7 +141,7 @@ class Store:
             yield
             return
         files.make_folder(self._folders[0], INSTEAD)
-        with files.locked(self._folders[0], "wait for it, or choose another folder"):
+        with files.lock(self._folders[0], "wait for it, or choose another folder"):
             yield
 
     def _read(self, key: str) -> list[tuple[str, bytes]]:
