@@ -47,16 +47,12 @@ def _part(reader: Reader, node: TracedNode, slot: int, start: Sizes, stop: Sizes
         made.indices[slot] = IndexClass([b - a for a, b in zip(start, stop, strict=True)])
         return made
     sized = node.kind in ("same", "shift")
-    known = node.kind in ("contract", "add", "func", "pick") or (sized and node.entry)
+    known = node.kind in ("contract", "add", "func", "pick") or (sized and node.entrywise)
     if not known or slot in node.over or node.name == "blend":
         raise reader.fail(f"a slice along an axis that grows, of a {node.kind} {node.name}".rstrip())
     made = pushed(node, slot, lambda c, s: part_of(reader, c, s, start, stop))
     if len(made.indices) != len(node.indices) and node.over:
         raise reader.fail(f"a slice that is taken apart behind {node.name}; take the dimension apart first")
-    if sized:
-        root, made.exact = node.entry[0]
-        if root is not node.source:
-            raise reader.fail("a slice along an axis that grows, of a product with constants; slice before")
     return made
 
 

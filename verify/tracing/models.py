@@ -8,15 +8,13 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, zip_longest
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from scaling_algebra.errors import UsageError, foreign, shown
 from scaling_algebra.spec.axes import AXES
@@ -26,14 +24,15 @@ from scaling_algebra.spec.networks.language import TRACED, Network
 from scaling_algebra.verify.networks.steppers import Several
 from scaling_algebra.waiting import each
 
-from . import layout, routing, rules  # noqa: F401 - fill the table
+from . import functions, layout, routing, rules  # noqa: F401 - fill the table
 from .folding import Folder, bare, settled
 from .gradients import FROZEN, TRAINING, ZERO, frozen_roles, lacking, listed, roles_of, states
 from .graph import IndexClass, Restart, TracedNode, Unreadable, View, refused, walk, wiring
 from .naming import Powers, Span
 from .reading import Reader
-from .recording import Guessed, Recording, choosing, record
-from .table import apply
+from .recording import Guessed, Recording, choosing, exactly, numbered, record
+from .regions import Regions
+from .table import apply, ruled
 from .writing import Writer
 
 DEFAULTS = {"N": 32, "N_e": 24, "M": 4, "K": 4, "L": 2}
@@ -198,35 +197,6 @@ class SizesGiven(dict[str, int]):
 
     def __missing__(self, axis: str) -> int:
         raise MissingSize(axis)
-
-
-ROUGH = {torch.float32, torch.float16, torch.bfloat16}
-CASTS = {"float", "half", "bfloat16"}
-
-
-class _Exact(TorchFunctionMode):
-    """Casts to fewer digits are casts to float64: a module that writes ``t.float()`` reads on."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if getattr(func, "__name__", "") in CASTS and args:
-            return args[0].double()
-        args = tuple(torch.float64 if isinstance(x, torch.dtype) and x in ROUGH else x for x in args)
-        named = {
-            k: torch.float64 if isinstance(x, torch.dtype) and x in ROUGH else x for k, x in (kwargs or {}).items()
-        }
-        return func(*args, **named)
-
-
-@contextmanager
-def exactly() -> Iterator[None]:
-    """Tensors that a module makes are of float64, as its parameters are."""
-    kept = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    try:
-        with _Exact():
-            yield
-    finally:
-        torch.set_default_dtype(kept)
 
 
 def called(build: Build, sizes: dict[str, int], seed: int | None = 0) -> tuple[nn.Module, list[Any]]:
@@ -469,8 +439,10 @@ def usual(build: Build) -> dict[str, int]:
 def _read(runs: Sequence[Recording]) -> tuple[Reader, View]:
     """The reader, and the graph of the output."""
     splits: dict[Any, Any] = {}
+    runs = [runs[0], *(numbered(run, runs[0]) for run in runs[1:])]
+    regions = Regions(runs, ruled)
     for _ in range(_SPLITS):
-        reader = Reader(runs, splits, apply)
+        reader = Reader(runs, splits, apply, functions.read, regions)
         try:
             return reader, reader.read()
         except Restart:

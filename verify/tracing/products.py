@@ -172,7 +172,7 @@ def _without_factor(node: TracedNode) -> TracedNode:
     """What it is of."""
     if "bare" not in node.cache:
         of = node.sources if node.kind == "contract" else tuple((_without_factor(c), own) for c, own in node.sources)
-        node.cache["bare"] = node.but(factor=(), sources=of, entry=(), call=None, part=None)
+        node.cache["bare"] = node.but(factor=(), sources=of, call=None, part=None)
     return node.cache["bare"]
 
 

@@ -8,10 +8,10 @@ data run as they are. Read next: ``reading.py``.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from string import ascii_letters
 from typing import Any, TypeVar
 
@@ -167,6 +167,27 @@ def shuffled(x: Tensor, upscale_factor: int) -> Tensor:
     return y.reshape(*b, c // r**2, h * r, w * r)
 
 
+NORMS = {"rms_norm", "layer_norm", "batch_norm", "group_norm", "instance_norm"}
+"""Functions that take a gain and a bias, which are a product and a sum of their own."""
+
+
+def gained(norm: Callable[..., Tensor], own: Sequence[Tensor], x: Tensor, *given: Any, **words: Any) -> Tensor:
+    """A norm, then its gain and its bias; groups of channels are an axis of their own."""
+    (given, words), name = (
+        mapped((given, words), Tensor, lambda y: None if any(y is z for z in own) else y),
+        norm.__name__,
+    )
+    if name == "group_norm":
+        z = x.unflatten(1, (words.get("num_groups", *given[:1]), -1))
+        y = nn.functional.layer_norm(z, z.shape[2:], eps=words.get("eps", *given[3:4] or [1e-5])).flatten(1, 2)
+    else:
+        y = norm(x, *given, **words)
+    places = [1] * (x.dim() - 2) if name in ("group_norm", "batch_norm", "instance_norm") else []
+    weight, bias = (*(z.reshape(*z.shape, *places) for z in own), None, None)[:2]
+    y = y if weight is None else weight * y
+    return y if bias is None else bias + y
+
+
 WRITTEN_OUT: dict[str, Callable[..., Any]] = {
     "scaled_dot_product_attention": attention, "addmm": added, "baddbmm": added, "glu": gated, "addcmul": product_added,
     "lerp": lambda a, b, weight: a + weight * (b - a), "prelu": kinked, "bilinear": twice_linear,
@@ -193,9 +214,10 @@ class _Inside(TorchDispatchMode):
         if name.startswith("_scaled_dot_product"):
             written = {"is_causal": any(args[4:5]), **keywords}
             truth = func(*args, **keywords)
-            return self.recorder.written(self, "scaled_dot_product_attention", truth[0], args[:3], written), *truth[1:]
+            made = self.recorder.written(self, "attention", truth[0], attention, args[:3], written)
+            return made, *truth[1:]
         if name in WRITTEN_OUT:
-            return self.recorder.written(self, name, func(*args, **keywords), args, keywords)
+            return self.recorder.written(self, name, func(*args, **keywords), WRITTEN_OUT[name], args, keywords)
         result = func(*args, **keywords)
         self.recorder.note(name, func, args, keywords, result, fresh=name.endswith("_"))
         return result
@@ -256,7 +278,11 @@ class Recorder(TorchFunctionMode):
         if name == "__get__":
             name = "get_" + func.__self__.__name__
         if name in WRITTEN_OUT:
-            return self.written(self, name, func(*args, **keywords), args, keywords)
+            return self.written(self, name, func(*args, **keywords), WRITTEN_OUT[name], args, keywords)
+        if name in NORMS:
+            own = [y for y in leaves((args[1:], keywords), Tensor) if self.ids.get(id(y), -1) in self.moved]
+            if own or name == "group_norm":
+                return self.written(self, name, func(*args, **keywords), partial(gained, func, own), args, keywords)
         if name in COMPOSITES:
             with _Inside(self):
                 result = func(*args, **keywords)
@@ -282,14 +308,22 @@ class Recorder(TorchFunctionMode):
         self.note(name, func, args, keywords, result, stale)
         return result
 
-    def written(self, mode: AbstractContextManager[Any], name: str, truth: Tensor, args: Any, keywords: Any) -> Tensor:
+    def written(
+        self,
+        mode: AbstractContextManager[Any],
+        name: str,
+        truth: Tensor,
+        make: Callable[..., Tensor],
+        args: Any,
+        keywords: Any,
+    ) -> Tensor:
         """What a function gives, written out in other calls.
 
         Raises:
             Unreadable: it is not what torch gives.
         """
         with mode:
-            made: Tensor = WRITTEN_OUT[name](*args, **keywords)
+            made = make(*args, **keywords)
         if made.shape != truth.shape or not torch.allclose(made, truth, 1e-5, 1e-7, equal_nan=True):
             raise self.fail(name, "torch gives other numbers than the calls that it is written out in")
         return made
@@ -397,6 +431,22 @@ def mapped(tree: Any, kind: type[Leaf], f: Callable[[Leaf], Any]) -> Any:
 def refs(tree: Any) -> Iterator[Ref]:
     """The tensors of arguments or of a result, in order."""
     return leaves(tree, Ref)
+
+
+def numbered(run: Recording, first: Recording) -> Recording:
+    """A recording with the numbers that another one of the same calls has for its tensors."""
+    same = {call.key: call for call in run.calls}
+    tensors, calls = {n: run.tensors[n] for n in (*run.parameters, *run.inputs, *run.buffers)}, []
+    for call in first.calls:
+        other, keep = same[call.key], (call.arguments, call.keywords, call.result)
+        tree = other.arguments, other.keywords, other.result
+        for mine, its in zip(refs(keep), refs(tree), strict=True):
+            tensors.setdefault(mine.number, run.tensors[its.number])
+        numbers = refs(keep)
+        arguments, keywords, result = mapped(tree, Ref, lambda _, numbers=numbers: next(numbers))  # type: ignore[misc]
+        calls.append(replace(other, arguments=arguments, keywords=keywords, result=result))
+    tensors.setdefault(first.output.number, run.tensors[run.output.number])
+    return replace(run, calls=calls, tensors=tensors, output=first.output, places={})
 
 
 class Guessed(tuple[Any, ...]):
@@ -516,6 +566,35 @@ def choosing(run: Recording) -> list[str]:
     scores = {x.number for call in run.calls if call.name == "topk" for x in refs((call.arguments, call.keywords))}
     shifting, passed = _behind(run, scores), _behind(run, {run.output.number}, without="topk")
     return [name for number, name in run.buffers.items() if number in shifting - passed]
+
+
+ROUGH = {torch.float32, torch.float16, torch.bfloat16}
+CASTS = {"float", "half", "bfloat16"}
+
+
+class _Exact(TorchFunctionMode):
+    """Casts to fewer digits are casts to float64: a module that writes ``t.float()`` reads on."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__name__", "") in CASTS and args:
+            return args[0].double()
+        args = tuple(torch.float64 if isinstance(x, torch.dtype) and x in ROUGH else x for x in args)
+        named = {
+            k: torch.float64 if isinstance(x, torch.dtype) and x in ROUGH else x for k, x in (kwargs or {}).items()
+        }
+        return func(*args, **named)
+
+
+@contextmanager
+def exactly() -> Iterator[None]:
+    """Tensors that a module makes are of float64, as its parameters are."""
+    kept = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with _Exact():
+            yield
+    finally:
+        torch.set_default_dtype(kept)
 
 
 def output_of(out: Any) -> Tensor:
