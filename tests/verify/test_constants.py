@@ -829,7 +829,7 @@ def rolled(f):
     ("module", "name", "fault", "build", "said"),
     [
         (fixed, "fixed", doubled, PLACES, r"(roll|pad|cumsum|cat)"),
-        (fixed, "real", lambda f: lambda x: f(x.conj().resolve_conj()), between(turned), "mul"),
+        (fixed, "real", lambda f: lambda x: f(x.conj().resolve_conj()), between(quarter), "mul"),
         (rules, "constant", turned_over, CONV, "conv2d"),
         (functions, "constant", turned_over, NORMED, "not read"),
         (rules, "constant", turned_over, LARGEST, "max_pool1d"),

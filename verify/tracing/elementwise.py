@@ -19,10 +19,9 @@ from .graph import (
     Vector,
     View,
     times,
-    whole_of,
 )
 from .indices import constant, differs, fixed, pick
-from .mixing import met, remade, settle, signed, turns
+from .mixing import met, signed
 from .products import SIGNED, acting, broadcast, contract, labelled
 from .reading import Reader
 
@@ -72,46 +71,14 @@ def added(reader: Reader, views: Sequence[View]) -> View:
         if (left := _merged(reader, views)) is not None:
             return added(reader, left) if len(left) > 1 else left[0]
         _opposed(reader, views)
-    mix = met([v.node for v in views])
+    if met([v.node for v in views]):
+        raise reader.fail("a sum of a signal and its own entries in another order, which is no rotation")
     if any(not v.node.weight for v in views):
         views = [acting(reader, v) if v.node.weight and bare_of(v.node).kind != "param" else v for v in views]
     _, classes, terms, order, dims = labelled(reader, *broadcast(views))
     sources = tuple((node, tuple(order.index(x) for x in mine)) for node, mine in terms)
     node = TracedNode("add", [classes[x] for x in order], reader.where, sources)
-    if mix is not None:
-        _rotation(reader, node, *mix[:2])
     return View(node, dims)
-
-
-def _rotation(reader: Reader, node: TracedNode, whole: TracedNode, mixed: TracedNode) -> None:
-    """Lets the sum of a signal and of its entries in another order count as that signal, if it is a rotation.
-
-    Raises:
-        Unreadable: it is none.
-    """
-    at = next(filter(None, (_slots_of(c, labels, whole) for c, labels in node.sources)), ())
-
-    def made(v: Tensor) -> Tensor:
-        return remade(node, whole, v).movedim(at, [*range(-len(at), 0)])
-
-    if not at or not turns(made, whole, mixed):
-        raise reader.fail("a sum of a signal and its own entries in another order, which is no rotation")
-    settle(node, whole)
-    if (more := met(node.children)) is not None and more[0] is not whole:
-        raise reader.fail("a sum of two signals and their own entries in another order")
-
-
-def _slots_of(node: TracedNode, labels: Sequence[int], whole: TracedNode) -> tuple[int, ...]:
-    """The labels of the slots of a signal which a node is times constants, or tensors; none, if it is not."""
-    while node is not whole:
-        sources = node.sources[:1] if node.kind == "same" else node.sources
-        signals = [s for s in sources if s[0].kind != "fixed" and not s[0].weight]
-        outs = node.out if node.kind == "contract" else node.slots
-        if node.kind not in ("same", "contract") or len(signals) != 1 or not {*signals[0][1]} <= {*outs}:
-            return ()
-        ((node, mine),) = signals
-        labels = [labels[outs.index(x)] for x in mine]
-    return tuple(labels)
 
 
 def _merged(reader: Reader, views: Sequence[View]) -> list[View] | None:
@@ -142,14 +109,12 @@ def _merged(reader: Reader, views: Sequence[View]) -> list[View] | None:
 
 
 def _opposed(reader: Reader, views: Sequence[View]) -> None:
-    """Refuses a difference of signals of one law, also within sums, but of the parts of one tensor, which rotate, and
-    of two functions of one signal that keep all of their powers.
+    """Refuses a difference of signals of one law, also within sums, but of two functions of one signal that
+    keep all of their powers.
 
     Raises:
         Cancels: there is one.
     """
-    wholes = {whole_of(v.node) for v in views}
-    parts = len(wholes) == 1 and None not in wholes
     laws = [
         {(law(t), bool(f) and f[0] < 0, (stops, law(t, looks=False))) for t, _, f, stops in _terms(v.node, alike=True)}
         for v in views
@@ -158,7 +123,7 @@ def _opposed(reader: Reader, views: Sequence[View]) -> None:
         pairs = [(x[2], y[2]) for x in one for y in other if x[0] == y[0] and x[1] != y[1]]
         if any(x != y for x, y in pairs):
             raise Cancels(str(reader.fail("a signal and the same signal stopped cancel; the equations have no signs")))
-        if pairs and not parts and not reader.regions.keeps(reader.call):
+        if pairs and not reader.regions.keeps(reader.call):
             why = "a difference of two signals of one law may cancel, and the equations have no signs"
             raise Cancels(str(reader.fail(why)))
 

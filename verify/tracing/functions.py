@@ -53,6 +53,14 @@ def _along(reader: Reader, known: Known, x: View, slots: tuple[int, ...]) -> Vie
         return x.taken_back(known.exact(x.laid_out(v)), v)
 
     name, gate, fixed = known.name, bare_of(x.node), all(x.node.indices[e].fixed for e in slots)
+    if name in ("turned", "mixed", "signed"):
+        joins = any(len(reader.regions.tree.live(call)) > 1 for call in known.maps[0].calls)
+        if name != "turned" and fixed and not joins:  # a matrix of constants says which
+            return None
+        note = f"{reader.name}: where entries change their places, equations say no more of it; this is left out"
+        y = same(reader, x, known.exact, "a constant factor is left out (rotary angles)" if name == "turned" else note)
+        y.node.name, y.node.at = ("", ()) if name == "turned" or x.node.weight else ("mixed", (int(name == "signed"),))
+        return y
     if name == "centred":
         if fixed:
             return None
@@ -92,6 +100,8 @@ def _entrywise(reader: Reader, known: Known, x: View) -> View:
     if known.rank == 4:
         declared = f"its values are not of the class that functions.toml gives {reader.name}"
         raise reader.fail(declared if reader.name in FUNCTIONS else known.why)
+    if known.name == "same" and known.rank == 0:
+        return x if {*known.numbers} == {1.0} else scaled(reader, x, reader.numbers(known.numbers))
     if known.name == "same":
         return same(reader, x, known.exact, f"{reader.name} is left out: it changes no value that was recorded")
     if known.rank == 2:

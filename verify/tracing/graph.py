@@ -292,18 +292,6 @@ def wiring(node: TracedNode) -> tuple[Any, ...]:
     return *read, tuple(names[x] for x in node.out)
 
 
-def whole_of(node: TracedNode) -> tuple[TracedNode, int] | None:
-    """The tensor that a part, through what leaves its size alone or adds parts of it, belongs to, and its slot."""
-    if node.part is not None:
-        return node.part[:2]
-    if node.kind == "same" and len(node.indices) == len(node.source.indices):
-        return whole_of(node.source)
-    if node.kind == "add" and all(labels == node.slots for _, labels in node.sources):
-        wholes = {whole_of(c) for c in node.children}
-        return wholes.pop() if len(wholes) == 1 else None
-    return None
-
-
 Dims = list[tuple[int | IndexClass, ...]]
 
 

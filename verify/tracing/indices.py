@@ -39,13 +39,6 @@ def _part(reader: Reader, node: TracedNode, slot: int, start: Sizes, stop: Sizes
         return node.but(indices=indices, name=f"{node.name}[{start[0]}]", value=value, axes=axes)
     if (beside := _put_beside(reader, node, slot, start, stop)) is not None:
         return beside
-    if (
-        node.kind == "func" and slot in node.over and not node.indices[slot].fixed
-    ):  # of what is put together again (rotary positions)
-        first, n = start[0], stop[0] - start[0]
-        made = node.behind("a slice of a norm", reader.where, exact=lambda v: v.narrow(slot, first, n))
-        made.indices[slot] = IndexClass([b - a for a, b in zip(start, stop, strict=True)])
-        return made
     sized = node.kind in ("same", "shift")
     known = node.kind in ("contract", "add", "func", "pick") or (sized and node.entrywise)
     if not known or slot in node.over or node.name == "blend":

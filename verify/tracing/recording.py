@@ -69,7 +69,8 @@ class Recording:
     Attributes:
         calls: in order. tensors: by number, as they were made.
         parameters, buffers: names by number. inputs: places by number. places: of entries, by call, kept by who reads.
-        output: the logits. outputs: what every module returned last, by name. few: a top-K leaves some out.
+        frozen: parameters that do not train. output: the logits. outputs: what every module returned last, by name.
+        few: a top-K leaves some out.
         doubled: the axis that is twice as large as in the first run of a reading.
     """
 
@@ -81,6 +82,7 @@ class Recording:
     places: dict[tuple[str, str, int], Any] = field(default_factory=dict)
     output: Ref = Ref(-1)
     outputs: dict[str, Ref] = field(default_factory=dict)
+    frozen: frozenset[int] = frozenset()
     few: bool = False
     doubled: str = ""
 
@@ -509,6 +511,7 @@ def record(
         if x.is_floating_point():
             recorder.moved.add(number)
     learning = [p for p in model.parameters() if p.requires_grad]
+    recorder.run.frozen = frozenset(recorder.ref(p).number for p in model.parameters() if not p.requires_grad)
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:

@@ -26,6 +26,8 @@ BREAKS = STOPS | {"topk"}
 CLOSE = 1e-9
 BENDS = (-1e3, -40, -0.1, -0.01, -1e-3, 1e-3, 0.01, 0.1, 40, 1e3)
 """Values beside the usual ones at which a function of every entry is asked for."""
+LEAST = 0.1
+"""The least mean of the diagonal of a map, by its size, so that what it makes of a signal meets that signal."""
 NEAR = 5e-3
 """How much the size of a norm may change with that of its argument: what guards a division is in it."""
 Along = Callable[[Tensor, Any], Tensor]
@@ -73,6 +75,7 @@ class Dominators:
         for k, call in enumerate(run.calls):
             read = {r.number for r in refs((call.arguments, call.keywords))}
             live = [n for n in read if n in self.parent]
+            live = [] if run.frozen.issuperset(live) else live  # of frozen tensors alone (a table of angles)
             stops = call.name in BREAKS or call.stale or (not call.held and not held.isdisjoint(live))
             for number in {r.number for r in refs(call.result)} - read:
                 if live:
@@ -246,19 +249,28 @@ class Regions:
         if y not in self.tree.producer or not run.tensors[y].is_floating_point():
             return None
         last = run.calls[self.tree.producer[y]]
-        if self.ruled(last) and len(self.tree.live(last)) < 2:
+        if self._plain([last]) and (not (own := self.tree.live(last)) or self._alike(own[0])):
             return None
-        shapes = [run.tensors[y].shape for run in self.runs]
-        chain = [x for x in self.tree.chain(y) if [run.tensors[x].shape for run in self.runs] == shapes]
+        chain = [x for x in self._alike(y) if not self._plain([run.calls[k] for k in self.tree.between(x, y)])]
         answers = [known for x in chain if (known := self.known(x, y)) is not None]
         best = min(answers, key=lambda known: known.rank, default=None)
         if best is None or (best.rank > 1 and self.ruled(last) and all(map(self._readable, self.tree.live(last)))):
             return None
         for near in (k for k in answers if (k.rank, k.name, k.over) == (best.rank, best.name, best.over)):
-            between = [run.calls[k] for k in self.tree.between(best.x, near.x)]
-            if all(self.ruled(call) and len(self.tree.live(call)) < 2 for call in between):  # numbers, other shapes
+            if self._plain([run.calls[k] for k in self.tree.between(best.x, near.x)]):  # numbers, other shapes
                 best = near
         return best
+
+    def _alike(self, y: int) -> list[int]:
+        """The tensors of its shape at every build that a tensor is a function of, the farthest first."""
+        shapes = [run.tensors[y].shape for run in self.runs]
+        return [x for x in self.tree.chain(y) if [run.tensors[x].shape for run in self.runs] == shapes]
+
+    def _plain(self, calls: Sequence[TorchCall]) -> bool:
+        """Has each of some calls a rule, and does it read one tensor, which is real?"""
+        found = self.runs[0].tensors
+        real = (not any(found[r.number].is_complex() for r in refs((c.arguments, c.result))) for c in calls)
+        return all(self.ruled(call) and len(self.tree.live(call)) < 2 for call in calls) and all(real)
 
     @cache  # noqa: B019 - as long as the recordings
     def _readable(self, number: int) -> bool:
@@ -320,7 +332,8 @@ def reach(g: Map, v: Tensor, y: Tensor) -> tuple[int, ...] | None:
         return ()
     found = []
     for d in range(v.dim()):
-        kept = torch.arange(v.shape[d]) % 2 == 0
+        kept = torch.rand(v.shape[d], generator=coin) < 0.5
+        kept[0], kept[-1] = True, False
         moved = (g(torch.where(kept.reshape([-1 if e == d else 1 for e in range(v.dim())]), v, other)) != y).movedim(
             d, 0
         )
@@ -338,7 +351,7 @@ def _told(maps: tuple[Map, ...]) -> Known | None:
     over = reach(g, v, y)
     if over is None:
         return None
-    return _along(maps, over) if over else _entrywise(maps, v, y)
+    return (_turned(maps, over) or _along(maps, over)) if over else _entrywise(maps, v, y)
 
 
 def _entrywise(maps: tuple[Map, ...], v: Tensor, y: Tensor) -> Known | None:
@@ -347,7 +360,8 @@ def _entrywise(maps: tuple[Map, ...], v: Tensor, y: Tensor) -> Known | None:
     if any(reach(g, s * v, g(s * v)) != () for s in (0.01, 100)):  # a clip of a length
         return None
     if not torch.allclose(g(v.flatten()[order].reshape(v.shape)).flatten(), y.flatten()[order]):
-        return None
+        ones = g(torch.ones_like(v))
+        return _turned(maps, tuple(d for d in range(v.dim()) if bool((ones.diff(dim=d) != 0).any())))
     known: dict[bytes, Tensor] = {}
 
     def f(u: Tensor) -> Tensor:
@@ -360,8 +374,11 @@ def _entrywise(maps: tuple[Map, ...], v: Tensor, y: Tensor) -> Known | None:
     values = [h.entrywise(at) for h in maps]
     there = torch.stack(values).isfinite().all(0)
     values, at = [z[there] for z in values], at[there]
-    if not bool(values[0].any()) or torch.allclose(values[0], values[0][-1] / at[-1] * at):
+    if not bool(values[0].any()):
         return None
+    slopes = tuple(float(z[-1] / at[-1]) for z in values)
+    if all(torch.allclose(z, c * at) for z, c in zip(values, slopes, strict=True)):
+        return Known(maps, "same", numbers=_powers(slopes))
     numbers = tuple(float((z * values[0]).sum() / values[0].square().sum()) for z in values)
     if not all(torch.allclose(z, c * values[0], rtol=CLOSE) for z, c in zip(values, numbers, strict=True)):
         return Known(maps, rank=4, why="its values change with the sizes; no equation says this")
@@ -386,6 +403,26 @@ def _entrywise(maps: tuple[Map, ...], v: Tensor, y: Tensor) -> Known | None:
     return Known(maps, rank=4, why="no function of the equations has its values; give them with --network")
 
 
+def _turned(maps: tuple[Map, ...], over: tuple[int, ...]) -> Known | None:
+    """A linear map that keeps lengths up to a number. Law: what it makes of a signal meets that signal as it does
+    itself if the mean of its diagonal is above zero (rotary positions); else it is ``mixed``, of the size of the
+    signal alone, and ``signed`` if the mean of what it makes of ones is not."""
+    numbers, same, signed = [], True, False
+    for g in maps:
+        probes = [drawn(g.value, seed) for seed in range(20, 28)]
+        made = [g(v) for v in probes]
+        sizes = [float(y.norm() / v.norm()) for v, y in zip(probes, made, strict=True)]
+        linear = torch.allclose(g(probes[0] + 3 * probes[1]), made[0] + 3 * made[1])
+        if not linear or max(sizes) > (1 + 1e-6) * min(sizes):
+            return None
+        numbers.append(sizes[0])
+        meets = sum(float((y.double() * v).sum()) for v, y in zip(probes, made, strict=True))
+        same = same and meets > LEAST * sum(c * float(v.square().sum()) for v, c in zip(probes, sizes, strict=True))
+        signed = signed or float(g(torch.ones_like(probes[0])).mean()) <= LEAST * sizes[0]
+    name = "turned" if same else "signed" if signed else "mixed"
+    return Known(maps, name, over, _powers(numbers), rank=int(not same))
+
+
 def _multiple(y: Tensor, z: Tensor) -> float | None:
     """The number times which one tensor is another one."""
     c = float((y * z).sum() / (z * z).sum())
@@ -405,18 +442,20 @@ def _along(maps: tuple[Map, ...], over: tuple[int, ...]) -> Known | None:
                 break
             numbers.append(found[-1])
         else:
-            return Known(maps, name, over, _powers(maps, over, numbers, name))  # type: ignore[arg-type]
+            return Known(maps, name, over, _powers(_biased(maps, over, numbers) if name == "layernorm" else numbers))
     return None
 
 
-def _powers(maps: Sequence[Map], over: Sequence[int], numbers: Sequence[float], name: str) -> Vector:
-    """Numbers at every build without what a spread of one degree of freedom less makes of them; close to one, one."""
-    made = tuple(numbers)
-    if name == "layernorm":
-        entries = [torch.Size(g.value.shape[d] for d in over).numel() for g in maps]
-        ways = [made, *(tuple(c * (n / (n - 1)) ** p for c, n in zip(made, entries, strict=True)) for p in (0.5, -0.5))]
-        made = min(ways, key=_off)
-    return (1.0,) * len(made) if max(abs(c - 1) for c in made) < 1e-6 else made
+def _biased(maps: Sequence[Map], over: Sequence[int], numbers: Sequence[Any]) -> Vector:
+    """Numbers at every build without what a spread of one degree of freedom less makes of them."""
+    entries = [torch.Size(g.value.shape[d] for d in over).numel() for g in maps]
+    ways = [tuple(c * (n / (n - 1)) ** p for c, n in zip(numbers, entries, strict=True)) for p in (0, 0.5, -0.5)]
+    return min(ways, key=_off)
+
+
+def _powers(numbers: Sequence[Any]) -> Vector:
+    """Numbers at every build; close to one, one."""
+    return (1.0,) * len(numbers) if max(abs(c - 1) for c in numbers) < 1e-6 else tuple(numbers)
 
 
 def _off(numbers: Vector) -> float:
