@@ -10,7 +10,7 @@ from torch import Tensor
 
 from scaling_algebra.spec.networks.functions import FUNCTIONS
 
-from .elementwise import GATES, added, bare_of, function_of, parted, same, scaled, shifted
+from .elementwise import GATES, added, bare_of, function_of, multiplied, parted, same, scaled, shifted
 from .entries import sign_of
 from .graph import Entrywise, Restart, Unreadable, View
 from .indices import constant
@@ -59,7 +59,8 @@ def _along(reader: Reader, known: Known, x: View, slots: tuple[int, ...]) -> Vie
             return None
         note = f"{reader.name}: where entries change their places, equations say no more of it; this is left out"
         y = same(reader, x, known.exact, "a constant factor is left out (rotary angles)" if name == "turned" else note)
-        y.node.name, y.node.at = ("", ()) if name == "turned" or x.node.weight else ("mixed", (int(name == "signed"),))
+        y.node.name = "turned" if name == "turned" or x.node.weight else "mixed"
+        y.node.at = (int(name == "signed"),)
         return y
     if name == "centred":
         if fixed:
@@ -104,6 +105,11 @@ def _entrywise(reader: Reader, known: Known, x: View) -> View:
         return x if {*known.numbers} == {1.0} else scaled(reader, x, reader.numbers(known.numbers))
     if known.name == "same":
         return same(reader, x, known.exact, f"{reader.name} is left out: it changes no value that was recorded")
+    if known.name == "abs":  # even, and as steep as its argument
+        sign = function_of(reader, "tanh", x, torch.sign)
+        sign.node.note = f"{reader.name} is read as x tanh(x){STANDS}"
+        made = multiplied(reader, sign, x)
+        return made if {*known.numbers} == {1.0} else scaled(reader, made, reader.numbers(known.numbers))
     if known.rank == 2:
         linear = function_of(reader, "silu", x, lambda v: known.exact(v) - torch.tanh(v))
         linear.node.note = f"{reader.name} is read as {known.name}{STANDS}"

@@ -379,6 +379,8 @@ def _entrywise(maps: tuple[Map, ...], v: Tensor, y: Tensor) -> Known | None:
     slopes = tuple(float(z[-1] / at[-1]) for z in values)
     if all(torch.allclose(z, c * at) for z, c in zip(values, slopes, strict=True)):
         return Known(maps, "same", numbers=_powers(slopes))
+    if all(torch.allclose(z, c * at.abs()) for z, c in zip(values, slopes, strict=True)):
+        return Known(maps, "abs", numbers=_powers(slopes), rank=1)
     numbers = tuple(float((z * values[0]).sum() / values[0].square().sum()) for z in values)
     if not all(torch.allclose(z, c * values[0], rtol=CLOSE) for z, c in zip(values, numbers, strict=True)):
         return Known(maps, rank=4, why="its values change with the sizes; no equation says this")
