@@ -436,7 +436,7 @@ def test_a_clip_at_zero_is_relu():
         (lambda h: h.clamp(0, 0.2), "clamp: no function of the equations has its values"),
         (lambda h: h.clamp(max=1 / h.shape[-1]), "clamp: its values change with the sizes"),
         (lambda h: h.clamp(0, 1 / h.shape[-1]), "clamp: its values change with the sizes"),
-        (lambda h: h.clamp_min(h.flip(0) + 0.1), "clamp_min: no "),
+        (lambda h: h.clamp_min(h.flip(0) + 0.1), "no function of the equations has its values"),
     ],
 )
 def test_a_clip_is_the_function_that_its_values_are(clip, read):

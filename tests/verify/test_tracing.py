@@ -26,11 +26,11 @@ from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.apply import plan
 from scaling_algebra.verify.apply.checking import check_model
 from scaling_algebra.verify.tracing import Traced, Unreadable, traced
+from scaling_algebra.verify.tracing.calls import RULES, plain
 from scaling_algebra.verify.tracing.gradients import ALONE, FROZEN, MIXED, TRAINING, UNREACHED, ZERO, frozen_roles
 from scaling_algebra.verify.tracing.models import TOLERANCE
 from scaling_algebra.verify.tracing.shapes import by_shape, read
 from scaling_algebra.verify.tracing.sources import ModelOption
-from scaling_algebra.verify.tracing.table import RULES, plain
 
 from .. import shared
 

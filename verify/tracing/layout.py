@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .calls import rule
 from .graph import Dims, IndexClass, TracedNode, View
 from .indices import constant, entries_of, narrowed, regrouped, stepped
 from .products import acting, labelled
 from .reading import Reader
 from .recording import Ref, leaves, mapped
-from .table import rule
 
 
 @rule("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "view_as", "reshape_as")
@@ -29,6 +29,16 @@ def permute(reader: Reader, x: View, *given: Any) -> View:
     sizes = range(2, 2 + len(x.dims))
     moved = reader.call.function(torch.empty([*sizes], device="meta"), *given).shape
     return View(x.node, [x.dims[sizes.index(n)] for n in moved])
+
+
+@rule("pixel_shuffle")
+def shuffled(reader: Reader, x: View, upscale_factor: int) -> View:
+    """Channels as places of a finer grid."""
+    n, r, shapes = len(x.dims), upscale_factor, reader.shapes[0]
+    apart = [[*s[:-2], r, r, s[-2] // r, s[-1] // r] for s in shapes]
+    y = regrouped(reader, x, apart)
+    order = [*range(n - 2), n, n - 2, n + 1, n - 1]
+    return regrouped(reader, View(y.node, [y.dims[d] for d in order]), shapes)
 
 
 @rule("expand", "expand_as", "repeat", "broadcast_to", "repeat_interleave")

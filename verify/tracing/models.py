@@ -32,7 +32,7 @@ from .naming import Powers, Span
 from .reading import Reader
 from .recording import Guessed, Recording, choosing, exactly, numbered, record
 from .regions import Regions
-from .table import apply, ruled
+from .table import apply
 from .writing import Writer
 
 DEFAULTS = {"N": 32, "N_e": 24, "M": 4, "K": 4, "L": 2}
@@ -440,7 +440,7 @@ def _read(runs: Sequence[Recording]) -> tuple[Reader, View]:
     """The reader, and the graph of the output."""
     splits: dict[Any, Any] = {}
     runs = [runs[0], *(numbered(run, runs[0]) for run in runs[1:])]
-    regions = Regions(runs, ruled)
+    regions = Regions(runs)
     for _ in range(_SPLITS):
         reader = Reader(runs, splits, apply, functions.read, regions)
         try:

@@ -8,29 +8,26 @@ data run as they are. Read next: ``reading.py``.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from string import ascii_letters
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch._decomp import decomposition_table
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from scaling_algebra.errors import foreign
 
+from .calls import MAKERS, ruled
 from .graph import Unreadable, refused
 
-COMPOSITES = {"multi_head_attention_forward", "gru", "lstm", "rnn_tanh", "rnn_relu", "gru_cell", "lstm_cell",
-              "rnn_tanh_cell", "rnn_relu_cell"}  # fmt: skip
-"""Functions without a rule: their calls of aten are written down."""
 ASKS = {"__bool__", "item", "tolist", "__float__", "__int__", "__index__"}
 """Calls that make numbers of python of a tensor."""
-MAKERS = ("zeros", "ones", "empty", "full", "rand", "arange")
-"""Beginnings of names whose result depends on no argument's values."""
 NOISE = ("rand", "normal_", "uniform_", "bernoulli", "dropout", "exponential_", "multinomial", "gumbel")
 """Beginnings of names of calls that draw."""
 STOPS = {"detach", "detach_", "get_data"}
@@ -124,105 +121,30 @@ def attention(
     return logits.softmax(-1) @ value
 
 
-def added(c: Tensor, *factors: Tensor, beta: float = 1, alpha: float = 1, **named: Tensor) -> Tensor:
-    """beta c + alpha a b"""
-    product = torch.matmul(*factors, *named.values())
-    return (c if beta == 1 else beta * c) + (product if alpha == 1 else alpha * product)
-
-
-def gated(x: Tensor, dim: int = -1) -> Tensor:
-    """The first half times a sigmoid of the second."""
-    a, b = x.chunk(2, dim)
-    return a * b.sigmoid()
-
-
-def product_added(x: Tensor, a: Tensor, b: Tensor, value: float = 1) -> Tensor:
-    """x + value a b"""
-    return x + (a * b if value == 1 else value * a * b)
-
-
-def kinked(x: Tensor, weight: Tensor) -> Tensor:
-    """x above zero, and below it x times a weight."""
-    weight = weight.view(-1, *[1] * (x.dim() - 2)) if weight.numel() > 1 else weight
-    return torch.relu(x) + weight * -torch.relu(-x)
-
-
-def twice_linear(a: Tensor, b: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """A matrix for each entry, between two signals."""
-    y = torch.einsum("...oj,...j->...o", torch.einsum("...i,oij->...oj", a, weight), b)
-    return y if bias is None else y + bias
-
-
-def mean_of_places(x: Tensor, output_size: Any) -> Tensor:
-    """A matrix of means along each of two axes."""
-    sizes = output_size if isinstance(output_size, list | tuple) else (output_size,) * 2
-    eyes = [torch.eye(n, dtype=x.dtype)[None] for n in x.shape[-2:]]
-    rows, columns = (nn.functional.adaptive_avg_pool1d(e, n or len(e[0]))[0] for e, n in zip(eyes, sizes, strict=True))
-    return rows.T @ x @ columns
-
-
-def shuffled(x: Tensor, upscale_factor: int) -> Tensor:
-    """Channels as places of a finer grid."""
-    *b, c, h, w = x.shape
-    r, n = upscale_factor, len(b)
-    y = x.reshape(*b, c // r**2, r, r, h, w).permute(*range(n + 1), n + 3, n + 1, n + 4, n + 2)
-    return y.reshape(*b, c // r**2, h * r, w * r)
-
-
-NORMS = {"rms_norm", "layer_norm", "batch_norm", "group_norm", "instance_norm"}
-"""Functions that take a gain and a bias, which are a product and a sum of their own."""
-
-
-def gained(norm: Callable[..., Tensor], own: Sequence[Tensor], x: Tensor, *given: Any, **words: Any) -> Tensor:
-    """A norm, then its gain and its bias; groups of channels are an axis of their own."""
-    (given, words), name = (
-        mapped((given, words), Tensor, lambda y: None if any(y is z for z in own) else y),
-        norm.__name__,
-    )
-    if name == "group_norm":
-        z = x.unflatten(1, (words.get("num_groups", *given[:1]), -1))
-        y = nn.functional.layer_norm(z, z.shape[2:], eps=words.get("eps", *given[3:4] or [1e-5])).flatten(1, 2)
-    else:
-        y = norm(x, *given, **words)
-    places = [1] * (x.dim() - 2) if name in ("group_norm", "batch_norm", "instance_norm") else []
-    weight, bias = (*(z.reshape(*z.shape, *places) for z in own), None, None)[:2]
-    y = y if weight is None else weight * y
-    return y if bias is None else bias + y
-
-
-WRITTEN_OUT: dict[str, Callable[..., Any]] = {
-    "scaled_dot_product_attention": attention, "addmm": added, "baddbmm": added, "glu": gated, "addcmul": product_added,
-    "lerp": lambda a, b, weight: a + weight * (b - a), "prelu": kinked, "bilinear": twice_linear,
-    "adaptive_avg_pool2d": mean_of_places, "pixel_shuffle": shuffled,
-}  # fmt: skip
-"""Functions as python in the calls that have rules."""
-
-
 def real(x: Tensor) -> Tensor:
     """Complex numbers as pairs along one more dimension."""
     return torch.view_as_real(x) if x.is_complex() else x
 
 
 class _Inside(TorchDispatchMode):
-    """Calls of aten inside of a composite."""
+    """Calls of aten inside of a call that has no rule, each taken apart until it has one."""
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()
         self.recorder = recorder
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        keywords = kwargs or {}
-        name = func._schema.name.split("::")[1]
+        keywords, name = kwargs or {}, func._schema.name.split("::")[1]
         if name.startswith("_scaled_dot_product"):
-            written = {"is_causal": any(args[4:5]), **keywords}
             truth = func(*args, **keywords)
-            made = self.recorder.written(self, "attention", truth[0], attention, args[:3], written)
-            return made, *truth[1:]
-        if name in WRITTEN_OUT:
-            return self.recorder.written(self, name, func(*args, **keywords), WRITTEN_OUT[name], args, keywords)
-        result = func(*args, **keywords)
-        self.recorder.note(name, func, args, keywords, result, fresh=name.endswith("_"))
-        return result
+            written = {"is_causal": any(args[4:5]), **keywords}
+            return self.recorder.attended(self, truth[0], args[:3], written), *truth[1:]
+        if self.recorder.whole(name, args, keywords) or func not in decomposition_table:
+            result = func(*args, **keywords)
+            self.recorder.note(name, func, args, keywords, result, fresh=name.endswith("_"))
+            return result
+        with self:
+            return decomposition_table[func](*args, **keywords)
 
 
 class _Every(TorchFunctionMode):
@@ -279,13 +201,9 @@ class Recorder(TorchFunctionMode):
         keywords, name = kwargs or {}, getattr(func, "__name__", str(func))
         if name == "__get__":
             name = "get_" + func.__self__.__name__
-        if name in WRITTEN_OUT:
-            return self.written(self, name, func(*args, **keywords), WRITTEN_OUT[name], args, keywords)
-        if name in NORMS:
-            own = [y for y in leaves((args[1:], keywords), Tensor) if self.ids.get(id(y), -1) in self.moved]
-            if own or name == "group_norm":
-                return self.written(self, name, func(*args, **keywords), partial(gained, func, own), args, keywords)
-        if name in COMPOSITES:
+        if name == "scaled_dot_product_attention":
+            return self.attended(self, func(*args, **keywords), args, keywords)
+        if not self.whole(name, args, keywords):
             with _Inside(self):
                 result = func(*args, **keywords)
             self.versions |= {self.ids[id(x)]: x._version for x in self.kept if id(x) in self.ids}
@@ -310,24 +228,21 @@ class Recorder(TorchFunctionMode):
         self.note(name, func, args, keywords, result, stale)
         return result
 
-    def written(
-        self,
-        mode: AbstractContextManager[Any],
-        name: str,
-        truth: Tensor,
-        make: Callable[..., Tensor],
-        args: Any,
-        keywords: Any,
-    ) -> Tensor:
-        """What a function gives, written out in other calls.
+    def whole(self, name: str, args: Any, keywords: Any) -> bool:
+        """Is a call written down as it is: by its rule, as a function of one tensor, or because it writes in place?"""
+        moved = [x for x in leaves((args, keywords), Tensor) if self.ids.get(id(x), -1) in self.moved]
+        return ruled(name) or len(moved) < 2 or name.endswith("_")
+
+    def attended(self, mode: AbstractContextManager[Any], truth: Tensor, args: Any, keywords: Any) -> Tensor:
+        """Attention, call by call.
 
         Raises:
             Unreadable: it is not what torch gives.
         """
         with mode:
-            made = make(*args, **keywords)
+            made = attention(*args, **keywords)
         if made.shape != truth.shape or not torch.allclose(made, truth, 1e-5, 1e-7, equal_nan=True):
-            raise self.fail(name, "torch gives other numbers than the calls that it is written out in")
+            raise self.fail("attention", "torch gives other numbers than the calls that it is written out in")
         return made
 
     def _paired(self, func: Any, terms: list[str], out: str, operands: list[Tensor]) -> Any:
@@ -380,7 +295,7 @@ class Recorder(TorchFunctionMode):
             return
         out = mapped(args[0] if name == "__setitem__" else result, Tensor, lambda x: self.ref(x, made=True))
         moved = any(r.number in self.moved for r in refs((arguments, named)))
-        if moved and not name.removeprefix("new_").startswith(MAKERS):
+        if moved and not name.startswith(MAKERS):
             outs = list(refs(out))
             if name == "topk" and result[0].shape == args[0].shape:
                 outs = outs[:1]

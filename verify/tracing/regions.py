@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .calls import plain, ruled
 from .entries import classified, fitted, generic, seen
 from .graph import Vector
 from .recording import STOPS, Recording, Ref, TorchCall, exactly, leaves, mapped, refs
@@ -23,6 +24,8 @@ from .recording import STOPS, Recording, Ref, TorchCall, exactly, leaves, mapped
 ROOT = -1
 BREAKS = STOPS | {"topk"}
 """Calls that no function passes: of a gradient, and of what is recorded in another order than it is made."""
+BENT = {"prelu", "pow"}
+"""Calls with a rule that are functions of one tensor where the other one is constant."""
 CLOSE = 1e-9
 BENDS = (-1e3, -40, -0.1, -0.01, -1e-3, 1e-3, 0.01, 0.1, 40, 1e3)
 """Values beside the usual ones at which a function of every entry is asked for."""
@@ -213,15 +216,12 @@ class Known:
 class Regions:
     """What the tensors of recordings of one module are of others.
 
-    Args:
-        ruled: is a call read by a rule?
-
     Attributes:
         needed: the tensors that the output is read from. found: by tensor, what it is of another one.
     """
 
-    def __init__(self, runs: Sequence[Recording], ruled: Callable[[TorchCall], bool]) -> None:
-        self.runs, self.ruled, self.tree = runs, ruled, Dominators(runs[0])
+    def __init__(self, runs: Sequence[Recording]) -> None:
+        self.runs, self.tree = runs, Dominators(runs[0])
         self.left: set[int] = set()
         self.asked: dict[Any, Known | None] = {}
         self.plan()
@@ -254,7 +254,7 @@ class Regions:
         chain = [x for x in self._alike(y) if not self._plain([run.calls[k] for k in self.tree.between(x, y)])]
         answers = [known for x in chain if (known := self.known(x, y)) is not None]
         best = min(answers, key=lambda known: known.rank, default=None)
-        if best is None or (best.rank > 1 and self.ruled(last) and all(map(self._readable, self.tree.live(last)))):
+        if best is None or (best.rank > 1 and ruled(last.name) and all(map(self._readable, self.tree.live(last)))):
             return None
         for near in (k for k in answers if (k.rank, k.name, k.over) == (best.rank, best.name, best.over)):
             if self._plain([run.calls[k] for k in self.tree.between(best.x, near.x)]):  # numbers, other shapes
@@ -270,7 +270,9 @@ class Regions:
         """Has each of some calls a rule, and does it read one tensor, which is real?"""
         found = self.runs[0].tensors
         real = (not any(found[r.number].is_complex() for r in refs((c.arguments, c.result))) for c in calls)
-        return all(self.ruled(call) and len(self.tree.live(call)) < 2 for call in calls) and all(real)
+        return all(
+            ruled(call.name) and plain(call.name) not in BENT and len(self.tree.live(call)) < 2 for call in calls
+        ) and all(real)
 
     @cache  # noqa: B019 - as long as the recordings
     def _readable(self, number: int) -> bool:
@@ -281,7 +283,7 @@ class Regions:
         known = self.of(number)
         if known is not None:
             return known.rank < 4 and self._readable(known.x)
-        return self.ruled(call) and all(map(self._readable, self.tree.live(call)))
+        return ruled(call.name) and all(map(self._readable, self.tree.live(call)))
 
     def map(self, x: int, y: int) -> tuple[Map, ...]:
         """One tensor as a function of another one, at every build."""

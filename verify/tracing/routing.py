@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from .calls import rule
 from .elementwise import function_of, same, spread
 from .graph import IndexClass, TracedNode, View
 from .indices import entries_of
 from .products import contract
 from .reading import Reader
-from .table import rule
 
 
 def slots_along(reader: Reader, x: View, d: int) -> tuple[int, ...]:

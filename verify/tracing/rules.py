@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .calls import rule
 from .elementwise import added, function_of, multiplied, scaled
 from .graph import View
-from .indices import constant, regrouped
+from .indices import constant, narrowed, regrouped
 from .products import contract
 from .reading import Reader
-from .table import rule
 
 # products -------------------------------------------------------------------------------------------------------
 
@@ -31,6 +31,22 @@ def matmul(reader: Reader, a: View, b: View) -> View:
     left = ["i"] if len(a.dims) == 1 else [*range(n - len(a.dims) + 2, n), "r", "i"]
     right = ["i"] if len(b.dims) == 1 else [*range(n - len(b.dims) + 2, n), "i", "o"]
     return contract(reader, [(a, left), (b, right)], [k for k in (*range(n), "r", "o") if k in (*left, *right)])
+
+
+@rule("addmm", "baddbmm")
+def matmul_added(reader: Reader, c: View, a: View, b: View, beta: Any = 1, alpha: Any = 1) -> View:
+    product = matmul(reader, a, b)
+    product = product if alpha == 1 else multiply(reader, product, alpha)
+    return added(reader, [c if beta == 1 else multiply(reader, c, beta), product])
+
+
+@rule("bilinear")
+def bilinear(reader: Reader, a: View, b: View, weight: View, bias: View | None = None) -> View:
+    """A matrix for each entry, between two signals."""
+    lead = list(range(len(a.dims) - 1))
+    one = contract(reader, [(weight, ["o", "i", "j"]), (a, [*lead, "i"])], [*lead, "o", "j"])
+    out = contract(reader, [(one, [*lead, "o", "j"]), (b, [*lead, "j"])], [*lead, "o"])
+    return out if bias is None else added(reader, [out, bias])
 
 
 @rule("einsum")
@@ -130,6 +146,30 @@ def total(reader: Reader, x: View, dim: Any = None, keepdim: bool = False, dtype
     for d in gone if keepdim else ():
         made = View(made.node, [*made.dims[:d], (), *made.dims[d:]])
     return made
+
+
+@rule("lerp")
+def interpolated(reader: Reader, a: View, b: View, weight: Any) -> View:
+    """a + weight (b - a)"""
+    return added(reader, [a, multiply(reader, weight, sub(reader, b, a))])
+
+
+@rule("prelu")
+def kinked(reader: Reader, x: View, weight: View) -> View:
+    """x above zero, and below it x times a weight."""
+    below = function_of(reader, "relu", negative(reader, x), torch.relu)
+    slope = View(weight.node, [*weight.dims, *[()] * (len(x.dims) - 2)]) if any(weight.dims) else weight
+    return added(reader, [function_of(reader, "relu", x, torch.relu), multiply(reader, slope, negative(reader, below))])
+
+
+@rule("glu")
+def gated(reader: Reader, x: View, dim: int = -1) -> View:
+    """The first half times a sigmoid of the second."""
+    d = dim % len(x.dims)
+    whole = x.sizes(d, reader.builds)
+    half, none = tuple(n // 2 for n in whole), reader.same_everywhere(0)
+    a, b = narrowed(reader, x, d, none, half), narrowed(reader, x, d, half, whole)
+    return multiplied(reader, a, function_of(reader, "sigmoid", b, torch.sigmoid))
 
 
 @rule("mul")

@@ -1,65 +1,27 @@
-"""A torch call as equations: one table, a row for each call. A row added is a call supported.
+"""A torch call as equations, by its row of ``calls.py``.
 
-A rule gets the reader and the arguments of the call, its tensors as views, and returns the views of its results. Names
-of functions, methods and aten are one: ``__radd__``, ``add_`` and ``aten::add`` are ``add``. Read next: ``rules.py``,
-``layout.py``, ``routing.py`` (the rows), ``docs/extending.md`` (how to add one).
+A rule gets the reader and the arguments of the call, its tensors as views, and returns the views of its results. Read
+next: ``rules.py``, ``layout.py``, ``routing.py`` (the rows), ``docs/extending.md`` (how to add one).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from scaling_algebra.errors import UsageError
 
+from .calls import MAKERS, RULES, SAME, plain
 from .elementwise import Cancels, parted
 from .fixed import linear
 from .graph import View
 from .reading import Reader, stopped
-from .recording import MAKERS, STOPS, TorchCall, leaves, mapped, refs
+from .recording import STOPS, leaves, mapped, refs
 
-Rule = Callable[..., Any]
-RULES: dict[str, Rule] = {}
-ALIASES = {
-    "radd": "add", "rmul": "mul", "truediv": "div", "rtruediv": "rdiv", "true_divide": "div", "iadd": "add",
-    "imul": "mul", "isub": "sub", "itruediv": "div", "idiv": "div", "multiply": "mul", "divide": "div",
-    "subtract": "sub", "rmatmul": "matmul", "concat": "cat", "concatenate": "cat", "swapaxes": "transpose",
-    "unsafe_view": "view", "imatmul": "matmul",
-    "greater": "gt",
-    "unsafe_split": "split", "unsafe_chunk": "chunk",
-}  # fmt: skip
 COMPARISONS = {"gt", "lt", "ge", "le", "eq", "ne"}
 """Functions without a gradient."""
 PARTED = {"add", "sub"}
 """Calls that take a concatenation along an axis that grows as a sum of its parts."""
-SAME = {
-    "to", "float", "type_as", "contiguous", "clone", "dropout", "double", "half", "bfloat16", "type", "cpu",
-    "alias", "requires_grad", "long", "int", "lift_fresh", "native_dropout", "to_copy", "pos",
-    "view_as_complex", "view_as_real",
-}  # fmt: skip
-
-
-def rule(*names: str) -> Callable[[Rule], Rule]:
-    """One row of the table, under these names."""
-
-    def add(function: Rule) -> Rule:
-        RULES.update(dict.fromkeys(names, function))
-        return function
-
-    return add
-
-
-def plain(name: str) -> str:
-    """The name of a call in the table."""
-    name = name.strip("_") if name.startswith("__") or name.startswith("_") else name.rstrip("_")
-    return ALIASES.get(name, name)
-
-
-def ruled(call: TorchCall) -> bool:
-    """Is a call read by a rule, whatever its arguments are?"""
-    name = plain(call.name)
-    return name in RULES or name in SAME or name in ("rsub", "rdiv") or name.startswith((*MAKERS, "new_"))
 
 
 def apply(reader: Reader, args: list[Any], keywords: Any) -> Any:
@@ -74,7 +36,7 @@ def apply(reader: Reader, args: list[Any], keywords: Any) -> Any:
         name, args = name[1:], args[::-1]
     reader.name, apart = name, partial(parted, reader)
     x: Any = args[0] if args else None
-    if name.startswith((*MAKERS, "new_")) or not any(v.numel() for values in reader.values for v in values):
+    if name.startswith(MAKERS) or not any(v.numel() for values in reader.values for v in values):
         return reader.constants()
     if reader.call.name in STOPS:
         return stopped(reader, x)
