@@ -27,6 +27,10 @@ SAME = {
 }  # fmt: skip
 
 
+APART = {"group_norm", "native_group_norm"}
+"""Functions of one tensor along parts of an axis, which are taken apart."""
+
+
 def rule(*names: str) -> Callable[[Rule], Rule]:
     """One row of the table, under these names."""
 

@@ -39,11 +39,9 @@ def contract(reader: Reader, operands: Sequence[Operand], out: Sequence[Any], fa
         own = [(node, mine) for node, mine in factors if not {*labels.get(key, ())}.isdisjoint(mine)]
         index = [classes[x] for x in labels.get(key, ())]
         if len(own) == 1 < len(factors) and own[0][0].weight and index and all(x.fixed for x in index):
-            ones = TracedNode(
-                "fixed", index, reader.where, value=torch.ones([x.root().sizes[0] for x in index]).double()
-            )
-            places = tuple(range(len(index)))
-            return contract(reader, [*operands, (View(ones, [places]), [key])], out, factor)
+            every = torch.ones([x.root().sizes[0] for x in index], dtype=torch.float64)
+            node = TracedNode("fixed", index, reader.where, value=every)
+            return contract(reader, [*operands, (View(node, [node.slots]), [key])], out, factor)
     owned = {x for _, mine in factors for x in mine}
     for label in (x for key in labels if key not in out for x in labels[key] if x not in owned):
         factor = times(factor, classes[label].root().sizes)  # a sum of what is constant along it

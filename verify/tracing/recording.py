@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from scaling_algebra.errors import foreign
 
-from .calls import MAKERS, ruled
+from .calls import APART, MAKERS, plain, ruled
 from .graph import Unreadable, refused
 
 ASKS = {"__bool__", "item", "tolist", "__float__", "__int__", "__index__"}
@@ -231,7 +231,7 @@ class Recorder(TorchFunctionMode):
     def whole(self, name: str, args: Any, keywords: Any) -> bool:
         """Is a call written down as it is: by its rule, as a function of one tensor, or because it writes in place?"""
         moved = [x for x in leaves((args, keywords), Tensor) if self.ids.get(id(x), -1) in self.moved]
-        return ruled(name) or len(moved) < 2 or name.endswith("_")
+        return ruled(name) or (len(moved) < 2 and plain(name) not in APART) or name.endswith("_")
 
     def attended(self, mode: AbstractContextManager[Any], truth: Tensor, args: Any, keywords: Any) -> Tensor:
         """Attention, call by call.

@@ -423,8 +423,8 @@ def _turned(maps: tuple[Map, ...], over: tuple[int, ...]) -> Known | None:
         meets = sum(float((y.double() * v).sum()) for v, y in zip(probes, made, strict=True))
         same = same and meets > LEAST * sum(c * float(v.square().sum()) for v, c in zip(probes, sizes, strict=True))
         signed = signed or float(g(torch.ones_like(probes[0])).mean()) <= LEAST * sizes[0]
-    name = "turned" if same else "signed" if signed else "mixed"
-    return Known(maps, name, over, _powers(numbers), rank=int(not same))
+    name = "signed" if signed else "turned" if same else "mixed"
+    return Known(maps, name, over, _powers(numbers), rank=int(name != "turned"))
 
 
 def _multiple(y: Tensor, z: Tensor) -> float | None:

@@ -27,9 +27,9 @@ from scaling_algebra.spec.powers import Power
 from .calls import plain
 from .gradients import FROZEN, TRAINING
 from .graph import NUMBER, Scaled, Sizes, Unreadable
-from .models import COUNTS, STILL, Asked, Build, Traced, built, called, doubled, exactly, traced
+from .models import COUNTS, STILL, Asked, Build, Traced, built, called, doubled, traced
 from .naming import LETTERS, Powers, powers_of
-from .recording import Recording, Ref, leaves, record
+from .recording import Recording, Ref, exactly, leaves, record
 
 Places = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 """Dimensions of a parameter: those that are summed, those that it makes, and those that count maps."""
