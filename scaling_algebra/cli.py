@@ -19,7 +19,7 @@ from typing import Any
 
 import click
 
-from .errors import Unsatisfiable, UsageError, missing, shortened, shown, told, unending
+from .errors import Unsatisfiable, UsageError, missing, shortened, shown, told
 from .files import reason
 from .waiting import GARBAGE, interruptible, now, watched
 
@@ -58,8 +58,7 @@ TOO_LITTLE = "not enough memory; ask for less, such as smaller --sizes or fewer 
 
 HELP = ["-h", "--help"]
 INSTEAD = {name: f"write --format {name}" for name in ("html", "json", "latex", "markdown", "text")}
-INSTEAD["strict"] = "without it, too, a size that is not certified is undecided; --no-assumptions of derive and signals"
-INSTEAD["strict"] += " leaves out what assumes more than counting powers"
+INSTEAD["strict"] = "what is not certified is printed as undecided anyway; derive, recipe and check-model have --strict"
 """What to do where there is no such option, which somebody may expect."""
 
 
@@ -106,7 +105,7 @@ class Verbs(click.Group):
         verb = next(iter(arguments), "")
         measures = verb in ("verify", "study")  # which show how far they are
         line = nullcontext() if measures else watched(verb)
-        with interruptible(), line, unending(), self.make_context(prog_name, arguments) as context:
+        with interruptible(), line, self.make_context(prog_name, arguments) as context:
             code = self.invoke(context)
         sys.stdout.flush()
         return code
@@ -162,6 +161,8 @@ def _exit_code(run: Callable[[], Any], arguments: list[str]) -> int:
         return _fail(f"the system refused{where}: {reason(error)}; make room, or choose another place", 2)
     except SystemExit as stop:  # of code that is not of this package
         return _fail(f"code that was called ended the program, with {shown(stop.code)}; it must return", 2)
+    except RecursionError:
+        return _fail("the network is too deep to be evaluated; give layers that are alike one letter, with axis L", 2)
     except Exception as error:
         memory = isinstance(error, MemoryError) or any(x in told(error).lower() for x in NO_MEMORY)
         return _fail(TOO_LITTLE, 2) if memory else _internal(error)

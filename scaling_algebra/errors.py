@@ -6,7 +6,7 @@ import difflib
 import os
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from itertools import islice
 from typing import TypeVar
 
@@ -84,25 +84,34 @@ def unending() -> Iterator[None]:
 
 @contextmanager
 def foreign(where: str | Callable[[], str], instead: str = "") -> Iterator[None]:
-    """Runs code of somebody else.
+    """Run foreign code; what it prints goes to stderr, so that stdout has the answer alone.
 
     Args:
-        where: what the message begins with, or what says it when it is needed. instead: its end, what to do.
+        where: Beginning of the message, or a function that returns it when it is needed.
+        instead: End of the message: what to do.
 
     Raises:
-        UsageError: it raises anything but that and Ctrl-C, the end of the program included.
+        UsageError: The code raises anything but that and Ctrl-C, ends the program, or closes a standard stream.
     """
     try:
-        with unending():
+        with unending(), redirect_stdout(sys.stderr):
             yield
-        if sys.stdout is not None and getattr(sys.stdout, "closed", False):
-            sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+        if _reopen_streams():
             raise ValueError("it closed standard output")
-    except (UsageError, KeyboardInterrupt, GeneratorExit):
+    except (UsageError, KeyboardInterrupt):
         raise
     except BaseException as error:
+        _reopen_streams()
         what = "ends the program" if isinstance(error, SystemExit) else f"raises {told(error)}"
         raise UsageError(f"{where if isinstance(where, str) else where()} {what}{instead}") from error
+
+
+def _reopen_streams() -> bool:
+    """Open the standard streams again that foreign code closed, and return whether there were any."""
+    closed = [name for name in ("stdout", "stderr") if getattr(getattr(sys, name), "closed", False)]
+    for name in closed:
+        setattr(sys, name, open(1 + (name == "stderr"), "w", encoding="utf-8", closefd=False))  # noqa: SIM115
+    return bool(closed)
 
 
 def told(error: BaseException) -> str:

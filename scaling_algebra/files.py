@@ -31,19 +31,20 @@ HUGGING_FACE = "hf:"
 """Before the name of a configuration that stands for a model."""
 
 
-def read_text(path: Path, instead: str, most: int = MOST, ours: bool = False) -> str:
-    """The text of a file, without a byte order mark.
+def read_text(path: Path, instead: str, most: int = MOST) -> str:
+    """Return the text of a file, without a byte order mark.
 
     Args:
-        instead: what to do if it cannot be read; the end of the message.
-        ours: this program wrote it, so that it is a file, and no pipe or device that never ends.
+        path: A regular file; a pipe or a device, which may never end, is refused without being opened.
+        instead: What to do if it cannot be read; the end of the message.
+        most: Maximum number of bytes.
 
     Raises:
-        UsageError: it cannot be read, is larger than ``most``, or is not text in UTF-8.
+        UsageError: It cannot be read, is larger than ``most``, or is not text in UTF-8.
     """
     with _one_line(f"read {path}", instead):
-        if ours and _special(path):
-            raise ValueError("it is no file")
+        if _special(path):
+            raise ValueError("it is a pipe or a device, no regular file")
         with open(path, "rb") as file:
             content = file.read(most + 1)
     if len(content) > most:
@@ -78,15 +79,25 @@ def shipped(package: str, name: str) -> dict[str, Any]:
     return tomllib.loads((resources(package) / name).read_text("utf-8"))
 
 
-def python_module(where: str) -> Any:
-    """The module of a file of Python, or one that is installed, by name; its code is run.
+def check_python_file(where: str) -> None:
+    """Check that a module that is named by its file, ``FILE.py``, is there.
 
     Raises:
-        UsageError: no such file, or its code fails.
+        UsageError: There is no such file, or it is no regular file.
     """
+    with _one_line(f"read {where}", "give a file of Python as FILE.py:NAME"):
+        if where.endswith(".py") and not Path(where).is_file():
+            raise UsageError(f"no file {where}; give a file of Python as FILE.py:NAME")
+
+
+def python_module(where: str) -> Any:
+    """Return the module of a file of Python, or an installed one, by name; its code is run.
+
+    Raises:
+        UsageError: There is no such file, or its code fails.
+    """
+    check_python_file(where)
     path, file = Path(where), where.endswith(".py")
-    if file and not path.is_file():
-        raise UsageError(f"no file {where}; give a file of Python as FILE.py:NAME")
     folder = str(path.parent.resolve()) if file else ""
     sys.path.insert(0, folder)
     try:

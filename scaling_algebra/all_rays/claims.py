@@ -19,7 +19,7 @@ from scaling_algebra.linear.clauses import Clause, ClauseSolver, Undecided
 from scaling_algebra.linear.cone import Sides
 from scaling_algebra.linear.linear import SIDES, Linear, Vector
 from scaling_algebra.linear.refine import refine
-from scaling_algebra.proofs.candidates import broken
+from scaling_algebra.proofs.candidates import find_failure
 from scaling_algebra.proofs.clauses import AllRays
 from scaling_algebra.proofs.prover import APART, EPSILON
 from scaling_algebra.solver.cones import descent
@@ -189,7 +189,7 @@ def nowhere(
     def examine(model: Mapping[str, Fraction]) -> Clause | None:
         """The clause that rules out a point of gradient descent on a ray, and is true on every ray."""
         ray, point = ray_of(model), structure.point(network, model)
-        failed = broken(demands, lambda: Analysis(ray, point, OPTIMIZERS["sgd"], network))
+        failed = find_failure(demands, lambda: Analysis(ray, point, OPTIMIZERS["sgd"], network))
         if failed is None:
             return None
         demand, form, why = failed

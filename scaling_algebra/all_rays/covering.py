@@ -101,7 +101,7 @@ def covering(face: Face) -> tuple[Piece, ...]:
     """The cones of all formulas that are found, and the parts that they leave, as far as these have an inside."""
     pieces, empty = fan(Cone(face.axes), partial(_around, face))
     solved = [Piece(cone, x.scaling, x.structure) for cone, x in pieces]
-    parts = [x.bounded() for x in empty]
+    parts = [x.without_redundant_sides() for x in empty]
     left = [Piece(Cone(x.axes, tuple(side.strict for side in x.sides))) for x in parts]
     return _named([*solved, *left], "A") + (_named(_on_walls(face, solved), "a") if face.rule.structural else ())
 
@@ -134,7 +134,7 @@ def _on_walls(face: Face, solved: Sequence[Piece]) -> list[Piece]:
             covered = any(piece.cone.contains(rates) for piece in solved)
             solution = None if covered else face.solve(face.ray(rates))[0]
             if solution is not None:
-                pieces.append(Piece(part.bounded(), solution.scaling, solution.structure))
+                pieces.append(Piece(part.without_redundant_sides(), solution.scaling, solution.structure))
     return pieces
 
 

@@ -116,7 +116,8 @@ def command(
     """Derive init std, learning rate and epsilon of every tensor.
 
     Files, and every format but text, are complete: exponents, reasons, rejected structures, MSSP by itself below muP.
-    The first line names the level: certified, or certified but for some sizes, which are undecided (exit code 3).
+    The first line says how much is certified: everything, or for how many demands stability and learning are shown
+    (exit code 3).
     Where no parameterization is found, the exit code is 1 if a proof shows that none exists, else 3.
     --given holds exponents, derives the others, and names every desideratum that does not hold: exit code 1 if one
     does not.
@@ -244,16 +245,17 @@ def _with_either_epsilon(configuration: Configuration) -> Derivation:
             d = derive(configuration.but(epsilon="negligible"))
         except NotFound:
             raise error from None
-        click.echo(f"scalecalc: epsilon derived: {error.failure}; found with --epsilon negligible", err=True)
+        found = "so do these with --epsilon negligible" if d.level.failed else "found with --epsilon negligible"
+        click.echo(f"scalecalc: epsilon derived: {error.failure}; {found}", err=True)
         return d
 
 
 def missing(error: NotFound) -> tuple[int, Document]:
     """Says on stderr whether what was not found is proved not to exist: exit code 1, else 3; and a record of that."""
     from scaling_algebra.explanations.obstacles import functions
-    from scaling_algebra.proofs.prover import Uniqueness, settled
+    from scaling_algebra.proofs.prover import Uniqueness, prove_missing
 
-    verdict, line = settled(error)
+    verdict, line = prove_missing(error)
     c, decided = error.configuration, verdict is Uniqueness.IMPOSSIBLE
     hint = f"; derive --without {EACH} names functions that stand in the way" if functions(c.network) else ""
     hint += "; --effort searches on" if error.undecided and not c.effort else ""
@@ -279,7 +281,7 @@ def _prove(
     above: Callable[[Sequence[Derivation]], Document] | None,
 ) -> tuple[Answer, int]:
     """Derivations, in brief or whole, with their proofs; the proof alone where nothing was derived."""
-    from scaling_algebra.proofs.presentation import proved
+    from scaling_algebra.proofs.presentation import render_proved
     from scaling_algebra.proofs.prover import prove
     from scaling_algebra.proofs.smtlib import RESET, scripts_of
 
@@ -306,7 +308,7 @@ def _prove(
         codes.append(CODES[proof.unique])
         scripts.append(scripts_of(proof))
         shown = None if derived is None else above([derived]) if above else derived.document()
-        documents.append(proved(proof, shown))
+        documents.append(render_proved(proof, shown))
     if file is not None:
         if systems := RESET.join(filter(None, scripts)):
             write(file, systems)

@@ -174,6 +174,16 @@ class PathType(click.ParamType[Path]):
         return [CompletionItem(incomplete, type="file")]
 
 
+class ModuleName(click.ParamType[str]):
+    """A function as ``FILE.py:NAME``, or another name; a file that is missing is refused before torch is imported."""
+
+    name = "module"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        files.check_python_file(str(value).rpartition(":")[0])
+        return str(value)
+
+
 def completing(names: Callable[[], Iterable[str]]) -> dict[str, Any]:
     """A shell completes these; what else is typed is as good."""
 
@@ -259,6 +269,7 @@ TRACING = "scaling_algebra.verify.tracing.sources"
 
 MODEL = click.option(
     "--model",
+    type=ModuleName(),
     metavar="FILE.py:NAME",
     callback=lambda ctx, param, value: ctx.meta.update({TRACED: value}),
     expose_value=False,

@@ -126,7 +126,8 @@ def command(
     say = partial(click.echo, err=True)
     r = with_either_epsilon(start.sizes, end.sizes, lambda line: say(f"scalecalc: {line}"), **asked)
     if traced() is not None:
-        r = replace(r, notes=tuple(traced().left(r.multipliers, r.way.base, r.way.target)))
+        model, sizes = traced(), r.way.sizes
+        r = replace(r, notes=tuple(model.left(r.multipliers, *sizes)), open=model.model.open_shares(*sizes))
     if where["network"] is None and (file := target_hf or base_hf) is not None:
         r = replace(r, notes=(GENERAL.format(read_config(file)["model_type"], file),))
     answer = FORMS[form](r) if form and form in FORMS else r.document()

@@ -10,7 +10,7 @@ from fractions import Fraction
 from itertools import combinations
 
 from .contracting import contracted
-from .kernels import INDICATOR, Exhausted, Kernel, leaf_kernel, population
+from .kernels import CONSTANT, INDICATOR, Exhausted, Kernel, leaf_kernel, population
 from .signals import Made, Scalar, Signal, larger
 from .sizes import SignalSizes
 
@@ -41,10 +41,12 @@ class Algebra(SignalSizes):
         """A signal of which only a packed bound on the size of its entries is known."""
         return Signal(self.live(letters), {}, size, made=Made("constant"))
 
-    def marked(self, name: str, letters: str, along: str) -> Signal:
-        """A constant that depends on some of its indices, as ``centred`` sees it."""
+    def given(self, name: str, letters: str) -> Signal:
+        """A constant whose entries are fixed numbers of size 1 that differ along each of its indices."""
         live = self.live(letters)
-        kernel = leaf_kernel(f"{INDICATOR}{name})", [self.letters[x] for x in live], [live.index(x) for x in along])
+        if not live:
+            return self.constant(live)
+        kernel = leaf_kernel(f"{CONSTANT}{name})", [self.letters[x] for x in live], range(len(live)))
         return Signal(live, {self.intern(kernel): 0}, made=Made("tensor"), depends=frozenset())
 
     def nothing(self, letters: str) -> Signal:

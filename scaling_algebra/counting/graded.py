@@ -103,9 +103,9 @@ class FormAlgebra(Algebra):
     def nothing(self, letters: str) -> Signal:
         return Graded(self.live(letters), {})
 
-    def marked(self, name: str, letters: str, along: str) -> Signal:
-        s = super().marked(name, letters, along)
-        return Graded(s.letters, {0: s})
+    def given(self, name: str, letters: str) -> Signal:
+        s = super().given(name, letters)
+        return s if isinstance(s, Graded) else Graded(s.letters, {0: s})
 
     def centred(self, s: Signal, letter: str, ignoring: str = "") -> Signal:
         if not isinstance(s, Graded):  # inside a product, one grade at a time

@@ -16,6 +16,7 @@ from .canonical import PLACE, Component, Leaf, component, components, joined, la
 from .matchings import Alike, Exhausted, MatchingSearch, Partial, bits, union
 
 __all__ = [
+    "CONSTANT",
     "DOUBT",
     "INDICATOR",
     "Contraction",
@@ -24,6 +25,7 @@ __all__ = [
     "KernelProduct",
     "Matching",
     "leaf_kernel",
+    "marks_left",
     "multiply",
     "population",
     "witness",
@@ -85,6 +87,10 @@ INDICATOR = "1("
 """The beginning of the names of indicators, which no tensor's name has (``grammar.ROLE``): bounded non-negative factors
 such as a selection of experts. They are not Gaussian and have a positive mean, so they are never matched and leave the
 weights of the sums as they are; equal ones are one (1_S 1_S = 1_S). They only record what a kernel depends on."""
+
+CONSTANT = f"{INDICATOR}="
+"""The beginning of the names of constants, whose entries are any fixed numbers. They count as indicators do, but their
+powers differ: of c, c c and c c c none is a multiple of another."""
 
 DOUBT: Leaf = (f"{INDICATOR}?)", ())
 """Marks a kernel of which only an upper bound is known: something orthogonal was taken from it."""
@@ -284,14 +290,12 @@ class _Setup:
         apart = m.apart | (1 << len(every)) - (1 << len(self.leaves))
         if self.marks:
             live = {r for r, most in enumerate(m.most) if most < 2 and forest[r] == r}
-            there = {(name, tuple([forest[c] for c in classes])) for name, classes in self.marks}
             every, near = every.copy(), near.copy()
-            for mark in there:
-                if live.issuperset(mark[1]):
-                    apart |= 1 << len(every)
-                    for r in mark[1]:
-                        near[r] |= 1 << len(every)
-                    every.append(mark)
+            for mark in marks_left([self.merged(x, forest) for x in self.marks], live):
+                apart |= 1 << len(every)
+                for r in mark[1]:
+                    near[r] |= 1 << len(every)
+                every.append(mark)
         gain: list[str] = []
         groups: list[int] = []
         for r, most in enumerate(m.most):
@@ -319,6 +323,30 @@ class _Setup:
     @staticmethod
     def merged(leaf: Leaf, forest: list[int]) -> Leaf:
         return leaf[0], tuple([forest[c] for c in leaf[1]])
+
+
+def marks_left(marks: Sequence[Leaf], live: set[int]) -> list[Leaf]:
+    """Return the indicators and constants that a kernel keeps.
+
+    Equal indicators count once and go with any of their classes. Constants keep their powers, and what the sum over
+    some of their indices leaves is another constant along the rest: ``sum_a C[b,a]`` depends on ``b``.
+
+    Args:
+        live: classes that are open, or that an unmatched leaf touches.
+    """
+    kept: list[Leaf] = []
+    for name, classes in marks:
+        left = tuple([c for c in classes if c in live])
+        if not name.startswith(CONSTANT):
+            if len(left) == len(classes) and (name, classes) not in kept:
+                kept.append((name, classes))
+        elif left:
+            gone = [c for c in classes if c not in live]
+            if gone:
+                summed = sorted([x for x, others in marks if [c for c in gone if c in others]])
+                name = f"{CONSTANT}sum of {' '.join(summed)})"
+            kept.append((name, left))
+    return kept
 
 
 @lru_cache(REMEMBERED)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 
 from .algebra import Algebra
+from .kernels import INDICATOR
 from .signals import Made, Scalar, Signal, larger
 
 
@@ -21,6 +22,22 @@ def doubted(algebra: Algebra, s: Signal, along: Signal) -> Signal:
     loss = larger(s.loss, s.tail) if along is s else s.loss
     zero = {x: doubted(algebra, rest, rest if along is s else along) for x, rest in s.centred.items()}
     return s.but(terms=terms, least=None, leaf=None, made=Made("doubted", (s,)), loss=loss, centred=zero)
+
+
+def numbered(algebra: Algebra, s: Signal) -> Signal:
+    """A signal without an index that grows, of which the random part is kept by a bound on its size alone.
+
+    Law: it is a few numbers c, polynomials in Gaussians. Whatever Y is made of what they multiply, rms(c Y) <= C rms(c)
+    rms(Y) (Cauchy-Schwarz, then hypercontractivity), so a constant of that size bounds each kernel of c Y from above.
+    Which kernels c Y has is not known: it may cancel any that are no larger (``SignalSizes.stands``).
+    """
+    plain = {k: e for k, e in s.terms.items() if all(x.startswith(INDICATOR) for x, _ in algebra.kernels[k].leaves)}
+    rest = {k: e for k, e in s.terms.items() if k not in plain}
+    size = algebra.bound(s.but(terms=rest))
+    if size is None or not rest:
+        return s
+    terms = {**plain, algebra.number(s.letters): size}
+    return s.but(terms=terms, tail=None, loss=None, least=None, leaf=None, made=Made("doubted", (s,)), centred={})
 
 
 def less_multiple(algebra: Algebra, s: Signal, other: Signal) -> Signal:
@@ -47,7 +64,8 @@ def reduced(algebra: Algebra, s: Signal, by: Signal) -> Signal:
 
     Law: kernels are linearly independent, with deterministic coefficients; so a projection that annihilates ``by``
     makes the same of both, and what is left is not parallel to ``by``. Where a kernel may stand for a nonlinear
-    function of its leaves only the linear part is removed, so it stays as an upper bound.
+    function of its leaves only the linear part is removed, so it stays as an upper bound. So does every other kernel
+    that ``s`` has as many times as ``by``: of ``2 (h + u)`` less a multiple of ``h + u`` nothing is left.
     """
     pivot = _pivot(algebra, s, by)
     if pivot is None:
@@ -57,7 +75,10 @@ def reduced(algebra: Algebra, s: Signal, by: Signal) -> Signal:
     if s.curved or by.curved:
         rest[algebra.with_doubt(pivot)] = s.terms[pivot] - algebra.later
     zero = {x: doubted(algebra, left, by) for x, left in s.centred.items()}
-    return algebra.add([s.but(terms=rest, centred=zero), algebra.scaled(by, factor).but(terms=multiple)])
+    left = [s.but(terms=rest, centred=zero), algebra.scaled(by, factor).but(terms=multiple)]
+    if alike := {k: e for k, e in multiple.items() if rest.get(k) == e}:
+        left = [doubted(algebra, x, by.but(terms=alike)) for x in left]
+    return algebra.add(left)
 
 
 def outgrows(algebra: Algebra, s: Signal, by: Signal) -> bool:

@@ -59,6 +59,8 @@ class Rung:
         total: nodes of all products that one question may need.
         whole: nothing is dropped, whatever the gap; a product that takes more work raises ``Exhausted``.
         doubts: a signal keeps at most so many kernels that may cancel others.
+        numbers: of an inner product that a norm takes away before training the size alone is kept
+            (``projections.numbered``).
     """
 
     gap: Fraction
@@ -68,6 +70,7 @@ class Rung:
     total: int | None = None
     whole: bool = False
     doubts: int = 24
+    numbers: bool = False
 
 
 class Signal:

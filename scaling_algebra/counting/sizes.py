@@ -42,8 +42,11 @@ class SignalSizes(KernelStore):
 
     def stands(self, s: Signal) -> bool:
         """The leading exponent is a lower bound: divided by certified sizes, and above all that may cancel it."""
-        lead = self.rms(s)
-        return s.sound and (s.loss is None or (lead is not None and self.value(lead) > self.value(s.loss)))
+        lead, loss = self.rms(s), s.loss
+        for k, e in s.terms.items():
+            if self.opaque[k]:
+                loss = larger(loss, e + self.weights[k])
+        return s.sound and (loss is None or (lead is not None and self.value(lead) > self.value(loss)))
 
     def doubtful(self, s: Signal) -> bool:
         """Terms that may cancel are as large as the rest."""

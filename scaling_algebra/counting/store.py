@@ -13,13 +13,15 @@ from typing import Generic, Self, TypeVar
 from scaling_algebra.spec.axes import Ray
 
 from .canonical import Leaf, canonical
-from .kernels import DOUBT, Contraction, Exhausted, Kernel, multiply, population
+from .kernels import DOUBT, INDICATOR, Contraction, Exhausted, Kernel, multiply, population
 from .packing import FIELD, Packing
 from .signals import Rung
 
 Key = TypeVar("Key", bound=Hashable)
 Result = TypeVar("Result")
 
+NUMBER: Leaf = (f"{INDICATOR}a number)", ())
+"""Marks a kernel that is multiplied by numbers of which only the size is known; no signal has a space in its name."""
 _WHOLE = Fraction(100)
 """The gap of a rung that drops nothing, in powers of the axis that grows fastest: wider than any two sizes differ."""
 
@@ -141,6 +143,8 @@ class KernelStore(Packing):
         self.kernels: list[Kernel] = []
         self.weights: list[int] = []
         self.in_doubt: list[bool] = []
+        self.opaque: list[bool] = []
+        """Of every kernel, whether it is multiplied by numbers that are not known."""
         self._clear: dict[int, int] = {}
         """The kernel without a doubt of every one that may cancel."""
         self._order: list[tuple[int, tuple[Leaf, ...], tuple[int, ...], tuple[str, ...]]] = []
@@ -203,6 +207,7 @@ class KernelStore(Packing):
             self._ids[kernel] = len(self.kernels)
             self.kernels.append(kernel)
             self.in_doubt.append(doubted)
+            self.opaque.append(NUMBER in kernel.leaves)
             self._order.append((len(kernel.leaves), kernel.leaves, kernel.opens, kernel.types))
             weight = sum(self.half[axis] for axis in kernel.summed())
             self.weights.append(weight - sum(self.half[axis] for axis in kernel.deltas()))
@@ -220,6 +225,12 @@ class KernelStore(Packing):
         if self.in_doubt[k]:
             return k
         return self.intern(Kernel(kernel.types, kernel.opens, tuple(sorted((*kernel.leaves, DOUBT)))))
+
+    def number(self, letters: str) -> int:
+        """The kernel of numbers that are not known, one for each entry along some letters."""
+        opens = tuple(range(len(letters)))
+        leaves = sorted((DOUBT, NUMBER, (f"{INDICATOR}numbers)", opens)))
+        return self.intern(Kernel(tuple(self.letters[x] for x in letters), opens, tuple(leaves)))
 
     def kernel(self, k: int) -> Kernel:
         return self.kernels[k]

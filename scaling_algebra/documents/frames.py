@@ -29,7 +29,7 @@ SETTINGS, POWERS = ("init", "lr", "eps"), ("multiplier", "init_std", "lr", "eps"
 ASKED = ("architecture", "regime", "ray", "optimizer", "epsilon", "parameterization", "readout_init", "level")
 """What every row says of the configuration that was asked for."""
 _EXACT = re.compile(r"-?\d+(/\d+)?")
-_ALWAYS = re.compile(rf"[abcd]|(parameter\.)?({'|'.join(POWERS)})\..*")
+_ALWAYS = re.compile(rf"[abcd]|({'|'.join(POWERS)})\..*")
 _OF_RECIPE = re.compile(r".*\.(base|rule|rule_at_base|factor|target)")
 """Columns of a recipe, whose numbers are floats and whose rules are no numbers."""
 
@@ -82,8 +82,6 @@ def _whole(row: Mapping[str, Any], record: Mapping[str, Any]) -> Mapping[str, An
 
         told: Row = {"tied": row["name"] in record["tied"]}
         told["undecided"] = any(row["name"] in (x["tensor"], x["quantity"]) for x in record["open"])
-        if "parameters" in record:  # of a module: without the factors that stand beside them there
-            told["parameter"] = powers(record["parameters"][row["name"]])
         return {**row, **powers(row), **told, "because": {x: row["because"].get(x) for x in SETTINGS}}
     if "ci" in row:
         low, high = row["ci"] or (None, None)

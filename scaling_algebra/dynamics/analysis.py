@@ -28,14 +28,17 @@ from scaling_algebra.waiting import each
 
 from .bounds import BoundRun
 from .brackets import Bracket
-from .budgets import ALONE, LADDER, NEAR, PARTS, QUICK, SIMPLEST, WITNESSES, WORK
-from .parts import ORDERS, SLOW, parts, signal_of
+from .budgets import ALONE, BEGUN, LADDER, NEAR, PARTS, QUICK, SIMPLEST, WITNESSES, WORK
+from .parts import ORDERS, SLOW, counting, parts, reads, signal_of
 from .quantities import Quantity, quantities, with_decay
 from .run import BeyondPowerCounting
 from .runs import Runs
 from .trajectory import Trajectory
 
 _RAISED = "functions are read as polynomials, and two degrees more give"
+_VANISHES = "functions are read as polynomials: it is exactly zero for these, and not with two degrees more"
+_STANDING = frozenset({"polynomials", "first-hermite", "rank-one-sign"})
+"""Assumptions of an answer that polynomials stand for functions, or a linear part for a step."""
 _CUBES = "a product may see the cubic part of a sign, of which functions leave an upper bound alone"
 
 
@@ -166,6 +169,13 @@ class Analysis:
         """The same run with the polynomials that stand for functions two degrees higher."""
         return self.but(raised=True)
 
+    def read(self, name: str, t: int, rung: Rung) -> Bracket:
+        """Return what one budget shows. A zero that rests on polynomials is asked for again with two degrees more."""
+        found = self.runs.read(name, t, rung)
+        if not found.zero or self.raised or self.whole is not None or _STANDING.isdisjoint(found.assumes):
+            return found
+        return found if self.higher.runs.read(name, t, rung).zero else Bracket(why=_VANISHES)
+
     # bounds on every step ---------------------------------------------------------------------------------------
 
     @cached_property
@@ -210,7 +220,8 @@ class Analysis:
         if role and name.startswith("g") and self.optimizer.of(role).epsilon and self.below_epsilon(role):
             algebra.notes.update(self.bounds.assumes)
             return algebra.pack(-self.point.d[role], {}, {f"d.{role}": -1})
-        answer = self(name, t)
+        begins_alike = self.whole is not None and not t and self.point.zero == self.whole.point.zero
+        answer = self.whole(name, t) if self.whole is not None and begins_alike else self(name, t)
         if self.meter.spent:
             raise Exhausted
         algebra.notes.update(answer.assumes)
@@ -233,7 +244,7 @@ class Analysis:
 
     def _alone(self, name: str, t: int) -> Trajectory:
         decided: list[Rung] = []
-        for rung in LADDER:
+        for rung in LADDER if t > 1 else (*LADDER, BEGUN):
             if self.runs.read(name, t, rung).decided:
                 run = self.runs.on(rung)
                 with run.ledger.question():
@@ -269,7 +280,7 @@ class Parts:
     def __init__(self, whole: Analysis) -> None:
         self.whole = whole
         self._points: dict[str, tuple[list[Point], Iterator[Point]]] = {}
-        self._parts = Kept[tuple[frozenset[str], frozenset[str]], Analysis | None](whole.meter)
+        self._parts = Kept[tuple[frozenset[str], frozenset[str]], Analysis](whole.meter)
         self._alike = Kept[frozenset[str], bool](whole.meter)
         self._starts: dict[tuple[frozenset[str], Rung], Trajectory] = {}
 
@@ -292,24 +303,49 @@ class Parts:
                 return
             yield made[k]
 
-    def at(self, point: Point) -> Analysis | None:
-        """The run at a point where less happens; None if it divides by other sizes."""
-        return self._parts((point.zero, point.frozen), partial(self._where_less, point))
+    def at(self, point: Point, name: str, t: int) -> Analysis | None:
+        """The run at a point where less happens; None if a quantity is divided by other sizes in its first t updates."""
+        part = self._parts((point.zero, point.frozen), partial(self._where_less, point))
+        if not self.divides_alike(part, t):
+            return None
+        quantity, net = self.whole.table[name], self.whole.network
+        outgrown = self.whole.bounds.outgrown if t else ()
+        return part if all(self._moved_alike(part, f, t - (not reads(net, quantity, f))) for f in outgrown) else None
 
-    def _where_less(self, point: Point) -> Analysis | None:
+    def _where_less(self, point: Point) -> Analysis:
         slow = {role: c + self.whole.ray.largest * SLOW for role, c in point.c.items()}
-        part = self.whole.but(point=replace(point, c=slow), whole=self.whole, raised=False, ladder=())
-        return part if self.divides_alike(part) else None
+        return self.whole.but(point=replace(point, c=slow), whole=self.whole, raised=False, ladder=())
 
-    def divides_alike(self, part: Analysis) -> bool:
-        """Everything that a part divides by is as large as in the whole run: what norms and homogeneous functions read,
-        and normalisers, which are epsilon."""
+    def divides_alike(self, part: Analysis, t: int) -> bool:
+        """Everything that the first t updates of a part divide by is as large as in the whole run: what norms and
+        homogeneous functions read, and normalisers.
+
+        Law: a normaliser that is epsilon is that at every step. One of entries is the gradient; the first one is read
+        before anything was learned, so who learns does not change it, and what starts at zero only if its size differs.
+        """
         whole = self.whole
         learning = whole.network.tensors.keys() - part.point.frozen
         rules = {role: whole.optimizer.of(role) for role in learning}
-        if any(x.normalises and not (x.epsilon and whole.below_epsilon(role)) for role, x in rules.items()):
+        by_size = [role for role, x in rules.items() if x.normalises and not (x.epsilon and whole.below_epsilon(role))]
+        if t and any(t > 1 or rules[role].normalises != "entry" or rules[role].relative for role in by_size):
+            return False
+        if t and part.point.zero != whole.point.zero and not all(self._first_alike(part, role) for role in by_size):
             return False
         return self._alike(part.point.zero, partial(self._as_large, part))
+
+    def _moved_alike(self, part: Analysis, norm: str, t: int) -> bool:
+        """What a norm reads that may outgrow its start is as large in a part after each of the first t updates, or
+        nothing that the norm makes counts there: then no size depends on what it divides by."""
+        if norm not in counting(part.network, part.point.zero & part.point.frozen):
+            return True
+        source = self.whole.network.producer(norm).inputs[0].name
+        pairs = ((part(source, k), self.whole(source, k)) for k in range(1, t + 1))
+        return all(x.decided and y.decided and x.size == y.size for x, y in pairs)
+
+    def _first_alike(self, part: Analysis, role: str) -> bool:
+        gradient = f"g{self.whole.network.tensors[role].symbol}"
+        own, other = self.whole(gradient, 0), part(gradient, 0)
+        return own.decided and other.decided and own.size is not None and own.size == other.size
 
     def _as_large(self, part: Analysis) -> bool:
         functions = (f for f in self.whole.network.functions if f.kind.kind == "norm" or f.kind.homogeneous)
@@ -331,7 +367,7 @@ class Parts:
 def two_sided(look: Analysis, name: str, t: int, rung: Rung) -> Bracket:
     """What one rung shows: decided by its own certificate, or where a monomial of it is as large as the bound on every
     later step."""
-    found = look.runs.read(name, t, rung)
+    found = look.read(name, t, rung)
     if t and not found.decided and found.low is not None and look.meets(name, found.lead):
         found = replace(found, high=found.low, why="", assumes=found.assumes | look.bounds.assumes)
     if found.decided:
@@ -366,7 +402,7 @@ def restricted(q: Query, known: Bracket) -> Bracket:
             break
         if not step and point.zero in begun:  # before training, parts that begin alike are one
             continue
-        if (part := look.parts.at(point)) is None:
+        if (part := look.parts.at(point, name, step)) is None:
             continue
         found = part(name, step, WITNESS)
         if found.low is not None and part.meets(name, found.lead):
@@ -384,7 +420,10 @@ def monomial(q: Query, known: Bracket) -> Bracket:
     if known.decided:
         return known
     few = look.whole is not None or (look.raised and not t)  # kernels of as many leaves as products have signals
-    for rung in PARTS if few else WITNESSES:
+    rungs = PARTS if few else WITNESSES
+    if look.whole is not None and t == 1 and look.network.norms:
+        rungs = (*rungs, BEGUN)
+    for rung in rungs:
         found = two_sided(look, name, t, rung)
         if found.lead is not None and found.low is not None and (known.lead is None or found.lead > known.lead):
             known = found
@@ -403,7 +442,10 @@ def climb(q: Query, known: Bracket, rungs: Sequence[Rung] = ()) -> Bracket:
     """One budget after the other, by default those of the analysis, until one decides or none can."""
     look, name, t = q
     low = known.low
-    for rung in () if known.decided else rungs or (LADDER[:1] if look.whole is not None else look.ladder or LADDER):
+    usual = LADDER[:1] if look.whole is not None else look.ladder or LADDER
+    if t <= 1 and look.network.norms:
+        usual = (usual[0], BEGUN, *usual[1:])
+    for rung in () if known.decided else rungs or usual:
         known = two_sided(look, name, t, rung)
         if known.decided:
             return known
@@ -443,7 +485,7 @@ def leading(q: Query, known: Bracket, rungs: Sequence[Rung] = QUICK) -> Bracket:
     """The leading kernel taken as it is."""
     look, name, t = q
     for rung in rungs:
-        found = look.runs.read(name, t, rung)
+        found = look.read(name, t, rung)
         if found.decided or known.lead is None or (found.lead is not None and found.lead > known.lead):
             known = found
         if found.decided or found.why:

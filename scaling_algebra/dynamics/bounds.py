@@ -64,9 +64,9 @@ class _BoundSteps(TensorSteps):
 
     def _updated(self, role: str) -> list[Increment]:
         rule, rates = self.optimizer.of(role), self.learning_rate(role)
+        if self.point.b[role] is None and rule.constrains(self.network, role):
+            return []
         if rule.sphere:
-            if self.point.b[role] is None:
-                return []
             rates.append(self.size(role, 0))
         elif rule.relative:
             raise BeyondPowerCounting("steps that are relative to the size of a tensor have no bound")
@@ -74,7 +74,9 @@ class _BoundSteps(TensorSteps):
             if rule.normalises:  # a normaliser is at least epsilon
                 rates.append(Scalar(f"1/eps of {role}", self.algebra.pack(self.point.d[role], {}, {f"d.{role}": 1})))
             return self.stepped(role, 1, tuple(rates))
-        return [] if all(map(vanishes, self.run.factors(role, 1))) else [self._normalised(role, tuple(rates))]
+        if all(map(vanishes, self.run.factors(role, 1))):
+            return []
+        return self.within(role, [self._normalised(role, tuple(rates))])
 
     def curved(self, role: str, step: int, scalars: tuple[Scalar, ...]) -> tuple[int, bool]:
         return self.divided(role, step, scalars), False
@@ -105,6 +107,7 @@ class BoundRun(Trajectory):
 
     Attributes:
         bounds: packed bounds known so far, on what is not exactly zero.
+        outgrown: norms whose argument may become larger than it is at the start.
         why: what stands in the way of bounds; empty if they hold.
         assumes: what they rest on beyond counting powers.
     """
@@ -115,6 +118,7 @@ class BoundRun(Trajectory):
         super().__post_init__()
         self.bounds: dict[Bounded, int] = {}
         self._readers: defaultdict[Bounded, set[Bounded]] = defaultdict(set)
+        self.outgrown = set[str]()
         self.read, self.stepped = set[Bounded](), dict[str, tuple[list[Increment], set[Bounded]]]()
         self._made, self.why = dict[Hashable, Signal | None](), ""
         self.assumes: set[str] = set()
@@ -184,8 +188,8 @@ class BoundRun(Trajectory):
     def moved(self, s: Statement, t: int) -> Signal:
         """The change of a statement's output after one more update.
 
-        Law: |f(x) - f(x_0)| <= C |x - x_0| for all functions of the language, and <= C where they are bounded; a
-        selection that may be drawn anew changes what it selects altogether.
+        Law: |f(x) - f(x_0)| <= C |x - x_0| for all functions of the language, and <= C where they are bounded, as what
+        a norm makes is; a selection that may be drawn anew changes what it selects altogether.
         """
         if not _bounded(s):
             return rule(s).change(self, s, 1)
@@ -194,6 +198,8 @@ class BoundRun(Trajectory):
             return self.algebra.nothing(self.network.signals[s.out])
         if s.kind.selects:
             moved = 0
+        if s.kind.kind == "norm":
+            return self._sized(s.out, min(0, self._share(s) + moved, key=self.algebra.value))
         return self._sized(s.out, self._share(s) + (min(0, moved, key=self.algebra.value) if s.kind.bounded else moved))
 
     def adjoint(self, s: Function, above: Signal) -> Signal:
@@ -207,9 +213,9 @@ class BoundRun(Trajectory):
         """Packed size of what a function multiplies by: the share of one entry of a softmax, one over the divisor of a
         norm.
 
-        Law: a norm divides by what its argument is at the start, if the change of that is not larger; shares of a
-        softmax are alike up to constants, and exp has bounded moments, while the argument is O(1) and, where an index
-        grows, has no heavy tails.
+        Law: a norm divides by no less than its argument is at the start, since for generic constants no change takes
+        that away; shares of a softmax are alike up to constants, and exp has bounded moments, while the argument is
+        O(1) and, where an index grows, has no heavy tails.
 
         Raises:
             BeyondPowerCounting: the argument may become larger than that, or have heavy tails.
@@ -222,7 +228,8 @@ class BoundRun(Trajectory):
             if size is None or not self.algebra.certified(first):
                 raise Exhausted
             if moved is not None and self.algebra.value(moved) > self.algebra.value(size):
-                raise BeyondPowerCounting(f"{s.source.name} may outgrow what {s.out} divides it by at the start")
+                self.outgrown.add(s.out)
+                self.note("generic-constants")
             return -size
         if s.kind.kind == "softmax" or s.kind.steep:
             start, value = self.algebra.bound(self.at(s.source, "initial", 0)), self.algebra.value

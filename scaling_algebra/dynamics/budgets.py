@@ -27,6 +27,8 @@ CLOSELY = (*LADDER[:4], LADDER[5])
 """Rungs that a question may climb where an answer depends on it; the others cost most of the time of a search."""
 QUICK = (LADDER[0], LADDER[2])
 """Rungs that the leading kernel may take, and every question at points on the way to an answer."""
+BEGUN = Rung(NEAR, work=25_000, total=75_000, doubts=64, numbers=True)
+"""That of sizes before training, beside the others: of what norms take away there are few kernels, so all are kept."""
 SIMPLEST = replace(LADDER[0], work=500, total=2_000)
 """More kernels than a witness has, for little work."""
 WITNESSES = (

@@ -9,7 +9,7 @@ from scaling_algebra.counting.kernels import INDICATOR, Exhausted
 from scaling_algebra.counting.signals import Scalar, Signal
 from scaling_algebra.spec.networks.ancestors import passes
 from scaling_algebra.spec.networks.auxiliary import counted
-from scaling_algebra.spec.networks.indices import multiplicity
+from scaling_algebra.spec.networks.indices import multiplicity, reads_normed
 from scaling_algebra.spec.networks.language import Function, Product, Statement
 
 from .run import BeyondPowerCounting, Modes, TrainingRun, Which
@@ -264,6 +264,11 @@ class Softmax(Entrywise):
 
 
 SOFTMAX = Softmax()
+_LEFT = 4
+"""The least degree of a polynomial that stands for a function of what a norm makes.
+
+Law: a layer norm takes from the gradient at its output y what is constant and what is a multiple of y, which is all of
+the slope 1 + y of a square. The slope of relu, silu or gelu has more, such as y^3."""
 
 
 def saturated(tr: TrainingRun, s: Statement, argument: Signal, t: int) -> str:
@@ -306,4 +311,5 @@ def _degrees(tr: TrainingRun, s: Function) -> frozenset[int]:
     if degrees == "lowest":
         return powers & {0, 1}
     more, most = 2 if degrees == "raised" else 0, max(multiplicity(tr.network).values())
+    most = max(most, _LEFT) if reads_normed(tr.network, s) else most
     return powers | {q for p in powers if p > 1 for q in range(p, max(p, most) + more + 1, 2)}

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from scaling_algebra.counting.projections import doubted, less_multiple, multiples, outgrows, reduced
+from scaling_algebra.counting.kernels import Exhausted
+from scaling_algebra.counting.projections import doubted, less_multiple, multiples, numbered, outgrows, reduced
 from scaling_algebra.counting.signals import Scalar, Signal
 from scaling_algebra.spec.networks.ancestors import tensors_of
 from scaling_algebra.spec.networks.language import Function, Network, Product, Statement, Sum
@@ -38,7 +39,7 @@ class Norm:
             return DIRECTION.change(tr, s, t)
         first, now = normed(tr, s, "initial", 0), normed(tr, s, "value", t)
         rest = reduced(tr.algebra, normed(tr, s, "change", t), first)
-        turned = self._along(tr, s, tr.algebra.add([first, now]), rest, first)
+        turned = self._along(tr, s, tr.algebra.add([first, now]), rest, first, t)
         larger = min((0, t), key=lambda step: divisor(tr, s, step).size)
         turned = over(tr, s, over(tr, s, turned, 0), larger)
         change = over(tr, s, self._orthogonal(tr, s, rest, turned, first), t)
@@ -48,11 +49,13 @@ class Norm:
         assert isinstance(s, Function)
         if of_few_entries(tr, s):
             return DIRECTION.adjoint(tr, s, k, above, t, modes)
+        if t and tr.algebra.rung.numbers:  # what is a multiple of y is not known, where y has kernels that are not
+            raise Exhausted
         y = tr.value(s.out, t)
         if tr.change(s.out, t).zero:
             above = tr.gradient(s.out, t, {**dict.fromkeys(_steps_along(tr, s), "init"), **modes})
         rest = reduced(tr.algebra, above, y)
-        left = self._orthogonal(tr, s, rest, self._along(tr, s, y, rest, y), y)
+        left = self._orthogonal(tr, s, rest, self._along(tr, s, y, rest, y, t), y)
         return over(tr, s, tr.algebra.centred(left, s.over) if s.kind.centres else left, t)
 
     def _orthogonal(self, tr: TrainingRun, s: Function, rest: Signal, along: Signal, direction: Signal) -> Signal:
@@ -61,10 +64,12 @@ class Norm:
         left = less_multiple(tr.algebra, rest, direction) if tr.grows(s.over) else doubted(tr.algebra, rest, rest)
         return tr.algebra.add([left, doubted(tr.algebra, along, along)])
 
-    def _along(self, tr: TrainingRun, s: Function, a: Signal, b: Signal, direction: Signal) -> Signal:
+    def _along(self, tr: TrainingRun, s: Function, a: Signal, b: Signal, direction: Signal, t: int) -> Signal:
         """``direction <a, b> / dim``."""
         letters = tr.network.signals[s.out]
         inner = tr.algebra.contract(a, b, letters.replace(s.over, ""))
+        if tr.algebra.rung.numbers and not t and not any(map(tr.grows, inner.letters)):
+            inner = numbered(tr.algebra, inner)
         whole = tr.algebra.contract(direction, inner, letters)
         return tr.algebra.scaled(whole, Scalar("1/dimension", tr.algebra.scale({tr.network.axes[s.over]: -1})))
 

@@ -6,7 +6,7 @@ Read next: ``analysis.py`` (evaluates them with a certificate), ``desiderata.py`
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -17,7 +17,7 @@ from scaling_algebra.spec.networks.language import Function, Mode, Network, Prod
 from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.spec.networks.roles import Adjoint, adjoints, first_layer, forks, meetings, one_layer, pathways
 from scaling_algebra.spec.networks.sums import ExpertSum, experts
-from scaling_algebra.spec.networks.terms import is_held, written_out
+from scaling_algebra.spec.networks.terms import is_held, weight_products, written_out
 from scaling_algebra.spec.optimizers import Trained
 
 from .run import Which
@@ -261,6 +261,7 @@ def _forward(network: Network) -> list[Quantity]:
             Quantity(f"{x}.{part}", formula, read) for part, (formula, read) in parts(network, statement).items()
         ]
         entries += _updated(network, statement)
+        entries += _of_weights(network, statement)
     along = {(f.inputs[0].name, f.over): f for f in spreading(network)}
     names = Counter(name for name, _ in along)
     entries += [
@@ -272,6 +273,33 @@ def _forward(network: Network) -> list[Quantity]:
         for (x, over), f in along.items()
     ]
     return entries
+
+
+def _of_weights(network: Network, statement: Statement) -> list[Quantity]:
+    """Parts of a signal by one factor of a weight that is a product of tensors: by its update, and by a change of what
+    the whole weight reads."""
+    above = weight_products(network).get(statement.out, ())
+    if not above or not isinstance(statement, Product) or not statement.tensor:
+        return []
+    w, read = network.tensors[statement.tensor.name].symbol, " ".join(x.name for x in statement.factors)
+    out, others = above[-1].out, " ".join(network.tensors[s.tensor.name].symbol + "_0" for s in above if s.tensor)
+
+    def passed(mode: Mode, which: Which, through: Sequence[Product]) -> Reading:
+        def reading(run: Run, t: int) -> Any:
+            x = run.part(statement, mode, which, t)
+            for s in through:
+                x = run.part(s, "init", "change", t, x)
+            return x
+
+        return reading
+
+    names = [f"{s.out}.propagating.{w}" for s in above]
+    entries = [
+        Quantity(name, f"{others} {w}_0 d{read}_t", passed("init", "change", above[: k + 1]))
+        for k, name in enumerate(names)
+    ]
+    update = passed("update", "value", above)
+    return [*entries, Quantity(f"{out}.effective.{w}", f"{others} d{w}_t {read}_t", update)]
 
 
 def _updated(network: Network, statement: Statement) -> list[Quantity]:

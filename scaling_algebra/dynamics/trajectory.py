@@ -16,7 +16,7 @@ from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import EntrySize, Scalar, Signal
 from scaling_algebra.spec.desiderata import HORIZON
 from scaling_algebra.spec.networks.auxiliary import counted
-from scaling_algebra.spec.networks.indices import EXPERTS, tracked
+from scaling_algebra.spec.networks.indices import EXPERTS
 from scaling_algebra.spec.networks.language import Function, Product, Statement
 from scaling_algebra.spec.networks.roles import gradient_name
 
@@ -40,9 +40,7 @@ class Trajectory(TrainingRun):
     def value(self, signal: str, t: int) -> Signal:
         statement = self.network.producer(signal)
         if statement is None:
-            letters = self.network.signals[signal]  # the input, or a constant: flat, but along what functions go along
-            followed = "".join(x for x in letters if x in tracked(self.network))
-            return self.algebra.marked(signal, letters, followed) if followed else self.algebra.constant(letters)
+            return self.algebra.given(signal, self.network.signals[signal])  # the input, or a constant
         if t == 0 and self.context.start is not None:
             return self.context.start.value(signal, 0)
         return self.kept(("value", signal, t), f"{signal}@{t}", lambda: rule(statement).value(self, statement, t))

@@ -6,6 +6,7 @@ Read next: ``steps.py`` (signs and singular directions of gradients), ``products
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 from functools import partial
 from itertools import zip_longest
 
@@ -13,8 +14,10 @@ from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import EntrySize, Scalar, Signal
 
 from .products import Increment
-from .run import TrainingRun
+from .run import BeyondPowerCounting, TrainingRun
 from .steps import Step, apart, crossed, entrywise, signs, turned, vanishes
+
+HALF = Fraction(1, 2)
 
 
 class TensorSteps:
@@ -36,11 +39,43 @@ class TensorSteps:
     def _step(self, role: str, step: int) -> list[Increment]:
         """One step of a tensor, a product for each use."""
         scalars = self.scalars(role, step)
-        return self.stepped(role, step, scalars) if scalars else []
+        return self.within(role, self.stepped(role, step, scalars)) if scalars else []
+
+    def within(self, role: str, made: list[Increment]) -> list[Increment]:
+        """A step, if the way back to a constraint changes no exponent.
+
+        Law: the way back multiplies a row, a column or a matrix by norm / norm with the step. This is Theta(1) where
+        the step is no larger than the weights in the norm of the constraint. A step of rank one is as large in the
+        spectral as in the Frobenius norm; random weights are smaller by the root of their shorter side. The norm of a
+        row of many entries is that of its mean square; one of few follows the gradient of its own row.
+
+        Raises:
+            BeyondPowerCounting: the step is larger, so that the way back shrinks the weights by a power; or norms of
+                many rows are those of few entries.
+        """
+        rule, b = self.optimizer.of(role), self.point.b[role]
+        if not made or b is None or rule.relative or not rule.constrains(self.network, role):
+            return made
+        live, symbol = self.algebra.live, self.network.tensors[role].symbol
+        one, normed = rule.matrix(self.network, role), rule.normed(self.network, role)
+        if not live(normed) and live(one.rows + one.columns):
+            raise BeyondPowerCounting(
+                f"{rule.name} takes norms of few entries of {symbol}, which follow the gradients of these entries"
+            )
+        size = self._largest([self.run.products.entry(role, x.factors, x.scalars) for x in made]).packed
+        if rule.constraint == "spectral" and size is not None:
+            sides = [self.network.size(side) for side in (one.rows, one.columns)]
+            size += self.algebra.scale(dict((min(sides, key=lambda x: x.on(self.algebra.ray)) ** HALF).terms))
+        if size is not None and self.algebra.value(size) > self.algebra.value(self.algebra.pack(-b, {}, {})):
+            raise BeyondPowerCounting(
+                f"a step of {symbol} is larger than its weights, which {rule.name} brings back to their norm: it "
+                "shrinks them by a power"
+            )
+        return made
 
     def scalars(self, role: str, step: int) -> tuple[Scalar, ...]:
         """The factors of the gradient of a step; none if it is exactly zero."""
-        stays = self.optimizer.of(role).sphere and self.point.b[role] is None
+        stays = self.point.b[role] is None and self.optimizer.of(role).constrains(self.network, role)
         return () if stays or all(map(vanishes, self.run.factors(role, step))) else self.rate(role, step)
 
     def raw_gradient_size(self, role: str, t: int) -> EntrySize:

@@ -60,8 +60,8 @@ def _alignment(d: Derivation, statement: Product, t: int) -> Alignment:
     """Each exponent is the size of a product over the sizes of its factors, per exponent of the fan."""
     assert statement.tensor
     (source,), role, look = statement.factors, statement.tensor.name, d.analysis()
-    tensor, b = d.network.tensors[role], d.exponents(role)[0]
-    w0, dw = None if b is None else -b, look(f"d{tensor.symbol}", t).size
+    tensor, std = d.network.tensors[role], d.scaling.tensors[role].init_std
+    w0, dw = None if std is None else std.on(d.ray), look(f"d{tensor.symbol}", t).size
     sizes: list[Fraction | None] = [None] * 7
     with suppress(LookupError, Exhausted, BeyondPowerCounting):
         run = look.run(statement.out, t)

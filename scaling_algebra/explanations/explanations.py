@@ -161,7 +161,17 @@ def _constants(d: Derivation, algebra: Algebra, scalars: Iterable[Scalar]) -> tu
 
 
 def _setting(d: Derivation, role: str, setting: str) -> SettingExplanation:
-    """The condition that fixes a parameter."""
+    """The condition that fixes a parameter; of a tensor that a module multiplies, also its own number."""
+    found = _condition(d, role, setting)
+    if setting not in SETTINGS or role not in d.network.multiplied:
+        return found
+    t = d.tensors[role]
+    own = {"init": t.init_std, "lr": t.lr, "eps": t.eps}[setting]
+    return replace(found, own=own, multiplied=d.network.multiplied[role])
+
+
+def _condition(d: Derivation, role: str, setting: str) -> SettingExplanation:
+    """The condition that fixes a parameter, with the factor that a module multiplies it by in its number."""
     name, because = f"{role}.{setting}", d.reasons.get((role, setting), "")
     unknown = setting
     value: Power | None = 1 / d.scaling.multipliers.get(setting, Power())

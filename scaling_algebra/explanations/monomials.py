@@ -14,7 +14,7 @@ from fractions import Fraction
 from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.canonical import Leaf
 from scaling_algebra.counting.contracting import origin
-from scaling_algebra.counting.kernels import INDICATOR, Kernel
+from scaling_algebra.counting.kernels import INDICATOR, Kernel, marks_left
 from scaling_algebra.counting.signals import Scalar, Signal
 from scaling_algebra.spec.axes import about
 from scaling_algebra.spec.powers import Power
@@ -235,18 +235,19 @@ class _Net:
         )
 
     def kernel(self, algebra: Algebra) -> tuple[Kernel, dict[Leaf, list[int]]]:
-        """The unmatched factors as a kernel, and the positions of each. Equal indicators count once."""
+        """Return the unmatched factors as a kernel, and the positions of each."""
         opens = [self.root(c) for c in self.opens]
         free = {k: (self.factors[k][0], tuple(map(self.root, self.factors[k][1]))) for k in self.unmatched()}
         touched = (c for name, classes in free.values() if not name.startswith(INDICATOR) for c in classes)
         live = list(dict.fromkeys([*opens, *touched]))
         number = {c: k for k, c in enumerate(live)}
         position: dict[Leaf, list[int]] = {}
+        marks = [leaf for leaf in free.values() if leaf[0].startswith(INDICATOR)]
+        for name, classes in marks_left(marks, set(live)):
+            position.setdefault((name, tuple(number[c] for c in classes)), []).append(-1)
         for k, (name, classes) in free.items():
-            if all(c in number for c in classes):
-                there = position.setdefault((name, tuple(number[c] for c in classes)), [])
-                if not (there and name.startswith(INDICATOR)):
-                    there.append(k)
+            if not name.startswith(INDICATOR):
+                position.setdefault((name, tuple(number[c] for c in classes)), []).append(k)
         types = tuple(algebra.letters[self.letters[c]] for c in live)
         factors = tuple(factor for factor, places in position.items() for _ in places)
         return Kernel(types, tuple(number[c] for c in opens), factors), position

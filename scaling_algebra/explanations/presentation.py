@@ -172,7 +172,11 @@ def _weight(i: Index) -> str:
 def _setting(s: SettingExplanation) -> list[Block]:
     nothing = "no such setting" if s.name.endswith(".eps") else "0"
     lines: list[Piece | tuple[Piece, ...]] = [literal(s.derivation.about)]
-    lines.append(("value: ", nothing if s.value is None else s.value))
+    value = s.value if s.multiplied is None else s.own
+    lines.append(("value: ", nothing if value is None else value))
+    if s.multiplied is not None:
+        tensor, product = s.name.rpartition(".")[0], nothing if s.value is None else s.value
+        lines.append(("the module multiplies ", literal(tensor), " by ", s.multiplied, "; of the product: ", product))
     if s.behind is not None:
         lines.append(typeset(f"{'fixed' if s.equation else 'is'} by {s.because}"))
     if s.equation:
@@ -189,7 +193,7 @@ def _setting_record(s: SettingExplanation) -> dict[str, Any]:
     return {
         **s.derivation.configuration.as_json(),
         "parameter": s.name,
-        "value": s.value,
+        "value": s.value if s.multiplied is None else s.own,
         "reason": s.reason,
         "because": s.because,
         "equation": s.equation,

@@ -167,6 +167,8 @@ class SettingExplanation(Rendered):
         equation: the form that must be Theta(1), with the unknowns as symbols; empty where nothing was solved.
         behind: the quantity that binds, explained at the solution; None where nothing was solved.
         structure: structural choices that bear on it.
+        multiplied, own: the power that a module multiplies the tensor by, and the number of the tensor itself; all else
+            is about the product.
     """
 
     derivation: Derivation
@@ -176,6 +178,8 @@ class SettingExplanation(Rendered):
     equation: str = ""
     behind: Explanation | None = None
     structure: tuple[str, ...] = ()
+    multiplied: Power | None = None
+    own: Power | None = None
 
     @property
     def about(self) -> str:

@@ -299,6 +299,8 @@ def _covered(network: Network, optimizer: Optimizer, name: str, t: int) -> None:
         )
     if optimizer.shape != "none":
         raise UsageError(f"no formula for {optimizer.name}: the factor of a shape is a maximum; take muon")
+    if optimizer.constraint and not optimizer.relative:
+        raise UsageError(f"no formula for {optimizer.name}: its constraint compares the step with the weights")
     if optimizer.relative:
         raise UsageError(f"no formula for {optimizer.name}: its step is relative to the size of the tensor")
     if QUOTIENT in name:

@@ -18,6 +18,8 @@ from scaling_algebra.limits import rational
 
 Expr = Any
 """A sympy expression."""
+_FINE = 1000
+"""Exponents with larger numerators or denominators make decimals of coefficients."""
 
 
 def parameter(name: str) -> Expr:
@@ -73,7 +75,7 @@ class Monomial:
 
     def __pow__(self, exponent: Expr, /) -> Monomial:
         powers = {name: e * exponent for name, e in self.powers}
-        return Monomial.of(powers, self.coefficient**exponent, ((a, e * exponent) for a, e in self.logs))
+        return Monomial.of(powers, _raised(self.coefficient, exponent), ((a, e * exponent) for a, e in self.logs))
 
     def substituted(self, values: Mapping[str, Any]) -> Monomial:
         """With monomials for quantities, in logarithms too, and with numbers or expressions for parameters."""
@@ -223,6 +225,14 @@ def simplified(e: Expr) -> Expr:
 def written(e: Expr) -> str:
     """A number or an exponent as a text that ``exponent`` reads back."""
     return str(e).replace("**", "^")
+
+
+def _raised(number: Expr, exponent: Expr) -> Expr:
+    """Return a coefficient to a power: exactly, but for numbers to powers of more digits than decimals with two have,
+    whose roots take minutes and hundreds of digits to write out."""
+    fine = exponent.is_Rational and max(abs(exponent.p), exponent.q) > _FINE
+    decimal = number.is_number and number != 1 and not exponent.is_Integer and (fine or number.has(sympy.Float))
+    return sympy.Float(float(number) ** float(exponent)) if decimal else number**exponent
 
 
 @lru_cache(maxsize=2**14)

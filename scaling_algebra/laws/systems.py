@@ -93,7 +93,7 @@ class GrowthSystem:
         solver, labels = ClauseSolver(), list(dict.fromkeys(clause.label for clause in rows))
 
         def refuted(kept: Sequence[str]) -> bool:
-            return solver.held([*given, *(clause for clause in rows if clause.label in kept)]) is False
+            return solver.can_hold([*given, *(clause for clause in rows if clause.label in kept)]) is False
 
         if not refuted(labels):
             return ()
@@ -139,7 +139,7 @@ def leave_gaps(groups: Iterable[Iterable[Monomial]], growing: Sequence[str]) -> 
     names = {name for group in forms for x in group for product in x for name in product.split(TIMES) if name}
     apart = [Clause(_GIVEN, tuple(_linear(x, ">") for x in group), "") for group in forms]
     facts = [_clause(_GIVEN, {name: Fraction(1)}, ">") for name in sorted(names)]
-    return ClauseSolver().held([*facts, *apart]) is True
+    return ClauseSolver().can_hold([*facts, *apart]) is True
 
 
 def linear(m: Monomial, unit: str, where: str) -> None:

@@ -1,4 +1,4 @@
-"""Clauses of linear inequalities, and z3 to solve them: the only place that calls it."""
+"""Disjunctions of linear inequalities, solved by z3. No other module calls z3."""
 
 from __future__ import annotations
 
@@ -13,20 +13,22 @@ from typing import Any
 from .linear import COMPARED, Linear
 
 _SIMPLE = 48
-"""A fraction is simple if its denominator divides this."""
+"""A fraction counts as simple if its denominator divides this number."""
 TIMES = "*"
-"""Between the unknowns of a product, which is a name, too: ``p*x``."""
+"""Separates the unknowns in the name of a product: ``p*x``."""
 STEPS = 2_000_000
-"""Steps (rlimit) that z3 may take where there are products: the same on every machine."""
+"""Resource limit (rlimit) of z3 for clauses with products. Unlike a time limit it gives the same answer on every
+machine."""
 
 
 @dataclass(frozen=True)
 class Clause:
-    """At least one of the atoms holds.
+    """A disjunction: at least one of the inequalities holds.
 
     Attributes:
-        label: the desideratum that demands it.
-        because: the fact of the engine behind it.
+        label: the desideratum that requires it.
+        atoms: the inequalities.
+        because: the fact about the network behind it.
     """
 
     label: str
@@ -35,16 +37,17 @@ class Clause:
 
 
 class Undecided(Exception):
-    """Something a proof needs is not known."""
+    """Raised if a proof needs something that is not known."""
 
 
 class ClauseSolver:
-    """z3 over rational numbers, with one assumption for each label, in a context of its own: what other solvers of the
-    process were asked before changes no answer.
+    """Solves clauses over the rationals, with one z3 assumption for each label.
+
+    It uses a z3 context of its own, so that other solvers in the process cannot change its answers.
 
     Args:
-        clauses: to begin with.
-        unit: the largest rate of the ray; z3 counts in it, so that a ray times a constant gets the same answers.
+        clauses: clauses to begin with.
+        unit: the largest rate of the ray. z3 counts in this unit, so that a ray times a constant gets the same answers.
     """
 
     def __init__(self, clauses: Iterable[Clause] = (), unit: Fraction = Fraction(1)) -> None:
@@ -65,19 +68,19 @@ class ClauseSolver:
         self._assert(clause)
 
     def model(self, more: Iterable[Clause] = ()) -> dict[str, Fraction] | None:
-        """Values of the unknowns under all clauses, and more; None if there are none."""
+        """Returns values of the unknowns that satisfy all clauses plus `more`, or None if there are none."""
         with self._beside(more):
             model = self._model(*self._labels.values())
             return None if model is None else self._values(model)
 
     def possible(self, labels: Iterable[str]) -> bool:
-        """Are there values of the unknowns under the clauses with these labels?"""
+        """Returns whether the clauses with these labels can be satisfied together."""
         return bool(self._solver.check(*(self._label(name) for name in labels)) == self._z3.sat)
 
-    def held(self, clauses: Iterable[Clause]) -> bool | None:
-        """Can clauses hold, with names that may be products? None where ``STEPS`` do not decide it.
+    def can_hold(self, clauses: Iterable[Clause]) -> bool | None:
+        """Returns whether clauses, whose names may be products, can be satisfied; None if `STEPS` do not decide it.
 
-        Each question has a solver of its own, without assumptions: with them z3 does not keep to its steps.
+        Each question gets a solver of its own without assumptions: with assumptions z3 exceeds its resource limit.
         """
         solver = self._z3.Solver(ctx=self._context)
         solver.set("rlimit", STEPS)
@@ -86,10 +89,10 @@ class ClauseSolver:
         return None if answer == self._z3.unknown else bool(answer == self._z3.sat)
 
     def least(self, name: str, clauses: Iterable[Clause]) -> Fraction | None:
-        """The smallest value of an unknown under clauses; None if nothing meets them.
+        """Returns the smallest value of an unknown under clauses, or None if they are unsatisfiable.
 
         Raises:
-            Undecided: z3 gives up, or nothing bounds it from below.
+            Undecided: z3 gives up, or the unknown has no lower bound.
         """
         search = self._z3.Optimize(ctx=self._context)
         for clause in clauses:
@@ -105,8 +108,8 @@ class ClauseSolver:
         return self._value(search.model(), self._reals[name]) * self._unit
 
     def conflict(self, more: Sequence[Clause] = ()) -> tuple[tuple[str, ...], tuple[Clause, ...]]:
-        """Labels of clauses that are unsatisfiable together with ``more``, none of which can be left out; and these
-        clauses."""
+        """Returns a minimal set of labels that contradict each other given `more`, and the clauses with these
+        labels."""
         with self._beside(more):
             self._solver.set("core.minimize", True)  # it slows down every other question
             self._solver.check(*self._labels.values())
@@ -117,7 +120,7 @@ class ClauseSolver:
 
     @contextmanager
     def _beside(self, more: Iterable[Clause]) -> Iterator[None]:
-        """Inside, more clauses hold."""
+        """Context manager that adds clauses for the duration of its block."""
         self._solver.push()
         for clause in more:
             self._assert(clause)
@@ -130,7 +133,7 @@ class ClauseSolver:
         self._solver.add(self._z3.Implies(self._label(clause.label), self._any(clause.atoms)))
 
     def _model(self, *assumed: Any) -> Any:
-        """A model, with simple fractions one after the other as far as that goes; None if there is none."""
+        """Returns a z3 model, or None; rounds as many values as possible to simple fractions, one after the other."""
         solver = self._solver
         answer = solver.check(*assumed)
         if answer == self._z3.unknown:
@@ -160,12 +163,12 @@ class ClauseSolver:
 
     def _any(self, atoms: Sequence[Linear]) -> Any:
         return (
-            self._compared(atoms[0])
+            self._to_z3(atoms[0])
             if len(atoms) == 1
-            else self._z3.Or([self._compared(atom) for atom in atoms], self._context)
+            else self._z3.Or([self._to_z3(atom) for atom in atoms], self._context)
         )
 
-    def _compared(self, atom: Linear) -> Any:
+    def _to_z3(self, atom: Linear) -> Any:
         if atom not in self._atoms:
             total = self._z3.Sum([n * self._product(name) for name, n in atom.counts])
             against = self._z3.RealVal(str(-atom.constant / self._unit), self._context)

@@ -1,4 +1,4 @@
-"""Cones of rays between some sides, with the rays that span them. A ray is a cone of one dimension."""
+"""Cones of rays, given by their sides or by the rays that span them. A single ray is a cone of one dimension."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from functools import cached_property
 from .linear import Linear, Vector, direction, dot
 
 _WEIGHTS = ((3, 5, 7, 11, 13, 17, 19, 23), (13, 7, 11, 3, 5, 23, 17, 19))
-"""Of the spanning rays of a cone, for the rays inside it that are solved: they lie on no simple wall."""
+"""Weights of the spanning rays in an interior ray. They are chosen so that the ray lies on no simple wall."""
 
 Sides = tuple[Linear, ...]
 
 
 @dataclass(frozen=True)
 class Cone:
-    """The rays between some sides, walls included.
+    """A closed cone of rays.
 
     Attributes:
-        axes: those that grow, in the order of the rates of ``rays``.
-        sides: the walls around the cone; none for every ray.
-        spanning: the rays that span the cone, where they are known.
+        axes: the axes that grow, in the order of the rates in `rays`.
+        sides: inequalities that bound the cone; none for the cone of all rays.
+        spanning: the rays that span the cone, if known.
     """
 
     axes: tuple[str, ...]
@@ -43,20 +43,20 @@ class Cone:
 
     @property
     def inequalities(self) -> tuple[str, ...]:
-        """The sides as text, e.g. ``N_e + M >= N``."""
+        """The sides as text, for example ``N_e + M >= N``."""
         return tuple(map(str, self.sides))
 
     def contains(self, rates: Sequence[Fraction | int]) -> bool:
-        """Does a ray, by its rates >= 0, lie in the cone, walls included?"""
+        """Returns whether the cone, with its walls, contains the ray with these rates >= 0."""
         sizes = ((side.sense, dot(side.over(self.axes), rates)) for side in self.sides)
         return all(x == 0 if sense == "=" else x >= 0 if sense in (">", ">=") else x <= 0 for sense, x in sizes)
 
     def between(self, *sides: Linear) -> Cone:
-        """The part of the cone that more sides leave."""
+        """Returns the intersection of the cone with more half-spaces."""
         return Cone(self.axes, (*self.sides, *sides))
 
     def inside(self) -> Iterator[Vector]:
-        """Rays inside; none if the whole cone lies on a wall that is not given as one."""
+        """Yields interior rays; none if the cone lies on a wall that is not one of its equations."""
         for weights in _WEIGHTS if self.rays else ():
             pairs = zip((weights[k % len(weights)] for k in range(len(self.rays))), self.rays, strict=True)
             middle = tuple(map(sum, zip(*([w * x for x in r] for w, r in pairs), strict=True)))
@@ -65,16 +65,17 @@ class Cone:
 
     @property
     def open(self) -> bool:
-        """Has the cone an inside?"""
+        """True if the cone has interior rays."""
         return next(self.inside(), None) is not None
 
-    def bounded(self) -> Cone:
-        """The cone with the sides that bound it alone, without those where a rate is 0."""
+    def without_redundant_sides(self) -> Cone:
+        """Returns the cone without redundant sides and without the sides on which a rate is 0."""
         senses = {side.wall_of: side for side in self.sides}
         return Cone(self.axes, tuple(senses[w] for w in bounding(senses, self.axes, self.rays)))
 
     def without(self, other: Cone) -> list[Cone]:
-        """The parts of the cone outside another one, as far as they have an inside, each inside once."""
+        """Splits the difference of two cones into cones with disjoint interiors; parts without an interior are
+        dropped."""
         if not self.between(*other.sides).open:
             return [self]
         pieces, kept = [], self
@@ -91,9 +92,10 @@ class Cone:
 
 
 def bounding(walls: Collection[Linear], axes: Sequence[str], rays: Sequence[Sequence[int | Fraction]]) -> list[Linear]:
-    """Of the walls around a cone those that it lies in, and one along each side, sides where a rate is 0 left out.
+    """Returns the facets of a cone: walls that contain it, plus one wall for each side, without walls on which a rate
+    is 0.
 
-    Law: a side is a largest set of spanning rays on one wall that are not all of them.
+    Law: a facet is a maximal set of spanning rays, not all of them, that lie on one wall.
     """
     if not rays:
         return []
@@ -113,23 +115,24 @@ def bounding(walls: Collection[Linear], axes: Sequence[str], rays: Sequence[Sequ
 
 
 def simplicity(wall: Linear, axes: Sequence[str]) -> tuple[int, Vector]:
-    """The key that walls are sorted by, so that an answer depends on no order of the search."""
+    """Returns a sort key for walls, so that answers do not depend on the order in which walls were found."""
     values = wall.over(axes)
     return sum(map(abs, values)), values
 
 
 def orthant(axes: Sequence[str]) -> list[Vector]:
-    """The rays that span all rays: on each, one axis grows."""
+    """Returns the rays that span the cone of all rays; on each of them one axis grows."""
     return [tuple(1 if x == axis else 0 for x in axes) for axis in axes]
 
 
 def corners(spanning: Sequence[Vector], inequalities: Iterable[Vector]) -> list[Vector]:
-    """The extreme rays of what inequalities ``h . r >= 0`` leave of a simplicial cone.
+    """Returns the extreme rays of the part of a simplicial cone where ``h . r >= 0`` for every inequality ``h``.
 
-    Method: double description; two rays of a cone are neighbours if no third one lies on every face that they share.
+    Method: double description. Two rays are adjacent if no third ray lies on all faces that they share.
 
     Args:
         spanning: linearly independent rays, as many as there are dimensions.
+        inequalities: normal vectors ``h``.
 
     Examples:
         >>> corners([(1, 0), (0, 1)], [(1, -1)])

@@ -1,7 +1,8 @@
-"""All rays, covered by cones on which one answer holds.
+"""Covers the cone of all rays by cones on each of which one answer holds.
 
-Law: a ray inside what is left is asked, the cone around it on which its answer holds is taken away, until nothing is
-left or nothing more is found. That the pieces leave no gap is checked by z3 (``all_rays/claims.covered``).
+Method: ask at a ray of the remaining region, remove the cone on which its answer holds, and repeat until nothing
+remains
+or no more answers are found. z3 checks that the pieces leave no gap (``all_rays/claims.covered``).
 """
 
 from __future__ import annotations
@@ -18,10 +19,14 @@ Answered = TypeVar("Answered")
 def fan(
     whole: Cone, around: Callable[[Vector], tuple[Cone, Answered] | None]
 ) -> tuple[list[tuple[Cone, Answered]], list[Cone]]:
-    """Cones, each with its answer, and the parts between them, as far as these have an inside.
+    """Covers a cone by pieces with one answer each.
 
     Args:
-        around: the answer at a ray, and the cone around it on which it holds; None if there is none.
+        whole: the cone to cover.
+        around: returns the cone around a ray on which the answer there holds, and that answer; None without an answer.
+
+    Returns:
+        The pieces with their answers, and the parts with an interior that no piece covers.
     """
     pieces: list[tuple[Cone, Answered]] = []
     empty: list[Cone] = []

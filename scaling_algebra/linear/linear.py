@@ -1,6 +1,6 @@
-"""A linear form compared with zero: the one encoding of an inequality, of an equation and of a wall between cones.
+"""Linear forms compared with zero: one encoding for inequalities, equations and walls between cones.
 
-Names are axes, whose rates they stand for, and unknown exponents.
+The names in a form are axes, standing for their rates, and unknown exponents.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from typing import Literal
 
 Sense = Literal["<=", ">=", "!=", "<", ">", "="]
 SIDES: tuple[Sense, Sense] = ("<=", ">=")
-"""Of an equation."""
+"""The two inequalities that make up an equation."""
 COMPARED = {"<=": le, ">=": ge, "!=": ne, "<": lt, ">": gt, "=": eq}
 _NOT: dict[Sense, Sense] = {"<=": ">", ">=": "<", "<": ">=", ">": "<=", "=": "!=", "!=": "="}
 _STRICT: dict[Sense, Sense] = {"<=": "<", ">=": ">"}
 
 Vector = tuple[int, ...]
-"""Coprime integers: a direction."""
+"""A direction, as coprime integers."""
 Row = tuple[Mapping[str, int | Fraction], Fraction]
-"""An equation: coefficients by unknown, and the right-hand side."""
+"""An equation: the coefficient of each unknown, and the right-hand side."""
 Solved = dict[str, tuple[dict[str, Fraction], Fraction]]
-"""By unknown that is solved for: coefficients of the free ones, and the right-hand side."""
+"""Maps each solved unknown to the coefficients of the free unknowns and the right-hand side."""
 
 
 @dataclass(frozen=True)
 class Linear:
-    """``constant + sum of counts times names``, compared with zero."""
+    """The comparison ``constant + sum(count * name) <sense> 0``."""
 
     counts: tuple[tuple[str, int], ...]
     sense: Sense = "="
@@ -37,13 +37,13 @@ class Linear:
 
     @classmethod
     def of(cls, counts: Mapping[str, Fraction | int], sense: Sense = "=") -> Linear:
-        """A sum without a constant, in whole numbers."""
+        """Makes a form without a constant, scaled to integer coefficients."""
         scale = lcm(*(Fraction(n).denominator for n in counts.values()))
         return cls(tuple((name, int(n * scale)) for name, n in counts.items() if n), sense)
 
     @classmethod
     def wall(cls, axes: Sequence[str], values: Iterable[Fraction | int]) -> Linear:
-        """The equation of a plane of rays, as each plane has only one: coprime, the last coefficient positive.
+        """Makes the canonical equation of a plane of rays: coprime coefficients, the last one positive.
 
         Examples:
             >>> str(Linear.wall(("N", "N_e", "M"), [2, -2, -2]))
@@ -54,7 +54,7 @@ class Linear:
         return cls(tuple((axis, sign * x) for axis, x in zip(axes, whole, strict=True) if x))
 
     def over(self, axes: Sequence[str]) -> Vector:
-        """The coefficients of some axes."""
+        """Returns the coefficients of the given axes."""
         counts = dict(self.counts)
         return tuple(counts.get(axis, 0) for axis in axes)
 
@@ -68,12 +68,12 @@ class Linear:
         return replace(self, sense=sense)
 
     def facing(self, size: Fraction | int) -> Linear:
-        """The side of a wall on which it has this size, the wall included."""
+        """Returns the closed side of a wall on which the form has the sign of `size`."""
         return self.but("=" if not size else ">=" if size > 0 else "<=")
 
     @property
     def wall_of(self) -> Linear:
-        """The wall that a side ends at."""
+        """The wall at which a side ends."""
         return self.but("=")
 
     @property
@@ -82,12 +82,12 @@ class Linear:
 
     @property
     def strict(self) -> Linear:
-        """A side without its wall."""
+        """The side without its wall."""
         return self.but(_STRICT.get(self.sense, self.sense))
 
     @property
     def beyond(self) -> Linear:
-        """The other side of the wall, the wall included."""
+        """The opposite side, including the wall."""
         return self.but(">=" if self.sense == "<=" else "<=")
 
     def __str__(self) -> str:
@@ -99,7 +99,7 @@ class Linear:
 
 
 def direction(values: Iterable[Fraction | int]) -> Vector:
-    """The coprime integers along a vector.
+    """Returns the coprime integers along a vector.
 
     Examples:
         >>> direction([Fraction(1, 2), 0, Fraction(-1, 3)])
@@ -117,7 +117,7 @@ def dot(a: Sequence[Fraction | int], b: Sequence[Fraction | int]) -> Fraction | 
 
 
 def eliminate(rows: Iterable[Row]) -> tuple[Solved, bool]:
-    """Solves the first independent rows, each for its first unknown; is the rest consistent with them?
+    """Solves the first independent rows, each for its first unknown, and returns whether the other rows are consistent.
 
     Examples:
         >>> eliminate([({"x": 1, "y": 2}, Fraction(3)), ({"x": 2, "y": 4}, Fraction(7))])
@@ -151,6 +151,6 @@ def eliminate(rows: Iterable[Row]) -> tuple[Solved, bool]:
 
 
 def solve_linear(rows: Iterable[Row], names: list[str]) -> dict[str, Fraction] | None:
-    """The exact solution of the first independent rows; None if they leave an unknown free."""
+    """Returns the exact solution of the first independent rows, or None if they leave an unknown free."""
     solved, _ = eliminate(rows)
     return {name: solved[name][1] for name in names} if all(n in solved and not solved[n][0] for n in names) else None

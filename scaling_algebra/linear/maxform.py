@@ -1,8 +1,9 @@
-"""A size as a maximum of monomials on all rays of a cone, with a proof that none is missing.
+"""Writes a size as a maximum of monomials on all rays of a cone, with a proof that none is missing.
 
-Law: the part of a size that has one combination of unknowns (its grade) is a maximum of monomials, so on rays it is
-convex. Where it equals the known monomials at the corners of every cone on which one of them leads, it exceeds them
-nowhere. So sizes are asked for at corners until these show nothing new.
+Law: the part of a size with one combination of unknowns (its grade) is a maximum of monomials, hence convex in the
+rates. If it equals the known monomials at the corners of every cone on which one of them leads, it exceeds them
+nowhere.
+So sizes are computed at corners until no new monomial appears.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from .linear import Linear, Vector, direction, dot
 _ROUNDS = 20
 Counts = tuple[tuple[str, int], ...]
 Grades = Mapping[Counts, tuple[Form | None, Fraction]]
-"""At a ray, of every grade the monomial that leads, if it is known, and what the size does not exceed."""
+"""At one ray, for every grade: the leading monomial (None if unknown), and an upper bound on the size."""
 
 
 @dataclass(frozen=True)
@@ -27,9 +28,9 @@ class MaxForm:
     """The monomials of a size.
 
     Attributes:
-        forms: each leads somewhere among those with the same unknowns.
-        slack: None if nothing is missing. Else the size is at most the largest form times (product of all axes)^slack,
-            as far as it has only combinations of unknowns that occur in ``forms``.
+        forms: monomials, each of which leads somewhere among those with the same unknowns.
+        slack: None if no monomial is missing. Otherwise the size is at most the largest monomial times (product of all
+            axes)^slack, counting only combinations of unknowns that occur in `forms`.
     """
 
     forms: tuple[Form, ...]
@@ -37,10 +38,12 @@ class MaxForm:
 
 
 def max_form(ask: Callable[[Vector], Grades], cone: Cone, first: Sequence[Vector]) -> MaxForm | None:
-    """The monomials of what is asked for; None if they are too many.
+    """Returns the monomials of a size, or None if there are too many.
 
     Args:
-        first: rays that are asked before any corner.
+        ask: returns the grades at a ray.
+        cone: the rays to cover.
+        first: rays to ask before any corner.
     """
     powers: dict[Counts, dict[Power, None]] = {}
     answers: dict[Vector, Grades] = {}
@@ -63,13 +66,13 @@ def max_form(ask: Callable[[Vector], Grades], cone: Cone, first: Sequence[Vector
 
 
 def leading(cone: Cone, power: Power, others: Iterable[Power]) -> Cone:
-    """The region where a power is not below any of the others."""
+    """Returns the part of the cone on which a power is at least as large as the others."""
     apart = (direction(power[axis] - x[axis] for axis in cone.axes) for x in others if x != power)
     return cone.between(*(Linear.of(dict(zip(cone.axes, values, strict=True)), ">=") for values in apart))
 
 
 def _alone(axes: Sequence[str], power: Power, ends: Mapping[Power, Sequence[Vector]]) -> bool:
-    """A power leads somewhere alone."""
+    """Returns whether a power leads somewhere without a tie."""
     inner = [sum(x) for x in zip(*ends[power], strict=True)]
     size = _size(axes, power, inner)
     return bool(inner) and all(size > _size(axes, p, inner) for p in ends if p != power)
@@ -82,7 +85,7 @@ def _size(axes: Sequence[str], power: Power, rates: Sequence[int]) -> Fraction |
 def _slack(
     axes: Sequence[str], powers: Mapping[Counts, Iterable[Power]], answers: Mapping[Vector, Grades]
 ) -> Fraction | None:
-    """The excess of the certified upper bounds over the known monomials; None if nowhere."""
+    """Returns the largest excess of the upper bounds over the known monomials; None if there is none."""
     worst = Fraction(0)
     for rates, grades in answers.items():
         top = max(rates)

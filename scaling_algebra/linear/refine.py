@@ -1,4 +1,4 @@
-"""Candidate, examine, clause, again: until no candidate is left, or one stands."""
+"""Counterexample-guided search: propose a candidate, examine it, learn a clause, repeat."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TypeVar
 from .clauses import Clause, Undecided
 
 ROUNDS = 60
-"""Candidates that are examined before a question counts as undecided."""
+"""Number of candidates after which a question counts as undecided."""
 SINGLE_POINTS = 8
-"""Points that may be ruled out one by one, before the search counts as endless."""
+"""Number of points that may be ruled out one by one before the search counts as endless."""
 
 Candidate = TypeVar("Candidate")
 
@@ -20,13 +20,15 @@ def refine(
     examine: Callable[[Candidate], Clause | None],
     learn: Callable[[Clause], None],
 ) -> Candidate | None:
-    """A candidate that stands; None if there is none.
+    """Returns a candidate that passes examination, or None if none is left.
 
     Args:
-        propose: a candidate that meets all clauses so far. examine: the clause that rules it out, if one does.
+        propose: returns a candidate that satisfies all clauses learned so far, or None.
+        examine: returns a clause that rules the candidate out, or None if it passes.
+        learn: adds a clause.
 
     Raises:
-        Undecided: no end.
+        Undecided: the limits above were reached.
     """
     single = 0
     for _ in range(ROUNDS):

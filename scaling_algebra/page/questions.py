@@ -22,7 +22,7 @@ from scaling_algebra.documents.writers.html import fragment
 from scaling_algebra.dynamics.quantities import quantities
 from scaling_algebra.errors import UsageError, check_names, named
 from scaling_algebra.explanations.explanations import explain
-from scaling_algebra.proofs.presentation import proved
+from scaling_algebra.proofs.presentation import render_proved
 from scaling_algebra.solver.demands import Infeasible, NotFound
 from scaling_algebra.solver.derivation import derive
 from scaling_algebra.spec.axes import REGIMES, Ray, regime
@@ -176,17 +176,17 @@ def _prove(question: Question) -> PageAnswer:
         derived = replace(derive(configuration), unique=proof.unique)
     except Infeasible:
         derived = None
-    return proved(proof, None if derived is None else derived.document()), {"unique": proof.unique}
+    return render_proved(proof, None if derived is None else derived.document()), {"unique": proof.unique}
 
 
 def _settle(question: Question) -> PageAnswer:
     """What a search did not find, with the proof that there is none, as the command line tries it."""
-    from scaling_algebra.proofs.prover import settled
+    from scaling_algebra.proofs.prover import prove_missing
 
     try:
         return _derive(question)
     except NotFound as error:
-        raise Infeasible(settled(error)[1]) from None
+        raise Infeasible(prove_missing(error)[1]) from None
 
 
 def _recipe(question: Question) -> PageAnswer:

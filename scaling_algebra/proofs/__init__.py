@@ -1,3 +1,3 @@
-"""That the exponents are the only ones, or that there are none."""
+"""Proves that a parameterization is the only one that meets the desiderata, or that none does."""
 
 from . import presentation as presentation  # registers documents

@@ -1,4 +1,4 @@
-"""A candidate of z3, examined by the engine: which demand fails there, and by which monomial."""
+"""Examines a candidate of z3: which demand fails there, and because of which monomial."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from scaling_algebra.spec.desiderata import HORIZON, Demand
 from scaling_algebra.spec.powers import Form
 
 _LITTLE = lead_within(20_000, gap=Fraction(0))
-"""For the search for a violated demand at a candidate, before a closer look."""
+"""Budget of the first search for a violated demand at a candidate."""
 
 Unmet = tuple[Demand, Form | None, str]
-"""A demand that fails at a point, a form of it that must not exceed O(1), if there is one, and the reason."""
+"""A demand that fails at a point, the monomial that exceeds O(1) (None if there is none), and the reason."""
 
 
-def broken(demands: Sequence[Demand], look: Callable[[], Analysis]) -> Unmet | None:
-    """A demand that fails at a point: first with little work, then with all of it, then as is certified.
+def find_failure(demands: Sequence[Demand], look: Callable[[], Analysis]) -> Unmet | None:
+    """Finds a demand that fails at a point: with a small budget, then a full one, then with certificates.
 
     Raises:
-        Undecided: no certificate, or the engine cannot express the point.
+        Undecided: there is no certificate, or the engine cannot express the point.
     """
     with expressible():
-        failed = unmet(demands, look(), _LITTLE)
+        failed = find_unmet(demands, look(), _LITTLE)
         if failed is None:
             whole = look()
-            failed = unmet(demands, whole, LEAD) or unmet(demands, whole)
+            failed = find_unmet(demands, whole, LEAD) or find_unmet(demands, whole)
     return failed
 
 
-def unmet(demands: Sequence[Demand], look: Analysis, means: Means = CERTIFIED) -> Unmet | None:
-    """A demand that fails at a point. Only what is certified shows that none does.
+def find_unmet(demands: Sequence[Demand], look: Analysis, means: Means = CERTIFIED) -> Unmet | None:
+    """Finds a demand that fails at a point. Only certified sizes prove that none does.
 
     Raises:
-        Undecided: no certificate, where one is asked for.
+        Undecided: a certificate was asked for, and there is none.
     """
     certified = means is CERTIFIED
     for t in range(max((d.horizon for d in demands), default=HORIZON) + 2):
@@ -61,7 +61,7 @@ def unmet(demands: Sequence[Demand], look: Analysis, means: Means = CERTIFIED) -
 
 @contextmanager
 def expressible() -> Iterator[None]:
-    """A fraction too fine for the engine leaves a question undecided."""
+    """Context manager that turns a fraction too fine for the engine into an undecided question."""
     try:
         yield
     except ValueError as reason:

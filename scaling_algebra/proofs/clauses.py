@@ -1,7 +1,7 @@
-"""Desiderata as clauses over the unknown b, c and alpha.
+"""Turns desiderata into clauses over the unknown b, c and alpha.
 
 A clause is a disjunction of linear inequalities that every parameterization meeting the demand satisfies. The sizes
-behind it hold at every parameter point (``formulas/graded.py``), so that leaving clauses out proves less, never more.
+used hold at every parameter point (``formulas/graded.py``), so omitting clauses can only prove less, never more.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ from scaling_algebra.spec.optimizers import OPTIMIZERS
 from scaling_algebra.spec.powers import Form
 
 _WORK = (200, 2_000)
-"""Nodes of matching searches that one product may take: for the complete forms of a quantity, for its upper bounds."""
+"""Budgets of matching searches for one product: for the complete forms of a quantity, and for its upper bounds."""
 _TOTAL = 100_000
-"""Nodes of all products that the forms of one quantity may need."""
+"""Budget of all products in the forms of one quantity."""
 _PARTS = ("propagating", "effective", "cross")
-"""Parts of the change of what a linear map or an aggregation computes."""
+"""Parts of the change of the output of a linear map or an aggregation."""
 
 
 class Facts:
-    """Clauses of demands, from bounds on the sizes of their quantities."""
+    """Derives clauses of demands from bounds on the sizes of their quantities."""
 
     def __init__(self, network: Network) -> None:
         self.network, self._table = network, quantities(network)
         self._remembered: dict[tuple[str, int], Bounds | None] = {}
 
     def atom(self, form: Form, sense: Sense, *more: tuple[str, int]) -> Linear:
-        """A form, and more, compared with zero."""
+        """Compares the exponent of a form, plus more terms, with zero."""
         raise NotImplementedError
 
     def bounds(self, name: str, t: int) -> Bounds | None:
-        """Forms that hold for a quantity after t updates; None if nothing is known."""
+        """Returns bounding forms of a quantity after t updates, or None if nothing is known."""
         if (name, t) not in self._remembered:
             self._remembered[name, t] = self._bounds(quantity(self._table, name), t)
         return self._remembered[name, t]
@@ -53,7 +53,7 @@ class Facts:
         raise NotImplementedError
 
     def of(self, demand: Demand) -> list[Clause]:
-        """Clauses of a demand from the sizes of its quantities."""
+        """Returns the clauses of a demand, from the sizes of its quantities."""
         if demand.kind == "scale":
             return []
         if demand.kind == "balanced":
@@ -76,7 +76,7 @@ class Facts:
         return clauses
 
     def _parts(self, signal: str) -> list[str]:
-        """The summands of the change of a signal."""
+        """Returns the summands of the change of a signal."""
         parts = [x for x in (f"{signal}.{part}" for part in _PARTS) if x in self._table]
         return parts if isinstance(self.network.producer(signal), Product) and parts else [f"{signal}.change"]
 
@@ -102,21 +102,22 @@ class Facts:
 class RayFacts(Facts):
     """Facts on one ray, at every parameter point, under one structure.
 
-    Of functions only the first power counts: others are refused (``demands.first_power``).
+    Only the first power of a function counts; networks with other functions are refused (``demands.first_power``).
     """
 
     def __init__(self, network: Network, forms: FormAlgebra, demands: Iterable[Demand], structure: Structure) -> None:
         super().__init__(network)
         self.forms = forms
         forms.climb(replace(forms.rung, total=_TOTAL))
-        first, kinds = RunContext(degrees="lowest"), (frozenset[str](), sized(demands))
+        first, kinds = RunContext(degrees="lowest"), (frozenset[str](), bounded_changes(demands))
         self._runs = [FormTrajectory(network, forms, structure, x, context=first) for x in kinds]
 
     def atom(self, form: Form, sense: Sense, *more: tuple[str, int]) -> Linear:
         return Linear((*form.unknowns, *more), sense, form.power.on(self.forms.ray))
 
     def _bounds(self, quantity: Quantity, t: int) -> Bounds | None:
-        """Complete forms where little work suffices, else bounds with the sizes of changes as unknowns, else None."""
+        """Returns complete forms if a small budget suffices, else bounds with sizes of changes as unknowns, else
+        None."""
         for run, work in zip(self._runs, _WORK, strict=True):
             self.forms.climb(replace(self.forms.rung, work=work))
             with suppress(Exhausted), run.ledger.question():
@@ -128,9 +129,13 @@ class AllRays(Facts):
     """Facts on every ray, at every parameter point of gradient descent, under one structure.
 
     Every monomial is linear in rates and unknowns, and a lower bound of its quantity on every ray. The upper bounds,
-    which say that something reaches Theta(1), are complete for all rays (``formulas/search.py``).
+    which
+    state that a quantity reaches Theta(1), are complete for all rays (``formulas/search.py``).
 
     Args:
+        network: the network.
+        demands: the demands; changes that they bound may occur as unknown sizes.
+        structure: the discrete choices.
         fixed: axes that do not grow; all others do.
     """
 
@@ -138,7 +143,7 @@ class AllRays(Facts):
         self, network: Network, demands: Sequence[Demand], structure: Structure, fixed: frozenset[str] = frozenset()
     ) -> None:
         super().__init__(network)
-        self._search = UpperBounds(network, OPTIMIZERS["sgd"], structure, fixed=fixed, sized=sized(demands))
+        self._search = UpperBounds(network, OPTIMIZERS["sgd"], structure, fixed=fixed, sized=bounded_changes(demands))
 
     def atom(self, form: Form, sense: Sense, *more: tuple[str, int]) -> Linear:
         return Linear.of({**dict(form.power.terms), **dict(form.unknowns), **dict(more)}, sense)
@@ -149,6 +154,6 @@ class AllRays(Facts):
         return None
 
 
-def sized(demands: Iterable[Demand]) -> frozenset[str]:
-    """The signals whose changes are demanded to be O(1)."""
+def bounded_changes(demands: Iterable[Demand]) -> frozenset[str]:
+    """Returns the signals whose changes are demanded to be O(1)."""
     return frozenset(q.removesuffix(".change") for d in demands for q in d.quantities if q.endswith(".change"))

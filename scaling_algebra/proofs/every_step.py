@@ -1,6 +1,6 @@
-"""Every step: bounds that one more update maps into themselves, so that they hold after any number of updates.
+"""Bounds that one more update maps into themselves, so that they hold after any number of updates.
 
-What is Theta(1) at one step stays so, since no later term takes it back.
+A quantity that is Theta(1) at one step stays so, since no later term cancels it.
 """
 
 from __future__ import annotations
@@ -16,15 +16,18 @@ from scaling_algebra.spec.desiderata import Demand
 
 
 def open_later(look: Analysis, demands: Sequence[Demand], last: int) -> tuple[str, ...]:
-    """The demands that are not shown to hold at every step, a line each.
+    """Returns the demands that are not shown to hold at every step, one line each.
 
-    Law: what must be O(1) is by its bound, and what must be Theta(1) besides is so at the last step examined; sizes
-    that must agree there are bounded by what they are there. Source: the norms of a spectral argument (Yang, Simon and
-    Bernstein 2023), of a sum over experts the norm of all of them together.
+    Law: O(1) holds by its bound, and Theta(1) by the last step examined; sizes that must agree there are bounded by
+    their size
+    there. Source: the norms of a spectral argument (Yang, Simon and Bernstein 2023); for a sum over experts the norm of
+    all of
+    them together.
 
     Args:
-        look: the engine at a point that meets the demands up to ``last``, of a network that proofs reach.
-        last: the update by which what must be Theta(1) is.
+        look: the analysis at a point that meets the demands up to `last`, of a network that proofs cover.
+        demands: the demands.
+        last: the update by which Theta(1) must have been reached.
     """
     run, lines = look.bounds, list[str]()
     if run.why:

@@ -1,15 +1,16 @@
-"""A proof as a document: the verdict and the desiderata behind it."""
+"""Renders a proof as a document: the verdict and the desiderata behind it."""
 
 from __future__ import annotations
 
 from scaling_algebra.documents import document_of
 from scaling_algebra.documents.blocks import Block, Document, Heading, Lines, Piece, Text, literal
 from scaling_algebra.documents.notation import typeset
+from scaling_algebra.spec.desiderata import NONE
 
 from .prover import Outcome, Proof, Uniqueness
 
 VERDICTS = {
-    Uniqueness.UNIQUE: "exactly one parameterization with these interventions; every other point breaks one of",
+    Uniqueness.UNIQUE: "exactly one parameterization; every other choice breaks one of",
     Uniqueness.IMPOSSIBLE: "no parameterization; these contradict each other",
     Uniqueness.SEVERAL: "more than one parameterization",
     Uniqueness.UNDECIDED: "undecided",
@@ -18,7 +19,7 @@ VERDICTS = {
 
 @document_of.register(Proof)
 def proof(p: Proof) -> Document:
-    """The statement proved, and the desiderata behind it."""
+    """Renders the statement proved, and the desiderata behind it."""
     within = typeset(f"(O(1) at t = 0 .. {p.steps[0]}, Theta(1) by t = {p.steps[1]})")
     verdict = Text(f"proof: {p.verdict} {within.plain}", f"proof: {p.verdict} {within.rich}")
     blocks: list[Block] = [Heading(verdict, 2), Lines.of(literal(p.about), listed=True)]
@@ -30,8 +31,8 @@ def proof(p: Proof) -> Document:
     return Document(tuple(blocks), {**p.configuration.as_json(), "unique": p.unique, "proof": p.as_json()})
 
 
-def proved(p: Proof, above: Document | None) -> Document:
-    """A derivation with its proof below it; the proof alone where nothing was derived."""
+def render_proved(p: Proof, above: Document | None) -> Document:
+    """Renders a derivation with its proof below it, or the proof alone if nothing was derived."""
     below = proof(p)
     if above is None:
         return below
@@ -41,7 +42,8 @@ def proved(p: Proof, above: Document | None) -> Document:
 
 
 def _attempt(p: Proof, a: Outcome) -> list[Block]:
-    lines: list[Piece] = [*map(typeset, a.core), *(literal(f"found: {point}") for point in p.shown(a))]
+    lines: list[Piece] = [*map(typeset, a.core), *(literal(f"found: {point}") for point in p.show_points(a))]
     why = f": {a.why}" if a.why else ""
-    head = Heading(typeset(f"{a.structure}: {VERDICTS[a.verdict]}{why}"), 3)
+    structure = "with nothing tied or zero" if str(a.structure) == NONE else a.structure
+    head = Heading(typeset(f"{structure}: {VERDICTS[a.verdict]}{why}"), 3)
     return [head, Lines.of(*lines, listed=True)] if lines else [head]

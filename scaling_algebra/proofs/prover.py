@@ -1,11 +1,12 @@
-"""Proofs: do exactly one, none or several parameterizations meet a set of desiderata?
+"""Decides whether exactly one, none or several parameterizations meet a set of desiderata.
 
 Every demand becomes clauses over the unknown b, c and alpha, from sizes that hold at every point (``graded.py``). z3
-proposes a point that meets them, the engine examines it exactly and adds the clause that rules it out, until z3 finds
-that nothing is left: the parameterization is unique, or none exists and the unsatisfiable core names the conflict.
+proposes a point that satisfies them. The engine examines the point exactly and adds the clause that rules it out, until
+nothing is left: then the parameterization is unique, or none exists and the unsatisfiable core names the conflict.
 Adam: if epsilon has the size of the largest gradient (mu-3), every normaliser equals it, so a run is one of gradient
-descent with c - d for c; d follows from the gradient, so that uniqueness for gradient descent is uniqueness for Adam.
-Read next: ``smtlib.py`` (for other solvers), ``desiderata.py`` (the demands).
+descent with c - d in place of c. Since d follows from the gradient, uniqueness for gradient descent is uniqueness for
+Adam.
+Read next: ``smtlib.py`` (export to other solvers), ``desiderata.py`` (the demands).
 """
 
 from __future__ import annotations
@@ -39,19 +40,19 @@ from scaling_algebra.spec.scaling import Point, Scaling
 from scaling_algebra.spec.trained import OptimizerInput
 from scaling_algebra.waiting import working
 
-from .candidates import broken, expressible, unmet
+from .candidates import expressible, find_failure, find_unmet
 from .clauses import RayFacts
 from .every_step import open_later
 
 _FORMS = 128
-"""Forms that one product may have in a proof: more of them than that are replaced by bounds."""
+"""Maximum number of forms of one product in a proof; beyond it they are replaced by bounds."""
 
 APART = "another parameterization"
 EPSILON = "mu-3: epsilon of every tensor has the size of its gradient, which makes a run one of gradient descent"
 
 
 class Uniqueness(StrEnum):
-    """The number of parameterizations under one structure, as far as it is shown."""
+    """How many parameterizations exist under one structure, as far as it is proved."""
 
     UNIQUE = "unique"
     IMPOSSIBLE = "impossible"
@@ -61,14 +62,15 @@ class Uniqueness(StrEnum):
 
 @dataclass(frozen=True)
 class Outcome:
-    """The proof for one structure.
+    """The result of the proof for one structure.
 
     Attributes:
         structure: the discrete choices.
-        verdict: ``unique``: exactly one point meets the demands. ``impossible``: none. ``several``: two were found.
-        points: points that meet every demand, as the engine certifies.
-        why: what stands in the way, if undecided.
-        conflict: finds core and clauses, which costs more than the verdict.
+        verdict: `unique` (exactly one point meets the demands), `impossible` (none), `several` (two were found) or
+            `undecided`.
+        points: points that the engine certifies to meet every demand.
+        why: the obstacle, if undecided.
+        conflict: computes core and clauses, which costs more than the verdict.
     """
 
     structure: Structure
@@ -97,9 +99,9 @@ class Proof(Rendered):
     """The proof about one parameterization on one ray.
 
     Attributes:
-        configuration: what was asked.
-        attempts: structures in the order of their interventions, up to the first that is not impossible; and where one
-            point meets the demands there, the others with as few interventions.
+        configuration: the question.
+        attempts: results by structure, fewest interventions first, up to the first that is not impossible. If one point
+            meets the demands there, the other structures with as few interventions follow.
     """
 
     configuration: Configuration
@@ -107,18 +109,18 @@ class Proof(Rendered):
 
     @property
     def steps(self) -> tuple[int, int]:
-        """Updates up to which O(1) is demanded, and by which Theta(1) must have been reached."""
+        """The last update at which O(1) is demanded, and the update by which Theta(1) must have been reached."""
         last = horizon(self.configuration.network, self.outcome.structure)
         return last + 1, last
 
     @property
     def outcome(self) -> Outcome:
-        """The first attempt that is not impossible, else the last."""
+        """The first attempt that is not impossible, or else the last."""
         return next((a for a in self.attempts if a.verdict is not Uniqueness.IMPOSSIBLE), self.attempts[-1])
 
     @property
     def verdict(self) -> Uniqueness:
-        """What all attempts say together."""
+        """The combined verdict of all attempts."""
         left = [a.verdict for a in self.attempts if a.verdict is not Uniqueness.IMPOSSIBLE]
         if len(left) > 1:
             return Uniqueness.UNDECIDED if Uniqueness.UNDECIDED in left else Uniqueness.SEVERAL
@@ -126,25 +128,27 @@ class Proof(Rendered):
 
     @cached_property
     def open_later(self) -> tuple[str, ...] | None:
-        """The demands that are not shown to hold after any number of updates at the only parameterization, a line each;
-        None if there is not exactly one."""
+        """Demands that are not shown to hold after any number of updates at the unique parameterization, as lines.
+
+        None if there is not exactly one parameterization.
+        """
         if not self.unique:
             return None
         asked, structure = self.configuration, self.outcome.structure
         look = Analysis(asked.ray, self.outcome.points[0], asked.optimizer, asked.network)
-        demands = asked.parameterization.demanded(asked.network, structure)
+        demands = asked.given.eased(asked.network, asked.parameterization.demanded(asked.network, structure))
         return open_later(look, demands, horizon(asked.network, structure))
 
     @property
     def unique(self) -> bool | None:
-        """Does exactly one parameterization meet the desiderata with the fewest interventions that work?
+        """True if exactly one parameterization meets the desiderata with the fewest interventions that work.
 
-        False also if none does; None if undecided.
+        False if none or several do; None if undecided.
         """
         return None if self.verdict is Uniqueness.UNDECIDED else self.verdict is Uniqueness.UNIQUE
 
     def agrees(self, scaling: Scaling) -> bool:
-        """Is this the parameterization that was proved to be the only one with its interventions?"""
+        """Returns whether a scaling is the parameterization that was proved to be unique."""
         return (
             self.outcome.verdict is Uniqueness.UNIQUE
             and scaling.point(self.configuration.ray) == self.outcome.points[0]
@@ -154,8 +158,8 @@ class Proof(Rendered):
     def about(self) -> str:
         return str(self.configuration)
 
-    def shown(self, attempt: Outcome) -> list[str]:
-        """The points found, all parameters of each: ``b.input=0, ..., alpha=1``."""
+    def show_points(self, attempt: Outcome) -> list[str]:
+        """Returns the points found, with all parameters: ``b.input=0, ..., alpha=1``."""
         letters = "bcd" if _faithful(self.configuration.optimizer) else "bc"
         points = []
         for x in attempt.points:
@@ -165,12 +169,12 @@ class Proof(Rendered):
         return points
 
     def claim(self, attempt: Outcome) -> str:
-        """The statement that the unsatisfiable system of one attempt shows."""
+        """Returns the statement that the unsatisfiable system of an attempt proves."""
         claimed = "exactly one point meets" if attempt.verdict is Uniqueness.UNIQUE else "no point meets"
         return f"{claimed} the desiderata of {self.about}, {attempt.structure}"
 
     def reading(self) -> tuple[str, ...]:
-        """The meaning of the unknowns of such a system."""
+        """Explains the unknowns of such a system, one line each."""
         lines = [
             "sizes are powers of n: init std n^-b, learning rate n^-c, aggregation multiplier n^-alpha",
             f"O(1) is demanded at t = 0 .. {self.steps[0]}, Theta(1) at some t <= {self.steps[1]}",
@@ -181,7 +185,7 @@ class Proof(Rendered):
         return tuple(lines)
 
     def as_json(self) -> dict[str, Any]:
-        """The JSON contract of ``derive --prove``."""
+        """Returns the JSON record of ``derive --prove``."""
         left = self.open_later
         return {
             "about": self.about,
@@ -194,7 +198,7 @@ class Proof(Rendered):
                     "verdict": a.verdict,
                     "clauses": len(a.clauses),
                     "core": list(a.core),
-                    "points": self.shown(a),
+                    "points": self.show_points(a),
                     "why": a.why or None,
                 }
                 for a in self.attempts
@@ -208,15 +212,15 @@ def prove(
     parameterization: str = DEFAULT_PARAMETERIZATION,
     **where: Unpack[Where],
 ) -> Proof:
-    """Decide whether exactly one parameterization meets the desiderata, with the fewest interventions.
+    """Decides whether exactly one parameterization meets the desiderata with the fewest interventions.
 
     Examples:
         >>> prove("III", "sgd", "mup").unique
         True
 
     Raises:
-        UsageError: as ``derive``; also a parameterization that is defined rather than derived.
-        Inconclusive: an architecture or optimizer that proofs do not reach.
+        UsageError: as `derive`; also for a parameterization that is defined rather than derived.
+        Inconclusive: proofs do not cover the architecture or optimizer.
     """
     asked = Configuration.of(regime, optimizer, parameterization, **where)
     asked.parameterization.check_derived(asked.network)
@@ -225,9 +229,14 @@ def prove(
         return Proof(asked, tuple(Prover.of(asked).attempts(asked.parameterization, base)))
 
 
-def settled(missing: NotFound) -> tuple[Uniqueness, str]:
-    """Is it proved that there is none of what a search did not find? The verdict, and one line that says so. A proof is
-    tried where a demand is known to fail, or with effort."""
+def prove_missing(missing: NotFound) -> tuple[Uniqueness, str]:
+    """Tries to prove that what a search did not find does not exist.
+
+    A proof is tried if a demand is known to fail, or with effort.
+
+    Returns:
+        The verdict, and one line that states it.
+    """
     asked = missing.configuration
     if missing.everywhere:
         return Uniqueness.IMPOSSIBLE, missing.line("proved, since what is exactly zero stays so at any powers")
@@ -245,15 +254,18 @@ def settled(missing: NotFound) -> tuple[Uniqueness, str]:
 
 
 def _faithful(optimizer: Trained) -> bool:
-    """Some tensor has an epsilon, which mu-3 makes the normaliser."""
+    """Returns whether some tensor has an epsilon, which mu-3 makes the normaliser."""
     return any(rule.epsilon for rule in optimizer.rules)
 
 
 class Prover:
-    """Decides demands for one network, ray and optimizer; products of kernels are shared between all of them.
+    """Decides demands for one network, ray and optimizer; products of Wick monomials are shared by all questions.
 
     Args:
-        given: unknowns that are held: equations beside the demands.
+        network: the network.
+        ray: the ray.
+        optimizer: the optimizer.
+        given: unknowns that are held fixed, as equations in addition to the demands.
     """
 
     def __init__(self, network: Network, ray: Ray, optimizer: Trained, given: Given = NOTHING) -> None:
@@ -268,23 +280,27 @@ class Prover:
     @staticmethod
     @lru_cache(maxsize=8)
     def of(asked: Configuration) -> Prover:
-        """One prover for all questions about a configuration, so that later ones start from what earlier ones added."""
+        """Returns the prover of a configuration; all questions about it share one, so that later ones reuse earlier
+        clauses."""
         return Prover(asked.network, asked.ray, asked.optimizer, asked.given)
 
     def system(self, parameterization: Parameterization, structure: Structure) -> System:
-        """The clauses of the demands under one structure, with all that earlier questions added."""
+        """Returns the clauses of the demands under one structure, including those that earlier questions added."""
         key = parameterization.name, structure
         if key not in self._systems:
-            self._systems[key] = System(self, parameterization.demanded(self.network, structure), structure)
+            demands = self.given.eased(self.network, parameterization.demanded(self.network, structure))
+            self._systems[key] = System(self, demands, structure)
         return self._systems[key]
 
     def decide(self, parameterization: Parameterization, structure: Structure) -> Outcome:
-        """The parameters that meet the demands under one structure."""
+        """Decides which parameters meet the demands under one structure."""
         return self.system(parameterization, structure).decide()
 
     def attempts(self, parameterization: Parameterization, base: Structure) -> list[Outcome]:
-        """Structures with the fewest interventions first, up to the first that is not impossible; where one point meets
-        the demands there, the others with as few interventions, too."""
+        """Decides structures, fewest interventions first, up to the first that is not impossible.
+
+        If one point meets the demands there, the other structures with as few interventions are decided, too.
+        """
         outcomes, few, base = list[Outcome](), None, self.given.structure(base)
         options = interventions(self.network, base) if parameterization.structural else [base]
         for structure in self.given.allowed(options):
@@ -300,7 +316,7 @@ class Prover:
 
 
 class System:
-    """The demands of one parameterization under one structure, as clauses that grow with every counterexample."""
+    """The demands of a parameterization under one structure, as clauses; every counterexample adds one."""
 
     def __init__(self, prover: Prover, demands: Sequence[Demand], structure: Structure) -> None:
         self.prover, self.structure, self.ray = prover, structure, prover.ray
@@ -322,10 +338,11 @@ class System:
                 self._solver.add(Clause(name, (atom,), "held"))
 
     def decide(self) -> Outcome:
-        """Search until nothing is left, or two points meet the demands.
+        """Searches until no point is left, or two points meet the demands.
 
-        Law: where mu-3 makes epsilon the normaliser, a clause is about c - d. There a held c or d is compared with the
-        only point that meets the demands without it.
+        Law: where mu-3 makes epsilon the normaliser, clauses are about c - d. A held c or d is then compared with the
+        only point
+        that meets the demands without it.
         """
         outcome = self._decide()
         left = {name: x for name, x in self.held.items() if x not in self._equations()}
@@ -340,7 +357,7 @@ class System:
         return Outcome(self.structure, Uniqueness.IMPOSSIBLE, conflict=lambda: ((*outcome.core, *broken), ()))
 
     def _equations(self) -> set[str]:
-        """The held unknowns that clauses are about: multipliers, b, and c without an epsilon."""
+        """Returns the held unknowns that occur in clauses: multipliers, b, and c of tensors without an epsilon."""
         rule, held = self.prover.optimizer.of, self.prover.given.held
         return {x for x in held if x[:2] not in ("c.", "d.") or (x[0] == "c" and not rule(x[2:]).epsilon)}
 
@@ -365,7 +382,7 @@ class System:
         return (*(x for x in core if x != APART), *epsilon), needed
 
     def next(self, apart: Sequence[Clause]) -> dict[str, Fraction] | None:
-        """A point that meets the demands and the clauses ``apart``; None if there is none."""
+        """Returns a point that meets the demands and the clauses `apart`, or None."""
 
         def propose() -> dict[str, Fraction] | None:
             model = self._solver.model(apart)
@@ -374,7 +391,7 @@ class System:
         return refine(propose, self.examine, self._solver.add)
 
     def point(self, values: Mapping[str, Fraction]) -> Point:
-        """All parameters of the optimizer: with an epsilon, d is set by the largest gradient and c counts from it."""
+        """Returns all parameters of a point; for a tensor with an epsilon, d is the size of its largest gradient."""
         plain = self.structure.point(self.network, values)
         if not _faithful(self.prover.optimizer):
             return plain
@@ -390,28 +407,29 @@ class System:
         return replace(plain, c={role: c + d[role] for role, c in plain.c.items()}, d=d)
 
     def examine(self, values: Mapping[str, Fraction]) -> Clause | None:
-        """The clause that a violated demand adds, valid at every point; None if every demand holds at this one.
+        """Returns the clause that a violated demand adds, valid at every point; None if every demand holds at these
+        values.
 
         Raises:
-            Undecided: no certificate, or the engine cannot express the point.
+            Undecided: there is no certificate, or the engine cannot express the point.
         """
         rule, plain = self.prover.optimizer, self.structure.point(self.network, values)
-        failed = broken(self.demands, lambda: self.look(plain, OPTIMIZERS["sgd"]))
+        failed = find_failure(self.demands, lambda: self.look(plain, OPTIMIZERS["sgd"]))
         if failed is not None:
             demand, form, why = failed
             atoms = self.other(values) if form is None else (self.facts.atom(form, "<="),)
             return Clause(demand.label, atoms, why)
         if any(x.normalises for x in rule.rules):
             with expressible():
-                left = unmet(self.demands, self.look(self.point(values), rule))
+                left = find_unmet(self.demands, self.look(self.point(values), rule))
             if left is not None:
                 raise Undecided(f"gradient descent and {rule.name} differ: {left[2]}")
         return None
 
     def other(self, values: Mapping[str, Fraction]) -> tuple[Linear, ...]:
-        """At least one unknown differs."""
+        """Returns atoms of the clause "at least one unknown differs from these values"."""
         return tuple(Linear(((name, 1),), "!=", -value) for name, value in values.items())
 
     def look(self, point: Point, rule: Trained) -> Analysis:
-        """The engine at a point."""
+        """Returns the analysis of a training run at a point."""
         return Analysis(self.ray, point, rule, self.network, self.prover.algebras)

@@ -1,6 +1,6 @@
-"""The unsatisfiable systems behind a proof as SMT-LIB 2, for any other solver to check.
+"""Writes the unsatisfiable systems behind a proof as SMT-LIB 2, for any other solver to check.
 
-What is certified is the step from the engine's facts (the assertions, each with its reason) to the conclusion.
+This certifies the step from the engine's facts (the assertions, each with its reason) to the conclusion.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from scaling_algebra.linear.linear import Linear
 from .prover import Proof
 
 RESET = "(reset)\n"
-"""Between two scripts."""
+"""Separates two scripts."""
 
 
 def scripts_of(proof: Proof) -> str:
-    """One script for every structure that was decided: ``unsat`` is the only answer that confirms the proof."""
+    """Writes one script for every structure that was decided; the proof is confirmed if all answers are ``unsat``."""
     scripts = [script(a.clauses, proof.claim(a), proof.reading()) for a in proof.attempts if a.clauses]
     return RESET.join(scripts)
 
 
 def script(clauses: Sequence[Clause], claim: str, reading: Sequence[str]) -> str:
-    """One system: logic QF_LRA, one named assertion for each clause."""
+    """Writes one system in logic QF_LRA, with one named assertion for each clause."""
     names = sorted({name for clause in clauses for atom in clause.atoms for name, _ in atom.counts})
     lines = [f"; {line}" for line in (claim, *reading, "an assertion is named by its number and its demand")]
     lines += ["(set-option :produce-unsat-cores true)", "(set-logic QF_LRA)"]

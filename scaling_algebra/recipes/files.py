@@ -6,6 +6,7 @@ Read next: ``sizes.py`` (what sizes may be), ``families.toml`` (where a configur
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -18,6 +19,10 @@ from scaling_algebra.spec.axes import about
 
 from .sizes import read_sizes
 
+HEADS = ("num_attention_heads", "n_head")
+"""Numbers of heads in a configuration, that of Hugging Face's most families first."""
+OF_HEADS = (*HEADS, "num_key_value_heads", "head_dim")
+WIDTHS = ("intermediate_size", "vocab_size")
 VALUES = ("lr", "eps", "std", "decay")
 """Settings that may be tuned at the base."""
 
@@ -79,20 +84,14 @@ def config_sizes(path: Path) -> dict[str, int]:
     Raises:
         UsageError: it cannot be read, its family is not known, or a size is missing.
     """
-    record = read_config(path, ", or sizes with --base and --target")
-    heads, keys = (record.get(name) for name in ("num_attention_heads", "num_key_value_heads"))
-    if isinstance(heads, int) and isinstance(keys, int) and (keys < 1 or heads % keys):
-        raise UsageError(
-            f"{path} has {heads} num_attention_heads and {keys} num_key_value_heads; give a divisor of them"
-        )
-    return _sizes(record, str(path))
+    return _sizes(read_config(path, ", or sizes with --base and --target"), str(path))
 
 
 def read_config(path: Path, instead: str = "") -> dict[str, Any]:
-    """A ``config.json`` with its family, ``model_type``.
+    """Return a ``config.json`` with its family, ``model_type``, whose sizes are those of a model.
 
     Raises:
-        UsageError: it is none; the message ends with what else to give.
+        UsageError: It is none; the message ends with what else to give. A size is none, or does not divide another.
     """
     text = files.read_text(path, "give a config.json")
     try:
@@ -101,7 +100,38 @@ def read_config(path: Path, instead: str = "") -> dict[str, Any]:
         raise UsageError(f"{path} is no JSON file: {error}; give a config.json") from None
     if not isinstance(record, dict) or not isinstance(record.get("model_type"), str):
         raise UsageError(f"{path} has no model_type; give the config.json of a model{instead}")
+    _check_config(record, str(path))
     return record
+
+
+def _check_config(record: Mapping[str, Any], label: str) -> None:
+    """Check that sizes are positive whole numbers, and that heads and active experts fit into them.
+
+    Raises:
+        UsageError: Quotes the first entry that is none or does not fit.
+    """
+    axes, listed = size_names(record["model_type"], record), record["model_type"] in _families()
+    counts = {*axes.get("M", ()), *axes.get("K", ())}  # of a family that is not listed, 0 says that it has no experts
+    needed = {*axes["N"], *axes["L"], HEADS[0]}
+    for key, value in record.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise UsageError(f"{label}: {key} is {value}; give a finite number")
+        if key not in {*OF_HEADS, *WIDTHS, *(name for names in axes.values() for name in names)}:
+            continue
+        for size in value if isinstance(value, list) else [value]:
+            if size is None and key not in needed:
+                continue
+            if isinstance(size, bool) or not isinstance(size, int) or size < (listed or key not in counts):
+                raise UsageError(f"{label}: {key} is {shown(size)}; give a positive whole number")
+    width = next((name for name in axes["N"] if name in record), "")
+    pairs = [(HEADS[0], "num_key_value_heads")]
+    pairs += [(width, key) for key in HEADS if not any("head_dim" in name and record[name] for name in record)]
+    for whole, part in pairs:
+        if isinstance(n := record.get(whole), int) and isinstance(m := record.get(part), int) and n % m:
+            raise UsageError(f"{label} has {n} {whole} and {m} {part}; give a divisor of {n}")
+    most, active = (next((name for name in axes.get(axis, ()) if name in record), "") for axis in "MK")
+    if isinstance(m := record.get(most), int) and isinstance(k := record.get(active), int) and k > m:
+        raise UsageError(f"{label} has {m} {most} and {k} {active}; only {m} experts can be active")
 
 
 def sizes_of(config: Any, label: str) -> dict[str, int]:

@@ -284,6 +284,42 @@ def horizon(
     return Horizon(optimizer, held, changing, ordered, tuple(q for q in quantities if q not in powers))
 
 
+@dataclass(frozen=True)
+class RateRule:
+    """The best rate as a power of batch and tokens, if one invariant holds.
+
+    Attributes:
+        name: of the invariant, with what else stays, such as ``timescale, wd fixed``.
+        rate: a monomial in B and T.
+        because: the reason of the invariant.
+    """
+
+    name: str
+    rate: Monomial
+    because: str
+
+
+def rate_rules(optimizer: str) -> list[RateRule]:
+    """Every invariant of an optimizer that alone sets the learning rate, or does where weight decay stays.
+
+    Raises:
+        UsageError: no invariant is about it, or it is several optimizers.
+
+    Examples:
+        >>> [(rule.name, str(rule.rate)) for rule in rate_rules("adamw")][-1]
+        ('timescale, wd fixed', 'B/T')
+    """
+    rules = []
+    for name, invariant in of(optimizer).items():
+        if invariant.fixed:
+            powers = horizon(optimizer, [name]).powers
+            if "lr" in powers:
+                rules.append(RateRule(name, powers["lr"], invariant.because))
+            elif powers.get("wd", Monomial())["lr"] != 0:
+                rules.append(RateRule(f"{name}, wd fixed", powers["wd"].solved("lr"), invariant.because))
+    return rules
+
+
 def text(m: Monomial | str) -> str:
     """``(1-beta2)/lr^2``."""
     return str(m).replace("one_minus_beta1", "(1-beta1)").replace("one_minus_beta2", "(1-beta2)")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
@@ -32,7 +34,7 @@ from scaling_algebra.spec.trained import OptimizerInput, meant, trained
 
 from .next_terms import NextTerms, next_terms
 from .settings import Breaks, Setting
-from .sizes import Sizes, Way, every_axis, read_sizes, through, way
+from .sizes import Sizes, Way, every_axis, read_sizes, way
 from .warnings import warnings
 
 if TYPE_CHECKING:
@@ -292,6 +294,8 @@ def recipe(
     values = {what: _tuned(what, given, rules, alike if what == "init_std" else ()) for what, given in tuned.items()}
     networks = [x.starting(x.zero - values["init_std"].keys()) for x in networks]
     before, after, derivations, instead, missing = _powers(going, networks, optimizer, parameterization, gauge, where)
+    if instead is not None and going.base == going.target:  # no size changes, and any ray has the same numbers
+        going, instead, missing = replace(going, ray=instead), None, ""
     rules = {role: d.optimizer.of(role) for d in derivations for role in d.network.tensors}
     names = ", ".join(dict.fromkeys(rule.name for rule in rules.values()))
     if eps is not None and not any(rule.regime for rule in rules.values()):
@@ -413,7 +417,17 @@ def _networks(going: Way, where: Where) -> list[Network]:
 def _powers(
     going: Way, networks: Sequence[Network], optimizer: OptimizerInput, parameterization: str, gauge: str, where: Where
 ) -> tuple[Scaling, Scaling, tuple[Derivation, ...], Ray | None, str]:
-    """The powers at the base and at the target, their derivations, their ray if it is another one, and why it is."""
+    """Derive the powers at the base and at the target.
+
+    Law: numbers are one function of the sizes, so that they are the same along every path and change little with a
+    size: the powers of each model are those on the ray of its own sizes. On most ways these are the powers on the ray
+    from base to target, which is printed. They differ where an axis grows that is not the larger one, as M alone does
+    while M < N.
+
+    Returns:
+        The scaling at the base and at the target, the derivations, and, where the ray of the way has no
+        parameterization, the ray of these powers and the reason.
+    """
     rest: Any = {k: v for k, v in where.items() if k not in ("network", "architecture")}
 
     # what one block cannot have, a stack of them cannot either, and a block answers at once
@@ -430,20 +444,43 @@ def _powers(
             derivations.append(derive(point).in_gauge(gauge))
         return tuple(derivations[len(block) :])
 
-    if going.ray is None:  # two members of one family, each on the ray of its own sizes
-        first, last = (through({a: Fraction(x) for a, x in sizes.items()})[0] for sizes in (going.base, going.target))
-        derivations = derived(last)
-        return _union(derived(first)), _union(derivations), derivations, None, ""
+    def by_sizes() -> tuple[Scaling, Scaling, tuple[Derivation, ...], None, str]:
+        first, last = map(derived, going.own_rays)
+        return _union(first), _union(last), last, None, ""
+
+    if going.ray is None:
+        return by_sizes()
     kept = {axis: going.ray[axis] for axis in ("K", "L") if axis in going.ray.rates}
     largest, missing = going.ray.largest, ""
     for share in (Fraction(0), *TOWARDS):
         ray = Ray({x: going.ray[x] + share * (largest - going.ray[x]) for x in going.ray.rates} | kept)
         try:
             derivations = derived(ray)
-            return _union(derivations), _union(derivations), derivations, ray if missing else None, missing
+            along = _union(derivations), _union(derivations), derivations, ray if missing else None, missing
         except Infeasible as error:
             missing = missing or str(error)
+            continue
+        if missing or {*going.own_rays} == {ray}:
+            return along
+        with suppress(Infeasible):
+            own = by_sizes()
+            if all(d.level is None or d.level.certified for d in own[2]) and _differ(going, along, own):
+                return own
+        return along
     raise Infeasible(missing)
+
+
+def _differ(going: Way, *powers: tuple[Scaling, Scaling, Any, Any, Any]) -> bool:
+    """Return whether two answers of ``_powers`` have other numbers at the target, for the same ones at the base."""
+
+    def factors(before: Scaling, after: Scaling) -> list[float]:
+        pairs = [(before.multipliers[name], x) for name, x in after.multipliers.items()]
+        for role, t in after.tensors.items():
+            pairs += zip(_followed(before.tensors[role]).values(), _followed(t).values(), strict=True)
+        return [Setting.of(going, *pair).factor for pair in pairs]
+
+    one, other = (factors(before, after) for before, after, *_ in powers)
+    return not all(map(math.isclose, one, other))
 
 
 def _own(ray: Ray, network: Network) -> Ray:

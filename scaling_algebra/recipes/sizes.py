@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from itertools import combinations, product
 
 from scaling_algebra import limits
@@ -83,6 +84,19 @@ class Way:
     target: Sizes
     ray: Ray | None
     exact: bool = True
+
+    @cached_property
+    def own_rays(self) -> tuple[Ray, Ray]:
+        """Return the rays of the sizes of the base and of the target. Depth counts where it changes."""
+        depth = self.base.get("L") != self.target.get("L")
+        rates = ({a: Fraction(n if a != "L" or depth else 1) for a, n in sizes.items()} for sizes in self.sizes)
+        first, last = (through(x)[0] for x in rates)
+        return first, last
+
+    @property
+    def sizes(self) -> tuple[Sizes, Sizes]:
+        """Return the sizes of the base and of the target."""
+        return self.base, self.target
 
 
 def way(base: Sizes, target: Sizes) -> Way:

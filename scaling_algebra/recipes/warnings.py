@@ -36,13 +36,20 @@ def warnings(
             yield f"{axis} is {size} at the base: powers of it hold for large {about(axis)}"
     if ray is None:
         yield (
-            "no ray leads from the base to the target, since an axis shrinks or K outgrows M: they are taken as two "
-            "members of one family, each with the powers of the ray of its own sizes"
+            "no ray leads from the base to the target, since an axis shrinks or K outgrows M, and the theory is about "
+            "growth and has a kink there: each has the powers of the ray of its own sizes"
+        )
+    elif instead is None and any(x != ray[axis] for d in derivations for axis, x in d.ray.rates.items()):
+        yield (
+            f"the powers are those on the rays of the sizes of base and target, not on the ray {ray} from one to the "
+            "other, so that the numbers are the same along every path; on that ray without end others hold"
         )
     elif not way.exact:
         yield f"the sizes grow along no ray with simple rates; {ray} lies on the same side of every wall"
     if instead is not None:
         yield f"the powers are those of the ray {instead}; train a model in between before you trust them"
+    if kinked := [role for role, settings in tensors.items() if any(s.before is not None for s in settings.values())]:
+        yield f"the theory has a kink between base and target, where powers of {', '.join(kinked)} change"
     for role, settings in tensors.items():
         eps = settings["eps"].target if "eps" in settings else None
         if eps is not None and eps < FP16:
@@ -50,7 +57,7 @@ def warnings(
             break
     yield from _reused(derivations)
     if kept := sorted({d.optimizer.of(role).name for d in derivations for role in d.network.tensors
-                       if d.optimizer.of(role).sphere}):  # fmt: skip
+                       if d.optimizer.of(role).constraint}):  # fmt: skip
         yield (
             f"{' and '.join(kept)} keeps the norm that a tensor starts with: what starts at zero, as biases mostly do, "
             "stays zero; start it at the init std above, or step it with adamw"

@@ -18,7 +18,7 @@ from scaling_algebra.errors import Unsatisfiable
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.spec.desiderata import HORIZON, Demand
-from scaling_algebra.spec.level import Open
+from scaling_algebra.spec.level import Level, Open
 from scaling_algebra.spec.networks.indices import curved
 from scaling_algebra.spec.networks.language import Function, Network, Product
 from scaling_algebra.spec.networks.sums import experts
@@ -75,7 +75,7 @@ class Infeasible(Unsatisfiable):
 
 
 class NotFound(Infeasible):
-    """The search found no parameterization, which proves nothing by itself: ``prover.settled`` may.
+    """The search found no parameterization, which proves nothing by itself: ``prover.prove_missing`` may.
 
     Attributes:
         configuration: what was asked. failure: the demand that fails without any intervention.
@@ -286,7 +286,9 @@ def violation(
     if certified and undecided:
         name, t = next((x for x in undecided if x[1] or CHANGES.isdisjoint(x[0].split("."))), undecided[0])
         most = 0 if limited else None
-        open_ = Open(demand.label, name, t, answers[name, t].why, _tensor(demand, name, look.network), most)
+        stable = limited and all(a.high is not None and a.high <= 0 for a in answers.values())
+        tensor = _tensor(demand, name, look.network)
+        open_ = Open(demand.label, name, t, answers[name, t].why, tensor, most, stable)
         return Failure(f"{demand.label}, but {name} at t={t} is undecided", undecided=True, open=open_)
     if last and not undecided:
         found = {name: size for name in demand.quantities if (size := answers[name, horizon].size) is not None}
@@ -302,6 +304,14 @@ def _tensor(demand: Demand, quantity: str, network: Network) -> str:
         return role
     made = [s for s in network.statements if s.out == quantity.partition(".")[0] and isinstance(s, Product)]
     return made[0].tensor.name if made and made[0].tensor is not None else ""
+
+
+def level_of(demands: Iterable[Demand], left: Sequence[Open], optimizer: Trained) -> Level:
+    """Returns the level of a solution with the undecided demands `left`, out of all demands that were examined."""
+    asked = [d for d in demands if concerns(d, optimizer)]
+    bounded = frozenset(d.label for d in asked if d.kind in ("theta", "bounded"))
+    learned = frozenset(d.label for d in asked if d.kind != "bounded")
+    return Level(tuple(left), bounded=bounded, learned=learned)
 
 
 def causes_first(failures: Mapping[Demand, Failure | None], network: Network) -> list[tuple[Demand, Failure]]:
@@ -442,7 +452,9 @@ def left_open(at: Places, demands: Iterable[Demand], look: Analysis) -> tuple[Op
             failure = violation(demand, look, closer=closer)
         if failure and failure.open is None:
             raise Infeasible(failure, demand=demand)
-        left += [failure.open] if failure and failure.open else []
+        if failure and failure.open:
+            limited = demand.kind in ("theta", "bounded")
+            left.append(replace(failure.open, stable=failure.open.stable or (limited and bounded(demand, look))))
     return tuple(replace(x, why=look.bounds.why or x.why) if x.why in ("", WORK) else x for x in left)
 
 

@@ -71,8 +71,11 @@ def layerwise(look: Analysis, structure: Structure) -> dict[str, Power]:
 def _multipliers(look: Analysis, counts: Mapping[str, Power], t: int) -> dict[str, Power]:
     """Powers of the multipliers: those of sums over experts by what is learned, those of other products of one signal
     by its change."""
-    sums = [(e.aggregation, e.source, _learned) for e in experts(look.network)]
-    sums += [(s, s.factors[0].name, _changed) for s in look.network.statements if isinstance(s, Product) and _single(s)]
+    network = look.network
+    read = {e: [x for x in (e.source, *e.weights) if learns(network, x)] for e in experts(network)}
+    sums = [(e.aggregation, names[0], _learned) for e, names in read.items() if names]
+    single = (s for s in network.statements if isinstance(s, Product) and _single(s))
+    sums += [(s, s.factors[0].name, _changed) for s in single if learns(network, s.factors[0].name)]
     powers: dict[str, Power] = {}
     for statement, source, size in sums:
         for multiplier in set(statement.multipliers) & set(counts) - set(powers):

@@ -59,11 +59,11 @@ def leveled(about: str, level: Level | None) -> str:
 
 
 def left_open(level: Level | None) -> list[Block]:
-    """What is not certified, below the numbers: the first sizes, how many more, and the tensors concerned."""
+    """Returns what is not certified, to print below the numbers: the tensors concerned, then the first reasons."""
     if level is None or not level.lines:
         return []
     about = [level.concerned] if level.concerned else []
-    return [Lines.of(*map(literal, [*first_lines(level.lines, ".level.lines"), *about]))]
+    return [Lines.of(*map(literal, [*about, *first_lines(level.lines, ".level.lines")]))]
 
 
 def first_lines(lines: Sequence[str], where: str) -> list[str]:

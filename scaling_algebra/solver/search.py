@@ -20,7 +20,19 @@ from scaling_algebra.spec.parameterizations import Parameterization
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import Scaling, TensorScaling
 
-from .demands import Fixing, Infeasible, bounded, check, concerns, dwindles, left_open, not_below, pieces, unmet
+from .demands import (
+    Fixing,
+    Infeasible,
+    bounded,
+    check,
+    concerns,
+    dwindles,
+    left_open,
+    level_of,
+    not_below,
+    pieces,
+    unmet,
+)
 from .layerwise import at_full_alignment, layerwise
 from .newton import aligned, by_axis, iterated, lazy
 from .points import Places
@@ -150,7 +162,7 @@ def _iterated(
         if structure.zero & given.started:
             structures.reject(structure, None)
             continue
-        demands, failure = rule.demanded(at.network, structure), Infeasible("")
+        demands, failure = given.eased(at.network, rule.demanded(at.network, structure)), Infeasible("")
         suspected = [d for d in demands if several and (d in failed if failed else d.kind != "balanced")]
         for values in [start] if start else near if work else [*near, aligned(at), lazy(at)]:
             try:
@@ -171,7 +183,8 @@ def _iterated(
                     break
                 continue
             scaling = _scaled(at, look, by_axis(forms, given.held), structure, given)
-            solution = Solution(scaling, structure, forms, tuple(rejected), fail, (), look.assumed, Level(left))
+            level = level_of(demands, left, at.optimizer)
+            solution = Solution(scaling, structure, forms, tuple(rejected), fail, (), look.assumed, level)
             if not (fail or left):
                 return solution
             candidates.append(solution)
@@ -242,7 +255,7 @@ def _at_law(at: Places, demands: Sequence[Demand], structure: Structure, look: A
         law = at_full_alignment(at.network, at.ray, at.optimizer, structure).items()
         powers = {name: x for name, x in law if name[:2] != "d." or name in wanted}
         scaling = _scaled(at, look, powers, structure)
-    return Solution(scaling, structure, {}, assumes=look.assumed, level=Level(left))
+    return Solution(scaling, structure, {}, assumes=look.assumed, level=level_of(demands, left, at.optimizer))
 
 
 def _as_normalised(at: Places, rule: Parameterization, base: Structure, rejected: Rejected) -> list[Solution]:
@@ -282,9 +295,11 @@ def _exchanged(at: Places, rule: Parameterization, free: Solution, given: Given)
     scaling, structure = given.over(free.scaling), given.structure(free.structure)
     values = {**aligned(at), **scaling.point(at.ray).values}
     look = at.looked(structure.point(at.network, values))
-    failed, left = unmet(at, rule.demanded(at.network, structure), look, PROPOSED)
+    demands = given.eased(at.network, rule.demanded(at.network, structure))
+    failed, left = unmet(at, demands, look, PROPOSED)
     fixed = {name: x for name, x in free.fixed_by.items() if name not in given.held}
-    return Solution(scaling, structure, fixed, (), failed, (), look.assumed, Level(left), exchanged=True)
+    level = level_of(demands, left, at.optimizer)
+    return Solution(scaling, structure, fixed, (), failed, (), look.assumed, level, exchanged=True)
 
 
 def _scaled(

@@ -16,7 +16,7 @@ from typing import Literal
 from scaling_algebra.spec.networks.language import Network, Product
 from scaling_algebra.spec.networks.roles import Adjoint, adjoints, forks, meetings, one_layer, readouts
 from scaling_algebra.spec.networks.sums import experts
-from scaling_algebra.spec.networks.terms import written_out
+from scaling_algebra.spec.networks.terms import weight_products, written_out
 from scaling_algebra.spec.scaling import Point
 
 from .networks.ancestors import learns
@@ -132,7 +132,7 @@ def _mup(network: Network, structure: Structure) -> list[Demand]:
     demands: list[Demand] = []
     gates = {s.out for s in network.functions if s.gates}
     for out in (s.out for s in network.statements):
-        if out not in structure.exempt and out not in gates and out not in aside(network):
+        if not (out in structure.exempt or out in gates or out in aside(network) or out in weight_products(network)):
             demands.append(Demand("mu-1", "bounded", (out,), because=f"{out} stays O(1)"))
             if learns(network, out):
                 because = f"the change of {out} is Theta(1)"
@@ -175,10 +175,11 @@ def _of_tensor(network: Network, structure: Structure, role: str) -> list[Demand
             init = [Demand("aggregation", "theta", names, f"b.{role}", why)]
         else:
             why = f"propagating update {w}_0 {_changed(network, through[0])} = Theta(1)"
-            init = [Demand("mu-2", "theta", tuple(f"{s.out}.propagating" for s in through), f"b.{role}", why)]
+            init = [Demand("mu-2", "theta", tuple(_propagating(network, s) for s in through), f"b.{role}", why)]
     if role in network.frozen:
         return init
-    names = tuple(f"{s.out}.{part}" for s in uses for part in _learned(network, s))
+    computed = {s.out: (weight_products(network).get(s.out) or (s,))[-1].out for s in uses}
+    names = tuple(f"{computed[s.out]}.{part}" for s in uses for part in _learned(network, s))
     why = f"effective update d{w} {' '.join(x.name for x in uses[0].factors)} = Theta(1)"
     why += ", as the scores beside it are by which is selected" if role in buffers(network) else ""
     return [*init, Demand("mu-2", "theta", names, f"c.{role}", why)]
@@ -228,8 +229,24 @@ def _written(network: Network, statement: Product) -> bool:
     return any(x.name not in network.frozen for term in written_out(network, statement) for x in term.tensors)
 
 
+def _propagating(network: Network, statement: Product) -> str:
+    """Return the part of a product that its initial tensors pass on; of a weight that is a product of tensors all are
+    meant."""
+    (first, *_) = statement.factors
+    if statement.out in (x.out for x in weight_products(network).get(first.name, ())):
+        below = network.producer(first.name)
+        while isinstance(below, Product) and below.factors[0].name in weight_products(network):
+            below = network.producer(below.factors[0].name)
+        assert isinstance(below, Product) and below.tensor
+        return f"{statement.out}.propagating.{network.tensors[below.tensor.name].symbol}"
+    return f"{statement.out}.propagating"
+
+
 def _learned(network: Network, statement: Product) -> tuple[str, ...]:
-    """The parts of the output of a product that updates of its tensors make."""
+    """Return the parts of the output of a product that updates of its tensors make; of a factor of a weight, the part
+    of the signal that the weight makes."""
+    if statement.out in weight_products(network) and statement.tensor:
+        return (f"effective.{network.tensors[statement.tensor.name].symbol}",)
     if not _written(network, statement):
         return ("change",)
     signals = [x for term in written_out(network, statement) for x in term.signals]

@@ -6,7 +6,7 @@ Adding one: one more entry in ``GAUGES``. Read next: ``scaling_algebra/solver/de
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from .axes import Ray
@@ -65,11 +65,15 @@ class Gauge:
     def tensors(
         self, tensors: Mapping[str, TensorScaling], network: Network, ray: Ray, optimizer: Trained
     ) -> dict[str, TensorScaling]:
-        """All tensors of a network in this gauge."""
-        return {
-            role: regauged(t, self.multiplier(network, network.tensors[role], ray), optimizer.of(role))
-            for role, t in tensors.items()
-        }
+        """All tensors of a network in this gauge. A multiplier that the module has (``Network.multiplied``) is in the
+        numbers of its tensor; ``multiplier`` is what is left to multiply by."""
+        found = {}
+        for role, t in tensors.items():
+            own = Power.of({axis: e for axis, e in network.multiplied.get(role, Power()).terms if ray[axis]})
+            gauge = self.multiplier(network, network.tensors[role], ray)
+            whole = gauge if gauge.terms else own
+            found[role] = replace(regauged(t, whole, optimizer.of(role)), multiplier=whole / own)
+        return found
 
 
 OWN = "table3"

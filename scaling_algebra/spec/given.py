@@ -14,10 +14,11 @@ from scaling_algebra.arguments import pairs
 from scaling_algebra.errors import UsageError, shown, unknown_name
 
 from .axes import AXES
-from .desiderata import Structure
+from .desiderata import Demand, Structure
 from .networks.indices import aggregations, in_powers
 from .networks.language import Network
 from .networks.multipliers import holding
+from .networks.roles import readouts
 from .optimizers import Trained
 from .powers import Power
 from .scaling import Scaling
@@ -57,6 +58,10 @@ class Given:
             if name in powers:
                 raise UsageError(f"{name} is given twice; give it once")
             powers[name] = _power(name, value, network)
+            role = name.rpartition(".")[0]
+            if powers[name] is not None and role in network.multiplied:
+                what = f"the module multiplies {role} by {network.multiplied[role]}"
+                raise UsageError(f"cannot hold {name}: {what}; take this factor out of the module to hold it")
         settings = (f"{role}.{setting}" for role in network.tensors for setting in SETTINGS)
         order = [*settings, AGGREGATION, *network.multipliers]
         return cls(tuple((name, powers[name]) for name in order if name in powers))
@@ -97,6 +102,15 @@ class Given:
     def structure(self, base: Structure) -> Structure:
         """A structure in which, of the tensors with a given init, exactly those given as zero are zero."""
         return replace(base, zero=(base.zero - self.started) | self.zero)
+
+    def eased(self, network: Network, demands: Iterable[Demand]) -> list[Demand]:
+        """Return the demands, those on the init of a readout whose init is given as upper bounds.
+
+        Law: muP allows a readout to start at zero as well as at its maximal init, and so anywhere in between: its first
+        update makes it as large.
+        """
+        inits = {f"b.{role}" for role in self.started.intersection(readouts(network))}
+        return [replace(d, kind="bounded") if d.fixes in inits and d.kind == "theta" else d for d in demands]
 
     def allowed(self, structures: Iterable[Structure]) -> list[Structure]:
         """The structures that keep every given init, each once."""

@@ -1,25 +1,33 @@
-"""Levels of an answer: how much of it is proved. The first line of a table or plan names its level."""
+"""How much of an answer is proved. The first line of a table or plan states it.
+
+A size has two ends. That a demand is met from above means that nothing outgrows it: the network is stable. That it is
+met from below means that the update is large enough: the network learns.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Set
+from dataclasses import dataclass, field
 from typing import Any
 
 from scaling_algebra.errors import amount
 
 NAMED = 8
-"""How many tensors or signals a line names."""
+"""Maximum number of tensors or signals named in one line."""
 
 
 @dataclass(frozen=True)
 class Open:
-    """A size that a demand asks for and that is undecided.
+    """A demand that is undecided.
 
     Attributes:
-        demand: one line. quantity, step: what is undecided, after how many updates. why: the obstacle.
-        tensor: the role whose number the demand fixes, or that makes its signal; empty for none.
-        most: the largest exponent that the demand allows; None for no limit.
+        demand: the demand, as one line.
+        quantity: the quantity whose size is undecided.
+        step: number of updates after which it is undecided.
+        why: the obstacle.
+        tensor: role of the tensor whose number the demand fixes, or that makes its signal; "" for none.
+        most: largest exponent that the demand allows; None without a limit.
+        stable: True if the upper bound is proved, so that only the lower one is missing.
     """
 
     demand: str
@@ -28,32 +36,47 @@ class Open:
     why: str = ""
     tensor: str = ""
     most: int | None = None
+    stable: bool = False
 
     def __str__(self) -> str:
         return f"{self.quantity} at t = {self.step} is undecided ({self.why or 'no certificate within the work limit'})"
 
+    @property
+    def concerns(self) -> str:
+        """The tensor, or else the signal, that the demand is about."""
+        return self.tensor or self.quantity.partition(".")[0]
+
 
 @dataclass(frozen=True)
 class Level:
-    """Certified: every demand is decided and holds. Certified but for some sizes: nothing that is decided fails. By
-    shape: the layer-wise law at full alignment, from shapes alone. Some demands fail: with what is given.
+    """How much of an answer is proved.
 
     Attributes:
-        open: the sizes that are undecided.
-        unread: what in a module cannot be read, where numbers are by shape.
-        failed: the number of demands that fail with what is given.
+        open: demands that are undecided. Empty: every demand is decided and holds.
+        unread: obstacle to reading a module; its numbers are then by shape. "" if it was read.
+        failed: number of demands that fail with the values that the user gave.
+        bounded: all demands that must be met from above, decided or not.
+        learned: all demands that must be met from below, decided or not.
     """
 
     open: tuple[Open, ...] = ()
     unread: str = ""
     failed: int = 0
+    bounded: frozenset[str] = field(default=frozenset(), compare=False)
+    learned: frozenset[str] = field(default=frozenset(), compare=False)
 
     @classmethod
     def of(cls, levels: Iterable[Level | None]) -> Level | None:
-        """The level of numbers from several sources; None where none of these has one."""
+        """Returns the level of numbers from several sources, or None if no source has one."""
         known = [x for x in levels if x is not None]
-        unread = next((x.unread for x in known if x.unread), "")
-        return cls(tuple(dict.fromkeys(y for x in known for y in x.open)), unread) if known else None
+        if not known:
+            return None
+        return cls(
+            tuple(dict.fromkeys(y for x in known for y in x.open)),
+            next((x.unread for x in known if x.unread), ""),
+            bounded=frozenset().union(*(x.bounded for x in known)),
+            learned=frozenset().union(*(x.learned for x in known)),
+        )
 
     @property
     def certified(self) -> bool:
@@ -61,32 +84,56 @@ class Level:
 
     @property
     def code(self) -> int:
-        """The exit code of what prints such numbers."""
+        """The exit code of a command that prints such numbers."""
         return 1 if self.failed else 0 if self.certified else 3
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """What is not shown, a line each, for below the numbers."""
+        """Every obstacle to a certificate, one a line, to print below the numbers."""
         unread = (f"not certified, by shape: {self.unread}",) if self.unread else ()
         return (*unread, *(f"not certified: {x}" for x in self.open))
 
     @property
+    def unstable(self) -> tuple[Open, ...]:
+        """Undecided demands whose upper bound is missing."""
+        return tuple(x for x in self.open if x.demand in self.bounded and not x.stable)
+
+    @property
+    def unlearned(self) -> tuple[Open, ...]:
+        """Undecided demands of which only the lower bound is missing."""
+        shown = set(self.unstable)
+        return tuple(x for x in self.open if x.demand in self.learned and x not in shown)
+
+    @property
     def concerned(self) -> str:
-        """A line that names the tensors of the undecided demands, then the signals of them that no tensor makes."""
-        tensors = _few(x.tensor for x in self.open if x.tensor)
-        signals = _few(x.quantity.partition(".")[0] for x in self.open if not x.tensor)
-        beside = f"; and on signals that no tensor makes: {signals}" if signals else ""
-        return f"undecided demands are on {tensors}{beside}" if tensors else ""
+        """One line that names the tensors, or signals, that undecided demands are about, by what is not shown."""
+        stated = {*self.unstable, *self.unlearned}
+        groups = {
+            "not shown to stay bounded": self.unstable,
+            "stable, but not shown to learn": self.unlearned,
+            "undecided": [x for x in self.open if x not in stated],
+        }
+        return "; ".join(f"{what}: {_few(x.concerns for x in which)}" for what, which in groups.items() if which)
 
     def __str__(self) -> str:
-        some = f"certified but for {amount(len(self.open), 'size')}"
         if self.failed:
             return f"{self.failed} demands fail" if self.failed > 1 else "1 demand fails"
-        return "by shape" if self.unread else some if self.open else "certified"
+        if self.unread or not self.open:
+            return "by shape" if self.unread else "certified"
+        if len(self.unstable) + len(self.unlearned) < len(self.open):
+            return f"certified but for {amount(len(self.open), 'size')}"
+        stability = _share(len(self.bounded), {x.demand for x in self.unstable})
+        learning = _share(len(self.learned), {x.demand for x in self.open} & self.learned)
+        return f"stability shown for {stability} demands, learning for {learning}"
+
+
+def _share(asked: int, missing: Set[str]) -> str:
+    """``all 12`` or ``10 of 12``."""
+    return f"{asked - len(missing)} of {asked}" if missing else f"all {asked}"
 
 
 def _few(names: Iterable[str]) -> str:
-    """The first names, and the number of the others."""
+    """Joins the first names, and counts the others."""
     every = list(dict.fromkeys(names))
     more = [f"{len(every) - NAMED} more"] if len(every) > NAMED else []
     return ", ".join([*every[:NAMED], *more])
@@ -96,8 +143,10 @@ CERTIFIED = Level()
 
 
 def recorded(level: Level | None) -> dict[str, Any]:
-    """The keys of a level in a record: ``level``, ``open`` and, of numbers by shape, ``unread``; null without one."""
+    """Returns a level as JSON: ``level``, ``open``, the number of demands, and for numbers by shape ``unread``."""
     if level is None:
         return {"level": None, "open": []}
     unread = {"unread": level.unread} if level.unread else {}
-    return {"level": str(level), "open": [vars(x) for x in level.open], **unread}
+    asked = {"stability": level.bounded, "learning": level.learned}
+    demands = {name: len(every) for name, every in asked.items() if every}
+    return {"level": str(level), "open": [vars(x) for x in level.open], "demands": demands, **unread}

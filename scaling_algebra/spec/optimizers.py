@@ -14,7 +14,7 @@ from typing import Any, Literal, Self
 from scaling_algebra.errors import UsageError, check_names, named, shown
 from scaling_algebra.files import read_text, shipped, toml
 
-from .axes import Ray
+from .axes import FIXED, Ray
 from .entries import keys, read, registry
 from .networks.language import Network
 from .networks.roles import Matrix, matrix
@@ -68,6 +68,13 @@ SHAPES: dict[str, Shape] = {
 """Factors by which implementations of Muon multiply the learning rate of a matrix."""
 _PER = re.compile(r"per\(([A-Za-z]+)\)")
 """The reading in which indices with these letters count blocks of a matrix."""
+CONSTRAINTS: dict[str, str] = {
+    "matrix": "every matrix keeps the Frobenius norm that it starts with (Hyperball)",
+    "rows": "every row, over a fan-in that may grow, keeps the norm that it starts with (nGPT)",
+    "columns": "every column, over a fan-out that may grow, keeps the norm that it starts with (nGPT)",
+    "spectral": "the spectral norm of every matrix is at most what it starts with (Scion)",
+}
+"""Constraints that bring the weights back after each step, each by a factor."""
 FLATTENED = "flattened"
 """The reading in which the matrices of all experts are one."""
 
@@ -135,8 +142,9 @@ class Optimizer(_Rules):
 
     Attributes:
         name: for the command line and reports.
-        torch: class that ``verify`` steps with, of ``torch.optim`` or ``verify/networks/steppers.py``, or
-            ``FILE.py:Class``, and its options; empty if there is none.
+        torch: class that ``verify`` steps with, of ``torch.optim`` or ``verify/networks/steppers.py``,
+            ``pytorch_optimizer:Class`` of the package of this name, or ``FILE.py:Class``; empty if there is none.
+        options: of that class.
         first: size of torch's first step, in learning rates. The MoE block is trained with learning rate and epsilon
             divided by it, so that all rules that normalise start with the same step.
         normalises: divide by the size of an ``entry`` or of the ``matrix``; empty for none.
@@ -150,8 +158,8 @@ class Optimizer(_Rules):
             side they normalise entries, up to Theta(1).
         per: letters of a step of whole matrices that count blocks, such as heads, each stepped as a matrix by itself.
         relative: the step is relative to the size of the tensor it changes; to Theta(1) where that starts at zero.
-        sphere: a relative step after which every matrix has the Frobenius norm again that it starts with; one that
-            starts at zero stays there.
+        constraint: a name in ``CONSTRAINTS``: what brings the weights back after each step; what starts at zero stays
+            there. A relative step with ``matrix`` is relative to the norm that is kept.
         decoupled_decay: weight decay acts on the weights, not on the gradient.
         note: assumption printed with the result.
         source: where the rule is published.
@@ -174,7 +182,7 @@ class Optimizer(_Rules):
     blocks: int = 0
     per: str = ""
     relative: bool = False
-    sphere: bool = False
+    constraint: str = ""
     decoupled_decay: bool = False
     note: str = ""
     source: str = ""
@@ -183,6 +191,7 @@ class Optimizer(_Rules):
         for key, (_, kind, _) in keys(Optimizer).items():
             read(kind, getattr(self, key), f"{key} of the optimizer {self.name}")
         check_names("factor of a shape", [self.shape], SHAPES)
+        check_names("constraint", [self.constraint] if self.constraint else [], CONSTRAINTS)
         if not 0 < self.first < inf:
             raise self._wrong("first", "give a positive number")
         if not 0 <= self.blocks <= SIDE:
@@ -215,6 +224,15 @@ class Optimizer(_Rules):
         one = self.matrix(network, role)
         return SHAPES[self.shape].power(network.size(one.rows), network.size(one.columns), ray)
 
+    def constrains(self, network: Network, role: str) -> bool:
+        """Whether the constraint acts on a tensor: a norm is taken over indices of which some may grow."""
+        return any(network.axes[x] not in FIXED for x in self.normed(network, role))
+
+    def normed(self, network: Network, role: str) -> str:
+        """The indices of a matrix that the norm of the constraint sums over; none without one."""
+        one = self.matrix(network, role)
+        return {"": "", "rows": one.columns, "columns": one.rows}.get(self.constraint, one.rows + one.columns)
+
     def matrix(self, network: Network, role: str) -> Matrix:
         """One matrix of a tensor, as a step of this rule takes it."""
         return matrix(network, role, self.flattened, self.per)
@@ -230,9 +248,14 @@ class Optimizer(_Rules):
         return changed(self)  # type: ignore[return-value]
 
     @property
+    def sphere(self) -> bool:
+        """A step is relative to the norm of its matrix, which the constraint keeps."""
+        return self.relative and self.constraint == "matrix"
+
+    @property
     def folded(self) -> bool:
         """Steps are those of matrices, or blocks of them, not of entries."""
-        return self.normalises == "matrix" or bool(self.blocks) or self.sphere
+        return self.normalises == "matrix" or bool(self.blocks or self.constraint)
 
     @property
     def signs(self) -> bool:
@@ -280,28 +303,33 @@ SIDE = 2**12
 _NORMALISED = "a normaliser, entry or matrix", lambda o: o.normalises
 _MATRICES = "normalises = 'matrix', without blocks", lambda o: o.normalises == "matrix"
 _ENTRIES = (
-    "normalises = 'entry', without blocks and sphere",
-    lambda o: o.normalises == "entry" and not o.blocks and not o.sphere,
+    "normalises = 'entry', without blocks and a constraint",
+    lambda o: o.normalises == "entry" and not o.blocks and not o.constraint,
 )
 GOES_WITH: dict[str, tuple[str, Callable[[Optimizer], object]]] = {
     "options": ("a class, torch", lambda o: o.torch),
     "first": ("a class, torch", lambda o: o.torch),
     "memory": _NORMALISED,
     "epsilon": _ENTRIES,
-    "negligible": _ENTRIES,
-    "shape": ("normalises = 'matrix', without blocks and sphere", lambda o: o.normalises == "matrix" and not o.sphere),
+    "negligible": ("normalises = 'entry', without blocks", lambda o: o.normalises == "entry" and not o.blocks),
+    "shape": (
+        "normalises = 'matrix', without blocks and a relative step to a kept norm",
+        lambda o: o.normalises == "matrix" and not o.sphere,
+    ),
     "flattened": _MATRICES,
     "per": _MATRICES,
     "blocks": _NORMALISED,
     "relative": _NORMALISED,
-    "sphere": (
-        "a normaliser and relative = true, without blocks",
-        lambda o: o.normalises and o.relative and not o.blocks,
+    "constraint": (
+        "a normaliser, without blocks and, but for 'matrix', without a relative step",
+        lambda o: o.normalises and not o.blocks and (not o.relative or o.constraint == "matrix"),
     ),
 }
 """The keys that a key needs beside it."""
 _SHIPPED = shipped(__package__, "optimizers.toml")
 _NOTES: dict[str, str] = _SHIPPED.pop("notes")
+REFUSED: dict[str, str] = _SHIPPED.pop("refused")
+"""Optimizers that no attributes describe, by name, and why."""
 OPTIMIZERS: dict[str, Optimizer] = registry(
     "optimizers.toml",
     _SHIPPED,
@@ -352,26 +380,53 @@ Trained = Optimizer | Optimizers
 
 def optimizer(name: str) -> Optimizer:
     """The optimizer called ``name``; one of matrices in a reading: ``muon:original``, ``muon:flattened``, and
-    ``muon:per(h)`` where an index with the letter h counts blocks. Or a TOML file with the attributes
-    of one of your own.
+    ``muon:per(h)`` where an index with the letter h counts blocks; one that normalises with a constraint:
+    ``adam:rows``, whose epsilon is negligible. Or a TOML file with the attributes of one of your own.
 
     Raises:
         UsageError: no such optimizer, or no such reading of it; a file that has none.
     """
     base, *readings = name.split(":") if isinstance(name, str) else [name]
-    rule = _own(base) if isinstance(base, str) and base.endswith(".toml") else named("optimizer", base, OPTIMIZERS)
-    if readings and rule.normalises != "matrix":
-        raise UsageError(f"{name!r}: {rule.name} steps entries, which have no shape; leave out {readings[0]!r}")
+    rule = _own(base) if isinstance(base, str) and base.endswith(".toml") else _shipped_rule(base)
+    plain = rule.shape
     for reading in readings:
-        if per := _PER.fullmatch(reading):
+        if reading in CONSTRAINTS:
+            if not rule.normalises:
+                raise UsageError(
+                    f"{name!r}: a constraint goes with a normaliser, which {rule.name} lacks: adam:{reading}"
+                )
+            rule = replace(rule, constraint=reading, epsilon=False, negligible=rule.regime is not None)
+        elif rule.normalises != "matrix":
+            takes = f", or take {', '.join(CONSTRAINTS)}" if rule.normalises else ""
+            raise UsageError(f"{name!r}: {rule.name} steps entries, which have no shape; leave out {reading!r}{takes}")
+        elif per := _PER.fullmatch(reading):
             rule = replace(rule, per="".join(sorted({*rule.per, *per[1]})))
-            continue
-        chosen = named(f"reading of {rule.name}", reading, {x: x for x in (*SHAPES, FLATTENED, "per(h)")})
-        flat = {"flattened": True, "note": rule.note.replace(_NOTES["apart"], _NOTES["one"])}
-        rule = replace(rule, **(flat if chosen == FLATTENED else {"shape": chosen}))
+        else:
+            known = {x: x for x in (*SHAPES, FLATTENED, "per(h)", *CONSTRAINTS)}
+            chosen = named(f"reading of {rule.name}", reading, known)
+            flat = {"flattened": True, "note": rule.note.replace(_NOTES["apart"], _NOTES["one"])}
+            rule = replace(rule, **(flat if chosen == FLATTENED else {"shape": chosen}))
+    if any(reading in CONSTRAINTS for reading in readings):
+        rule = replace(rule, note="; ".join(filter(None, (rule.note, _NOTES["constraint"]))))
     blocks = f"per({rule.per})" if rule.per else "none"
-    names = [x for x in (rule.shape, FLATTENED if rule.flattened else "none", blocks) if x != "none"]
+    shape = rule.shape if rule.shape != plain else "none"
+    names = [x for x in (shape, FLATTENED if rule.flattened else "none", blocks) if x != "none"]
+    names += [x for x in readings if x in CONSTRAINTS][-1:]
     return replace(rule, name=":".join((rule.name, *names))) if names else rule
+
+
+def _shipped_rule(name: str) -> Optimizer:
+    """The optimizer that ships under a name.
+
+    Raises:
+        UsageError: none does, or it has no rule; the message says how to give a file.
+    """
+    if isinstance(name, str) and (why := REFUSED.get(name.lower())):
+        raise UsageError(f"no rule for {name}: {why}")
+    try:
+        return named("optimizer", name, OPTIMIZERS)
+    except UsageError as error:
+        raise UsageError(f"{error}; any other is a file, such as mine.toml with normalises = 'entry'") from None
 
 
 def _own(file: str) -> Optimizer:

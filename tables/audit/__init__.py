@@ -1,3 +1,3 @@
-"""Published against derived against measured, and the errata that follow."""
+"""Compares published, derived and measured exponents, and lists the errata that follow."""
 
 from . import presentation as presentation  # registers documents

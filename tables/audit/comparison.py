@@ -1,4 +1,4 @@
-"""Published against derived: every printed cell is AGREES, DISAGREES or NOT COMPARABLE, with the reason."""
+"""Compares every published cell with the derived one: AGREES, DISAGREES or NOT COMPARABLE, with the reason."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS, Abc
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.tables.published.printed import SOURCES, Key, Printed, load
 
-from .laws import Answered, held
+from .laws import Answered, compare_law
 from .own import starting
 
 Status = Literal["AGREES", "DISAGREES", "NOT COMPARABLE"]
 STATUSES: tuple[Status, ...] = get_args(Status)
 Gauges = Mapping[tuple[str, ...], Abc]
-"""Printed multiplier, init std and learning rate of tensors."""
+"""Printed multiplier, init std and learning rate of tensors, by the common fields of their cells."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One printed cell beside the derived one.
+    """A printed cell next to the derived one.
 
     Attributes:
         printed: the cell.
-        status: how they compare.
-        derived: exponent of n as text (``zero`` for exactly zero), or the power; empty where nothing was compared.
+        status: the result.
+        derived: derived exponent of n as text ("zero" for exactly zero), or the power; "" if nothing was compared.
         why: the reason, or how the engine gets its value.
-        derivation: the parameterization the cell was compared with, for measuring.
+        derivation: the parameterization that the cell was compared with, for measuring.
     """
 
     printed: Printed
@@ -67,12 +67,12 @@ class Comparison:
 
 @dataclass(frozen=True, repr=False)
 class Audit(Rendered):
-    """Printed cells beside derived ones.
+    """Comparisons of the cells of published tables, or of a table of the user.
 
     Attributes:
-        comparisons: in file order.
-        slopes: measured slope of disagreements, as text; empty where nothing was measured.
-        file: the table of one's own that they are of; empty for published ones.
+        comparisons: in the order of the file.
+        slopes: measured slope of each disagreement, as text; empty if nothing was measured.
+        file: the user's table; "" for published ones.
     """
 
     comparisons: tuple[Comparison, ...]
@@ -84,7 +84,7 @@ class Audit(Rendered):
         return [c for c in self.comparisons if c.status == "DISAGREES"]
 
     def counts(self) -> dict[tuple[str, str], Counter[Status]]:
-        """Counts of cells of each status, per (source, table)."""
+        """Counts the cells of each status, by (source, table)."""
         counts: dict[tuple[str, str], Counter[Status]] = {}
         for c in self.comparisons:
             counts.setdefault((c.printed.source, c.printed.table), Counter())[c.status] += 1
@@ -97,10 +97,10 @@ class Audit(Rendered):
 
 
 def audit(source: str | None = None) -> Audit:
-    """Compare every printed cell of one source, or of all.
+    """Compares every printed cell of one source, or of all.
 
     Raises:
-        UsageError: no such source.
+        UsageError: there is no such source.
     """
     if source is not None and source not in SOURCES:
         raise unknown_name("source", source, SOURCES)
@@ -108,7 +108,7 @@ def audit(source: str | None = None) -> Audit:
 
 
 def compare(cells: Sequence[Printed]) -> tuple[Comparison, ...]:
-    """Every cell beside the engine's; cells of one gauge are compared together."""
+    """Compares cells with the engine; cells of one gauge are compared together."""
     gauges = _gauges(cells)
     return tuple(_compare(cell, gauges) for cell in cells)
 
@@ -120,7 +120,7 @@ def _compare(cell: Printed, gauges: Gauges) -> Comparison:
     if cell.reason:
         return Comparison(cell, "NOT COMPARABLE", why=cell.reason)
     if "law" in cell.setting:
-        return _compared(cell, held(cell))
+        return _compare_cell(cell, compare_law(cell))
     try:
         several = [_in_one(cell, d, gauges) for d in derivations(cell)]
     except UsageError as problem:
@@ -134,25 +134,26 @@ def _compare(cell: Printed, gauges: Gauges) -> Comparison:
 
 def _in_one(cell: Printed, d: Derivation, gauges: Gauges) -> Comparison:
     try:
-        return _compared(cell, _parameter(cell, d, gauges) if cell.step is None else _signal(cell, d), d)
+        return _compare_cell(cell, _parameter(cell, d, gauges) if cell.step is None else _signal(cell, d), d)
     except NotComparable as reason:
         return Comparison(cell, "NOT COMPARABLE", why=str(reason))
 
 
-def _compared(cell: Printed, answered: Answered, d: Derivation | None = None) -> Comparison:
+def _compare_cell(cell: Printed, answered: Answered, d: Derivation | None = None) -> Comparison:
     same, derived, why = answered
     return Comparison(cell, "AGREES" if same else "DISAGREES", derived, why, d)
 
 
 class NotComparable(Exception):
-    """Why a cell cannot be compared with one configuration."""
+    """Raised with the reason why a cell cannot be compared with a configuration."""
 
 
 def derivations(cell: Printed) -> list[Derivation]:
-    """The configurations a cell speaks about; ``any`` stands for all it can be.
+    """Returns the derivations of all configurations that a cell is about; ``any`` in its setting stands for all
+    choices.
 
     Raises:
-        UsageError: the setting is not one the engine knows.
+        UsageError: the engine does not know the setting.
     """
     s = cell.setting
     regime = s.get("regime", "I")
@@ -165,11 +166,11 @@ def derivations(cell: Printed) -> list[Derivation]:
     if name not in PARAMETERIZATIONS:
         raise UsageError(f"stated for another parameterization: {name}")
     where = s.get("readout_init"), network, s.get("depth", "0"), tuple(s.get("but", ())), s.get("zero", ())
-    return [_derived(regime, o, name, *where) for o in optimizers]
+    return [_derive(regime, o, name, *where) for o in optimizers]
 
 
 @lru_cache(maxsize=256)
-def _derived(
+def _derive(
     regime: str,
     optimizer: str,
     name: str,
@@ -179,11 +180,11 @@ def _derived(
     but: tuple[str, ...],
     zero: tuple[str, ...] = (),
 ) -> Derivation:
-    """Parameterizations demand nothing of a network without experts: there they are muP."""
+    """Derives a configuration. A network without experts has muP where MSSP is asked for."""
     if zero:
-        return starting(_derived(regime, optimizer, name, readout, network, depth, but), zero)
+        return starting(_derive(regime, optimizer, name, readout, network, depth, but), zero)
     if but:
-        return _otherwise(_derived(regime, optimizer, name, readout, network, depth, ()), but)
+        return _otherwise(_derive(regime, optimizer, name, readout, network, depth, ()), but)
     if PARAMETERIZATIONS[name].structural and not experts(ARCHITECTURES[network]):
         name = "mup"
     if depth == "0":
@@ -193,8 +194,14 @@ def _derived(
 
 
 def _otherwise(d: Derivation, but: Iterable[str]) -> Derivation:
-    """The same powers with a difference: ``tied=ROLE,ROLE`` (shared at init), ``lr=POWER`` (of every tensor),
-    ``ROLE.init=POWER`` or ``net=NAME``, a network whose tensors have these roles, or these with a number at the end."""
+    """Changes a derivation as the items of `but` say.
+
+    Args:
+        d: the derivation.
+        but: ``tied=ROLE,ROLE`` (shared at init), ``lr=POWER`` (of every tensor), ``ROLE.init=POWER``, or ``net=NAME``:
+            a
+            network with the same roles, or with these roles and a number at the end.
+    """
     for what, _, value in (text.partition("=") for text in but):
         tensors, role = d.scaling.tensors, what.removesuffix(".init")
         if what == "tied":
@@ -214,7 +221,7 @@ def _otherwise(d: Derivation, but: Iterable[str]) -> Derivation:
 
 
 def _gates(setting: Mapping[str, Any]) -> list[str]:
-    """Architectures with the gate, bias and selection that a claim is about."""
+    """Returns the networks with the gate, bias and selection that a claim is about."""
     kind, _, extra = setting.get("gate", "any").partition("-")
     biases: tuple[bool, ...] = (False, True)
     if "bias" in extra:
@@ -229,7 +236,8 @@ def _gates(setting: Mapping[str, Any]) -> list[str]:
 
 @lru_cache(maxsize=64)
 def _routers(optimizer: str, name: str, architecture: str, router_init: str | None) -> Derivation:
-    """muP of the routers paper on any gate is the one derived where the router learns."""
+    """Derives a parameterization of the routers paper; its muP, on any gate, is the one derived where the router
+    learns."""
     d = derive("I", optimizer, "mup-sigmoid" if name == "mup" else name, architecture=architecture)
     if router_init == "zero":
         tensors = {**d.scaling.tensors, "router": replace(d.scaling.tensors["router"], init_std=None)}
@@ -241,7 +249,7 @@ def _signal(cell: Printed, d: Derivation) -> Answered:
     look = d.analysis()
     assert cell.step is not None
     many = "*" in cell.quantity
-    names = [n for n in look.table if fnmatchcase(n, cell.quantity)] if many else [_named(look, cell.quantity)]
+    names = [n for n in look.table if fnmatchcase(n, cell.quantity)] if many else [_find_quantity(look, cell.quantity)]
     answers = {name: look(name, cell.step) for name in names}
     undecided = next((a for a in answers.values() if not a.decided), None)
     if undecided is not None:
@@ -258,8 +266,8 @@ def _signal(cell: Printed, d: Derivation) -> Answered:
     return False, derived, why
 
 
-def _named(look: Analysis, name: str) -> str:
-    """The quantity that a network has for a printed one: the parts of a sum are those of its first term."""
+def _find_quantity(look: Analysis, name: str) -> str:
+    """Returns the network's name of a printed quantity: parts of a sum belong to its first term."""
     signal, _, part = name.partition(".")
     statement = look.network.producer(signal)
     if name in look.table or not isinstance(statement, Sum):
@@ -268,7 +276,7 @@ def _named(look: Analysis, name: str) -> str:
 
 
 def _because(d: Derivation, look: Analysis, name: str, step: int) -> str:
-    """The winning matching in one line."""
+    """Writes the winning matching in one line."""
     e = explain_quantity(d, look, name, step)
     terms = e.terms if e.outer else e.terms[:1]
     letters = "; ".join(dict.fromkeys(f"{x.letter}: {x.evidence}" for term in terms for x in term.mechanisms))
@@ -276,7 +284,7 @@ def _because(d: Derivation, look: Analysis, name: str, step: int) -> str:
 
 
 def holds(printed: str, derived: Fraction | None) -> bool:
-    """Whether a derived exponent (None: exactly zero) has the printed size."""
+    """Returns whether a derived exponent (None: exactly zero) has the printed size."""
     if printed == "zero":
         return derived is None
     if printed == "vanishes":
@@ -288,7 +296,7 @@ def holds(printed: str, derived: Fraction | None) -> bool:
 
 
 def _parameter(cell: Printed, d: Derivation, gauges: Gauges) -> Answered:
-    """Powers of the axes are compared on the ray: axes that grow at one rate cannot be told apart."""
+    """Compares a printed parameter. Powers are compared on the ray, where axes that grow at one rate look alike."""
     role, _, what = cell.quantity.rpartition(".")
     letter = isinstance(cell.value, str) and cell.value != "zero"  # b, c, d are printed: minus the exponent
     if letter and not _number(str(cell.value)):
@@ -318,7 +326,7 @@ def _parameter(cell: Printed, d: Derivation, gauges: Gauges) -> Answered:
 
 
 def _gauges(cells: Iterable[Printed]) -> Gauges:
-    """Printed multiplier, init std and learning rate of a tensor, together."""
+    """Collects printed multiplier, init std and learning rate of each tensor."""
     tensors: dict[tuple[str, ...], dict[str, Power]] = {}
     for cell in cells:
         if cell.setting.get("gauge") == "multiplier" and isinstance(cell.value, Power) and not cell.reason:
@@ -327,13 +335,13 @@ def _gauges(cells: Iterable[Printed]) -> Gauges:
 
 
 def _tensor(cell: Printed) -> tuple[str, ...]:
-    """Common fields of the three cells of one tensor."""
+    """Returns the fields that the three cells of one tensor share."""
     where = (cell.setting.get(k, "") for k in ("regime", "optimizer", "parameterization"))
     return (cell.source, cell.table, *where, cell.quantity.partition(".")[0])
 
 
 def _gauge(cell: Printed, d: Derivation, role: str, what: str, gauges: Gauges) -> Answered:
-    """The three printed cells of a tensor, moved to the multiplier-free gauge and compared there."""
+    """Moves the three printed cells of a tensor to the multiplier-free gauge, and compares them there."""
     abc = gauges.get(_tensor(cell))
     if abc is None:
         raise NotComparable("a gauge needs multiplier, init std and lr; one is printed blank")

@@ -1,6 +1,6 @@
-"""Confirmed disagreements with the published tables, each with its evidence.
+"""Lists confirmed disagreements with the published tables, each with its evidence.
 
-Read next: ``errata.toml`` (the entries), ``presentation.py`` (what they say).
+Read next: ``errata.toml`` (the entries), ``presentation.py`` (their text).
 """
 
 from __future__ import annotations
@@ -18,11 +18,16 @@ from .comparison import Audit, Comparison
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """A fitted slope of the quantity (or one that decides it), as ``command`` printed it.
+    """A fitted slope of the quantity, or of one that decides it, as ``command`` printed it.
 
     Attributes:
-        drift: how far the exponent may lie from the interval; 0 where nothing is finite about it.
-        at: values of the parameters that stand in printed and derived exponents.
+        quantity: what was measured.
+        step: number of updates; None for a quantity without steps.
+        slope: the fitted exponent of n.
+        interval: its 95 % confidence interval.
+        command: the command that measured it.
+        drift: allowed distance of the exponent from the interval; 0 if no finite size is involved.
+        at: values of the parameters in the printed and derived exponents.
     """
 
     quantity: str
@@ -48,10 +53,14 @@ class WrongCell:
 
 @dataclass(frozen=True)
 class Erratum:
-    """One confirmed disagreement.
+    """A confirmed disagreement.
 
     Attributes:
-        why: what gives the derived exponent. ``inside``: what in the same paper implies it.
+        source: the paper.
+        title: one line.
+        why: what gives the derived exponent.
+        inside: what in the same paper implies it.
+        cell: the wrong cells.
         measured: the evidence.
     """
 
@@ -69,7 +78,7 @@ class Erratum:
 
 @dataclass(frozen=True, repr=False)
 class Errata(Rendered):
-    """Confirmed disagreements, in file order."""
+    """Confirmed disagreements, in the order of the file."""
 
     entries: tuple[Erratum, ...]
 
@@ -82,13 +91,17 @@ class Errata(Rendered):
 
 
 def errata(source: str | None = None) -> Errata:
-    """Every confirmed disagreement, or those of one paper."""
+    """Returns every confirmed disagreement, or those of one paper."""
     entries = read(tuple[Erratum, ...], shipped(__package__, "errata.toml")["erratum"], "erratum")
     return Errata(tuple(e for e in entries if source in (None, e.source)))
 
 
-def unlisted(compared: Audit, entries: Iterable[Erratum]) -> tuple[list[Comparison], list[Key]]:
-    """Disagreements no erratum lists with these values, and listed cells of the compared sources that agree by now."""
+def find_unlisted(compared: Audit, entries: Iterable[Erratum]) -> tuple[list[Comparison], list[Key]]:
+    """Compares disagreements with the errata.
+
+    Returns:
+        Disagreements that no erratum lists with these values, and listed cells of the compared sources that now agree.
+    """
     listed = {key: (c.printed, c.derived) for e in entries for key, c in e.cells.items()}
     wrong = compared.disagreements
     new = [c for c in wrong if listed.get(c.key) != (str(c.printed.value), c.derived)]

@@ -1,7 +1,8 @@
-"""A printed cell about a law beside what the law, or a set of assumptions, gives.
+"""Compares a printed cell about a law with what the law, or a set of assumptions, gives.
 
-``law`` in a published table says what to ask: the axis of a law, or a sum of its own, the cell, and what of it; or the
-set of assumptions and what the printed object ``is`` in its quantities. ``scaling_algebra/laws/law.py`` answers.
+``law`` in a published table says what to compute: the axis of a law, or a sum of its own, the cell, and which part of
+it;
+or the set of assumptions and what the printed object ``is`` in its quantities. ``scaling_algebra/laws/law.py`` answers.
 """
 
 from __future__ import annotations
@@ -23,18 +24,18 @@ from scaling_algebra.laws.systems import End
 from scaling_algebra.tables.published.printed import Printed
 
 Answered = tuple[bool, str, str]
-"""Whether a printed cell is what is derived, what that is as text, and where it comes from."""
+"""Whether a printed cell agrees with the derived value, that value as text, and where it comes from."""
 
 
-def held(cell: Printed) -> Answered:
-    """A printed exponent, powers, thresholds, identities or numbers beside the law's."""
+def compare_law(cell: Printed) -> Answered:
+    """Compares a printed exponent, powers, thresholds, identities or numbers with the law's."""
     spec, value = cell.setting["law"], str(cell.value)
     if "assumptions" in spec:
-        return _allowed(spec, value)
+        return _compare_with_assumptions(spec, value)
     if "sum" in spec:
         source = f"scalecalc law '{spec['sum']}' --min {','.join(spec['minimise'])} --in {','.join(spec['grows'])}"
-        return (*_compared(balance(spec["sum"], spec["minimise"], spec["grows"]), spec, value), source)
-    a = _answered(spec.get("name", "moe-transformer"))
+        return (*_compare_axis(balance(spec["sum"], spec["minimise"], spec["grows"]), spec, value), source)
+    a = _answer_of(spec.get("name", "moe-transformer"))
     source = f"scalecalc law {a.law.name}" + (f" --axis {spec['axis']}" if "axis" in spec else "")
     if "numbers" in spec:
         return (*_numbers(a, spec, value), source)
@@ -44,17 +45,17 @@ def held(cell: Printed) -> Answered:
         sides = [[x.strip() for x in text.split("=")] for text in a.law.identities]
         rights = [written(exponent(right)) for name, right in sides if name == spec["identity"]]
         return bool(same), " = ".join(rights), source
-    return (*_compared(a.axes[spec["axis"]], spec, value), source)
+    return (*_compare_axis(a.axes[spec["axis"]], spec, value), source)
 
 
-def _allowed(spec: Mapping[str, Any], value: str) -> Answered:
-    """A printed order beside what a set of assumptions gives.
+def _compare_with_assumptions(spec: Mapping[str, Any], value: str) -> Answered:
+    """Compares a printed order with what a set of assumptions gives.
 
     Law: with sign ``=`` both are one monomial, up to constants and logarithms, or have one exponent ``of`` a quantity;
     with ``<=`` the assumptions imply that the object is at most the printed order; with ``window`` the printed ends are
     those of the object's exponent.
     """
-    solution = _solved(spec["assumptions"], tuple(sorted(spec.get("at", {}).items())))
+    solution = _solve(spec["assumptions"], tuple(sorted(spec.get("at", {}).items())))
     laws = ",".join(f"{name}={law}" for name, law in spec.get("at", {}).items())
     source = f"{spec['is']}, scalecalc law {spec['assumptions']}" + (f" --at '{laws}'" if laws else "")
     sign = spec.get("sign", "=")
@@ -76,7 +77,7 @@ def _allowed(spec: Mapping[str, Any], value: str) -> Answered:
 
 
 @lru_cache(maxsize=16)
-def _solved(name: str, laws: tuple[tuple[str, str], ...]) -> Windows:
+def _solve(name: str, laws: tuple[tuple[str, str], ...]) -> Windows:
     solution = law(name, at=dict(laws))
     assert isinstance(solution, Windows)
     return solution
@@ -87,17 +88,17 @@ def _end(end: End, grows: str) -> str:
 
 
 def _sizes(total: Posynomial) -> set[Monomial]:
-    """The terms without constants."""
+    """Returns the terms without their constants."""
     return {Monomial.of(dict(t.powers), logs=t.logs) for t in total.terms}
 
 
 @lru_cache(maxsize=16)
-def _answered(name: str) -> LawAnswer:
+def _answer_of(name: str) -> LawAnswer:
     return answer(read_law(name))
 
 
-def _compared(axis: Balance, spec: Mapping[str, Any], value: str) -> tuple[bool, str]:
-    derived = _derived(axis, spec)
+def _compare_axis(axis: Balance, spec: Mapping[str, Any], value: str) -> tuple[bool, str]:
+    derived = _from_balance(axis, spec)
     if "of" in spec:
         exponents = [m.terms[0][spec["of"]] for m in derived]
         same = len(exponents) == 1 and simplified(exponents[0] - exponent(value)) == 0
@@ -107,8 +108,11 @@ def _compared(axis: Balance, spec: Mapping[str, Any], value: str) -> tuple[bool,
     return [_sizes(p) for p in printed] == [_sizes(d) for d in derived], ", ".join(shown)
 
 
-def _derived(axis: Balance, spec: Mapping[str, Any]) -> list[Posynomial]:
-    """From a balance: the minimum, or ``what`` of the optimum; its sum; a term; a bound; a size that is reached."""
+def _from_balance(axis: Balance, spec: Mapping[str, Any]) -> list[Posynomial]:
+    """Takes from a balance what a cell asks for: the minimum, an entry of the optimum, its sum, a term, a bound, or a
+    size that
+    is reached.
+    """
     cell = axis.cells[spec.get("cell", 0)]
     put = {q: monomial(text) for q, text in spec.get("with", {}).items()}
     if (name := spec.get("bound")) is not None:
@@ -126,7 +130,8 @@ def _derived(axis: Balance, spec: Mapping[str, Any]) -> list[Posynomial]:
 
 
 def _numbers(a: LawAnswer, spec: Mapping[str, Any], value: str) -> tuple[bool, str]:
-    """Printed decimals beside functions of exponents, within one unit of the last digit: truncated or rounded."""
+    """Compares printed decimals with functions of exponents, within one unit of the last digit: truncated or
+    rounded."""
     printed = [Decimal(text.strip()) for text in value.split(",")]
     derived = []
     for at in spec["at"]:

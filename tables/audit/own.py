@@ -1,6 +1,6 @@
-"""A table of one's own: names that do not exist are refused, and what it starts at zero is given to the derivation.
+"""Reads a table of the user: refuses names that do not exist, and tells the derivation what starts at zero.
 
-Read next: ``comparison.py``, which compares its cells.
+Read next: ``comparison.py``, which compares the cells.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from scaling_algebra.spec.trained import trained
 from scaling_algebra.tables.published.printed import Printed, read
 
 HEAD = ("regime", "optimizer", "parameterization")
-"""What [table] or a cell must name."""
+"""What ``[table]`` or a cell must name."""
 
 
 def own(path: Path) -> list[Printed]:
-    """The cells of a table of one's own, whose names all exist.
+    """Reads the cells of a user's table and checks all names in them.
 
     Raises:
         UsageError: one line with the name of the file.
     """
     try:
-        return _started([_checked(cell) for cell in read(path)])
+        return _with_zeros([_check_cell(cell) for cell in read(path)])
     except UsageError as error:
         text = str(error)
         raise UsageError(text if f"{path}" in text else f"{path}: {text}") from None
 
 
-def _checked(cell: Printed) -> Printed:
-    """A cell with the names of its configuration as the engine writes them."""
+def _check_cell(cell: Printed) -> Printed:
+    """Replaces the names of a cell's configuration by the engine's."""
     setting = dict(cell.setting)
     if lacks := next((x for x in HEAD if x not in setting), ""):
         raise UsageError(f"{cell.quantity} has no {lacks}; name it in [table], as audit --schema does")
@@ -64,14 +64,14 @@ def _checked(cell: Printed) -> Printed:
 
 
 def _check_axes(cell: Printed, network: Network) -> None:
-    """Raises UsageError for a power of axes that the network lacks."""
+    """Raises UsageError if a power has axes that the network lacks."""
     if isinstance(cell.value, Power):
         wrong = [axis for axis, _ in cell.value.terms]
         check_names(f"axis of {network.name}, in {cell.quantity} = {cell.value}:", wrong, in_powers(network))
 
 
-def _started(cells: Sequence[Printed]) -> list[Printed]:
-    """Every cell with the tensors that its configuration starts at zero."""
+def _with_zeros(cells: Sequence[Printed]) -> list[Printed]:
+    """Pairs each cell with the tensors that its configuration initialises to zero."""
 
     def configuration(cell: Printed) -> tuple[Any, ...]:
         return tuple(cell.setting.get(x) for x in (*HEAD, "program", "readout_init"))
@@ -85,7 +85,7 @@ def _started(cells: Sequence[Printed]) -> list[Printed]:
 
 
 def starting(d: Derivation, zero: tuple[str, ...]) -> Derivation:
-    """A derivation in which these tensors start at zero, where every demand holds with that; else as it is."""
+    """Derives again with these tensors initialised to zero; returns the old derivation if a demand fails then."""
     given = {f"{role}.init": 0 for role in zero if d.scaling.tensors[role].init_std is not None}
     if not (given and d.configuration.parameterization.derived):
         return d

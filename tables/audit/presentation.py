@@ -1,4 +1,4 @@
-"""Documents of an audit and of the errata. Read next: ``commands/audit.py`` and ``commands/errata.py`` (who asks)."""
+"""Renders an audit and the errata as documents. Used by ``commands/audit.py`` and ``commands/errata.py``."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from .errata import Errata, Erratum, Measured, WrongCell
 from .errata import errata as known_errata
 
 SETTING = ("regime", "parameterization", "optimizer", "gate")
-"""Parts of a setting that tell configurations apart in reports."""
+"""Parts of a setting that distinguish configurations in reports."""
 PLACES = ("place", "quantity", "updates", "printed", "derived", "measured")
 
 
 @document_of.register(Audit)
 def audit(a: Audit) -> Document:
-    """Counts by table, every disagreement with its reasons, and why the rest cannot be compared."""
+    """Renders the counts by table, every disagreement with its reasons, and why the rest cannot be compared."""
     rows = [(source, table, *(str(n[s]) for s in STATUSES)) for (source, table), n in a.counts().items()]
     total = Counter(c.status for c in a.comparisons)
     rows.append(("all", "", *(str(total[s]) for s in STATUSES)))
@@ -50,14 +50,14 @@ def audit(a: Audit) -> Document:
 
 
 def _label(a: Audit, c: Comparison) -> str:
-    """What the reason of a derived value is."""
+    """Returns the label of the reason for a derived value."""
     if a.file and c.printed.step is None:
         return "because: "
     return "matching: " if c.derivation is not None else "derived by: "
 
 
 def difference(c: Comparison, printed: str = "printed") -> str:
-    """One disagreement in a line."""
+    """Writes one disagreement in a line."""
     p = c.printed
     setting = ", ".join(str(p.setting[k]) for k in SETTING if k in p.setting)
     place = f"{p.source} {p.table} {p.label}".strip() + (f" ({setting})" if setting else "")
@@ -76,8 +76,8 @@ def _audit_record(a: Audit) -> dict[str, Any]:
 
 @document_of.register(Errata)
 def errata(entries: Errata) -> Document:
-    """An overview of all places, then each erratum with the winning matching of the engine and the measured slope."""
-    by_key = _compared(entries)
+    """Renders an overview, then each erratum with the winning matching of the engine and the measured slope."""
+    by_key = _compare_listed(entries)
     blocks: list[Block] = [
         Heading("Errata"),
         Lines.of(
@@ -103,8 +103,8 @@ def errata(entries: Errata) -> Document:
     )
 
 
-def _compared(entries: Errata) -> dict[Key, Comparison]:
-    """Every listed cell beside the engine's."""
+def _compare_listed(entries: Errata) -> dict[Key, Comparison]:
+    """Compares every listed cell with the engine."""
     keys = {key for e in entries for key in e.cells}
     return {c.key: c for c in compare([c for c in load() if c.key in keys]) if c.status == "DISAGREES"}
 
@@ -122,7 +122,7 @@ def _updates(step: int | None) -> str | None:
 
 
 def _number(text: str) -> Text:
-    """An exponent as it is typed, and set."""
+    """Renders an exponent as plain text and as a formula."""
     return Text(text, f"${latex(exponent(text))}$" if "*" in text else f"${text}$")
 
 
@@ -141,10 +141,10 @@ def _erratum(e: Erratum, by_key: dict[Key, Comparison]) -> list[Block]:
         blocks.append(Lines.of(f"Configuration: {configuration}."))
     lines: list[Sequence[Piece]] = [("Why: ", typeset(e.why)), ("In the same paper: ", typeset(e.inside))]
     lines += [("Winning matching: " if setting else "Derived by: ", Code(first.why))] if first is not None else []
-    return [*blocks, Grid.of(header, rows), Lines.of(*lines, *map(_measured, e.measured), listed=True)]
+    return [*blocks, Grid.of(header, rows), Lines.of(*lines, *map(_measurement_line, e.measured), listed=True)]
 
 
-def _measured(m: Measured) -> Sequence[Piece]:
+def _measurement_line(m: Measured) -> Sequence[Piece]:
     interval = f"[{m.interval[0]:+.3f}, {m.interval[1]:+.3f}]"
     return f"Measured: {m.quantity}{_after(m.step)}, slope {m.slope:+.3f}, 95 % interval {interval}, by ", Code(
         m.command

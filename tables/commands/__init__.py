@@ -1,1 +1,1 @@
-"""The verbs ``table`` and ``audit``."""
+"""The commands ``table`` and ``audit``."""

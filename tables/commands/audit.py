@@ -1,7 +1,7 @@
-"""``scalecalc audit``: every published cell against the engine, and on request against a measurement; or shipped rules.
+"""Implements ``scalecalc audit``: compares published cells, or rules of public code, with the engine or a measurement.
 
-Read next: ``audit/comparison.py`` (the comparison), ``audit/errata.py`` (what is known already),
-``implementations/comparison.py`` (the rules that public code ships).
+Read next: ``audit/comparison.py`` (the comparison), ``audit/errata.py`` (known disagreements),
+``implementations/comparison.py`` (rules of public code).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import click
 from scaling_algebra.commands.options import Answer, Name, PathType, Verb, examples, printed
 from scaling_algebra.errors import UsageError
 from scaling_algebra.tables.audit.comparison import Audit, audit, compare
-from scaling_algebra.tables.audit.errata import errata, unlisted
+from scaling_algebra.tables.audit.errata import errata, find_unlisted
 from scaling_algebra.tables.audit.own import own
 from scaling_algebra.tables.audit.presentation import difference
 from scaling_algebra.tables.implementations.comparison import implementations as shipped
@@ -48,16 +48,19 @@ from scaling_algebra.tables.published.printed import SCHEMA, SOURCES, Key
 def command(
     file: Path | None, source: str | None, measure: bool, implementations: bool, schema: bool
 ) -> Answer | tuple[Answer, int]:
-    """Hold every published table against the engine, cell by cell; or a table of your own, FILE.toml.
+    """Compare every published table with the engine, cell by cell; or a table of your own, FILE.toml.
 
-    Each cell AGREES, DISAGREES or is NOT COMPARABLE, with the reason. Exit code 0 when every disagreement is a listed
-    erratum (audit --errata), 1 when there is a new one or a listed one has gone. Of FILE.toml: 0 when every cell that
-    can be compared agrees, 1 when one does not, 3 when none can be compared.
+    Each cell AGREES, DISAGREES or is NOT COMPARABLE, with the reason. Exit code 0 if every disagreement is a listed
+    erratum (audit --errata), 1 if there is a new one or a listed one now agrees. For FILE.toml: 0 if every cell that
+    can be compared agrees, 1 if one does not, 3 if none can be compared.
 
-    With --implementations: which powers of a rule differ from the derived ones, and which desiderata fail at the rule.
-    Exit code 0, or 3 when a desideratum is undecided.
+    With --implementations: which powers of a rule differ from the derived ones, and which desiderata fail with the
+    rule.
+    Exit code 0, or 3 if a desideratum is undecided.
     """
     if schema:
+        if file is not None or source or measure or implementations:
+            raise UsageError("--schema prints an example of FILE.toml and takes nothing else; leave out the rest")
         return SCHEMA.rstrip()
     if file is not None:
         if source or implementations:
@@ -77,7 +80,7 @@ def command(
         rules = shipped(source)
         return rules.document(), 3 if any(h.undecided for h in rules.held) else 0
     a = audit(source)
-    new, gone = unlisted(a, errata())
+    new, gone = find_unlisted(a, errata())
     for c in new:
         click.echo(f"scalecalc: not in the errata: {difference(c)}", err=True)
     for key in gone:
@@ -87,7 +90,7 @@ def command(
 
 
 def _slopes(a: Audit) -> dict[Key, str]:
-    """Measured slope of every disagreement of a signal, as text."""
+    """Measures the slope of every disagreement of a signal, as text."""
     from scaling_algebra.verify.studies.blocks import slopes  # torch is loaded here
 
     signals = {

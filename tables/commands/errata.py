@@ -1,4 +1,4 @@
-"""``scalecalc audit --errata``: the published cells that differ from the derived ones, each with its evidence."""
+"""Implements ``scalecalc audit --errata``: the published cells that differ from the derived ones, with evidence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``scalecalc table``: print a derived table, or write all of them."""
+"""Implements ``scalecalc table``: prints a derived table, or writes all of them."""
 
 from __future__ import annotations
 
@@ -63,15 +63,15 @@ def command(name: str | None, every: bool, form: str | None, output: Path | None
     if output is None and not folder.is_dir():
         raise UsageError(f"no folder {folder}; run in a source checkout or choose one with -o FOLDER")
     make_folder(folder, "choose another -o FOLDER")
-    files = rendered()
+    files = render_files()
     for file, text in files.items():
         write(folder / file, text)
     click.echo(f"{len(files)} files written to {folder}")
     return 0
 
 
-def rendered() -> dict[str, str]:
-    """Content of every file that is written, by its name: the tables and the maps."""
+def render_files() -> dict[str, str]:
+    """Renders the tables and the maps; returns the content of every file by its name."""
     documents = {name: table(name).document() for name in TABLES}
     texts = {f"{name}{suffixes()[form]}": render(documents[name], form) for name in TABLES for form in WRITTEN}
     texts |= {f"map_{name}_sgd.svg": phases_svg(phases("sgd", name)) for name in DERIVED}

@@ -1,1 +1,1 @@
-"""The published tables again, every cell derived."""
+"""Recomputes the published tables, deriving every cell."""

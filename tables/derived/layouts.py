@@ -1,4 +1,4 @@
-"""Every table by name, derived cells only. Adding a table: one more entry in ``TABLES``."""
+"""Registers every table by name. To add a table, add an entry to ``TABLES``."""
 
 from __future__ import annotations
 
@@ -29,12 +29,16 @@ TABLES: Mapping[str, Callable[[], Grid]] = {
     "everett": table_everett,
     "muon": table_muon,
 }
-"""Every table, by name."""
+"""Maps the name of a table to the function that derives it."""
 
 
 @dataclass(frozen=True, repr=False)
 class DerivedTable(Rendered):
-    """A published table with every cell derived; ``grid`` holds its rows and columns."""
+    """A published table with every cell derived.
+
+    Attributes:
+        grid: its rows and columns.
+    """
 
     grid: Grid
 
@@ -43,7 +47,7 @@ class DerivedTable(Rendered):
         return f"{self.grid.title}, derived"
 
     def document(self) -> Document:
-        """The table; in JSON exponents are strings, ``"zero"`` is exactly zero, null is nothing."""
+        """Renders the table. In JSON exponents are strings, ``"zero"`` is exactly zero, and null means nothing."""
         g = self.grid
         group, label = (head.name for head in g.heads)
         rows = [
@@ -60,19 +64,19 @@ class DerivedTable(Rendered):
 
 
 def table(name: str) -> DerivedTable:
-    """A published table, derived.
+    """Derives a published table.
 
     Args:
         name: b1, g1, g2, j32, ...: one of ``TABLES``.
 
     Raises:
-        UsageError: no such table.
+        UsageError: there is no such table.
     """
     return DerivedTable(named("table", name, TABLES)())
 
 
 def _record(cell: Cell) -> object:
-    """Named values by name, text as a list of what ties, any other value by itself."""
+    """Returns named values as a dict, text as a list of what ties, any other value by itself."""
     shown = [_value(piece) for piece in cell.values]
     if cell.names:
         return dict(zip(cell.names, shown, strict=True))

@@ -1,7 +1,8 @@
-"""Muon in public code: the learning rate that each implementation needs, beside the factor of the shape that it takes.
+"""Derives the learning rate that each public implementation of Muon needs, given the factor it multiplies by.
 
-A step of Muon has operator norm lr; implementations multiply it by a factor of the shape of the matrix. Where two
-columns differ, a rate that is carried to a larger model by one rule is off in the other by the quotient.
+A step of Muon has operator norm lr; implementations multiply it by a factor of the matrix shape. If two columns differ,
+a
+learning rate transferred to a larger model by one rule is wrong in the other by their quotient.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from scaling_algebra.spec.axes import REGIMES
 
 from .scaling_tables import heads, setting
 from .signal_tables import growth
-from .texts import told
+from .texts import read_texts
 
 FACTORS = {
     "muon": Label("1"),
@@ -23,13 +24,13 @@ FACTORS = {
     "muon:unit_rms_norm": Label("sqrt(out/in)", r"$(\mathrm{out}/\mathrm{in})^{1/2}$"),
     "signsgd": Label("0.2 sqrt(out in) / Frobenius", r"$0.2 (\mathrm{out} \cdot \mathrm{in})^{1/2} / |O|_F$"),
 }
-"""Factors by the rule that steps with them: rows of one size, which NorMuon makes, and entries of one are one rule."""
+"""Factor of each optimizer rule. Rows of equal size, as NorMuon makes them, and entries of equal size are one rule."""
 TENSORS = ("router", "expert_in", "expert_out")
 
 
 @cache
 def table_muon() -> Grid:
-    """The rate of every matrix that Muon trains, by the factor that an implementation multiplies it with."""
+    """Derives the rate of every matrix that Muon trains, by the factor of the implementation."""
     rows = []
     for regime, ray in REGIMES.items():
         found = [derive(regime, {"": "adamw", "router": rule, "hidden": rule}, "mup") for rule in FACTORS]
@@ -37,7 +38,7 @@ def table_muon() -> Grid:
         rows += [Row(group, Label(role), tuple(Cell((setting(d, role, "lr"),)) for d in found)) for role in TENSORS]
     return Grid(
         "muon",
-        **told("muon"),
+        **read_texts("muon"),
         heads=heads("regime", "tensor"),
         columns=((Label("factor"), tuple(FACTORS.values())),),
         rows=tuple(rows),

@@ -1,4 +1,4 @@
-"""The tables of parameterizations: init std, learning rate and epsilon of every tensor, or the exponents b, c and d."""
+"""Derives the tables of parameterizations: init std, learning rate and epsilon, or the exponents b, c and d."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from scaling_algebra.spec.networks.library import ARCHITECTURES, MOE_BLOCK
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
 
 from .signal_tables import growth
-from .texts import told
+from .texts import read_texts
 
 OPTIMIZERS = {"sgd": "SGD", "adam": "Adam"}
 QUANTITIES = {
@@ -31,27 +31,27 @@ BOTH = ("mup", "mssp")
 
 
 def setting(d: Derivation, role: str, what: str) -> Piece | None:
-    """Init std, learning rate or epsilon of one tensor."""
+    """Returns init std, learning rate or epsilon of one tensor."""
     tensors = {name: dict(zip(QUANTITIES, row, strict=True)) for name, *row in powers(d.scaling)}
     return tensors[role][what]
 
 
 def exponent(d: Derivation, role: str, letter: str) -> Piece | None:
-    """b, c or d of one tensor on the ray."""
+    """Returns b, c or d of one tensor on the ray."""
     value = d.exponents(role)["bcd".index(letter)]
     return ZERO if letter == "b" and value is None else value
 
 
 @cache
 def table_b1() -> Grid:
-    """Table B.1 of the MSSP paper: muP | MSSP for SGD and Adam in regimes I to III."""
+    """Derives Table B.1 of the MSSP paper: muP and MSSP for SGD and Adam in regimes I to III."""
     columns = tuple(product(REGIMES, OPTIMIZERS))
     derivations = {(*where, name): derive(*where, name) for where in columns for name in BOTH}
     tensors = {role: _capital(_tensor(MOE_BLOCK, role)) for role in ("router", "expert_in", "expert_out")}
     titles = tuple(Label(title) for title in OPTIMIZERS.values())
     return Grid(
         "b1",
-        **told("b1", multiplier=_multiplier(derivations.values())),
+        **read_texts("b1", multiplier=_multiplier(derivations.values())),
         heads=heads("tensor", "quantity"),
         columns=tuple((Label(f"Regime {r}", f"Regime {r} ({growth(ray)})"), titles) for r, ray in REGIMES.items()),
         rows=_rows(tensors, QUANTITIES, lambda role, what: [_both(derivations, x, role, what) for x in columns]),
@@ -59,7 +59,8 @@ def table_b1() -> Grid:
 
 
 DEPTH = "1/2"
-"""Rate of L in tables with depth: unlike those of the other axes, so that a power of L is told from one of these."""
+"""Rate of L in tables with depth. It differs from the other rates, so that a power of L cannot be mistaken for one
+of theirs."""
 TRANSFORMER = {
     "embedding": "deep-moe",
     "gain": "deep-moe",
@@ -71,12 +72,12 @@ TRANSFORMER = {
     "final_gain": "deep-moe",
     "readout": "deep-moe",
 }
-"""Rows of Table B.2 of the MSSP paper, and the network each is derived in."""
+"""Rows of Table B.2 of the MSSP paper, and the network in which each is derived."""
 
 
 @cache
 def table_b2() -> Grid:
-    """Table B.2 of the MSSP paper: MSSP for AdamW on a residual stream whose depth grows, too."""
+    """Derives Table B.2 of the MSSP paper: MSSP for AdamW on a residual stream whose depth grows, too."""
     rays = [Ray({**r.rates, "L": DEPTH}, r.name) for r in REGIMES.values()]
     options: Any = {"deep-moe": {"parameterization": "mssp", "readout_init": "maximal"}, "deep-mlp": {}}
     derivations = {
@@ -94,7 +95,7 @@ def table_b2() -> Grid:
         rows.append(Row(_capital(Label(name, name)), Label("multiplier"), cells))
     return Grid(
         "b2",
-        **told("b2", depth=DEPTH),
+        **read_texts("b2", depth=DEPTH),
         heads=heads("tensor", "quantity"),
         columns=((Label(""), tuple(Label(f"Regime {r.name}") for r in rays)),),
         rows=tuple(rows),
@@ -103,7 +104,8 @@ def table_b2() -> Grid:
 
 @cache
 def table_g1() -> Grid:
-    """Table G.1 of the MSSP paper, the half without weight multipliers: init std and SGD learning rate by kind."""
+    """Derives the half of Table G.1 of the MSSP paper without weight multipliers: init std and SGD rate by kind of
+    tensor."""
     derivations = {name: derive("I", "sgd", name, architecture="mlp") for name in ("sp", "ntp", "mean-field", "mup")}
     names = {name: _capital(_parameterization(name)) for name in derivations}
     shown = {what: QUANTITIES[what] for what in ("init", "lr")}
@@ -115,7 +117,7 @@ def table_g1() -> Grid:
     ]
     return Grid(
         "g1",
-        **told("g1", *([f"Equal: {' and '.join(same)}."] if len(same) > 1 else [])),
+        **read_texts("g1", *([f"Equal: {' and '.join(same)}."] if len(same) > 1 else [])),
         heads=heads("parameterization", "quantity"),
         columns=((Label(""), tuple(map(Label, KINDS.values()))),),
         rows=rows,
@@ -124,7 +126,7 @@ def table_g1() -> Grid:
 
 @cache
 def table_g2() -> Grid:
-    """Table G.2 of the MSSP paper: b, c, d of muP by kind of tensor."""
+    """Derives Table G.2 of the MSSP paper: b, c, d of muP by kind of tensor."""
     derivations = {o: derive("I", o, "mup", architecture="mlp") for o in OPTIMIZERS}
     shown = [("b", ("sgd", "adam")), ("c", ("sgd",)), ("c", ("adam",)), ("d", ("adam",))]
 
@@ -138,7 +140,7 @@ def table_g2() -> Grid:
 
     return Grid(
         "g2",
-        **told("g2", convention=_convention("bcd")),
+        **read_texts("g2", convention=_convention("bcd")),
         heads=heads("", "tensor"),
         columns=((Label(""), tuple(head(*column) for column in shown)),),
         rows=tuple(Row(Label(""), Label(kind), tuple(cell(role, *x) for x in shown)) for role, kind in KINDS.items()),
@@ -147,15 +149,15 @@ def table_g2() -> Grid:
 
 
 LAYERS = {"input": "1 input", "router": "2 router", "expert": "3 experts", "readout": "4 readout"}
-"""Layers as the routers paper numbers them."""
+"""Layers, with the numbers of the routers paper."""
 SIGMOID = "routers-sigmoid"
 SAME = ("routers-softmax-topk", "routers-softmax-bias")
-"""Architectures with the exponents of ``SIGMOID``; the tests derive them, which takes longer than all tables."""
+"""Networks with the exponents of ``SIGMOID``. The tests derive them, which takes longer than all tables."""
 
 
 @cache
 def table_routers(name: str, optimizer: str) -> Grid:
-    """Tables 1 (SGD) and 2 (Adam) of the routers paper: b, c, d of muP by layer."""
+    """Derives Table 1 (SGD) or 2 (Adam) of the routers paper: b, c, d of muP by layer."""
     letters = "bcd" if optimizer == "adam" else "bc"
 
     def cells(architecture: str, role: str) -> tuple[Cell, ...]:
@@ -164,7 +166,7 @@ def table_routers(name: str, optimizer: str) -> Grid:
 
     return Grid(
         name,
-        **told(
+        **read_texts(
             "routers",
             number=name[-1],
             gate=_gate(SIGMOID),
@@ -182,7 +184,7 @@ def table_routers(name: str, optimizer: str) -> Grid:
 
 @cache
 def table_transfer1() -> Grid:
-    """Table 1 of the HP-transfer paper: init std and Adam learning rate where width, expert width and experts grow."""
+    """Derives Table 1 of the HP-transfer paper: init std and Adam rate where width, expert width and experts grow."""
     derivations = {("III", "adam", p): derive("III", "adam", p) for p in BOTH}
     shown = {"init": QUANTITIES["init"], "lr": Label("Adam lr", r"Adam lr $\eta$")}
     tensors = {"router": "router $Q$", "expert_in": "expert up $W^2$", "expert_out": "expert down $W^3$"}
@@ -192,7 +194,7 @@ def table_transfer1() -> Grid:
     )
     return Grid(
         "transfer1",
-        **told("transfer1", growth=growth(REGIMES["III"]), multiplier=_multiplier(derivations.values())),
+        **read_texts("transfer1", growth=growth(REGIMES["III"]), multiplier=_multiplier(derivations.values())),
         heads=heads("", "tensor"),
         columns=((Label(""), tuple(shown.values())),),
         rows=rows,
@@ -203,7 +205,7 @@ def table_transfer1() -> Grid:
 def _rows(
     groups: Mapping[str, Label], quantities: Mapping[str, Label], cells: Callable[[str, str], Iterable[Cell]]
 ) -> tuple[Row, ...]:
-    """A line for every quantity of every group."""
+    """Returns one row for every quantity of every group."""
     return tuple(
         Row(group, label, tuple(cells(name, what)))
         for name, group in groups.items()
@@ -212,7 +214,7 @@ def _rows(
 
 
 def _both(derivations: Mapping[tuple[str, str, str], Derivation], where: tuple[str, str], role: str, what: str) -> Cell:
-    """muP | MSSP."""
+    """Returns a cell with muP and MSSP."""
     return Cell(tuple(setting(derivations[*where, p], role, what) for p in BOTH), BOTH)
 
 
@@ -235,17 +237,17 @@ def _parameterization(name: str) -> Label:
 
 
 def _convention(letters: str) -> str:
-    """``init std sigma ~ n^-b, learning rate ...`` as rich text."""
+    """Writes ``init std sigma ~ n^-b, learning rate ...`` as rich text."""
     sizes = {"b": r"init std $\sigma", "c": r"learning rate $\eta", "d": r"Adam $\epsilon"}
     return ", ".join(rf"{sizes[x]} \asymp n^{{-{x}}}$" for x in letters)
 
 
 def _multiplier(derivations: Iterable[Derivation]) -> str:
-    """The aggregation multiplier of all these derivations, where the experts grow."""
+    """Writes the aggregation multipliers of all derivations in which the experts grow."""
     powers = dict.fromkeys(1 / d.scaling.alpha for d in derivations if d.ray["M"])
     return ", ".join(map(rich, powers))
 
 
 def _gate(architecture: str) -> str:
-    """``softmax gate with top-K``."""
+    """Describes the gate of a network: ``softmax gate with top-K``."""
     return re.sub(r"^.*experts, | \(.*$", "", ARCHITECTURES[architecture].title)

@@ -1,6 +1,6 @@
-"""The signal tables of App. J of the MSSP paper, every size and mechanism derived.
+"""Derives the signal tables of App. J of the MSSP paper: every size and mechanism.
 
-Of what is printed only the configuration and the left column are read.
+Only the configuration and the left column are read from the published table.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from scaling_algebra.spec.axes import REGIMES, Ray
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
 from scaling_algebra.tables import published
 
-from .texts import told
+from .texts import read_texts
 
 STEPS = (0, 1, 2)
 UNDECIDED = "undecided"
 WHOLES = ("g1.expert", "g1.router")
-"""Quantities that are no part of the row above although their name has a dot."""
+"""Quantities that are not part of the row above although their name has a dot."""
 
 UPDATES = {"dW1": "W^1", "dQ": "Q", "dW2": "W^{2,i}", "dW3": "W^{3,i}", "dW4": "W^4"}
-"""Added to the printed quantities."""
+"""Quantities added to the printed ones."""
 PARTS = {
     r"(h3|f)(\..*)?": "Forward, aggregation",
     r"g1\.expert.*": "Backward, expert pathway",
@@ -40,13 +40,13 @@ PARTS = {
     "d.*": "Updates",
     ".*": "Forward",
 }
-"""Section of a quantity: that of the first pattern that fits."""
+"""Maps patterns of quantities to sections of the table; the first match applies."""
 NAMES = ("j32", "j34", "j43", "j45")
 
 
 @cache
 def signal_table(name: str) -> Grid:
-    """Size of every quantity at t = 0, 1, 2 and the mechanism behind it: App. J.3.2, J.3.4, J.4.3 or J.4.5."""
+    """Derives the size of every quantity at t = 0, 1, 2, and its mechanism: App. J.3.2, J.3.4, J.4.3 or J.4.5."""
     printed = shipped(published.__name__, f"mssp_{name}.toml")
     regime, parameterization, readout = (printed["table"][k] for k in ("regime", "parameterization", "readout_init"))
     d = derive(regime, "sgd", parameterization, readout_init=readout)
@@ -58,7 +58,7 @@ def signal_table(name: str) -> Grid:
     used = {x for row in rows for shown in row.cells[-1].values if shown for x in str(shown).split("+")}
     return Grid(
         name,
-        **told(
+        **read_texts(
             "signals",
             *_starts(d),
             section=printed["table"]["section"],
@@ -77,7 +77,7 @@ def signal_table(name: str) -> Grid:
 
 
 def growth(ray: Ray) -> str:
-    """The axes that grow on a ray, each with its power of n, as rich text."""
+    """Writes the axes that grow on a ray, each with its power of n, as rich text."""
     rates: dict[Fraction, list[str]] = {}
     for axis in ("N", "N_e", "M", "K"):
         if ray[axis]:
@@ -104,16 +104,16 @@ def _cells(look: Analysis, what: str) -> tuple[Cell, ...]:
 
 
 def _size(answers: Sequence[Bracket]) -> Size | str:
-    """A sum is as large as its largest part."""
+    """Returns the size of a sum: that of its largest part."""
     if not all(a.decided for a in answers):
         return UNDECIDED
     return Size(max((a.exponent for a in answers if a.exponent is not None), default=None))
 
 
 def _mechanisms(look: Analysis, name: str, t: int) -> list[str]:
-    """Mechanisms of every leading monomial, those of one monomial joined, the fewest first: ``["CLT", "A+rank-1"]``.
+    """Names the mechanisms of every leading monomial, fewest first: ``["CLT", "A+rank-1"]``.
 
-    None for an update, which is an outer product.
+    Those of one monomial are joined. Returns [] for an update, which is an outer product.
     """
     run = look.run(name, t)
     read = look.table[name].read(run, t)
@@ -126,7 +126,7 @@ def _mechanisms(look: Analysis, name: str, t: int) -> list[str]:
 
 
 def _starts(d: Derivation) -> list[str]:
-    """Tensors that start at zero or tied, from the derivation."""
+    """Writes footnotes on the tensors that start at zero or tied."""
     symbols = {role: t.symbol.replace("W", "W^") for role, t in d.network.tensors.items()}
     zero = [f"${symbols[role]}_0 = 0$" for role, s in d.scaling.tensors.items() if s.init_std is None]
     tied = [f"${symbols[role]}$" for role in d.scaling.tied]

@@ -1,7 +1,8 @@
-"""The largest stable learning rate of every layer of a dense MLP, for given inits and multipliers.
+"""Derives the largest stable learning rate of every layer of a dense MLP, for given inits and multipliers.
 
-By formula, from sizes and an assumed alignment, and with the alignment that the engine certifies. Source of the
-question, the parameterizations and the two assumptions: Everett et al. (2024), Scaling exponents across
+Two ways: by formula, from sizes and an assumed alignment; and with the alignment that the engine certifies. The
+question,
+the parameterizations and the two assumptions are those of Everett et al. (2024), Scaling exponents across
 parameterizations and optimizers (arXiv 2407.05872). No cell is read from there.
 """
 
@@ -24,19 +25,19 @@ from scaling_algebra.spec.parameterizations import Abc, mean_field, ntp, sp
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import Scaling
 
-from .texts import told
+from .texts import read_texts
 
 HALF = Fraction(1, 2)
 
 MLP = architecture("mlp")
 SIGNALS = ("h1", "h2", "f")
-"""Signals that stay O(1) where training is stable."""
+"""Signals that stay O(1) if training is stable."""
 STEP = Fraction(1, 4)
-"""A rate that is N^STEP larger is seen to be unstable."""
+"""A learning rate larger by N^STEP must be seen to be unstable."""
 
 
 def mup(network: Network, role: str) -> Abc:
-    """muP with multipliers: std N^-1/2 everywhere, N^1/2 before the first layer and N^-1/2 before the last."""
+    """Returns muP with multipliers: std N^-1/2 everywhere, N^1/2 before the first layer and N^-1/2 before the last."""
     multiplier = {"input": HALF, "readout": -HALF}.get(role, Fraction(0))
     return Abc(Power.of({"N": multiplier}), Power.of({"N": -HALF}), Power())
 
@@ -47,7 +48,7 @@ GAUGES: Mapping[str, tuple[Label, Callable[[Network, str], Abc]]] = {
     "mup": (Label("muP", r"$\mu$P"), mup),
     "mean-field": (Label("mean field"), mean_field),
 }
-"""Inits and multipliers."""
+"""Inits and multipliers, by name."""
 OPTIMIZERS: Mapping[str, tuple[Label, Optimizer]] = {
     "sgd": (Label("SGD"), optimizer("sgd")),
     "adam": (Label("Adam"), optimizer("adam").with_epsilon("negligible")),
@@ -55,17 +56,18 @@ OPTIMIZERS: Mapping[str, tuple[Label, Optimizer]] = {
 }
 LAYERS = {"input": "embedding", "hidden": "hidden", "readout": "readout"}
 ALIGNMENTS: Mapping[str, Fraction] = {"full": Fraction(1), "none": HALF}
-"""Assumed: the power p of fan_in in ``|dW x| = fan_in^p |dW| |x|``."""
+"""Assumed power p of fan_in in ``|dW x| = fan_in^p |dW| |x|``."""
 
 
-def assumed(gauge: str, rule: Optimizer, p: Fraction) -> dict[str, Power]:
-    """Learning rates by layer from sizes alone, under an assumed alignment.
+def assume_rates(gauge: str, rule: Optimizer, p: Fraction) -> dict[str, Power]:
+    """Computes learning rates by layer from sizes alone, under an assumed alignment.
 
     Law: the entries of dW are fan_in^-p, which makes ``dW x`` Theta(1). With SGD they are lr times the gradient, which
     is one for the readout and, for the layers below, as large as the readout: its init, or its first update if that is
     larger. With Adam they are lr, with Adafactor lr times the init std.
-    Assumes: activations Theta(1), and that what W_0 makes of a change adds up at random, as at init (in the paper's
-    letters omega = 1/2), so that it never limits a rate.
+    Assumes: activations are Theta(1), and W_0 times a change adds up at random, as at init (omega = 1/2 in the paper),
+    so that
+    it never limits a rate.
     """
     abc = _abc(gauge)
     std = {role: (x.multiplier * x.init_std)["N"] for role, x in abc.items()}
@@ -77,12 +79,14 @@ def assumed(gauge: str, rule: Optimizer, p: Fraction) -> dict[str, Power]:
     return _in_gauge(abc, rule, {role: Power.of({"N": step[role] - factor[role]}) for role in abc})
 
 
-def certified(gauge: str, rule: Optimizer) -> dict[str, Power]:
-    """Learning rates by layer with the alignment that training makes, each the largest at which nothing diverges.
+def certify_rates(gauge: str, rule: Optimizer) -> dict[str, Power]:
+    """Computes learning rates by layer with the alignment of training, each the largest at which nothing diverges.
 
-    Method: the rates at which every layer's own ``dW x`` is Theta(1), from the engine; where the change of the features
-    makes the logits diverge, the rates of the layers that move them are smaller by as much. Then the engine certifies
-    that h1, h2 and f stay O(1) for t = 0 .. 2, and that they do not if any one rate is N^(1/4) larger.
+    Method: take the rates at which every layer's own ``dW x`` is Theta(1). If the change of the features makes the
+    logits
+    diverge, reduce the rates of the layers that move them by as much. Then the engine certifies that h1, h2 and f stay
+    O(1) for
+    t = 0 .. 2, and that they do not if any one rate is N^(1/4) larger.
     """
     abc = _abc(gauge)
     given = {f"{role}.init": x.multiplier * x.init_std for role, x in abc.items()}
@@ -90,20 +94,20 @@ def certified(gauge: str, rule: Optimizer) -> dict[str, Power]:
     grown = max((d.analysis()("f.propagating", t).exponent or Fraction(0) for t in range(1, HORIZON + 1)), default=0)
     scaling = d.scaling
     for role in ("input", "hidden") if grown > 0 else ():
-        scaling = _scaled(scaling, role, -Fraction(grown))
+        scaling = _scale_rate(scaling, role, -Fraction(grown))
     assert _largest(d, scaling) == 0, (gauge, rule.name)
-    assert all(_largest(d, _scaled(scaling, role, STEP)) > 0 for role in abc), (gauge, rule.name)
+    assert all(_largest(d, _scale_rate(scaling, role, STEP)) > 0 for role in abc), (gauge, rule.name)
     return _in_gauge(abc, rule, {role: s.lr or Power() for role, s in scaling.tensors.items()})
 
 
 @cache
 def table_everett() -> Grid:
-    """Largest stable learning rates by layer, assumed alignments beside the certified one."""
+    """Derives the largest stable learning rates by layer, for assumed alignments and the certified one."""
     rows, changed = [], []
     for gauge, (title, _) in GAUGES.items():
         cells: dict[str, list[Cell]] = {role: [] for role in LAYERS}
         for label, rule in OPTIMIZERS.values():
-            columns = [assumed(gauge, rule, p) for p in ALIGNMENTS.values()] + [certified(gauge, rule)]
+            columns = [assume_rates(gauge, rule, p) for p in ALIGNMENTS.values()] + [certify_rates(gauge, rule)]
             for role, row in cells.items():
                 row += [Cell((rates[role],)) for rates in columns]
             if columns[0] != columns[-1]:
@@ -111,7 +115,7 @@ def table_everett() -> Grid:
         rows += [Row(title, Label(LAYERS[role]), tuple(row)) for role, row in cells.items()]
     return Grid(
         "everett",
-        **told("everett", changed=", ".join(changed)),
+        **read_texts("everett", changed=", ".join(changed)),
         heads=(Label("parameterization", "Parameterization"), Label("layer", "Layer")),
         columns=tuple((label, tuple(map(Label, (*ALIGNMENTS, "engine")))) for label, _ in OPTIMIZERS.values()),
         rows=tuple(rows),
@@ -123,17 +127,17 @@ def _abc(gauge: str) -> dict[str, Abc]:
 
 
 def _in_gauge(abc: Mapping[str, Abc], rule: Optimizer, rates: Mapping[str, Power]) -> dict[str, Power]:
-    """Rates of tensors without multipliers as those of tensors with multipliers."""
+    """Converts rates of tensors without multipliers to rates of tensors with multipliers."""
     return {role: rates[role] / abc[role].multiplier ** moved(rule)["lr"] for role in abc}
 
 
-def _scaled(scaling: Scaling, role: str, by: Fraction) -> Scaling:
+def _scale_rate(scaling: Scaling, role: str, by: Fraction) -> Scaling:
     s = scaling.tensors[role]
     return replace(scaling, tensors={**scaling.tensors, role: replace(s, lr=(s.lr or Power()) * Power.of({"N": by}))})
 
 
 def _largest(d: Derivation, scaling: Scaling) -> Fraction:
-    """The largest certified exponent of what must stay O(1)."""
+    """Returns the largest certified exponent of the signals that must stay O(1)."""
     look = Analysis(d.ray, scaling.point(d.ray), d.optimizer, d.network)
     answers = [look(name, t) for name in SIGNALS for t in range(HORIZON + 1)]
     assert all(a.decided for a in answers), d.about

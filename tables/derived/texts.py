@@ -1,4 +1,4 @@
-"""Title, caption and footnotes of every derived table, from ``texts.toml``."""
+"""Reads title, caption and footnotes of every derived table from ``texts.toml``."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ _TEXTS = shipped(__package__, "texts.toml")
 _CERTIFIED: str = _TEXTS["certified"]
 
 
-def told(table: str, *more: str, **put: str) -> dict[str, Any]:
-    """The texts of a table, as a ``Grid`` takes them.
+def read_texts(table: str, *more: str, **put: str) -> dict[str, Any]:
+    """Returns the texts of a table, as keyword arguments of ``Grid``.
 
     Args:
+        table: its name.
         more: footnotes below the others.
-        put: what stands in the place of ``<<name>>``.
+        put: replacements of ``<<name>>``.
     """
     put |= {"certified": _CERTIFIED, "Certified": _CERTIFIED.capitalize()}
 

@@ -1,1 +1,1 @@
-"""Rules that public code ships, transcribed, and held against the derivation. The engine never reads them."""
+"""Transcribed rules of public code, compared with the derivation. The engine never reads them."""

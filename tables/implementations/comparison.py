@@ -1,7 +1,8 @@
-"""A shipped rule beside the derivation: which powers differ, and which desiderata fail at the rule.
+"""Compares a rule of public code with the derivation: which powers differ, and which desiderata fail with the rule.
 
-A power that differs is a fact about two rules, not a defect. Whether the rule keeps what is demanded is asked of the
-engine, at the point that the rule sets.
+A power that differs is a fact about two rules, not a defect. Whether the rule meets the demands is computed by the
+engine,
+at the point that the rule sets.
 """
 
 from __future__ import annotations
@@ -29,12 +30,13 @@ DIFFERS = ("implementation", "regime", "epsilon", "quantity", "rule", "derived")
 
 @dataclass(frozen=True)
 class ComparedPower:
-    """One power of a rule, without multipliers, beside the derived one. None is zero init.
+    """One power of a rule, without multipliers, next to the derived one.
 
     Attributes:
         name: ``ROLE.init``, ``ROLE.lr``, ``ROLE.eps``, ``ROLE.decay``, ``aggregation`` or another multiplier.
-        rule, derived: powers of the axes.
-        equal: on the ray; axes that grow at one rate cannot be told apart there.
+        rule: power of the axes in the rule; None for zero init.
+        derived: derived power of the axes; None for zero init.
+        equal: True if both agree on the ray, where axes that grow at one rate look alike.
     """
 
     name: str
@@ -48,16 +50,17 @@ class ComparedPower:
 
 @dataclass(frozen=True)
 class Held:
-    """A rule on one ray, with its epsilon in one regime.
+    """The result for a rule on one ray, with its epsilon in one regime.
 
     Attributes:
         rule: the rule.
-        regime: the ray; ``covered`` says whether nothing grows on it that the rule does not ask for.
-        epsilon: ``derived``: of the size of the gradient at the base, so that its power counts; ``negligible``; or
-            empty for an optimizer without one.
+        regime: the ray.
+        epsilon: ``derived`` (of the size of the gradient at the base, so that its power counts), ``negligible``, or ""
+            for
+            an optimizer without one.
         cells: everything that the rule sets.
-        failures: the desiderata that do not hold for t = 0 .. 2, a line each; where something diverges, what does.
-        undecided: the desiderata that are undecided, a line each.
+        failures: desiderata that do not hold for t = 0 .. 2, one line each; if something diverges, only that.
+        undecided: undecided desiderata, one line each.
     """
 
     rule: ShippedRule
@@ -77,7 +80,7 @@ class Held:
 
     @property
     def verdict(self) -> Verdict:
-        """Whether all desiderata hold at the rule."""
+        """Whether all desiderata hold with the rule."""
         return "fails" if self.failures else "undecided" if self.undecided else "holds"
 
     def as_json(self) -> dict[str, Any]:
@@ -101,7 +104,7 @@ class Held:
 
 @dataclass(frozen=True, repr=False)
 class Implementations(Rendered):
-    """Shipped rules on their rays."""
+    """Rules of public code, each on its rays."""
 
     held: tuple[Held, ...]
 
@@ -111,7 +114,7 @@ class Implementations(Rendered):
         return f"{len(self.held)} rules on rays, {differ} differ from the derivation"
 
     def document(self) -> Document:
-        """An overview, every power that differs, and of every rule its source, assumptions and what fails."""
+        """Renders an overview, every power that differs, and for every rule its source, assumptions and failures."""
         header = ("implementation", "regime", "covered", "epsilon", "compared with", "equal", "desiderata")
         rows = [
             (h.rule.label, h.regime, h.epsilon, c.name, text(c.rule), text(c.derived))
@@ -130,11 +133,10 @@ class Implementations(Rendered):
 
 
 def implementations(name: str | None = None) -> Implementations:
-    """The rules of one implementation, or all, on every ray that they are compared on, with their epsilon in every
-    regime of theirs.
+    """Compares the rules of one implementation, or of all, on all their rays and with their epsilon in all its regimes.
 
     Raises:
-        UsageError: no such implementation.
+        UsageError: there is no such implementation.
     """
     if name is not None and name not in NAMES:
         raise unknown_name("implementation", name, NAMES)
@@ -144,9 +146,9 @@ def implementations(name: str | None = None) -> Implementations:
 
 
 def hold(rule: ShippedRule, regime: str, epsilon: str) -> Held:
-    """A rule on one ray: its powers beside the derived ones, and the desiderata at the rule.
+    """Compares a rule on one ray: its powers with the derived ones, and the desiderata with the rule.
 
-    What the rule leaves open is taken as derived.
+    Whatever the rule leaves open is taken from the derivation.
 
     Raises:
         UsageError: a power of an axis that the network lacks.
@@ -155,15 +157,15 @@ def hold(rule: ShippedRule, regime: str, epsilon: str) -> Held:
     if ray := "=" in regime:
         where["ray"] = regime
     d = derive(None if ray else regime, rule.optimizer, rule.parameterization, **where)
-    given = Given.of(rule.given(d.optimizer), rule.network, d.optimizer)
+    given = Given.of(rule.as_given(d.optimizer), rule.network, d.optimizer)
     cells = tuple(_cell(name, power, d) for name, power in given.items)
     cells += tuple(_decay(role, decay, lr, d) for role, (decay, lr) in rule.shrinking.items())
-    failures, undecided = _judged(d, given)
+    failures, undecided = _find_failures(d, given)
     return Held(rule, regime, epsilon, cells, failures, undecided)
 
 
 def text(power: Power | None) -> str:
-    """A power, or 0 for zero init."""
+    """Writes a power, or 0 for zero init."""
     return "0" if power is None else str(power)
 
 
@@ -205,18 +207,20 @@ def _cell(name: str, power: Power | None, d: Derivation) -> ComparedPower:
 
 
 def _decay(role: str, decay: Power, lr: Power, d: Derivation) -> ComparedPower:
-    """A weight decay beside one over the rule's own learning rate: with it a step takes one share at every size."""
+    """Compares a weight decay with 1 / (the rule's own learning rate), with which a step shrinks weights alike at
+    every size."""
     return ComparedPower(f"{role}.decay", decay, 1 / lr, decay.on(d.ray) == -lr.on(d.ray))
 
 
-def _judged(d: Derivation, given: Given) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Failures and undecided demands, with the derived parameterization and the given powers put in.
+def _find_failures(d: Derivation, given: Given) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Returns failed and undecided demands at the derived parameterization with the given powers substituted.
 
-    Where lower bounds show that something diverges, that is what fails: behind it everything else grows, too. Otherwise
-    every demand is certified.
+    If lower bounds show that something diverges, only that fails, because everything after it grows, too. Otherwise
+    every
+    demand is certified.
     """
     structure = given.structure(solved(d.configuration).structure)
-    demands = d.configuration.parameterization.demanded(d.network, structure)
+    demands = given.eased(d.network, d.configuration.parameterization.demanded(d.network, structure))
     demands = [x for x in demands if concerns(x, d.optimizer)]
     scaling = given.over(d.scaling)
     look = Analysis(d.ray, scaling.point(d.ray), d.optimizer, d.network)
@@ -230,7 +234,7 @@ def _judged(d: Derivation, given: Given) -> tuple[tuple[str, ...], tuple[str, ..
 
 
 def _diverges(demand: Demand, look: Analysis) -> bool:
-    """Whether a quantity that must stay O(1) certainly grows."""
+    """Returns whether a quantity that must stay O(1) certainly grows."""
     times = range(demand.horizon + 1) if demand.kind in ("theta", "bounded") else ()
     sizes = (look(name, t, LEAD).lead for name in demand.quantities for t in times)
     return any(size is not None and size > 0 for size in sizes)

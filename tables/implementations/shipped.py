@@ -1,6 +1,6 @@
-"""Reads the transcribed rules (``rules/*.toml``), one file per repository; the engine never imports this.
+"""Reads the transcribed rules (``rules/*.toml``), one file for each repository. The engine never imports this module.
 
-Adding an implementation: one more file.
+To add an implementation, add a file.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from scaling_algebra.spec.trained import trained
 
 FOLDER = Path(__file__).parent / "rules"
 NAMES = tuple(sorted(path.stem for path in FOLDER.glob("*.toml")))
-"""Every implementation, by the name ``audit --implementations --source`` takes."""
+"""Names of the implementations, as ``audit --implementations --source`` takes them."""
 MULTIPLIER = "multiplier"
-"""The factor of a tensor in the forward pass, besides ``init``, ``lr`` and ``eps``."""
+"""Setting of a tensor besides ``init``, ``lr`` and ``eps``: its factor in the forward pass."""
 DECAY = "decay"
-"""Decoupled weight decay as torch takes it, multiplied by the learning rate."""
+"""Decoupled weight decay as in torch, multiplied by the learning rate."""
 
 
 @dataclass(frozen=True)
 class SourcePlace:
-    """The place of a part of a rule.
+    """Where a part of a rule stands.
 
     Attributes:
         file: path in the repository.
-        says: what of the rule stands there.
-        commit: the one that was read; empty where the text that was read names none.
+        says: which part of the rule it is.
+        commit: the commit that was read; "" if the text that was read names none.
     """
 
     file: str
@@ -49,23 +49,28 @@ class SourcePlace:
 
 @dataclass(frozen=True)
 class ShippedRule:
-    """One rule for every tensor of a network, as powers of the axes.
+    """A rule for every tensor of a network, as powers of the axes.
 
     Attributes:
-        name: for the command line.
-        title, repository, read: what it is, whose, and when it was read.
-        variant: which of several rules of one repository; empty for the only one.
-        place: where it stands.
-        regimes: the rays it is compared on, by name or as ``N=1,L=1``; ``covers``: those of them on which nothing grows
-            that it does not ask for.
-        parameterization, readout_init: what it is compared with; an empty readout init is that of the definition.
-        optimizer: what it trains with.
-        epsilon: the regimes of its epsilon that it is compared in; ``derived`` only where it scales epsilon; none for
-            an optimizer without one.
-        tensors: role -> ``multiplier``, ``init``, ``lr``, ``eps``, ``decay`` as far as it sets them; None is zero init.
-        multipliers: those of no tensor, as far as it sets them: ``aggregation``, of the sum over experts, and those of
+        name: name on the command line.
+        title: one line.
+        repository: where the code is.
+        read: when it was read.
+        place: where the rule stands in the code.
+        regimes: rays it is compared on, by name or as ``N=1,L=1``.
+        parameterization: the derived parameterization it is compared with.
+        optimizer: the optimizer it trains with.
+        epsilon: regimes of its epsilon; ``derived`` only if it scales epsilon; none for an optimizer without one.
+        tensors: role -> ``multiplier``, ``init``, ``lr``, ``eps``, ``decay``, as far as it sets them; None is zero
+            init.
+        covers: those of the rays on which nothing grows that the rule does not ask for.
+        readout_init: readout init of the parameterization it is compared with; "" for that of the definition.
+        architecture: the network.
+        variant: which of several rules of one repository; "" for the only one.
+        multipliers: multipliers of no tensor, as far as it sets them: ``aggregation``, of the sum over experts, and
+            those of
             the network by name, such as ``res``.
-        assumes: what the transcription takes for granted, a line each.
+        assumes: what the transcription assumes, one line each.
     """
 
     name: str
@@ -87,20 +92,21 @@ class ShippedRule:
 
     @property
     def network(self) -> Network:
-        """The tensors it is read for."""
+        """The network whose tensors it sets."""
         return architecture(self.architecture)
 
     @property
     def label(self) -> str:
         return f"{self.name} ({self.variant})" if self.variant else self.name
 
-    def given(self, optimizer: Trained) -> dict[str, Power | None]:
-        """Its settings, moved to tensors without multipliers: ``ROLE.init`` and so on, and the others.
-
-        Args:
-            optimizer: its own, with the epsilon in one of its regimes; epsilons are given only where they count.
+    def as_given(self, optimizer: Trained) -> dict[str, Power | None]:
+        """Converts its settings to tensors without multipliers: ``ROLE.init`` and so on, and the multipliers of no
+        tensor.
 
         Law: that of ``spec/gauges.py``.
+
+        Args:
+            optimizer: its optimizer, with the epsilon in one regime; epsilons are given only if they count.
         """
         powers: dict[str, Power | None] = {}
         for role, settings in self.tensors.items():
@@ -115,7 +121,7 @@ class ShippedRule:
 
     @property
     def shrinking(self) -> dict[str, tuple[Power, Power]]:
-        """Weight decay and learning rate, as it sets them, of every tensor whose decay it sets, by role.
+        """Weight decay and learning rate of every tensor whose decay it sets, by role.
 
         Law: a step multiplies the weights by 1 - lr decay, whatever multiplies them in the forward pass.
         """
@@ -125,26 +131,26 @@ class ShippedRule:
 
 @cache
 def rules() -> tuple[ShippedRule, ...]:
-    """Every transcribed rule, in the order of the files."""
+    """Returns every transcribed rule, in the order of the files."""
     return tuple(rule for name in NAMES for rule in parse(name, (FOLDER / f"{name}.toml").read_text("utf-8")))
 
 
 def parse(name: str, text: str) -> list[ShippedRule]:
-    """The rules of one file.
+    """Reads the rules of one file.
 
     Raises:
-        UsageError: a key, name or power that cannot be read; the message names the file.
+        UsageError: a key, name or power cannot be read; the message names the file.
     """
     try:
         head = tomllib.loads(text)
         entries = head.pop("rule")
-        return [_checked(read(ShippedRule, {"name": name, **head, **entry})) for entry in entries]
+        return [_check_rule(read(ShippedRule, {"name": name, **head, **entry})) for entry in entries]
     except ValueError as error:
         raise UsageError(f"rules of {name}: {error}") from None
 
 
-def _checked(rule: ShippedRule) -> ShippedRule:
-    """A rule, if every name in it is known; its optimizer under its own name."""
+def _check_rule(rule: ShippedRule) -> ShippedRule:
+    """Returns a rule with the canonical name of its optimizer, if every name in it is known."""
     for epsilon in rule.epsilon:
         named("regime of epsilon", epsilon, EPSILONS)
     named("parameterization", rule.parameterization, PARAMETERIZATIONS)

@@ -1,1 +1,1 @@
-"""The published tables, transcribed cell by cell. For comparing only: the engine never reads them."""
+"""The published tables, transcribed cell by cell. They are for comparing; the engine never reads them."""

@@ -1,6 +1,7 @@
-"""Reads the published tables (``published/*.toml``) into one list of printed cells; the engine never imports this.
+"""Reads the published tables (``published/*.toml``) into one list of printed cells. The engine never imports this
+module.
 
-Adding a table: one more TOML file; ``SHAPES`` says how each kind of entry is read.
+To add a table, add a TOML file; ``SHAPES`` says how each kind of entry is read.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ SOURCES = {
     "switch-cluster": "the theory paper on what a switch MoE layer learns from clustered data",
     "moe-laws": "Generalization and Scaling Laws for Mixture-of-Experts Transformers",
 }
-"""Every paper, by the name ``audit --source`` takes."""
+"""Titles of the papers, by the name that ``audit --source`` takes."""
 Key = tuple[str, str, str, str, int | None]
-"""(source, table, label, quantity, step) of a cell: what errata are listed by."""
+"""Identifies a cell: (source, table, label, quantity, step). Errata are listed by it."""
 
 
 @dataclass(frozen=True)
@@ -37,15 +38,18 @@ class Printed:
     """One printed cell.
 
     Attributes:
-        source, table, label, notation: where it stands and how it is written there.
-        setting: regime, parameterization, optimizer, readout_init, program, gate, ... as far as the source says;
+        source: the paper.
+        table: the table in it.
+        label: the row or equation.
+        notation: how the paper writes it.
+        setting: regime, parameterization, optimizer, readout_init, program, gate, ... as far as the source states them;
             ``law`` for a cell about a law (``audit/laws.py``).
         quantity: name of the engine's quantity, or ``ROLE.init_std`` and so on for a parameter.
         step: number of updates; None for parameters.
         value: the printed exponent of n (``"-1/2"``, ``"zero"``, ``"vanishes"``, ``">= 1/2"``), or a power of the axes;
-            of a law an exponent, powers or numbers.
+            for a law an exponent, powers or numbers.
         times: the printed object is the quantity times this.
-        reason: why it cannot be compared; empty if it can.
+        reason: why it cannot be compared; "" if it can.
     """
 
     source: str
@@ -65,7 +69,7 @@ class Printed:
 
 
 def load(source: str | None = None) -> list[Printed]:
-    """Every printed cell, of one source or of all, in file order."""
+    """Returns every printed cell, of one source or of all, in the order of the files."""
     cells: list[Printed] = []
     for path in sorted(FOLDER.glob("*.toml")):
         data = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -78,22 +82,22 @@ def load(source: str | None = None) -> list[Printed]:
 
 
 SCHEMA = (FOLDER.parent / "audit" / "schema.toml").read_text("utf-8")
-"""The form of a table as an example, which ``audit`` reads."""
+"""Example of a table that ``audit`` reads."""
 NEEDED = {"cell": ("role", "quantity"), "row": ("quantity", "exponent")}
-"""What an entry of a table of somebody's own must have; the other kinds are for the shipped ones."""
+"""Keys that an entry of a user's table must have; the other kinds of entries are for the shipped tables."""
 KEYS: Mapping[str, Any] = {
     **dict.fromkeys(("id", "source", "regime", "optimizer", "parameterization", "program", "readout_init"), str),
     **dict.fromkeys(("role", "quantity", "notation", "label", "comment"), str),
     **{"power": dict | str, "exponent": list | str, "printed": list, "tied": bool},
 }
-"""What an entry may have, and of what kind."""
+"""Keys that an entry may have, and their types."""
 WORD = re.compile(r"[A-Za-z]\w*")
 MOST = 2**20
-"""Bytes of a table."""
+"""Maximum number of bytes of a table."""
 
 
 def read(path: Path) -> list[Printed]:
-    """The printed cells of a table of one's own, in the form of ``SCHEMA``.
+    """Reads the cells of a user's table in the form of ``SCHEMA``.
 
     Raises:
         UsageError: one line that begins with the name of the file.
@@ -119,11 +123,11 @@ def read(path: Path) -> list[Printed]:
             elif not {"power", "exponent"} & set(full):
                 raise UsageError(f"{place} has neither power nor exponent{form}")
             elif isinstance(power := full.get("power"), str) and power != "zero":
-                full["power"] = _parsed(power, place)
+                full["power"] = _parse_power(power, place)
             try:
                 listed = isinstance(full.get("exponent"), list)
                 found = list(SHAPES[kind](head, full)) if listed is (kind == "row") else []
-                readable = all(not isinstance(c.value, str) or _read(c.value) for c in found)
+                readable = all(not isinstance(c.value, str) or _is_readable(c.value) for c in found)
             except (ValueError, TypeError, LookupError, AttributeError):
                 found, readable = [], False
             if not (found and readable):
@@ -135,7 +139,7 @@ def read(path: Path) -> list[Printed]:
 
 
 def _record(entry: object, place: str, form: str) -> dict[str, Any]:
-    """The entries of a table, each of its kind."""
+    """Checks the keys and types of an entry and returns it."""
     if not isinstance(entry, dict):
         raise UsageError(f"{place} is {shown(entry)}, no table{form}")
     for key, value in entry.items():
@@ -149,22 +153,22 @@ def _record(entry: object, place: str, form: str) -> dict[str, Any]:
     return entry
 
 
-def _parsed(text: str, place: str) -> dict[str, str]:
-    """A power that is a text: ``N^-1`` as ``{ N = "-1" }``, of any axes."""
+def _parse_power(text: str, place: str) -> dict[str, str]:
+    """Converts a power given as text, of any axes: ``N^-1`` to ``{ N = "-1" }``."""
     try:
         return {axis: str(e) for axis, e in Power.parse(text, tuple(dict.fromkeys(WORD.findall(text)))).terms}
     except UsageError as error:
         raise UsageError(f'{place}: {error}; or a table such as {{ N = "-1" }}') from None
 
 
-def _read(value: str) -> bool:
-    """An exponent as it is printed: a rational, a bound on one, or a word."""
+def _is_readable(value: str) -> bool:
+    """Returns whether a text is a printed exponent: a rational, a bound on one, or a word."""
     number = value.rpartition(" ")[2]
     return value in ("zero", "vanishes") or bool(re.fullmatch(r"-?\d{1,9}(/[1-9]\d{0,8})?", number))
 
 
 def _power(text: Mapping[str, str] | str) -> str | Power:
-    """A power of the axes, ``"zero"``, or the printed text where an exponent is a symbol."""
+    """Returns a power of the axes, ``"zero"``, or the printed text if an exponent is a symbol."""
     if isinstance(text, str):
         return text
     try:
@@ -183,7 +187,7 @@ def _setting(head: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any
 
 
 def _rows(head: Mapping[str, Any], row: Mapping[str, Any]) -> Iterator[Printed]:
-    """A row of a signal table: one exponent per step; ``none`` where nothing is printed."""
+    """Reads a row of a signal table: one exponent for each step; ``none`` if nothing is printed."""
     for t, value in enumerate(row["exponent"]):
         if value != "none":
             setting = _setting(head, {})
@@ -191,7 +195,7 @@ def _rows(head: Mapping[str, Any], row: Mapping[str, Any]) -> Iterator[Printed]:
 
 
 def _cells(head: Mapping[str, Any], cell: Mapping[str, Any]) -> Iterator[Printed]:
-    """A cell of a table of scalings; Table B.1 holds muP and MSSP in one cell."""
+    """Reads a cell of a table of scalings; Table B.1 has muP and MSSP in one cell."""
     table, label = cell.get("table", head["id"]), cell.get("printed_row", cell.get("label", ""))
     names = [n for n in ("mup", "mssp") if n in cell]
     for name in names or [""]:
@@ -209,7 +213,7 @@ def _cells(head: Mapping[str, Any], cell: Mapping[str, Any]) -> Iterator[Printed
 
 
 def _equations(head: Mapping[str, Any], equation: Mapping[str, Any]) -> Iterator[Printed]:
-    """A labelled equation with one or more claims."""
+    """Reads a labelled equation with one or more claims."""
     for claim in equation.get("claim", [equation]):
         setting = _setting(head, {**equation, "law": claim["law"]} if "law" in claim else equation)
         quantity = claim.get("quantity", claim.get("object", ""))
@@ -223,7 +227,7 @@ def _equations(head: Mapping[str, Any], equation: Mapping[str, Any]) -> Iterator
 
 
 def _definitions(head: Mapping[str, Any], entry: Mapping[str, Any]) -> Iterator[Printed]:
-    """A definition of a parameterization: init variances (halved to stds), learning rates and epsilons."""
+    """Reads a definition of a parameterization: init variances (halved to stds), learning rates and epsilons."""
     for what, optimizer, quantity in (
         ("init_variance", "sgd", "init_std"),
         ("lr_sgd", "sgd", "lr"),
@@ -249,4 +253,4 @@ SHAPES: dict[str, Callable[[Mapping[str, Any], Mapping[str, Any]], Iterator[Prin
     "equation": _equations,
     "definition": _definitions,
 }
-"""Kinds of entries in the files, and how each is read."""
+"""Reader of each kind of entry."""

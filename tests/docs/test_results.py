@@ -1,6 +1,7 @@
 """The tables of docs/results.md are those of the committed evidence."""
 
 import json
+import re
 from statistics import mean
 
 import pytest
@@ -19,6 +20,17 @@ def test_counts_are_those_of_the_evidence(campaign):
     agree, refuted, open_ = (judged.count(v) for v in ("AGREES", "REFUTED", "INCONCLUSIVE"))
     cells = (campaign, f"{agree:,} of {len(judged):,}", refuted, open_, f"{len(rows) - len(judged):,}")
     assert "| " + " | ".join(map(str, cells)) + " |" in RESULTS.splitlines()
+
+
+def test_sections_of_papers_are_counted():
+    text = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
+    told = re.search(
+        r"Of (\d+) rows of sections (\d+) are reproduced, (\d+) partly, (\d+) not, and (\d+) are left out", text
+    )
+    tables = text.partition("## What is reproduced, by section")[2].partition("A trained bias on")[0]
+    rows = [x.split(" | ") for x in tables.splitlines() if x.startswith("| ") and " paper | | by |" not in x]
+    count = [sum(what.startswith(kind) for _, what, *_ in rows) for kind in ("reproduced", "partly", "not", "left out")]
+    assert [*map(int, told.groups())] == [len(rows), *count] and sum(count) == len(rows)
 
 
 def test_undecided_values_of_random_networks_are_counted():

@@ -93,6 +93,7 @@ def test_a_signal_while_modules_are_loaded_ends_in_one_line(name, module):
         (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"), 2, "not enough memory"),
         (ImportError("libtorch_cpu.so: failed to map segment from shared object"), 2, "not enough memory"),
         (Exception(b"out of memory"), 2, "not enough memory"),
+        (RecursionError("maximum recursion depth exceeded"), 2, "too deep"),
         (RuntimeError("a fault"), 70, "internal error"),
     ],
 )
@@ -106,10 +107,23 @@ def test_whatever_is_raised_is_one_line(raised, code, words, monkeypatch):
 
 
 def test_code_that_was_called_may_close_the_output(monkeypatch):
-    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, io.StringIO())
     with pytest.raises(UsageError, match="closed standard output"), foreign("it"):
         sys.stdout.close()
     print("nobody hears this, and nothing breaks")
+
+
+def test_what_called_code_prints_goes_to_stderr(capsys):
+    with foreign("it"):
+        print("loading")
+    print("answer")
+    assert capsys.readouterr() == ("answer\n", "loading\n")
+
+
+def test_whatever_called_code_raises_is_one_line():
+    with pytest.raises(UsageError, match="it raises GeneratorExit"), foreign("it"):
+        raise GeneratorExit
 
 
 def test_threads_get_the_answers_that_one_gets():
@@ -198,15 +212,9 @@ def test_docstring_examples():
 
 def test_called_code_that_ends_the_process_is_exit_2(monkeypatch):
     """Wherever a verb calls it, and whatever its code; a process of its own may end so."""
-
-    def ends(*_, **__):
-        os._exit(0)
-
-    usual = os._exit
-    monkeypatch.setattr("scaling_algebra.commands.derive.derive", ends)
+    monkeypatch.setattr("scaling_algebra.commands.derive.derive", lambda *_, **__: sys.exit(0))
     result = run("derive", "--regime", "II", "--optimizer", "sgd")
     assert result.exit_code == 2 and "called ended the program, with 0; it must return" in result.stderr
-    assert os._exit is usual
     with unending():
         if not (child := os.fork()):
             os._exit(5)

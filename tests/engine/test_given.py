@@ -224,3 +224,15 @@ def test_what_starts_at_zero_puts_others_to_sleep():
         ("U",): HORIZON,
         ("B1", "U"): HORIZON + 1,
     }
+
+
+@pytest.mark.parametrize(("init", "fails"), [("N^-1/2", True), ("N^-1", False), ("N^-3/2", False), ("N^-2", False)])
+def test_a_readout_may_start_anywhere_from_zero_to_its_maximal_init(init, fails):
+    """Trained, the change of the output is flat for N^-1, N^-3/2, N^-2 and zero."""
+    d = derive(ray="N=1", optimizer="adam", parameterization="mup", architecture="mlp", given={"readout.init": init})
+    assert bool(d.level.failed) == fails and str(d["hidden"].lr) == "N^-1"
+
+
+def test_another_tensor_may_not_start_below_its_maximal_init():
+    d = derive("I", "adam", "mup", architecture="mlp", given={"hidden.init": "N^-1"})
+    assert d.level.failed

@@ -58,21 +58,35 @@ def test_a_level_is_named_by_what_is_open():
     assert str(some) == "certified but for 2 sizes" and some.code == 3
     assert some.lines[0] == "not certified: h.propagating at t = 1 is undecided (a norm may cancel it)"
     whose = Level((*some.open, Open("mu-3: W", "gW", 1, tensor="W"), Open("mu-1: s", "s.change", 1)))
-    assert whose.concerned == "undecided demands are on W; and on signals that no tensor makes: h, f, s"
-    assert some.concerned == CERTIFIED.concerned == ""
+    assert whose.concerned == "undecided: h, f, W, s" and CERTIFIED.concerned == ""
     assert Level.of([CERTIFIED, None, some, some]) == some and Level.of([None]) is None
     assert str(Level(unread="model.mlp: einsum")) == "by shape" and Level(unread="model.mlp: einsum").code == 3
     assert recorded(some)["open"][0]["quantity"] == "h.propagating" and recorded(None) == {"level": None, "open": []}
 
 
+def test_what_is_shown_from_above_and_from_below_is_counted_apart():
+    """A demand with an upper bound counts as stable; the negative control lacks that bound."""
+    asked = {"bounded": frozenset("abc"), "learned": frozenset("bcd")}
+    below = Open("b", "k.change", 1, tensor="k", stable=True)
+    assert str(Level((below,), **asked)) == "stability shown for all 3 demands, learning for 2 of 3"
+    assert Level((below,), **asked).concerned == "stable, but not shown to learn: k"
+    both = Level((replace(below, stable=False), Open("a", "f", 2)), **asked)
+    assert str(both) == "stability shown for 1 of 3 demands, learning for 2 of 3"
+    assert both.concerned == "not shown to stay bounded: k, f"
+    assert str(Level((Open("d", "gk", 1),), **asked)) == "stability shown for all 3 demands, learning for 2 of 3"
+    assert str(Level((below, Open("shapes grow as read", "shapes", 0)), **asked)) == "certified but for 2 sizes"
+    assert recorded(Level((below,), **asked))["demands"] == {"stability": 3, "learning": 3}
+    assert Level.of([Level((below,), **asked), Level(bounded=frozenset("xb"))]).bounded == frozenset("abcx")
+
+
 def test_numbers_without_a_certificate_are_printed_with_what_is_open():
     done = scalecalc("derive", *ASKED)
     lines = done.output.splitlines()
-    assert done.exit_code == 3 and lines[0].startswith("muP for sgd, certified but for ")
+    assert done.exit_code == 3 and lines[0].startswith("muP for sgd, stability shown for ")
     assert any(line.startswith("router ") for line in lines)
     assert any(line.startswith("not certified: h3.change at t = 2 is undecided (a softmax") for line in lines)
     assert re.search(r"^and \d+ more \(--format json names them, in Python .level.lines\)$", done.output, re.M)
-    assert re.search(r"^undecided demands are on .*readout", done.output, re.M)
+    assert re.search(r"^not shown to stay bounded: .*readout", done.output, re.M)
     record = json.loads(scalecalc("derive", *ASKED, "--format", "json").stdout)
     assert {x["tensor"] for x in record["open"]} - {""} <= {*record["tensors"]}
     assert record["level"] in lines[0] and record["open"][0]["quantity"] == "h3" and record["tensors"]
@@ -110,7 +124,7 @@ def test_recipes_name_the_level_of_their_powers():
     sizes = "N=64,N_e=64,M=4", "N=128,N_e=128,M=8"
     where = {"optimizer": "sgd", "architecture": "routers-softmax"}
     r = recipe(*sizes, **where)
-    assert r.about.startswith("muP, sgd, certified but for ") and r.as_json()["open"]
+    assert r.about.startswith("muP, sgd, stability shown for ") and r.as_json()["open"]
     with pytest.raises(Infeasible, match="not certified: h3 at t = 2"):
         recipe(*sizes, **where, strict=True)
     assert recipe("N=64", "N=128", "sgd", architecture="mlp", strict=True).level == CERTIFIED

@@ -1,6 +1,7 @@
 """The language of networks: what equations say, what is refused and how, and that text, LaTeX and TOML say the same."""
 
 import re
+import time
 import tomllib
 from pathlib import Path
 
@@ -238,3 +239,23 @@ def test_two_functions_may_read_one_signal_along_one_axis_or_two():
 def test_the_name_of_a_network_is_no_file():
     result = scalecalc("derive", "--network", "mlp")
     assert result.exit_code == 2 and "--architecture mlp" in result.output
+
+
+def chain(count):
+    """The equations of so many matrices, one after the other."""
+    middle = [f"h{k}[a] = W{k}[a,b] h{k - 1}[b]" for k in range(1, count - 1)]
+    return "\n".join(["h0[a] = W0[a,x] data[x]", *middle, f"f = R[a] h{count - 2}[a]"])
+
+
+def test_a_network_of_900_lines_is_read_in_time_linear_in_its_lines():
+    """Its quantities, too: each gradient is followed to the next one, and not to the output."""
+    axes = {"a": "N", "b": "N", "x": "D"}
+    began = time.process_time()
+    whole = network("long", chain(900), axes)
+    assert len(whole.statements) == 900 and len(quantities(whole)) > 900
+    assert time.process_time() - began < 20, "today it takes one second"
+
+
+def test_too_many_lines_are_told_as_lines():
+    assert refusal(chain(1100)).startswith("the equations have 1100 lines; give at most 1000")
+    assert "characters; give at most 65536" in refusal("f = W[a,x] data[x]".ljust(70_000, "#"))

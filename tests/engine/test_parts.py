@@ -78,11 +78,11 @@ def test_only_parts_that_divide_by_the_same_sizes_count():
     look = d.analysis()
     idle = next(p for p in parts(BLOCK, look.point, "r4") if p.b["down"] is None)
     part = Analysis(d.ray, idle, d.optimizer, BLOCK, whole=look)
-    assert look.parts.divides_alike(part) == (part("h4", 0).size == look("h4", 0).size)
+    assert look.parts.divides_alike(part, 1) == (part("h4", 0).size == look("h4", 0).size)
     larger = replace(look.point, b={**look.point.b, "down": look.point.b["down"] - 1})
     grown = Analysis(d.ray, larger, d.optimizer, BLOCK)
     assert grown("h4", 0).size > 0 and not grown.parts.divides_alike(
-        Analysis(d.ray, idle, d.optimizer, BLOCK, whole=grown)
+        Analysis(d.ray, idle, d.optimizer, BLOCK, whole=grown), 1
     )
 
 

@@ -6,7 +6,7 @@ import tomllib
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
-from itertools import product
+from itertools import permutations, product
 
 import pytest
 
@@ -123,6 +123,14 @@ def test_batch_and_tokens_multiply():
         recipe("N=256", "N=1024", "lion", batch=(1, 2))
 
 
+def test_another_batch_at_the_same_sizes_grows_along_no_ray():
+    same = "N=64,N_e=32,M=8,K=2"
+    r = recipe(same, same, "adamw", lr=1e-3, batch=(64, 128))
+    assert r.instead is None and not r.missing and not r.breaks
+    factors = {settings["init_std"].factor for settings in r.tensors.values()}
+    assert factors == {1.0} and r.tensors["hidden"]["lr"].target == pytest.approx(1e-3 * 2**0.5)
+
+
 def test_rows_have_level_multipliers_and_betas_and_no_column_twice(tmp_path):
     asked = ("--base", "N=64,N_e=64,M=8", "--target", "N=128,N_e=64,M=32", "--optimizer", "adamw", "--batch", "64:128")
     asked = (*asked, "--architecture", "moe")
@@ -164,6 +172,68 @@ def test_an_axis_that_shrinks_has_two_formulas():
     assert r.way.ray is None and (str(out.before), str(out.rule)) == ("N^(1/2) N_e^-1", "N_e^(-1/2)")
     assert out.factor == pytest.approx(2048**-0.5 / (4096**0.5 / 14336))
     assert any("no ray leads" in line for line in r.warnings)
+
+
+def moe_factors(base, target):
+    """Every factor of a block with experts; None where no parameterization exists on the ray."""
+    back = all(target[axis] <= n for axis, n in base.items())
+    r = recipe(*((target, base) if back else (base, target)), "adamw", architecture="moe")
+    found = {(role, what): s.factor for role, x in r.tensors.items() for what, s in x.items()}
+    found |= {name: s.factor for name, s in r.multipliers.items()}
+    return None if r.instead else {name: 1 / x if back else x for name, x in found.items()}
+
+
+def along_steps(base, target, order):
+    """The product of the factors of steps that each change one axis; None where a step has none, or K exceeds M."""
+    at, product_of = dict(base), None
+    for axis in order:
+        after = {**at, axis: target[axis]}
+        if after["K"] > after["M"] or (step := moe_factors(at, after)) is None:
+            return None
+        product_of = step if product_of is None else {name: product_of[name] * x for name, x in step.items()}
+        at = after
+    return product_of
+
+
+WAYS = [
+    ((64, 128, 8, 2), (64, 64, 16, 4)),  # experts of finer grain
+    ((64, 128, 8, 2), (64, 127, 32, 2)),
+    ((64, 512, 4, 2), (64, 48, 64, 4)),
+    ((256, 64, 16, 4), (256, 512, 4, 2)),
+]
+
+
+@pytest.mark.parametrize(("base", "target"), WAYS)
+def test_numbers_are_the_same_along_every_path(base, target):
+    """In one step, and one axis after another in every order: over walls, where axes shrink, where K outgrows M."""
+    start, end = (dict(zip(("N", "N_e", "M", "K"), sizes, strict=True)) for sizes in (base, target))
+    whole = moe_factors(start, end)
+    orders = permutations(axis for axis in start if start[axis] != end[axis])
+    paths = [x for order in orders if (x := along_steps(start, end, order)) is not None]
+    assert paths and all(x == pytest.approx(whole, rel=1e-9) for x in paths)
+
+
+@pytest.mark.parametrize("axis", ["N", "N_e", "M"])
+@pytest.mark.parametrize(("base", "target"), [((64, 128, 8, 2), (64, 128, 32, 2)), ((64, 64, 8, 4), (128, 128, 8, 4))])
+def test_a_size_that_changes_little_changes_numbers_little(base, target, axis):
+    start, end = (dict(zip(("N", "N_e", "M", "K"), sizes, strict=True)) for sizes in (base, target))
+    found = [moe_factors(start, {**end, axis: end[axis] + more}) for more in (-1, 0, 1)]
+    known = [x for x in found if x is not None]
+    little = (end[axis] + 1) / end[axis]
+    assert len(known) > 1 and all(
+        x[name] == pytest.approx(known[0][name], rel=3 * little - 3) for x in known for name in x
+    )
+
+
+def test_powers_of_the_sizes_themselves_and_kinks_are_said():
+    """M alone grows while it is below N; then past N, where the power of the router is another one."""
+    r = recipe("N=64,N_e=128,M=8,K=2,L=2", "N=64,N_e=128,M=32,K=2,L=2")
+    assert r["router"]["init_std"].factor == 2 and any("rays of the sizes of base and target" in x for x in r.warnings)
+    past = recipe("N=64,N_e=128,M=8,K=2,L=2", "N=64,N_e=128,M=256,K=2,L=2")
+    assert past["router"]["init_std"].factor == pytest.approx(8**0.5)
+    assert any("a kink between base and target, where powers of router change" in x for x in past.warnings)
+    usual = recipe("N=64,N_e=128,M=8,K=2,L=2", "N=128,N_e=256,M=16,K=4,L=2")
+    assert not any("kink" in x or "rays of the sizes" in x for x in usual.warnings)
 
 
 def test_where_none_exists_the_nearest_is_said():

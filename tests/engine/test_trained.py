@@ -12,7 +12,7 @@ from scaling_algebra.spec.axes import REGIMES
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.spec.networks.files import from_toml
 from scaling_algebra.spec.networks.library import ARCHITECTURES
-from scaling_algebra.spec.optimizers import OPTIMIZERS, optimizer
+from scaling_algebra.spec.optimizers import CONSTRAINTS, OPTIMIZERS, optimizer
 from scaling_algebra.spec.trained import glob, hidden, trained
 
 from .test_axes import HEADS
@@ -103,7 +103,7 @@ def test_kernels_of_channels_are_the_rows_of_one_matrix(name, rate):
 def test_every_key_with_every_normaliser_is_answered_or_refused_in_one_line():
     """180 pairs of keys: a derivation, or a line that names a key."""
     values = {"memory": True, "epsilon": True, "negligible": True, "shape": "original", "flattened": True, "blocks": 4}
-    values |= {"per": "a", "relative": True, "sphere": True, "decoupled_decay": True}
+    values |= {"per": "a", "relative": True, "constraint": "matrix", "decoupled_decay": True}
     answered = 0
     for normalises in ("", "entry", "matrix"):
         for one, other in combinations_with_replacement(values, 2):
@@ -165,6 +165,37 @@ def test_rates_on_a_sphere(name):
     assert [str(d[role].lr) for role in ("input", "hidden", "readout")] == ["1", "N^(-1/2)", "1"]
     with pytest.raises(Infeasible, match="exactly zero"):
         derive("III", name, "mssp")
+
+
+@pytest.mark.parametrize("regime", ["I", "III"])
+@pytest.mark.parametrize("constraint", CONSTRAINTS)
+def test_a_constraint_changes_no_power_while_steps_are_no_larger_than_weights(regime, constraint):
+    """muP's steps are as large as the weights at most, in every norm: rates and init are those without."""
+    for name in ("adam", "muon"):
+        plain = derive(regime, name, "mup", epsilon="negligible" if name == "adam" else None)
+        bound = derive(regime, f"{name}:{constraint}", "mup")
+        assert bound.scaling == plain.scaling
+        # columns of the router are then few entries
+        assert bound.level.certified is not (constraint == "columns" and regime == "I")
+    if constraint != "columns":  # a readout of one row has columns of one entry, which stay free
+        with pytest.raises(Infeasible, match="exactly zero"):
+            derive("III", f"adam:{constraint}", "mssp")
+
+
+@pytest.mark.parametrize(
+    ("constraint", "rate", "why"),
+    [
+        ("rows", "N^-1/2", ""),
+        ("rows", "1", "a step of W2 is larger than its weights, which adam:rows brings back"),
+        ("spectral", "N^-3/4", "a step of W2 is larger than its weights, which adam:spectral brings back"),
+        ("spectral", "N^-1", ""),
+    ],
+)
+def test_a_step_larger_than_its_weights_is_undecided(constraint, rate, why):
+    """A row of sign steps is as large as its weights at N^-1/2, a matrix in the spectral norm at N^-1."""
+    d = derive("III", f"adam:{constraint}", "mup", given={"expert_in.lr": rate})
+    undecided = [line for line in d.level.lines if "larger than its weights" in line]
+    assert bool(undecided) is bool(why) and all(why in line for line in undecided)
 
 
 @pytest.mark.parametrize("name", SHAPED)

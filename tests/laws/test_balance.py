@@ -285,3 +285,14 @@ def test_the_optimal_number_of_experts_in_numbers():
         b = balance(f"(A*k)**(-1/2) + {rest}", ["k"], ["A"], fixed=list(others))
         found, _ = slopes(b, {"A": 1})
         assert found["k"] == pytest.approx(slope, abs=1e-3)
+
+
+def test_decimal_exponents_have_prefactors_in_decimals():
+    """A root of many digits is a number like others: the least of N^-a + D^-b on a fine grid."""
+    import numpy as np
+
+    (cell,) = law("N**-0.3392 + D**-0.2849", ["N", "D"], ["F"], ["F = 6*N*D"]).cells
+    n, f = np.logspace(2, 14, 200_001), 1e20
+    least = float(np.min(n**-0.3392 + (f / (6 * n)) ** -0.2849))
+    assert cell.minimum["F"] == sympy.Rational(-603988, 3900625) and len(str(cell.minimum)) < 60
+    assert cell.minimum.at({"F": f}) == pytest.approx(least, rel=1e-6)

@@ -1,4 +1,4 @@
-"""Coverage of the 90 % intervals of fitted laws: known laws with noise, drawn 200 times."""
+"""Coverage of the 95 % intervals of fitted laws: known laws with noise, drawn 200 times."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ DEPENDS = (
     "verify/judging/regions.py",
     "tests/verify/test_fit_laws.py",
 )
-DRAWS, LOW, HIGH = 200, 0.85, 0.95
+DRAWS, LOW, HIGH = 200, 0.9, 0.99
 
 
 def covers(fitted, name, true):

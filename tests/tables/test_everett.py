@@ -11,7 +11,7 @@ from scaling_algebra.spec.gauges import moved
 from scaling_algebra.spec.networks.library import architecture
 from scaling_algebra.spec.optimizers import optimizer
 from scaling_algebra.spec.parameterizations import mean_field, ntp, sp
-from scaling_algebra.tables.derived.stable_rates import ALIGNMENTS, GAUGES, OPTIMIZERS, assumed, certified, mup
+from scaling_algebra.tables.derived.stable_rates import ALIGNMENTS, GAUGES, OPTIMIZERS, assume_rates, certify_rates, mup
 
 HALF = Fraction(1, 2)
 
@@ -28,7 +28,7 @@ def test_mup_is_the_largest_stable_one(rule):
     """In the gauge without multipliers the certified rates of the muP row are muP as it is derived, for every rule."""
     d = derive("I", rule, "mup", architecture="mlp", epsilon=RULES[rule].regime)
     free = {role: mup(MLP, role) for role in MLP.tensors}
-    found = certified("mup", RULES[rule])
+    found = certify_rates("mup", RULES[rule])
     for role, abc in free.items():
         assert found[role] * abc.multiplier ** moved(RULES[rule])["lr"] == d[role].lr
         assert abc.multiplier * abc.init_std == d[role].init_std
@@ -37,9 +37,9 @@ def test_mup_is_the_largest_stable_one(rule):
 def test_known_limits():
     """With SGD the NTK parameterization is stable with rates 1, standard parameterization with 1/N (its hidden layer
     and readout), mean field with rates N (Yang and Hu, 2021)."""
-    assert exponents(certified("ntp", RULES["sgd"])) == [0, 0, 0]
-    assert exponents(certified("sp", RULES["sgd"])) == [0, -1, -1]
-    assert exponents(certified("mean-field", RULES["sgd"])) == [1, 1, 1]
+    assert exponents(certify_rates("ntp", RULES["sgd"])) == [0, 0, 0]
+    assert exponents(certify_rates("sp", RULES["sgd"])) == [0, -1, -1]
+    assert exponents(certify_rates("mean-field", RULES["sgd"])) == [1, 1, 1]
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -47,8 +47,8 @@ def test_known_limits():
 def test_assumed_alignment_against_the_engine(gauge, rule):
     """Full alignment is what the engine finds, but for a readout of std N^-1/2, which the features align with: there
     it allows rates that diverge. No alignment allows rates that are never smaller, and that diverge."""
-    full, none = (exponents(assumed(gauge, RULES[rule], p)) for p in ALIGNMENTS.values())
-    true = exponents(certified(gauge, RULES[rule]))
+    full, none = (exponents(assume_rates(gauge, RULES[rule], p)) for p in ALIGNMENTS.values())
+    true = exponents(certify_rates(gauge, RULES[rule]))
     assert (full == true) == (gauge in ("mup", "mean-field"))
     if gauge in ("sp", "ntp"):
         assert [a - b for a, b in zip(full, true, strict=True)] == [HALF, HALF, 0]
@@ -59,7 +59,7 @@ def test_assumed_alignment_against_the_engine(gauge, rule):
 @pytest.mark.parametrize(("gauge", "layers"), [("sp", sp), ("ntp", ntp), ("mean-field", mean_field), ("mup", mup)])
 def test_rates_without_alignment_diverge(gauge, layers, rule):
     """Negative control, at the first update: the formula for no alignment makes the network blow up."""
-    rates, factors = assumed(gauge, RULES[rule], HALF), moved(RULES[rule])["lr"]
+    rates, factors = assume_rates(gauge, RULES[rule], HALF), moved(RULES[rule])["lr"]
     abc = {role: layers(MLP, role) for role in MLP.tensors}
     given = {f"{role}.init": x.multiplier * x.init_std for role, x in abc.items()}
     given |= {f"{role}.lr": rates[role] * x.multiplier**factors for role, x in abc.items()}
@@ -72,7 +72,7 @@ def test_rates_without_alignment_diverge(gauge, layers, rule):
 def test_moving_a_multiplier_changes_no_size():
     """SGD sees it twice, Adam once, Adafactor not at all: NTK and standard parameterization are one network."""
     for rule in RULES.values():
-        one, other = certified("sp", rule), certified("ntp", rule)
+        one, other = certify_rates("sp", rule), certify_rates("ntp", rule)
         for role in MLP.tensors:
             assert one[role] == other[role] * ntp(MLP, role).multiplier ** moved(rule)["lr"]
 

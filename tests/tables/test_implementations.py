@@ -88,12 +88,12 @@ def test_two_tables_of_tensor_programs_v_are_one_rule():
     """Table 8 has a multiplier and Table 3 has none: by hand, Adam, std, lr and eps of the readout."""
     readout = 'multiplier = "1/N", init = "1", lr = "1", eps = "1/N"'
     rule = planted({"readout": readout})
-    assert {k: str(v) for k, v in rule.given(OPTIMIZERS["adam"]).items()} == {
+    assert {k: str(v) for k, v in rule.as_given(OPTIMIZERS["adam"]).items()} == {
         "readout.init": "N^-1",
         "readout.lr": "N^-1",
         "readout.eps": "1",
     }
-    assert str(rule.given(OPTIMIZERS["sgd"])["readout.lr"]) == "N^-2"
+    assert str(rule.as_given(OPTIMIZERS["sgd"])["readout.lr"]) == "N^-2"
 
 
 def test_what_fails_is_what_derive_given_says():
@@ -101,7 +101,7 @@ def test_what_fails_is_what_derive_given_says():
     (rule,) = [r for r in rules() if r.name == "megatron-lm"]
     held = hold(rule, "II", "negligible")
     adamw = OPTIMIZERS["adamw"].with_epsilon("negligible")
-    given = Given.of({**rule.given(adamw), "aggregation": "1/M"}, rule.network, adamw)
+    given = Given.of({**rule.as_given(adamw), "aggregation": "1/M"}, rule.network, adamw)
     other = derive("II", "adamw", "mup", epsilon="negligible", given=dict(given.items))
     assert held.failures and held.failures == other.unmet
     assert (len(held.cells), len(held.differing)) == (10, 2)
@@ -122,10 +122,10 @@ def test_a_relative_step_from_zero_is_moved_as_the_gauges_move_it():
     """It is relative to a constant, so that its rate takes the multiplier: with W = w/N, lr 1 of w is 1/N of W."""
     for init, lr in (("0", "N^-1"), ("1", "1")):
         rule = planted({"readout": f'multiplier = "1/N", init = "{init}", lr = "1"'}, "negligible")
-        assert str(rule.given(OPTIMIZERS["adafactor"])["readout.lr"]) == lr
+        assert str(rule.as_given(OPTIMIZERS["adafactor"])["readout.lr"]) == lr
 
 
 def test_a_power_without_multiplier_stays_what_it_is():
     rule = planted({"hidden": 'init = "N^-1/2", lr = "1/N"'})
-    given = rule.given(OPTIMIZERS["adam"])
+    given = rule.as_given(OPTIMIZERS["adam"])
     assert given == {"hidden.init": Power.of({"N": Fraction(-1, 2)}), "hidden.lr": Power.of({"N": -1})}

@@ -16,7 +16,7 @@ from scaling_algebra.explanations.explanations import explain_quantity
 from scaling_algebra.laws.expressions import exponent, parameter
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.tables.audit.comparison import STATUSES, Audit, compare, derivations, holds
-from scaling_algebra.tables.audit.errata import Errata, errata, unlisted
+from scaling_algebra.tables.audit.errata import Errata, errata, find_unlisted
 from scaling_algebra.tables.commands import audit as audit_command
 from scaling_algebra.tables.published.printed import SOURCES, load
 
@@ -103,7 +103,7 @@ def every_cell(table):
     assert tuple(counted[s] for s in STATUSES) == COUNTS[table]
     for c in found.comparisons:
         assert c.derived if c.status == "AGREES" else len(c.why) > 10, c
-    assert unlisted(found, known) == ([], [])
+    assert find_unlisted(found, known) == ([], [])
     agreeing = [c.printed for c in found.comparisons if c.status == "AGREES"]
     gauges = [c.printed for c in found.comparisons if c.printed.setting.get("gauge") == "multiplier"]
     for cell in agreeing if "law" in agreeing[0].setting else agreeing[::25]:
@@ -119,10 +119,10 @@ def test_every_cell_of_a_table(table):
 def test_an_erratum_that_is_new_and_one_that_is_gone_are_told_apart(monkeypatch):
     """Negative control, also of the exit code."""
     found, known = compared(("mssp", "J.4.3")), listed(("mssp", "J.4.3"))
-    new, gone = unlisted(found, known[1:])
+    new, gone = find_unlisted(found, known[1:])
     assert {c.key for c in new} == set(known[0].cells) and not gone
     agreeing = Audit(tuple(c for c in found.comparisons if c.key not in known[0].cells))
-    assert unlisted(agreeing, known) == ([], list(known[0].cells))
+    assert find_unlisted(agreeing, known) == ([], list(known[0].cells))
     for audited, errors, code, says in (
         (found, known, 0, ""),
         (found, known[1:], 1, "not in the errata: mssp J.4.3"),

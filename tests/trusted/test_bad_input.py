@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -37,7 +38,7 @@ from scaling_algebra.verify.judging.verdicts import judge
 from scaling_algebra.waiting import watched
 
 from . import generator
-from .values import CODE, Maker
+from .values import CODE, GOOD, Maker
 
 ROOT = Path(scaling_algebra.__file__).parent.parent
 SEED = int(os.environ.get("SCALECALC_SEED", "20261123"))
@@ -112,6 +113,40 @@ def tried(count, seed, folder):
 def test_bad_input_is_one_line(part, tmp_path):
     faults = tried(SOME, SEED + part, tmp_path)
     assert not faults, f"seed {SEED + part}:\n" + "\n".join(faults)
+
+
+FILES = [
+    "derive --regime I --network",
+    "derive --regime I --optimizer",
+    "recipe --base N=64,L=2 --target-hf",
+    "recipe --target N=64,L=2 --base",
+    "law",
+    "law N**-a --fit",
+    "law --fit-rate",
+    "audit",
+    "verify --campaign",
+    "study",
+]
+
+
+@pytest.mark.parametrize("command", [*FILES, "derive --model hf:", "derive --model"])
+def test_a_pipe_is_refused_without_waiting_for_it(command, tmp_path):
+    pipe = Maker(SEED, tmp_path).pipe()
+    words = command.split() if command.endswith(":") else [*command.split(), ""]
+    words[-1] += pipe if command != "derive --model" else f"{pipe}.py:build"
+    if command == "derive --model":
+        os.mkfifo(f"{pipe}.py")
+    found = CliRunner().invoke(main, words)
+    assert found.exit_code == 2 and re.search("no (regular )?file|no (campaign|study) named", found.stderr), (
+        found.stderr
+    )
+    assert found.stderr.count("\n") == 1
+
+
+def test_a_link_to_a_file_is_read(tmp_path):
+    (tmp_path / "mine.toml").write_text(GOOD["network"])
+    (tmp_path / "link.toml").symlink_to(tmp_path / "mine.toml")
+    assert CliRunner().invoke(main, ["list", "--network", str(tmp_path / "link.toml")]).exit_code == 0
 
 
 def test_a_good_command_is_a_fault_of_a_case(tmp_path):
@@ -295,7 +330,7 @@ def test_a_verb_that_takes_its_time_says_so_and_takes_it_back(monkeypatch):
 
 
 def test_help_needs_only_what_every_installation_has():
-    optional = ("torch", "numpy", "scipy", "matplotlib", "sklearn", "rich", "msgspec", "transformers")
+    optional = ("torch", "numpy", "scipy", "statsmodels", "matplotlib", "sklearn", "rich", "msgspec", "transformers")
     code = f"""import sys
 from click.testing import CliRunner
 from sympy.parsing import sympy_parser

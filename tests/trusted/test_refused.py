@@ -38,7 +38,12 @@ READERS = {
 }
 FILES = {"law", "optimizer file", "network file", "own table", "configuration"}
 RULE = HEAD.format(epsilon="derived") + '[rule.tensors]\nhidden = { lr = "1" }\n'
-RIGHT = {"own table": SCHEMA, "public code": RULE, "constants": CONSTANTS}
+CONFIG = (
+    '{"model_type": "mixtral", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, '
+    '"rms_norm_eps": 1e-6, "num_attention_heads": 4, "num_key_value_heads": 2, '
+    '"num_local_experts": 8, "num_experts_per_tok": 2}'
+)
+RIGHT = {"own table": SCHEMA, "public code": RULE, "constants": CONSTANTS, "configuration": CONFIG}
 """Texts that are right, in which a row puts one thing in place of another: ``old => new``."""
 TEXT = Path(__file__).with_name("refused.txt").read_text(encoding="utf-8")
 TABLE = re.findall(r"^\[([a-z ]+)\]\n(.*?)(?=^\[[a-z ]+\]$|\Z)", TEXT, re.M | re.S)
@@ -64,6 +69,15 @@ def test_what_is_wrong_is_said_in_one_line(kind, row, words, tmp_path):
     said = str(error.value)
     assert re.search(".*".join(map(re.escape, words.split("..."))), said) and "\n" not in said, said
     assert kind != "network file" or said.startswith(f"{asked}: ")
+
+
+def test_the_configuration_that_rows_change_is_read(tmp_path):
+    """With key-value heads and a dimension of heads left open, too, as published ones have them."""
+    for instead in ("2", "null"):
+        (tmp_path / "config.json").write_text(
+            CONFIG.replace('"num_key_value_heads": 2', f'"num_key_value_heads": {instead}')
+        )
+        assert config_sizes(tmp_path / "config.json") == {"N": 64, "N_e": 128, "M": 8, "K": 2, "L": 2}
 
 
 def test_every_reader_has_rows():

@@ -18,7 +18,7 @@ SHORT = {
     "FORMULA": "explain --formula",
     "WHY": "explain --regime III",
     "RUN": "verify --regime I --optimizer sgd --parameterization sp --sizes 8,12,18 --seeds 8",
-    "TRANSFER": "study transfer --model nowhere.py:build",
+    "TRANSFER": "study transfer --model tests/shared.py:build",
 }
 """Beginnings of commands."""
 WRONG = Path(__file__).with_name("wrong_usage.txt").read_text(encoding="utf-8")

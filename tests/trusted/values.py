@@ -6,6 +6,7 @@ New kinds of input belong into ``Maker``.
 from __future__ import annotations
 
 import json
+import os
 import random
 import tomllib
 from pathlib import Path
@@ -147,7 +148,14 @@ class Maker:
         contents += [text.replace("mine", f"{'x' * 60_000}", 1) for text in GOOD.values() if "mine" in text]
         there = self.file(self.draw.choice(contents))
         missing = [str(self.folder / "none.toml"), str(self.folder), "", "n" * 300, "n" * 5000, "/dev/zero", "a/b\n/c"]
-        return self.draw.choice([there, there, there, self.circle(), *missing])
+        return self.draw.choice([there, there, there, self.circle(), self.pipe(), *missing])
+
+    def pipe(self) -> str:
+        """A named pipe that nobody writes to: a program that opens it waits for ever."""
+        path = self.folder / "pipe.toml"
+        if not path.is_fifo():
+            os.mkfifo(path)
+        return str(path)
 
     def written(self) -> str:
         """A path that no file can be written to."""

@@ -201,6 +201,22 @@ def test_a_number_before_gates_that_are_divided_by_their_sum(before):
     assert model.error < 1e-12 and [dict(own) for _, own in model.factors.values()] == [{"K": -1}]
 
 
+@pytest.mark.parametrize("guard", [0, 1e-9])
+def test_gates_are_divided_by_the_sum_of_all_before_the_best_are_chosen(guard):
+    """Each is 1/M, however many are chosen; divided once more, by the sum of the chosen, each is 1/K."""
+
+    def between(m, h, again=False):
+        p = m.router(h).sigmoid()
+        top, at = (p / (p.sum(-1, keepdim=True) + guard)).topk(m.k)
+        top = top / top.sum(-1, keepdim=True) if again else top
+        return sum((top * (at == e)).sum(-1, keepdim=True) * expert(h) for e, expert in enumerate(m.experts))
+
+    once = traced(with_experts(between, sparse=True))
+    twice = traced(with_experts(lambda m, h: between(m, h, True), sparse=True))
+    assert max(once.error, twice.error) < 1e-8
+    assert [[dict(own) for _, own in x.factors.values()] for x in (once, twice)] == [[{"M": -1}], [{"K": -1}]]
+
+
 def test_a_norm_of_other_signals_is_none():
     """A planted fault: what is divided is not what the norm is of; and a norm that is not Euclidean."""
     with pytest.raises(Unreadable, match="norm: no rule for this call"):
@@ -563,7 +579,7 @@ def test_a_number_behind_a_learned_factor_is_that_of_the_sum_before_it():
     more = {"v": lambda n: nn.Linear(n, n, bias=False), "tau": lambda n: nn.Parameter(torch.ones(1))}
     build = of(lambda m, h: h * torch.sigmoid(m.tau * (m.w(h) * m.v(h)).sum(-1, keepdim=True) / m.n), **more)
     lines = [line for line in traced(build).lines if "multiplies by N^-1" in line]
-    assert lines == ["model: scale is derived; the module itself multiplies by N^-1 there"]
+    assert lines == ["model: the module multiplies by N^-1 here (scale in the equations)"]
 
 
 def bare(model):

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from scaling_algebra import derive, plan
 from scaling_algebra.errors import UsageError
+from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.apply.checking import check_model
 from scaling_algebra.verify.tracing import (
     Unreadable,
@@ -30,8 +31,9 @@ INPUT, HIDDEN, READOUT = ("1", "1"), ("N^(-1/2)", "N^-1"), ("N^-1", "N^-1")
 
 
 def powers(model):
+    """Init std and rate of every parameter, together with the factor that the module multiplies it by."""
     d = derive(ray="N=1", optimizer="adamw", parameterization="mup", network=model.network)
-    return {role: (str(t.init_std), str(t.lr)) for role, t in d.tensors.items()}
+    return {role: (str(t.init_std), str(t.lr)) for role, t in d.scaling.tensors.items()}
 
 
 def linear(i, o):
@@ -636,7 +638,7 @@ def tied(behind, before):
 def test_a_tied_embedding_with_a_factor_behind_it():
     """Gemma's: the factor belongs to the embedding, whose rate is then N^-1/2, and is no longer the readout's."""
     model = traced(tied(0.5, 0))
-    assert dict(model.gauge["a.weight"]) == {"N": Fraction(1, 2)}
+    assert model.network.multiplied == {"a.weight": Power.of({"N": Fraction(1, 2)})}
     assert dict(model.factors["scale"][1]) == {"N": Fraction(-1, 2)}
     p = plan(tied(0.5, 0), "N=32", "N=128", lr=1.0, std=1.0, epsilon="negligible")
     assert p["a.weight"].settings["lr"].factor == 1 / 2 and p["b.weight"].settings["lr"].factor == 1 / 4
@@ -771,7 +773,7 @@ def test_parts_of_one_parameter(build, parts):
 
 def test_constants_stand_in_the_equations():
     assert "C[" in traced(GIN).text and 'constants = ["C"' in traced(PLACES).text
-    assert dict(traced(PLACES).gauge["p.weight"]) == {"N": -1 / 2}
+    assert traced(PLACES).network.multiplied == {"p.weight": Power.of({"N": Fraction(-1, 2)})}
     added = traced(
         of(lambda m, x: m.c(1 + torch.tanh(m.a(x))), drawn(2, 4), lambda n: {"a": linear(4, n), "c": linear(n, 3)})
     )

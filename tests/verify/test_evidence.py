@@ -282,7 +282,7 @@ def test_records_are_those_of_the_plan():
     assert RUNS and set(RUNS) <= set(by)
     for name, record in RUNS.items():
         assert shlex.split(record["command"])[1:] == headline.arguments(ASKED, by[name])
-        assert {"machine", "torch", "dtype", "wall_seconds"} <= set(record["environment"])
+        assert {"machine", "torch", "dtype", "wall_seconds"} <= {*record["environment"], *record.get("spent", ())}
 
 
 @pytest.mark.parametrize("name", RUNS)

@@ -122,6 +122,56 @@ def test_a_wrong_export_is_seen(made):
         read_torchtitan(text.replace("head", "nothing"), list(there))
 
 
+@pytest.mark.parametrize("form", ["megatron", "torchtitan"])
+def test_names_of_a_trainers_own_module(made, form):
+    """A pattern matches the trainer's names, and none of the model's; groups that are one tensor there are one line."""
+    layers = {name: f"decoder.{name}" for name in made.groups}
+    lost = [what for what in WHAT if what not in FORMATS[form].carries]
+    text = made.export(form, dropping=lost, names=layers)
+    there = {f"decoder.{e.name}": made.groups[e.group].numbers for e in made.entries}
+    assert READERS[form](text, list(there)) == there
+    with pytest.raises(AssertionError, match="no group for"):
+        READERS[form](text, [e.name for e in made.entries])
+    joined = made.export(form, dropping=lost, names={**layers, "inp.weight": "all", "inp.bias": "all"})
+    assert len(re.findall(r"'all'|\^all\$", joined)) == 1
+    with pytest.raises(
+        UsageError, match=r"inp\.weight and head\.weight are both all, and differ in lr; keep them apart"
+    ):
+        made.export(form, dropping=lost, names={**layers, "inp.weight": "all", "head.weight": "all"})
+    del layers["head.weight"]
+    with pytest.raises(UsageError, match=r"names leaves out head\.weight; give each of the 6 groups"):
+        made.export(form, dropping=lost, names=layers)
+
+
+def test_a_model_of_transformers_has_other_names_than_megatron(made, monkeypatch):
+    monkeypatch.setattr(made.model, "config", type("Config", (), {"model_type": "llama"}), raising=False)
+    with pytest.raises(UsageError, match=r"named as in Branched, and megatron has modules of its own \(decoder\.lay"):
+        made.export("megatron", ["init", "multiplier"])
+    made.export("nemo-automodel", ["init", "multiplier", "eps"])
+
+
+def test_a_multiplier_that_no_format_carries_is_folded(made):
+    with pytest.raises(
+        UsageError, match=r"cannot carry multiplier; .*; plan\(\.\.\., fold=True\) puts a multiplier into"
+    ):
+        made.export("torchtitan", ["init"])
+
+
+def test_filters_are_no_stacks_of_matrices():
+    """Muon of KellerJordan makes a filter of four dimensions a matrix; a stack of experts is many."""
+
+    def build(sizes):
+        n = sizes["N"]
+        model = nn.Sequential(nn.Conv2d(2, n, 3), nn.ReLU(), nn.Conv2d(n, n, 3), nn.ReLU(), nn.Conv2d(n, 3, 3))
+        return model, torch.randn(1, 2, 9, 9, generator=torch.Generator().manual_seed(0))
+
+    p = plan(build, "N=8", "N=16", optimizer="muon:original+adamw", lr=1e-2, eps=1e-8, std=0.1)
+    (line,) = (x for x in p.warnings if "as one matrix (out, in k k)" in x)
+    assert line.startswith("2.weight: filters of convolutions") and not any(
+        "stacks of matrices" in x for x in p.warnings
+    )
+
+
 def test_bad_names(made):
     with pytest.raises(UsageError, match="did you mean 'torchtitan'"):
         made.export("torchtian")

@@ -222,7 +222,7 @@ def rows(size):
 def test_a_report_shows_both_and_a_power_that_is_seen_is_not_refuted_by_the_slope():
     report = judge(rows(small_beside_large), {"x": "-1/2"})
     (row,) = report.rows
-    assert row.share[0] >= SEEN and row.verdict is Verdict.INCONCLUSIVE and "is seen beside" in str(report)
+    assert row.share[0] >= SEEN and row.verdict is Verdict.INCONCLUSIVE and "is seen, beside" in str(report)
     assert row.as_json()["share"] == [round(x, 4) for x in row.share]
     (absent,) = judge(rows(lambda n: 0.868 / n), {"x": "-1/2"}).rows
     assert absent.verdict is Verdict.REFUTED and absent.share[0] < 1e-6

@@ -14,7 +14,8 @@ from scaling_algebra import cli
 from scaling_algebra.errors import UsageError
 from scaling_algebra.laws.law import law, read_law
 from scaling_algebra.verify.commands.fit_law import model
-from scaling_algebra.verify.judging.laws import FittedSum, fit_rates
+from scaling_algebra.verify.judging.laws import FittedSum
+from scaling_algebra.verify.judging.rates import fit_rates
 
 OPTIMUM = 0.28 / 0.62
 

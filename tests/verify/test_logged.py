@@ -75,7 +75,7 @@ def test_what_is_undecided_is_held_against_the_demand_on_it():
     wrong = told(**{"h3": 0.5, "h3.change": -1.0, "f": -1.0})
     found = {r.quantity: str(r.verdict) for r in wrong.rows}
     assert found == {"h3": "REFUTED", "h3.change": "INCONCLUSIVE", "f": "INCONCLUSIVE"} and wrong.exit_code == 1
-    assert "may lie below a larger next power" in wrong.rows[1].note  # what it is a sum of is undecided, too
+    assert "may be hidden by a larger correction" in wrong.rows[1].note  # what it is a sum of is undecided, too
 
 
 def test_signals_need_steps_and_a_frame_has_rows():

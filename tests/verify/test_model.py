@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 from scaling_algebra import Optimizer, UsageError, derive
 from scaling_algebra.spec.networks.library import MOE_BLOCK
-from scaling_algebra.spec.optimizers import OPTIMIZERS, optimizer
+from scaling_algebra.spec.optimizers import OPTIMIZERS, SHAPES, optimizer
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import Scaling, TensorScaling
 from scaling_algebra.verify.measuring.cells import Setup
@@ -45,7 +45,7 @@ def setup(name, scaling=SCALING):
 
 
 @pytest.mark.parametrize("dims", [DIMS, DIMS | {"K": 3}])
-@pytest.mark.parametrize("name", MEASURABLE)
+@pytest.mark.parametrize("name", [*MEASURABLE, "adam:rows", "signsgd:columns", "muon:spectral", "adamw:matrix"])
 def test_updates_are_what_the_optimizer_did(name, dims):
     model = TorchNetwork(MOE_BLOCK, Draw(dims, [1, 2, 3], [1, 2, 3]), SCALING)
     start = {role: w.detach().clone() for role, w in model.weights.items()}
@@ -55,8 +55,10 @@ def test_updates_are_what_the_optimizer_did(name, dims):
     for role, w in model.weights.items():
         change = (w.detach() - start[role]).square().flatten(1).mean(1).sqrt()
         torch.testing.assert_close(run.decaying().update_size(role, 3), change, msg=role)
-        moves = optimizer(name).decoupled_decay or optimizer(name).sphere  # the reference, too
-        assert torch.allclose(run.update_size(role, 3), change) != bool(moves), role
+        rule = optimizer(name)
+        moves = rule.decoupled_decay or rule.constrains(MOE_BLOCK, role)  # the reference, too
+        if rule.constraint != "spectral":  # moves it only where the norm has grown
+            assert torch.allclose(run.update_size(role, 3), change) != bool(moves), role
 
 
 def test_pathway_split_of_the_sgd_update_sums_to_the_whole():
@@ -96,6 +98,74 @@ def test_first_steps_are_as_long_as_the_registry_says(name):
     torch.testing.assert_close(weight.detach().abs(), 0.5 * size / (size + (0.3 if rule.epsilon else 0)))
 
 
+PUBLIC = {
+    "lion": ("Lion", {}),
+    "normuon": ("NorMuon", {"momentum": 0.0, "nesterov": False, "use_muon": True}),
+    "muonclip": ("MuonClip", {"momentum": 0.0, "use_muon": True}),
+    "scion": ("SCION", {"momentum": 1.0, "norm_type": 3}),
+    "shampoo": ("Shampoo", {}),
+    "ademamix": ("AdEMAMix", {"weight_decouple": True, "t_alpha_beta3": 1e9}),
+    "adan": ("Adan", {"weight_decouple": True}),
+}
+"""Optimizers as a public package has them; momentum off, which changes no exponent."""
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_first_steps_are_those_of_a_public_implementation(name):
+    """Two steps of a matrix of rank one, larger than its sides are alike. Newton-Schulz steps in bfloat16 differ by
+    their rounding; NorMuon's mean of rows starts at zero in both."""
+    package = pytest.importorskip("pytorch_optimizer")
+    torch.manual_seed(1)
+    rule, (public, options) = optimizer(name), PUBLIC[name]
+    grads = [torch.outer(torch.randn(6), torch.randn(10)) for _ in range(2)]
+    ours, theirs = (torch.nn.Parameter(torch.zeros(6, 10)) for _ in range(2))
+    mine = {"params": [ours], "lr": 0.5}
+    if rule.folded:
+        mine["fold"] = Fold((), (0,), (1,))
+    steppers = (
+        stepper(rule)([mine], **rule.options, **({"momentum": 0.0, "nesterov": False} if "Muon" in rule.torch else {})),
+        getattr(package, public)([{"params": [theirs], "lr": 0.5, **options}]),
+    )
+    for g in grads:
+        for p, made in zip((ours, theirs), steppers, strict=True):
+            p.grad = g.clone()
+            made.step()
+    rough = {"rtol": 0.05, "atol": 0.02} if rule.normalises == "matrix" else {}
+    torch.testing.assert_close(ours.detach(), theirs.detach(), **rough)
+    assert ours.detach().abs().max() > 0.1
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_public_steps_have_the_size_that_the_table_says(name):
+    """The control of the names: the power of a step in the size of its gradient, and in the side of its matrix."""
+    package = pytest.importorskip("pytorch_optimizer")
+    rule, (public, options) = optimizer(name), PUBLIC[name]
+    sizes = {}
+    for side, factor in ((8, 1.0), (8, 100.0), (32, 1.0)):
+        signs = (torch.arange(side) % 2 * 2.0 - 1).double().repeat(2)
+        p = torch.nn.Parameter(torch.zeros(2 * side, side).double())
+        p.grad = factor * torch.outer(signs, signs[:side])
+        getattr(package, public)([{"params": [p], "lr": 1.0, **options}]).step()
+        sizes[side, factor] = float(p.detach().square().mean().sqrt())
+    assert sizes[8, 100.0] / sizes[8, 1.0] == pytest.approx(1 if rule.normalises else 100, rel=0.02)
+    entries = 4.0 if rule.normalises == "matrix" else 1.0
+    shaped = SHAPES[rule.shape].at(64, 32) / SHAPES[rule.shape].at(16, 8)
+    assert sizes[32, 1.0] / sizes[8, 1.0] == pytest.approx(shaped / entries, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("soap", "no rule for soap: its step has two sizes"),
+        ("Sophia", "no rule for Sophia: its step divides by the diagonal of the Hessian"),
+        ("prodigy", "no optimizer named 'prodigy'.*any other is a file, such as mine.toml with normalises = 'entry'"),
+    ],
+)
+def test_what_has_no_rule_is_refused_with_the_reason(name, said):
+    with pytest.raises(UsageError, match=said):
+        optimizer(name)
+
+
 @pytest.mark.parametrize("name", ["adamh", "muonh"])
 def test_a_step_on_a_sphere_keeps_the_norm_of_every_matrix(name):
     """The first step by hand: a share lr of the norm along a sign, or along torch's Muon, and back; zero stays."""
@@ -117,6 +187,35 @@ def test_a_step_on_a_sphere_keeps_the_norm_of_every_matrix(name):
     assert not p[1].any()
     torch.testing.assert_close(p[0], moved[0] * norm(weight[0]) / norm(moved[0]), rtol=1e-6, atol=1e-8)
     torch.testing.assert_close(shrinkage(group)[0, 0, 0], norm(weight[0]) / norm(moved[0]), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "norm"),
+    [
+        ("adam:rows", lambda w: w.norm(dim=2)),
+        ("signsgd:columns", lambda w: w.norm(dim=1)),
+        ("muon:matrix", torch.linalg.matrix_norm),
+        ("muon:spectral", lambda w: torch.linalg.matrix_norm(w, 2)),
+    ],
+)
+def test_a_constraint_brings_weights_back(name, norm):
+    """The norm after three steps is that of the start, or at most that; without the constraint it is another."""
+    torch.manual_seed(1)
+    start, grads = torch.randn(2, 4, 5).double(), torch.randn(3, 2, 4, 5).double()
+    found = []
+    for rule in (optimizer(name), optimizer(name.partition(":")[0])):
+        p = torch.nn.Parameter(start.clone())
+        group = {"params": [p], "lr": 0.3, **({"fold": Fold((0,), (1,), (2,))} if rule.folded else {})}
+        made = stepper(rule)([group], **rule.options)
+        for g in grads:
+            before = p.detach().clone()
+            p.grad = g.clone()
+            made.step()
+        found.append(norm(p.detach()))
+        if rule.constraint:
+            assert shrinkage(made.param_groups[0]).shape == p.shape and not torch.equal(before, p)
+    bounds = found[0] <= norm(start) * (1 + 1e-9) if "spectral" in name else torch.isclose(found[0], norm(start))
+    assert bounds.all() and not torch.allclose(found[1], norm(start), rtol=0.02)
 
 
 def test_every_matrix_of_a_stack_is_stepped_by_itself():

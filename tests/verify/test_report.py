@@ -208,7 +208,9 @@ def test_zeros_are_told_apart_from_exponents():
     assert few.closing.endswith("fewer than 4/5 of the exponents agree, so the run is INCONCLUSIVE")
     assert few.as_json()["tally"]["exponents"] == {"AGREES": 41, "REFUTED": 0, "INCONCLUSIVE": 95}
     near = Fit(-0.234, 0.02, -0.275, -0.195, -0.2, -0.2, False, 5, 128)  # four times the seeds left it where it was
-    assert "too near to refute it; take larger sizes" in str(verdicts((Fraction(0), near, 1)))
+    assert "misses the prediction, but by too little to refute it; take larger sizes" in str(
+        verdicts((Fraction(0), near, 1))
+    )
     assert "more seeds" in str(few) and "more seeds" not in str(verdicts((Fraction(0), RIGHT, 5)))
 
 
@@ -260,3 +262,11 @@ def test_default_plans_grow_every_growing_axis_and_stay_affordable(rates):
         values = [d[axis] for d in dims]
         assert values == sorted(set(values)) if ray[axis] else len(set(values)) == 1
     assert dims[-1]["N"] * dims[-1]["N_e"] * dims[-1]["M"] < 5e6
+
+
+def test_time_and_memory_stand_apart_in_json(mup):
+    """So that the same command gives the same bytes; what else the environment says stays where it was."""
+    report = judge(mup, PREDICTION, [])
+    slow, fast = (replace(report, environment={**report.environment, "wall_seconds": s}).as_json() for s in (9.0, 1.0))
+    assert slow.pop("spent") != fast.pop("spent") and slow == fast
+    assert fast["environment"]["torch"] == torch.__version__ and "wall_seconds" not in fast["environment"]

@@ -1,6 +1,7 @@
 """Modules that cannot be read: numbers by the shapes of their parameters, what the answer says of itself, its check."""
 
 import json
+import time
 from collections import OrderedDict
 from dataclasses import replace
 from fractions import Fraction
@@ -9,6 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 from torch import nn
+from torch.nn import functional as F
 from torch.nn.utils.parametrizations import weight_norm
 
 from scaling_algebra import derive, plan
@@ -18,11 +20,12 @@ from scaling_algebra.solver.presentation import brief
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.apply import checking
 from scaling_algebra.verify.apply.checking import check_model
+from scaling_algebra.verify.apply.starts import is_drawn
 from scaling_algebra.verify.judging.fit import Verdict
 from scaling_algebra.verify.tracing import Unreadable, traced
 from scaling_algebra.verify.tracing.measuring import Watch
 from scaling_algebra.verify.tracing.models import built
-from scaling_algebra.verify.tracing.shapes import by_shape, read
+from scaling_algebra.verify.tracing.shapes import Shaped, Shapes, by_shape, read
 from scaling_algebra.verify.tracing.sources import ModelOption
 
 from ..shared import scalecalc
@@ -128,6 +131,9 @@ def test_what_has_no_shape_or_no_parameters_is_refused():
         read(lambda s: (nn.Sequential(nn.Linear(5, s["N"]), nn.LazyBatchNorm1d(affine=False)), torch.zeros(2, 5)))
     with pytest.raises(UsageError, match="the model has no parameters"):
         read(lambda s: (nn.Tanh(), torch.zeros(2, s["N"])))
+    slots = Shaped("slots", [(16, 8), (16, 0)], set(), False)
+    with pytest.raises(UsageError, match=r"slots: a side of it is 0 at \{'M': 8\}; give larger sizes"):
+        Shapes([slots], [{"M": 4}, {"M": 8}], {})
     with pytest.raises(UsageError, match="build returns a module of TorchScript, which hides its calls; return the"):
         read(lambda s: torch.jit.script(nn.Linear(5, s["N"])))
 
@@ -282,6 +288,8 @@ def small(sizes):
 
 
 def test_a_check_by_shape_agrees_and_finds_a_planted_rate(monkeypatch, tmp_path):
+    with pytest.raises(UsageError, match="no rule for this call"):
+        check_model(small, "N=16", "N=144", seeds=4, strict=True)
     good = check_model(small, "N=16", "N=144", seeds=4)
     assert good.exit_code == 0 and "by shape" in good.environment["read"][0]
     assert {r.quantity for r in good.rows} >= {"mid.weight.update", "mid: output", "output"}
@@ -397,7 +405,7 @@ def test_what_starts_away_from_zero_keeps_its_start():
     before = {name: x.clone() for name, x in p.model.named_parameters()}
     p.init_()
     same = {name for name, x in p.model.named_parameters() if torch.equal(x, before[name])}
-    assert same == {"1.W", "1.m", "1.times", "1.B"} and "1.m, 1.times: starts away from zero" in str(p)
+    assert same == {"1.W", "1.m", "1.times", "1.B"} and "1.m, 1.times: init_ keeps the module's own start" in str(p)
     rows = {row["name"]: row for row in p.as_rows()}
     assert rows["1.m"]["init"] == rows["1.W"]["init"] == "kept" and rows["1.A"]["init"] == "normal"
     assert "std" not in rows["1.m"] and any(line.split()[:3] == ["1.m", "1", "kept"] for line in str(p).splitlines())
@@ -530,6 +538,48 @@ def test_experts_that_a_module_chooses_by_a_number_of_its_own_are_told(number, t
         assert any("M grows more than K" in line for line in report.environment["read"])
 
 
+def test_experts_that_choose_tokens_are_not_told_to_take_a_number_of_experts():
+    class Choosing(nn.Module):
+        def __init__(self, n, m):
+            super().__init__()
+            self.inp, self.gate, self.head = nn.Linear(6, n), nn.Linear(n, m, bias=False), nn.Linear(n, 3)
+            self.W = nn.Parameter(torch.randn(m, n, n) / n**0.5)
+
+        def forward(self, x):
+            h = self.inp(x)
+            top, at = self.gate(h).softmax(-1).T.topk(2)
+            y = top[..., None] * torch.einsum("mnk,mck->mcn", self.W, h[at])
+            return self.head(torch.zeros_like(h).index_add(0, at.flatten(), y.flatten(0, 1)))
+
+    reading = read(lambda s: (Choosing(s["N"], s["M"]), torch.randn(7, 6)))
+    assert "an index by what is computed" in reading.network.unread and "sizes['K']" not in reading.network.unread
+
+
+@pytest.mark.parametrize(
+    ("run", "said"),
+    [
+        (lambda h: h * (h >= 0.1), "ge: no rule for this call; write what it selects as one function of torch"),
+        (lambda h: torch.where(h > 0, h, -1e9).softmax(-1), "gt: no rule for this call; write what it selects as"),
+        (
+            lambda h: h if h.sum() > 0 else -h,
+            "a branch on what is computed; equations would hold for these values alone",
+        ),
+    ],
+)
+def test_reasons_are_about_what_a_module_without_experts_does(run, said):
+    class Selecting(nn.Module):
+        def __init__(self, n):
+            super().__init__()
+            self.inp, self.head = nn.Linear(6, n), nn.Linear(n, 3)
+
+        def forward(self, x):
+            return self.head(run(self.inp(x)))
+
+    reading = read(lambda s: Selecting(s["N"]))
+    assert said in reading.network.unread
+    assert not any(word in reading.network.unread for word in ("expert", "a loss made of it", "K = M"))
+
+
 def test_modules_that_are_there_at_some_sizes_alone_are_left_out():
     """Experts in a list: more of them have outputs at more experts, and a check ended in an internal error."""
 
@@ -584,3 +634,157 @@ def test_tokens_of_attention_are_vectors():
     d = derive(ray="N=1", optimizer="adamw", parameterization="mup", network=reading.network)
     assert {powers(d, f"attn.bias_{x}")[:2] for x in "kv"} == {("1", "1")}
     assert not [name for name, _ in reading.notes if "bias_k" in name]
+
+
+def one_hot_row(n):
+    """A mixing matrix as of hyper-connections: a one-hot row at a random place above the identity."""
+    return torch.cat([torch.eye(n)[torch.randint(n, (1,))], torch.eye(n)])
+
+
+STARTS = {
+    "normal": (lambda n: torch.randn(n, 4 * n) * 0.02, True),
+    "uniform": (lambda n: nn.init.xavier_uniform_(torch.empty(n, n)), True),
+    "truncated": (lambda n: nn.init.trunc_normal_(torch.empty(n, n), std=0.02), True),
+    "orthogonal": (lambda n: nn.init.orthogonal_(torch.empty(n, n)), True),
+    "in bfloat16": (lambda n: torch.randn(4 * n, n).bfloat16(), True),
+    "a few": (lambda n: torch.randn(3), True),
+    "zero": (lambda n: torch.zeros(n, n), True),
+    "a one-hot at a random place": (one_hot_row, False),
+    "one of four places": (lambda n: one_hot_row(4), False),
+    "the identity and noise": (lambda n: torch.eye(n) + 0.01 * torch.randn(n, n), False),
+    "another mean": (lambda n: torch.rand(n, n), False),
+    "time steps": (lambda n: torch.rand(n) * 3 - 5, False),
+    "a line": (lambda n: torch.linspace(-1, 1, n), False),
+    "sparse": (lambda n: nn.init.sparse_(torch.empty(n, n), 0.1), False),
+    "signs": (lambda n: torch.randn(n, n).sign(), False),
+    "ones": (lambda n: torch.ones(n, n), False),
+    "another size under each seed": (lambda n: torch.randn(n, n) * float(torch.rand(1) < 0.5 or 4), None),
+}
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_a_start_is_drawn_where_two_seeds_draw_from_one_centred_law(start):
+    make, drawn = STARTS[start]
+    found = set()
+    for seed in range(8):
+        torch.manual_seed(seed)
+        first, second = make(16), make(16)
+        expected = drawn if drawn is not None else bool(0.5 < first.std() / second.std() < 2)
+        found.add(is_drawn(first, second) == expected)
+    assert found == {True}
+
+
+class Mixing(nn.Module):
+    def __init__(self, n, seed):
+        super().__init__()
+        if seed is not None:
+            torch.manual_seed(seed)
+        self.a, self.b, self.alpha = nn.Linear(5, n), nn.Linear(n, 3, bias=False), nn.Parameter(one_hot_row(4))
+        self.mean = nn.Parameter(torch.rand(n, n) if seed == 7 else torch.randn(n, n) * n**-0.5)
+
+    def forward(self, x):
+        return self.b(torch.tanh(torch.einsum("st,btn->bsn", self.alpha, self.a(x))) @ self.mean)
+
+
+@pytest.mark.parametrize("seed", [None, 0, 1, 7])
+def test_init_never_overwrites_a_start_with_structure(seed):
+    """Also where build seeds torch itself; what is kept and grows other than derived is named and not certified."""
+    p = plan(lambda s: (Mixing(s["N"], seed), torch.randn(1, 4, 5)), "N=16", "N=64", lr=1e-2, eps=1e-8, std=0.2)
+    before = {name: x.clone() for name, x in p.model.named_parameters()}
+    p.init_()
+    kept = {name for name, x in p.model.named_parameters() if torch.equal(x, before[name])}
+    assert kept == {"alpha", "mean"} if seed == 7 else kept == {"alpha"}
+    assert any(line.startswith(", ".join(sorted(kept)) + ": init_ keeps the module's own start") for line in p.warnings)
+    assert [x.quantity for x in p.level.open if "init_ keeps its start" in x.why] == ["mean"] * (seed == 7)
+
+
+class Residual(nn.Module):
+    """Layers of two matrices beside a residual stream."""
+
+    def __init__(self, n, layers):
+        super().__init__()
+        self.inner, self.head = nn.Linear(4, n, bias=False), nn.Linear(n, 1, bias=False)
+        self.pairs = nn.ModuleList(nn.Linear(n, n, bias=False) for _ in range(2 * layers))
+
+    def forward(self, x):
+        h = self.inner(x)
+        for up, down in zip(self.pairs[::2], self.pairs[1::2], strict=True):
+            h = h + down(torch.relu(up(h)))
+        return self.head(h)
+
+
+def test_a_module_of_100_layers_is_read_and_one_of_300_is_by_shape_with_the_reason():
+    began = time.process_time()
+    hundred, many = (read(lambda s, k=k: (Residual(s["N"], k), torch.ones(1, 4))) for k in (100, 300))
+    assert time.process_time() - began < 60, "today it takes four seconds"
+    assert not hundred.network.unread and len(hundred.network.statements) > 300
+    assert "1203 lines; give at most 1000" in many.network.unread
+
+
+class Met(nn.Module):
+    """A hidden layer that is no equation, and a parameter that meets its signal in some way."""
+
+    def __init__(self, n, shape, meets):
+        super().__init__()
+        self.a, self.b, self.last = nn.Linear(5, n), nn.Linear(n, n), nn.Linear(n, 3)
+        self.w, self.meets = nn.Parameter(torch.randn([n if d == "N" else d for d in shape])), meets
+        self.register_buffer("ids", torch.arange(6))
+
+    def forward(self, x):
+        h = self.a(x)
+        y = self.meets(self, self.w, torch.tanh(self.b(torch.where(h >= 0, h, h.sigmoid()))), x)
+        return self.last(y) if y.shape[-1] == self.last.in_features else y
+
+
+def at_data(x):
+    return (x.abs() * 10).long() % 6
+
+
+IN, OUT, ADDED = ("N^(-1/2)", "N^-1"), ("N^-1", "N^-1"), ("1", "1")
+MEETS = {
+    "rows with the signal": ((6, "N"), lambda m, w, h, x: torch.einsum("btn,in->bti", h, F.embedding(m.ids, w)), OUT),
+    "rows at data": ((6, "N"), lambda m, w, h, x: torch.einsum("btn,btkn->btk", h, F.embedding(at_data(x), w)), OUT),
+    "rows times it, summed": ((6, "N"), lambda m, w, h, x: (h[:, :, None] * F.embedding(at_data(x), w)).sum(-1), OUT),
+    "rows that are added": ((6, "N"), lambda m, w, h, x: h + F.embedding(at_data(x)[..., 0], w), ADDED),
+    "rows that multiply": ((6, "N"), lambda m, w, h, x: torch.tanh(h * F.embedding(at_data(x)[..., 0], w)), ADDED),
+    "a vector, summed": (("N",), lambda m, w, h, x: (h * w).sum(-1, keepdim=True), OUT),
+    "a gain": (("N",), lambda m, w, h, x: torch.tanh(h * w), ADDED),
+    "a bias": (("N",), lambda m, w, h, x: h + w, ADDED),
+    "a tensor of three, read": ((3, "N", 5), lambda m, w, h, x: torch.tensordot(h, w, ([2], [1])).flatten(2), OUT),
+    "a tensor of three, made": ((3, "N", 5), lambda m, w, h, x: torch.tensordot(x, w, ([2], [2])).sum(2) + h, ADDED),
+    "a matrix": (("N", "N"), lambda m, w, h, x: torch.tensordot(h, w, ([2], [1])), IN),
+    "turned": (("N", 4), lambda m, w, h, x: F.linear(h, w.t()), OUT),
+}
+
+
+@pytest.mark.parametrize("way", MEETS)
+def test_the_call_that_meets_a_parameter_says_what_is_summed(way):
+    shape, meets, expected = MEETS[way]
+    reading = by_shape(lambda s: (Met(s["N"], shape, meets), torch.randn(1, 4, 5)), {"N": 16}, "a call without a rule")
+    d = derive(ray="N=1", optimizer="adam", parameterization="mup", network=reading.network)
+    assert powers(d, "w")[:2] == expected and not [note for name, note in reading.notes if name == "w"]
+
+
+def test_of_two_parameters_that_are_one_weight_one_starts_at_theta_one():
+    """Each as a weight by itself makes updates that fall as n^(-1/2): the product of two small numbers."""
+
+    class Both(nn.Module):
+        def __init__(self, n):
+            super().__init__()
+            self.w, self.s = nn.Parameter(torch.randn(n, n) / n**0.5), nn.Parameter(torch.randn(n, n))
+
+        def forward(self, x):
+            return F.linear(x, self.w * self.s)
+
+    def build(sizes):
+        return Met(sizes["N"], (1,), lambda m, w, h, x: m.both(h) * w), torch.randn(1, 4, 5)
+
+    def with_both(sizes):
+        model, x = build(sizes)
+        model.both = Both(sizes["N"])
+        return model, x
+
+    p = plan(with_both, "N=16", "N=64", lr={"": 1e-3}, std=0.02)
+    factors = {name: tuple(p[name].settings[x].factor for x in ("init_std", "lr")) for name in ("both.w", "both.s")}
+    assert factors == {"both.w": (0.5, 0.25), "both.s": (1.0, 0.5)}
+    assert any(line.startswith("both.s: it multiplies both.w entry by entry") for line in p.warnings)

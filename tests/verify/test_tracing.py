@@ -4,6 +4,7 @@ import functools
 import itertools
 import json
 import re
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -133,7 +134,7 @@ def test_experts_in_four_ways_have_one_answer(how):
         "head.weight": READOUT,
     }
     assert multipliers(model, ray) == {"alpha": "M^-1"}
-    assert "alpha is derived; the module itself multiplies by M^-1 there" in " ".join(model.lines)
+    assert "the module multiplies by M^-1 here (alpha in the equations)" in " ".join(model.lines)
     assert any("held at its mean and slope (assumption B2)" in line for line in model.lines)
     assert "add" not in {name for _, name, _, _ in model.calls.values()}  # with more experts it is a part of the sum
 
@@ -202,11 +203,75 @@ def with_experts(between, sparse):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_what_a_loop_over_experts_itself_multiplies_by(way):
-    """All experts run where a model is read (K = M): what K and M each do is read off the calls."""
+    """All experts run where a model is read: what K and M each do is read off builds that change one of them."""
     between, own = WAYS[way]
     model = traced(with_experts(between, sparse="K" in own or way[:7] == "largest"))
     assert model.error < 1e-12 and model.network.axes["i"] == "M"
     assert {axis: power for _, powers in model.factors.values() for axis, power in powers.items()} == own
+
+
+def gated_by(gates):
+    """A sum over experts whose gates are ``gates(scores, M, K)``."""
+
+    class Sparse(FourWays):
+        def gate(self, x):
+            return gates(x, x.shape[-1], self.k)
+
+    def build(z):
+        model = Sparse(z["N"], z["N_e"], z["M"], "stacked")
+        model.k = z["K"]
+        return model
+
+    return build
+
+
+SHARES = {
+    "largest of softmax": (lambda s: s.softmax(-1), False, {"M": -1}),
+    "largest of sigmoids": (torch.sigmoid, False, {}),
+    "sigmoids, normalised": (torch.sigmoid, True, {"K": -1}),
+}
+FACTORS = {
+    "1": (lambda m, k: 1.0, {}),
+    "sqrt(K)": (lambda m, k: k**0.5, {"K": "1/2"}),
+    "K": (lambda m, k: k, {"K": 1}),
+    "1/sqrt(M)": (lambda m, k: m**-0.5, {"M": "-1/2"}),
+    "sqrt(K/M)": (lambda m, k: (k / m) ** 0.5, {"K": "1/2", "M": "-1/2"}),
+    "M/K": (lambda m, k: m / k, {"K": -1, "M": 1}),
+}
+
+
+@pytest.mark.parametrize("factor", FACTORS)
+@pytest.mark.parametrize("share", SHARES)
+def test_a_factor_belongs_to_the_size_that_makes_it(share, factor):
+    (score, norm, own), (of_sizes, more) = SHARES[share], FACTORS[factor]
+
+    def gates(s, m, k):
+        w, i = score(s).topk(k, -1)
+        w = (w / w.sum(-1, keepdim=True) if norm else w) * of_sizes(m, k)
+        return torch.zeros_like(s).scatter(-1, i, w)
+
+    model = traced(gated_by(gates))
+    expected = {axis: Fraction(own.get(axis, 0)) + Fraction(more.get(axis, 0)) for axis in "MK"}
+    assert [dict(x) for _, x in model.factors.values()] == [{axis: x for axis, x in expected.items() if x}]
+    assert not model.joint and not model.open_shares({"M": 8, "K": 2}, {"M": 32, "K": 4})
+
+
+JOINTLY = {
+    "a mean over the chosen": lambda s, w, i, k: torch.zeros_like(s).scatter(-1, i, w / w.shape[-1]),
+    "its own number in a shape": lambda s, w, i, k: torch.zeros_like(s).scatter(-1, i, w.reshape(-1, k)),
+    "a mask of the chosen": lambda s, w, i, k: s * torch.zeros_like(s).scatter(-1, i, 1.0),
+}
+
+
+@pytest.mark.parametrize("way", JOINTLY)
+def test_what_is_read_with_all_experts_alone_is_open_where_their_share_changes(way):
+    """What runs with all experts active is another function there, or no function: the executed equations tell."""
+
+    model = traced(gated_by(lambda s, m, k: JOINTLY[way](s.softmax(-1), *s.softmax(-1).topk(k, -1), k)))
+    (found,) = model.open_shares({"M": 8, "K": 2}, {"M": 32, "K": 4})
+    assert model.joint and found.quantity == "alpha" and "powers of K count as powers of M" in str(found)
+    assert not model.open_shares({"M": 8, "K": 2}, {"M": 32, "K": 8})
+    assert any("powers of K count as powers of M" in line for line in model.lines)
 
 
 def test_layers_with_experts_are_two_letters():
@@ -269,7 +334,7 @@ def test_packed_queries_keys_and_values_are_three_tensors(how):
 def test_a_head_that_grows_has_a_factor_of_its_own():
     model = traced(lambda z: Attention(z["N"], z["N"] // 4, "separate"))
     assert multipliers(model, "N=1") == {"scale": "N^-1"}
-    assert "scale is derived; the module itself multiplies by N^-1/2 there" in " ".join(model.lines)
+    assert "the module multiplies by N^-1/2 here (scale in the equations)" in " ".join(model.lines)
 
 
 def test_low_rank_and_merged_low_rank_are_one():
@@ -401,10 +466,10 @@ def test_a_factor_beside_a_tensor_moves_its_rate_by_its_rule(rule, times):
 
     option = ModelOption(traced(build))
     d = derive(ray="N=1", optimizer=rule, parameterization="mup", network=option.network)
+    assert d["head.weight"].lr == d.scaling.tensors["head.weight"].lr * Power.of({"N": times})
     record = option.beside(Document((), d.as_json())).record
-    assert Power.of(record["parameters"]["head.weight"]["lr"]) == d["head.weight"].lr * Power.of({"N": times})
-    head = next(row for row in rows(record) if row["name"] == "head.weight")  # of CSV: both, side by side
-    assert head["parameter.lr.N_value"] == head["lr.N_value"] + times and head["multiplier.N"] == "0"
+    head = next(row for row in rows(record) if row["name"] == "head.weight")
+    assert head["lr.N_value"] == d["head.weight"].lr.on(d.ray) and head["multiplier.N"] == "0"
 
 
 def test_a_gain_that_is_a_number():
@@ -510,7 +575,10 @@ def test_a_text_comes_out_that_is_read_again(tmp_path, capsys, monkeypatch):
     read = json.loads(scalecalc("derive", "--model", "mine.py:build", "--format", "json"))
     again = json.loads(scalecalc("derive", "--network", "mine.toml", *options))
     assert read["tensors"] == again["tensors"]
-    assert read["parameters"]["2.weight"] == {"init_std": {"N": "-1"}, "lr": {"N": "-1"}, "eps": {}}
+    assert {x: read["tensors"]["2.weight"][x] for x in ("init_std", "lr")} == {
+        "init_std": {"N": "-1"},
+        "lr": {"N": "-1"},
+    }
 
 
 def test_a_plan_takes_out_what_the_module_multiplies_by():
@@ -575,7 +643,7 @@ def test_what_acts_in_training_mode_alone_has_the_numbers_of_its_shape():
     reading = read(build)
     assert reading.notes == [("noise", TRAINING)] and [*reading.beside.tensors] == ["noise"]
     p = plan(build, "N=16", "N=64", lr=1e-2, eps=1e-8, std=0.1)
-    assert (str(p.level), p.level.concerned) == ("certified but for 1 size", "undecided demands are on noise")
+    assert (str(p.level), p.level.concerned) == ("certified but for 1 size", "undecided: noise")
     assert (
         p["noise"].settings["init_std"].factor
         == p["noise"].settings["lr"].factor
@@ -628,7 +696,7 @@ class LowRank(nn.Module):
 
 
 def test_a_size_with_a_name_of_its_own_is_an_axis():
-    """At 1/rank the rate of the second factor is the same at every rank (LoRA), here of the product of both."""
+    """At 1/rank the rate of the second factor is the same at every rank (LoRA)."""
     found = derive(None, "adam", "mup", ray="N=1,rank=1/2", network=traced(LowRank).network)
-    assert {role: str(found[role].lr) for role in ("a", "b")} == {"a": "N^-1", "b": "rank^-1"}
+    assert {role: str(found[role].lr) for role in ("a", "b")} == {"a": "N^-1", "b": "1"}
     assert "rank" not in str(derive(None, "adam", "mup", ray="N=1", network=traced(LowRank).network)["b"].lr)

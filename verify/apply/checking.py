@@ -35,7 +35,7 @@ from scaling_algebra.spec.networks.sums import experts
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.trained import OptimizerInput
 from scaling_algebra.verify.hardware import spare_threads
-from scaling_algebra.verify.judging.fit import MIN_SEEDS, MIN_SIZES, Verdict, fit
+from scaling_algebra.verify.judging.fit import DRIFT, MIN_SEEDS, MIN_SIZES, Array, Verdict, fit
 from scaling_algebra.verify.judging.measurement import Measurement, Series, fingerprint
 from scaling_algebra.verify.judging.mixtures import Powers
 from scaling_algebra.verify.judging.report import Report, ReportRow
@@ -58,8 +58,17 @@ from .plans import Plan, trainer
 
 OFF = 0.1
 """How far a size that was rounded may lie from its place, in parts of the way between two sizes."""
-NEAR, NEARER = 0.25, 0.6
-"""Distance of a slope from its prediction, and the share of the last one, where constants still count."""
+NEAR = 0.25
+"""Distance of a slope from its prediction up to which it is nearer to it than to the next exponent."""
+APART = (0.5, 1.0, 1.5, 2.0)
+"""Differences between the exponents of two terms of which one gives way to the other."""
+BEHIND = 3.0
+"""Largest ratio of the term that fades to the one that stays, between the last two sizes: above it nothing is seen of
+the second."""
+FADED = 0.1
+"""Share of a product's mean square below which the part that fades is gone."""
+FURTHEST = 64.0
+"""How many times the largest size a message may ask for."""
 DRIFTS = 0.25
 """Power of n by which gradients of two losses may come apart under one weight."""
 Cell = Fraction | None | EllipsisType
@@ -83,6 +92,8 @@ RULES = {"Adam": "adamw", "AdamW": "adamw", "Muon": "muon", "SGD": "sgd"}
 IDLE = "{}: no update in {} steps, so that nothing is said of these rates; give more steps"
 BLOCKED = "exactly zero, as the gradients of {} are whatever the weights"
 MANY = "{} tokens outnumber the width of the smallest model: an update acts on all; larger sizes, or fewer tokens"
+CERTIFIED, DEMANDED, BY_SHAPE = "certified", "demand", "by shape"
+"""Levels of a row's prediction: an exponent of the engine, the bound that a demand sets, or the law of shapes."""
 DIRECT = (".init", ".update")
 """Endings of what the initial values or the updates of one tensor make: its own numbers decide their power,
 where that is one at every step."""
@@ -104,6 +115,7 @@ def check_model(
     optimizer: OptimizerInput | None = None,
     rules: Mapping[str, Mapping[str, Power]] | None = None,
     fold: bool = False,
+    strict: bool = False,
 ) -> Report:
     """Trains a model at several sizes, with the numbers of its plan or with its own, and judges how its signals change.
     Sizes that the plan leaves undecided come first: each is held against the bound that its demand sets.
@@ -121,10 +133,11 @@ def check_model(
         rules: powers to train with instead of the derived ones, by parameter (as the plan names it) and ``init_std`` or
             ``lr``; what is predicted stays, so that a rule that differs is refuted where it matters.
         fold: as for ``plan``: what the model lacks is in the numbers that train it.
+        strict: raise an error for a model whose equations cannot be read, which is checked by shape otherwise.
 
     Raises:
-        UsageError: a model that cannot be read, sizes off one ray, too few of them or too few seeds, or a multiplier
-            that the model lacks.
+        UsageError: a model that cannot be built (or read, where ``strict``), sizes off one ray, too few of them or too
+            few seeds, or a multiplier that the model lacks.
         Infeasible: no parameterization is found on the ray.
     """
     for what, count, least in (("seeds", seeds, MIN_SEEDS), ("points", points, MIN_SIZES)):
@@ -136,7 +149,7 @@ def check_model(
     sizes = between(smallest, wide if target is None else read_sizes(target, "target"), points)
     ray = way(sizes[0], sizes[-1]).ray
     assert ray is not None
-    reading = along(read(build, sizes[0]), [axis for axis in smallest if sizes[-1][axis] > smallest[axis]])
+    reading = along(read(build, sizes[0], strict), [axis for axis in smallest if sizes[-1][axis] > smallest[axis]])
     model, inputs, own = built(build, sizes[0])
     _check_trains(model, own, inputs)
     again = built(build, sizes[0], seed=1)[0] if own is not None else model
@@ -191,6 +204,7 @@ def check_model(
     unsettled = settled(m, switched)
     still_there = [x.removesuffix(UPDATE) for x in names if x.endswith(UPDATE) and not _moves(m, x)]
     idle = [IDLE.format(listed(still_there), steps)] if still_there else []
+    lines = reading.described({} if fold else dict.fromkeys(reading.factors, ""))  # else a multiplier is refused
     m.environment = {
         "optimizer": numbers.derivations[0].optimizer.name,
         "device": "cpu",
@@ -199,18 +213,19 @@ def check_model(
         "wall_seconds": time.monotonic() - start,
         "level": [] if (level := numbers.level) is None else [x for x in (str(level), level.concerned) if x],
         "open": [] if level is None else [*map(str, level.open)],
-        "read": [*idle, *reading.lines],
+        "read": [*idle, *lines],
     }
     m.environment["read"] += [weighed(loss, found, m) for loss, found in beside.items()]
     if reading.network.unread and numbers.level is not None:
-        m.environment["read"] = [*idle, *replace(numbers.level, open=()).lines, *reading.lines]
+        m.environment["read"] = [*idle, *replace(numbers.level, open=()).lines, *lines]
         moving = [name for name in names if _moves(m, name)]
         theta: dict[str, Sequence[Cell]] = {name: [..., *[Fraction(0)] * steps] for name in moving}
         report = judge(m, theta, direct={name for name in names if name.endswith(DIRECT)})
         report = of_choices(_bounded(report, lambda row: not row.quantity.endswith(UPDATE)), unsettled)
         if few := ray["M"] > 0 and any(note == CHOSEN_FEW for _, note in reading.notes):
             m.environment["read"] += [FEW]
-        return coming(_of_many(_of_few(report, set(names), float(ray["M"])) if few else report, inputs, sizes[0]))
+        report = _leveled(_of_few(report, set(names), float(ray["M"])) if few else report, lambda row: BY_SHAPE)
+        return coming(_of_many(report, inputs, sizes[0]))
     moved = {x: power.on(ray) for x, power in (folded(numbers, reading) if fold else {}).items()}
     left = {_signal(x.quantity) for x in level.open} if (level := numbers.derivations[-1].level) else set()
     doubtful = {name for name, quantities in names.items() if left.intersection(map(_signal, quantities))}
@@ -222,12 +237,19 @@ def check_model(
     m.environment["read"] += [FEW] if after else []
     behind = {name for name, x in names.items() if after.intersection(x)}
     report = _bounded(judge(m, asked, powers=powers, direct=direct), lambda row: (row.quantity, row.step) in most)
+    report = _leveled(report, lambda row: DEMANDED if (row.quantity, row.step) in most else CERTIFIED)
     report = _of_few(report, behind, float(ray["M"] - ray["K"])) if after else report
+    report = of_crossovers(report, m, asked)
     report = _of_blocked(coming(_of_many(of_choices(report, unsettled), inputs, sizes[0])), reading.blocked)
     vectors = {f"{role}.init" for role in reading.network.tensors if all(x.dim() < 2 for x in of_role(model, role))}
     report = _bounded(report, lambda row: row.quantity in vectors)  # a bias may start smaller, or at zero
     rows = (r for r in report.rows if (r.quantity, r.step) not in most or r.verdict is not Verdict.INCONCLUSIVE)
     return replace(report, rows=tuple(sorted(rows, key=lambda r: r.quantity not in doubtful)))
+
+
+def _leveled(report: Report, level: Callable[[ReportRow], str]) -> Report:
+    """Return the report with the level of every row's prediction."""
+    return replace(report, rows=tuple(replace(r, level=level(r)) for r in report.rows))
 
 
 def _moves(m: Measurement, name: str) -> bool:
@@ -336,20 +358,111 @@ def settled(m: Measurement, switched: Mapping[int, Sequence[Sequence[bool]]]) ->
 
 
 def coming(report: Report) -> Report:
-    """Rows are not refuted whose slopes between sizes come nearer to the prediction, by ``NEARER`` from one pair to the
-    next, and end near it: constants of few sizes still count."""
+    """Return the report without refutations at a crossover: rows whose slopes come nearer to the prediction from size
+    to size, as they do where one term gives way to another, are inconclusive and say which sizes would settle them.
+
+    Between the last two sizes a certified exponent also has to be the nearest one, up to noise, and for a size that is
+    undecided the slope must not be that of another exponent.
+    """
 
     def row(r: ReportRow) -> ReportRow:
         if r.verdict is not Verdict.REFUTED or r.predicted is None or r.fit.zero or len(report.sizes) < MIN_SIZES:
             return r
-        predicted, values = float(r.predicted), report.means[r.quantity, r.step][0]
-        pairs = zip(pairwise(values), pairwise(report.sizes), strict=True)
-        off = [abs((b - a) / math.log2(m / n) - predicted) for (a, b), (n, m) in pairs]
-        if off[-1] < NEAR and all(b < NEARER * a for a, b in pairwise(off)):
-            return replace(r, verdict=Verdict.INCONCLUSIVE, note=f"bends towards n^({r.predicted}); take larger sizes")
-        return r
+        values, errors = map(np.array, report.means[r.quantity, r.step])
+        doublings = np.log2(report.sizes)
+        steps = np.diff(doublings)
+        off = np.diff(values) / steps - float(r.predicted)
+        off *= np.sign(off.sum()) or 1.0
+        errors = np.hypot(errors[1:], errors[:-1]) / steps
+        times = _doublings_left(off, errors, (doublings[1:] + doublings[:-1]) / 2)
+        most = min(APART) - DRIFT if r.level == DEMANDED else NEAR + min(float(errors[-1]), DRIFT)
+        if times is None or off[-1] > most:
+            return r
+        note = f"comes nearer to n^({r.predicted}) from size to size; {_settling(report, times)} would settle it"
+        return replace(r, verdict=Verdict.INCONCLUSIVE, note=note)
 
     return replace(report, rows=tuple(map(row, report.rows)))
+
+
+def of_crossovers(report: Report, m: Measurement, exponents: Mapping[str, Sequence[Cell]]) -> Report:
+    """Return the report without refutations of undecided sizes that a product explains whose smaller exponent still
+    leads at the smallest size.
+
+    Model: where W_0 x falls as n^(-gap) beside dW x, a norm of their sum hands on a signal that grows, by less than
+    n^gap, until dW x is all of it.
+    """
+    found: list[tuple[float, Fraction, int, str]] = []
+    for name in (x.removesuffix(".init") for x in exponents if x.endswith(".init")):
+        before = exponents[f"{name}.init"][0]
+        for t, after in enumerate(exponents.get(f"{name}{UPDATE}", ())):
+            keys = [(f"{name}.init", t), (f"{name}{UPDATE}", t)]
+            if not t or not (isinstance(before, Fraction) and isinstance(after, Fraction) and before < after):
+                continue
+            if any(key not in m.values or not all(v.any() for v in m.values[key]) for key in keys):
+                continue
+            old, new = ([float(np.square(v).mean()) for v in m.values[key]] for key in keys)
+            first, last, gap = old[0] / new[0], old[-1] / new[-1], after - before
+            if first > FADED / (1 - FADED) and last < first * (m.sizes[0] / m.sizes[-1]) ** float(gap):
+                found.append((last, gap, t, name))
+
+    def row(r: ReportRow) -> ReportRow:
+        if r.verdict is not Verdict.REFUTED or r.level != DEMANDED or r.predicted is None or r.fit.zero:
+            return r
+        off = r.fit.slope - float(r.predicted)
+        crossing = [x for x in found if x[2] <= r.step and 0 < off <= x[1] - DRIFT]
+        if not crossing:
+            return r
+        odds, gap, _, name = max(crossing)
+        times = max(0.0, math.log2(odds * (1 - FADED) / FADED) / (2 * float(gap)))
+        note = f"the initial values of {name} still count beside its update, which outgrows them as n^({gap})"
+        return replace(r, verdict=Verdict.INCONCLUSIVE, note=f"{note}; sizes from {_settling(report, times, True)}")
+
+    return replace(report, rows=tuple(map(row, report.rows)))
+
+
+def _doublings_left(off: Array, errors: Array, at: Array) -> float | None:
+    """Return after how many more doublings of n slopes lie within ``DRIFT`` of a prediction; None where a slope that
+    stays where it is fits them as well as a crossover.
+
+    Model: the squares of two terms, a n^p and b n^(p +- gap), add up. Between two sizes the local slope is then off by
+    gap * w from the exponent p of the term that stays, with w / (1 - w) = odds * n^(-2 gap).
+
+    Args:
+        off: distances of slopes from the prediction, positive where they are large. errors: of these.
+        at: log2 of n between two sizes.
+    """
+    errors = np.maximum(errors, 1e-3)
+
+    def misfit(expected: Array) -> float:
+        return float((((off - expected) / errors) ** 2).sum())
+
+    stays = float((off / errors**2).sum() / (1 / errors**2).sum())
+    best, left = misfit(np.full_like(off, stays)), None
+    if off[-1] >= off[0]:
+        return None
+    for gap in APART:
+        for odds in np.geomspace(DRIFT / gap, BEHIND, 40):  # at the last pair of sizes
+            every = odds * 2.0 ** (2 * gap * (at[-1] - at))
+            if (found := misfit(gap * every / (1 + every))) < best:
+                settled_at = DRIFT / (gap - DRIFT)
+                best, left = found, max(0.0, math.log2(odds / settled_at) / (2 * gap))
+    return left
+
+
+def _settling(report: Report, doublings: float, start: bool = False) -> str:
+    """Return the sizes, from the largest on, over which a row would be decided after some doublings of n.
+
+    Args:
+        start: those from which on it would be decided.
+    """
+    first, last = report.dims[0], report.dims[-1]
+    whole = math.log2(report.sizes[-1] / report.sizes[0])
+    doublings = math.ceil(doublings) + (not start)  # the pair of sizes whose slope is near
+    grown = {axis: round(n * (n / first[axis]) ** (doublings / whole)) for axis, n in last.items()}
+    if 2.0**doublings > FURTHEST:
+        return f"more than {FURTHEST:g} times the largest here" if start else f"sizes {FURTHEST:g} times as large"
+    listed = [",".join(f"{axis}={n}" for axis, n in size.items()) for size in (last, grown)]
+    return f"{listed[1]} on would settle it" if start else " to ".join(listed)
 
 
 def of_choices(report: Report, steps: Collection[int]) -> Report:
@@ -380,10 +493,33 @@ def _check_trains(model: nn.Module, own: torch.optim.Optimizer | None, inputs: I
 
 
 def culprit(report: Report) -> ReportRow | None:
-    """The refuted row of the earliest step, of what a tensor's own numbers decide before others, the first in
-    execution: what comes after may follow from it."""
-    refuted = (r for r in report.rows if r.verdict is Verdict.REFUTED)
-    return min(refuted, key=lambda r: (r.step, not r.quantity.endswith(DIRECT)), default=None)
+    """Return the row to blame where one is refuted: later failures may be consequences of it.
+
+    Rows at earlier steps come first, then those that a tensor's own numbers decide, then execution order. Such a row
+    counts even if its interval misses the prediction by too little to refute it alone. Rows that agree once the two
+    smallest sizes are left out come last.
+    """
+    if not (refuted := [r for r in report.rows if r.verdict is Verdict.REFUTED]):
+        return None
+    suspects = [r for r in report.rows if r in refuted or _misses(r)]
+    return min(suspects, key=lambda r: (_agrees_later(report, r), r.step, not r.quantity.endswith(DIRECT)))
+
+
+def _misses(r: ReportRow) -> bool:
+    """Return whether what one tensor's own numbers decide lies nearer to another exponent than to the predicted one."""
+    if r.predicted is None or r.fit.zero or r.note or not r.quantity.endswith(DIRECT):
+        return False
+    apart = r.apart > DRIFT and abs(r.fit.slope - float(r.predicted)) > NEAR
+    return apart and r.verdict is Verdict.INCONCLUSIVE
+
+
+def _agrees_later(report: Report, r: ReportRow) -> bool:
+    """Return whether the slope without the two smallest sizes, of three without the smallest, is the predicted one."""
+    if r.predicted is None or r.fit.zero or (r.quantity, r.step) not in report.means:
+        return False
+    left = slice(min(2, len(report.sizes) - 2), None)
+    slope = np.polyfit(np.log2(report.sizes[left]), report.means[r.quantity, r.step][0][left], 1)[0]
+    return bool(abs(slope - float(r.predicted)) < DRIFT)
 
 
 def _measure(
@@ -478,6 +614,8 @@ def _set(p: Plan, zero: Sequence[str], seed: int) -> torch.optim.Optimizer:
         for tensor in of_role(p.model, role):
             tensor.zero_()
     parts = [(e, trainer(p.recipe, e.role), p.groups[e.group].numbers) for e in p.entries if not e.frozen]
+    if bound := next((rule.name for _, rule, _ in parts if rule.constraint and not rule.sphere), ""):
+        raise UsageError(f"check-model does not train with a constraint, as {bound} has; take verify")
     return assembled(
         [
             group(
@@ -609,6 +747,7 @@ def _predicted(
     tensors = {role: replace(t, init_std=None) if role in zero else t for role, t in d.scaling.tensors.items()}
     point = replace(d.scaling, tensors=tensors).point(d.ray)
     look = Analysis(d.ray, point, d.optimizer, d.network)
+    lows: dict[tuple[str, int], Fraction | None] = {}
 
     def more(quantity: str) -> Fraction:
         return moved.get(_signal(quantity), Fraction(0))
@@ -616,15 +755,19 @@ def _predicted(
     def cell(quantity: str, t: int) -> Cell:
         answer = briefly(look, quantity, t)
         exponent = answer.exponent if answer.decided else ...
+        lows[quantity, t] = answer.low if isinstance(answer.low, Fraction) else None
         return exponent + more(quantity) if isinstance(exponent, Fraction) else exponent
 
     def row(quantity: str) -> list[Cell]:
         return [cell(quantity, t) for t in range(1 if quantity.endswith(".init") else steps + 1)]
 
     def powers(name: str, t: int) -> list[tuple[Fraction, bool]]:
-        if ... in rows[name][t]:
-            raise LookupError(f"{name} at t={t} is undecided")
-        return [(e + more(quantity), seen) for quantity in names[name] for e, seen in look.powers(quantity, t)]
+        if ... not in rows[name][t]:
+            return [(e + more(x), seen) for x in names[name] for e, seen in look.powers(x, t)]
+        if isinstance(bound := bounds[name], EllipsisType) or bound is None:
+            raise LookupError(f"{name} at t={t} has no bound")
+        shown = ((x, lows.get((x, t))) for x in names[name])
+        return [(bound, False), *((e + more(x), True) for x, e in shown if e is not None)]
 
     def at_most(quantities: Sequence[str]) -> Cell:
         bounds = [Fraction(0) if (b := look.upper(x)) is None and _signal(x) in left else b for x in quantities]
@@ -637,7 +780,8 @@ def _predicted(
     predicted: dict[str, Sequence[Cell]] = {
         name: [cells[0] if len(set(cells)) == 1 else ... for cells in row] for name, row in rows.items()
     }
-    return predicted, {name: at_most(x) for name, x in names.items() if ... in predicted[name]}, powers
+    bounds = {name: at_most(x) for name, x in names.items() if ... in predicted[name]}
+    return predicted, bounds, powers
 
 
 def _signal(quantity: str) -> str:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -24,6 +24,10 @@ from .parts import fused
 WHAT = ("lr", "eps", "wd", "init", "multiplier")
 """What a plan says; every format carries some of it."""
 STACKS = "stacks of matrices; torch.optim.Muon takes single ones, that of microsoft/dion or KellerJordan/Muon stacks"
+FILTERS = (
+    "filters of convolutions; torch.optim.Muon takes matrices alone, and KellerJordan/Muon steps a filter of four "
+    "dimensions as one matrix (out, in k k) without the factor of its shape; make it (out, in k k) before the step"
+)
 """What is said of a group that Muon trains."""
 ADJUSTED = ("original", "match_rms_adamw")
 """Factors of a matrix's shape that ``torch.optim.Muon`` has."""
@@ -35,6 +39,7 @@ class ParameterGroup:
 
     Attributes:
         others: names of all other parameters. tied: all experts start alike.
+        patterns: names in a trainer's own module, with ``*`` for numbers, in place of those of the model.
 
     Raises:
         UsageError: of every number: nothing was tuned at the base, or parts of a parameter have different ones.
@@ -45,6 +50,7 @@ class ParameterGroup:
     entries: Sequence[Entry]
     others: Sequence[str]
     tied: bool
+    patterns: tuple[str, ...] = ()
 
     @property
     def rules(self) -> dict[str, Optimizer]:
@@ -125,16 +131,38 @@ class Format:
 
     Attributes:
         mixed: does it name an optimizer by group?
+        own: a name in the trainer's own modules, which are not those of transformers.
     """
 
     carries: tuple[str, ...]
     lines: Callable[[Groups], Iterator[str]]
     mixed: bool = False
+    own: str = ""
 
 
-def export(form: str, about: str, groups: Groups, multiplied: bool, dropping: Sequence[str]) -> str:
-    """See ``Plan.export``; ``multiplied``: is a multiplier left to the model?"""
+def export(
+    form: str,
+    about: str,
+    groups: Groups,
+    multiplied: bool,
+    dropping: Sequence[str],
+    foreign: str = "",
+    names: Mapping[str, str | Sequence[str]] | None = None,
+) -> str:
+    """Return the text of ``Plan.export``.
+
+    Args:
+        multiplied: whether a multiplier is left to the model.
+        foreign: the class of a model of transformers.
+        names: as for ``Plan.export``.
+    """
     chosen = named("format", form, FORMATS)
+    if names is not None:
+        groups = _renamed(groups, names)
+    elif foreign and chosen.own:
+        said = f"parameters are named as in {foreign}, and {form} has modules of its own ({chosen.own})"
+        do = f"plan {form}'s own module, or give names={{{groups[0].name!r}: NAME, ...}} with a name for each group"
+        raise UsageError(f"{said}; {do}")
     for what in dropping:
         if what not in WHAT:
             raise unknown_name("number to drop", str(what), WHAT)
@@ -148,16 +176,40 @@ def export(form: str, about: str, groups: Groups, multiplied: bool, dropping: Se
     lost = [what for what in WHAT if needed.get(what, True) and what not in (*chosen.carries, *dropping)]
     if lost:
         listed = ", ".join(f"'{what}'" for what in lost)
+        fold = "; plan(..., fold=True) puts a multiplier into the parameters" if "multiplier" in lost else ""
         raise UsageError(
             f"{form} cannot carry {', '.join(lost)}; set {'it' if len(lost) == 1 else 'them'} in the model's or the "
-            f"trainer's code (plan.init_, plan.param_groups, plan.multipliers), then give dropping=({listed},)"
+            f"trainer's code (plan.init_, plan.param_groups, plan.multipliers), then give dropping=({listed},){fold}"
         )
     apart = [fused(group.entries[0]) for group in groups if group.entries[0].parts]
     decays = [group.entries[0].settings["decay"].base for group in groups if "decay" in group.entries[0].settings]
     if decays and all(x is None for x in decays):
         apart.append("weight decay is 0, since none was given: plan(..., decay=NUMBER)")
-    apart += [f"{g.name}: {STACKS}" for g in groups if g.optimizer.torch == "Muon" and g.entries[0].stacked]
+    apart += [f"{g.name}: {note}" for g in groups if g.optimizer.torch == "Muon" and (note := shaped(g.entries[0]))]
     return "\n".join([*(f"# {x}" for x in (about, *apart)), *chosen.lines(groups)])
+
+
+def _renamed(groups: Groups, names: Mapping[str, str | Sequence[str]]) -> list[ParameterGroup]:
+    """Return groups with the names of a trainer's module. Groups that are one tensor there (queries, keys and values)
+    are one group, the first.
+
+    Raises:
+        UsageError: a group without a name, a name of no group, or one tensor with two learning rates or decays.
+    """
+    known = {group.name: group for group in groups}
+    for name in names:
+        if name not in known:
+            raise unknown_name("group in names", str(name), known)
+    if lacking := [name for name in known if name not in names]:
+        raise UsageError(f"names leaves out {lacking[0]}; give each of the {len(known)} groups of the plan a name")
+    found: dict[tuple[str, ...], ParameterGroup] = {}
+    for name, given in names.items():
+        patterns = (given,) if isinstance(given, str) else tuple(given)
+        first = found.setdefault(patterns, replace(known[name], patterns=patterns))
+        if first.numbers != known[name].numbers:
+            what = next(x for x, number in known[name].numbers.items() if first.numbers.get(x) != number)
+            raise UsageError(f"{first.name} and {name} are both {patterns[0]}, and differ in {what}; keep them apart")
+    return [*found.values()]
 
 
 def _torchtitan(groups: Groups) -> Iterator[str]:
@@ -200,6 +252,11 @@ def _nemo_automodel(groups: Groups) -> Iterator[str]:
             yield f"      wd_mult: {g.numbers['weight_decay'] / wd}"
 
 
+def shaped(e: Entry) -> str:
+    """Return what to know of a tensor of more than two dimensions that an optimizer of matrices gets, if it is one."""
+    return "" if not e.stacked else FILTERS if e.filter else STACKS
+
+
 def flat(e: Entry, group: ParameterGroup | None) -> Iterator[dict[str, Any]]:
     """Rows of a parameter that any trainer can read: how it starts, and its numbers; empty where none was tuned.
 
@@ -232,13 +289,16 @@ def flat(e: Entry, group: ParameterGroup | None) -> Iterator[dict[str, Any]]:
 
 def expression(group: ParameterGroup) -> str:
     """The regular expression for ``re.search``."""
-    parts = _general(group, lambda x: _numbered(re.escape(x), r"\d+", r"\."), re.escape, re.fullmatch)
+    own = [re.escape(x).replace(r"\*", r"\d+") for x in group.patterns]
+    parts = own or _general(group, lambda x: _numbered(re.escape(x), r"\d+", r"\."), re.escape, re.fullmatch)
     return f"^({'|'.join(parts)})$" if len(parts) > 1 else f"^{parts[0]}$"
 
 
 def globs(group: ParameterGroup) -> list[str]:
     """Globs as of ``fnmatch``."""
-    return _general(group, lambda x: _numbered(x, "*", "."), str, lambda g, name: fnmatchcase(name, g))
+    return list(group.patterns) or _general(
+        group, lambda x: _numbered(x, "*", "."), str, lambda g, name: fnmatchcase(name, g)
+    )
 
 
 def _numbered(name: str, number: str, dot: str) -> str:
@@ -270,7 +330,7 @@ def _general(
 
 FORMATS = {
     "torchtitan": Format(("lr", "eps", "wd"), _torchtitan, mixed=True),
-    "megatron": Format(("lr", "eps", "wd"), _megatron),
+    "megatron": Format(("lr", "eps", "wd"), _megatron, own="decoder.layers.*.mlp.linear_fc1.weight"),
     "olmo-core": Format(("lr", "eps", "wd"), _olmo_core),
     "nemo-automodel": Format(("lr", "wd"), _nemo_automodel),
 }

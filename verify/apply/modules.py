@@ -35,7 +35,8 @@ class Entry:
         role: as its reading calls it; empty for a frozen one that the output does not depend on.
         settings: of the role. group: of the optimizer: the role, or the parameter that it is a part of.
         fill: the value that every entry starts with; None where entries are drawn.
-        kept: the module's own start stays: its entries lie around another value than zero.
+        kept: whether the module's own start stays, which is no draw of one law centred at zero.
+        filter: whether it is the weight of a convolution.
         rules: the optimizer of every role.
         parts: settings of its parts by role, where they or the optimizers differ; ``settings`` has those that are
             alike, and the least epsilon.
@@ -50,6 +51,7 @@ class Entry:
     group: str = ""
     fill: float | None = None
     kept: bool = False
+    filter: bool = False
     rules: Mapping[str, Optimizer] = field(default_factory=dict)
     parts: Mapping[str, Mapping[str, Setting]] = field(default_factory=dict)
     spans: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
@@ -98,7 +100,8 @@ def beginnings(model: nn.Module) -> dict[str, Tensor]:
 
 def parameters(model: nn.Module) -> Iterator[Entry]:
     """Every parameter."""
-    return (Entry(plain_name(name), p) for name, p in model.named_parameters())
+    filters = {id(x.weight) for x in model.modules() if isinstance(x, nn.modules.conv._ConvNd)}
+    return (Entry(plain_name(name), p, filter=id(p) in filters) for name, p in model.named_parameters())
 
 
 def norms(model: nn.Module) -> Iterator[tuple[str, Any, Any]]:

@@ -6,7 +6,7 @@ Read next: ``verify/tracing`` (the reading), ``folding.py`` (factors that it lac
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from inspect import signature
 from typing import Any
@@ -22,7 +22,7 @@ from scaling_algebra.recipes.sizes import Sizes, read_sizes
 from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.solver.derivation import Derivation
 from scaling_algebra.spec.level import Level, Open
-from scaling_algebra.spec.networks.language import Network, Sum
+from scaling_algebra.spec.networks.language import Sum
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.trained import whole
 from scaling_algebra.verify.tracing import Traced
@@ -33,12 +33,14 @@ from scaling_algebra.verify.tracing.shapes import along, read
 from scaling_algebra.verify.tracing.sources import WIDTHS, general, heads_grow, layered, longer_heads, small_of
 from scaling_algebra.waiting import rarely_collected, watched
 
-from .exports import STACKS
+from .exports import shaped
 from .folding import ends, scaled
 from .modules import Entry, aliases, beginnings, check_named, norms, parameters, plain_name
 from .parts import Records, alike, apart, fused
 from .parts import spans as spans_of
 from .plans import Plan, trainer
+from .remarks import remarks
+from .starts import build_twin, find_structured
 
 GIVE = "give plan(build, base, target), where build(sizes) returns the module"
 
@@ -55,7 +57,10 @@ UNDECAYED = (
     "no decay was given: every group has weight_decay 0, whatever the optimizer itself is given; give decay=NUMBER"
 )
 ZERO = "{}: starts at zero in the module, and init_ draws it; leave out its std, and it stays"
-KEPT = "{}: starts away from zero in the module, and init_ leaves that start as it is; its std is not heeded"
+KEPT = (
+    "{}: init_ keeps the module's own start and does not use their std: under two seeds it is no draw of one law that "
+    "is centred at zero"
+)
 NORMS = "{}: init_ sets these to the norms of the matrices that it draws, as torch does; their init std is not heeded"
 SHAPED = (
     "{}: more rows than columns; torch.optim.Muon multiplies its rate by sqrt(out/in) unless adjust_lr_fn says"
@@ -136,7 +141,7 @@ def _built(
     given: Mapping[str, Any],
 ) -> tuple[Plan, nn.Module, dict[str, int]]:
     """The plan of a reading, the small module that shows how vectors start, and its sizes."""
-    numbers = _numbers(base, target, given, reading.networks)
+    numbers = _numbers(base, target, given, [reading])
     going, small = numbers.way, dict(reading.base)
     small |= {x: n for x, n in going.target.items() if n == going.base[x] and x in small and x not in ("M", "K")}
     start, large = (called(model, dict(sizes))[0] for sizes in (small, going.target))
@@ -150,7 +155,7 @@ def _built(
     if any(len({_alike([x], role) for x in pair} - {None}) > 1 for role in numbers.tensors):
         there = called(model, dict(at_base))[0]  # vectors start at a value that changes with the sizes
         small, start = (small, start) if _on_meta(there) else (at_base, there)
-    p = planned(large, reading, numbers, [start], fold, twin=called(model, dict(small), seed=1)[0])
+    p = planned(large, reading, numbers, [start], fold, twins=[build_twin(model, small)])
     return p, start, small
 
 
@@ -164,7 +169,7 @@ def _holding(p: Plan, small: nn.Module, base: Mapping[str, int], strict: bool, o
     r = p.recipe
     other = [Open("there is one on this ray", "the ray", 0, f"{r.missing}; these are powers of {r.instead}")]
     read = [Open("sizes grow as they are read", "shapes", 0, line) for line in odd]
-    held = (*(other if r.missing else ()), *read, *frozen(p, small, base))
+    held = (*r.open, *(other if r.missing else ()), *read, *frozen(p, small, base))
     if held and strict:
         raise Infeasible(f"{p.about}: {held[0]}", undecided=True)
     return replace(p, recipe=replace(p.recipe, open=held), starts={**beginnings(small), **p.starts})
@@ -196,10 +201,11 @@ def _configured(model: nn.Module, base: Any, target: Any, fold: bool, strict: bo
     p = planned(
         model,
         joined(readings),
-        _numbers(base, target, {**given, "strict": strict}, [n for x in readings for n in x.networks]),
+        _numbers(base, target, {**given, "strict": strict}, readings),
         [called(build, dict(x.base))[0] for build, x in zip(builds, readings, strict=True)],
         fold,
         lambda: [(z, _config(called(build, dict(z))[0]).to_dict()) for z in sizes] + [(target, record)],
+        [build_twin(build, x.base) for build, x in zip(builds, readings, strict=True)],
     )
     if small is None:
         return p
@@ -218,10 +224,10 @@ def _longer_heads(
     build = small_of(record, "the configuration", deep=False, beside=longer_heads(record))
     reading, n = layered(read(build)), base["N"] * dims[1]
     start = {axis: k * dims[0] if axis == "N" else k for axis, k in base.items()}
-    numbers = _numbers({**start, "N": base["N"] * dims[0]}, {**start, "N": n}, given, reading.networks)
+    numbers = _numbers({**start, "N": base["N"] * dims[0]}, {**start, "N": n}, given, [reading])
     for name, setting in numbers.multipliers.items():
         place, own = reading.factors.get(name, ("", {}))
-        left = setting.factor / Power.of(own).ratio({"N": dims[0]}, {"N": dims[1]})
+        left = setting.factor / Power.of(own).ratio({**start, "N": dims[0]}, {**start, "N": dims[1]})
         if not math.isclose(left, 1):
             yield (
                 f"heads grow in number and from dimension {dims[0]} to {dims[1]}: multiply {name} of "
@@ -249,16 +255,18 @@ def joined(readings: Sequence[Traced]) -> Traced:
     for name, (place, powers) in ((name, x) for r in readings for name, x in r.factors.items()):
         places = [factors[name][0]] if name in factors and factors[name][0] != place else []
         factors[name] = " and ".join([*places, place]), powers
-    gauge = {role: x for r in readings for role, x in r.gauge.items()}
     notes = list(dict.fromkeys(x for r in readings for x in r.notes))
     spans = {role: x for r in readings for role, x in r.spans.items()}
-    return replace(last, factors=factors, gauge=gauge, notes=notes, spans=spans)
+    return replace(last, factors=factors, notes=notes, spans=spans)
 
 
-def _numbers(base: Any, target: Any, given: Mapping[str, Any], networks: Sequence[Network]) -> Recipe:
+def _numbers(base: Any, target: Any, given: Mapping[str, Any], readings: Sequence[Traced]) -> Recipe:
     check_names("argument of plan", given, TAKEN)
-    asked = {"optimizer": "adamw", **given, "network": tuple(networks), "starts": ()}
+    asked = {"optimizer": "adamw", **given, "network": tuple(n for x in readings for n in x.networks), "starts": ()}
     numbers = with_either_epsilon(base, target, **asked)
+    numbers = replace(numbers, open=tuple(o for x in readings for o in x.open_shares(*numbers.way.sizes)))
+    if numbers.open and given.get("strict"):
+        raise Infeasible(f"{numbers.about}: {numbers.open[0]}", undecided=True)
     if multiplied := [r for r, s in numbers.tensors.items() if "multiplier" in s]:
         raise UsageError(f"a plan sets no multiplier, and {multiplied[0]} has one in this gauge; take the gauge table3")
     numbers = opened(numbers)
@@ -288,29 +296,27 @@ def planned(
     small: Sequence[nn.Module],
     fold: bool = False,
     records: Callable[[], Records] | None = None,
-    twin: nn.Module | None = None,
+    twins: Sequence[nn.Module] = (),
 ) -> Plan:
     """The numbers of every parameter by its name, as a module's own reading has them.
 
-    Law: where the module itself multiplies a tensor by a power, the tensor's numbers are those of the product of both.
-
     Args:
-        small: the modules that were read, whose vectors show how they start. records: as for ``parts.spans``.
-        twin: the last of them of another seed: what starts alike in both is no draw.
+        small: the modules that were read, which show how parameters start.
+        records: as for ``parts.spans``.
+        twins: the same modules under another seed; where there are none, each start is judged by itself.
 
     Raises:
         UsageError: parameters that the output does not depend on, or a multiplier that is to be folded and ends in no
             matrix.
     """
     going, network = numbers.way, reading.network
-    lines = along(reading, [axis for axis, n in going.base.items() if going.target[axis] != n]).lines
     own = {name: Power.of(reading.factors.get(name, ("", {}))[1]) for name in numbers.multipliers}
     left = {name: s.factor / own[name].ratio(going.base, going.target) for name, s in numbers.multipliers.items()}
     left = {name: 1.0 if math.isclose(x, 1.0) else x for name, x in left.items()}
+    besides = {name: "" if x == 1 else f"{x:.4g}" for name, x in left.items()}
+    grown = [axis for axis, n in going.base.items() if going.target[axis] != n]
+    lines = along(reading, grown).described({} if fold else besides)
     settings = dict(numbers.tensors)
-    for role, powers in reading.gauge.items():
-        power = 1 / Power.of(powers)
-        settings[role] = scaled(settings[role], power, power.ratio(going.base, going.target), trainer(numbers, role))
     for name in [name for name, x in left.items() if fold and x != 1]:
         rule, x = numbers.multipliers[name].rule, left[name]
         assert rule is not None
@@ -332,7 +338,8 @@ def planned(
     if said := [f"{why} {listed(names)}" for why, names in still.items() if names]:
         raise UsageError(f"{', and '.join(said)}; freeze, or leave out of the model")
     given = max((d.optimizer.name for d in numbers.derivations), key=len)
-    alike_in_both = _undrawn(small[-1], twin, numbers) if twin is not None else set()
+    pairs = [*zip(small, twins or small, strict=True)]
+    structured = find_structured(pairs, [role for role, value in filled.items() if value is None])
     for e in named:
         mine = roles[e.name]
         rules = {role: trainer(numbers, role) for role in mine}
@@ -342,14 +349,16 @@ def planned(
         common = alike(parts) if parts else settings.get(role, {})
         fill, spans = filled.get(role), spans_of(e, parts, reading, going.target, records)
         do = apart(rules, group, given) if parts else ""
-        designed = _designed(small, role, common) or role in alike_in_both
-        e = replace(e, kept=not e.frozen and fill is None and designed)
+        e = replace(e, kept=not e.frozen and not structured.isdisjoint(mine))
         e = replace(e, role=role, settings=common, group=group, fill=fill, rules=rules, parts=parts, spans=spans)
         entries.append(replace(e, apart=do))
-    stacks = dict.fromkeys(e.group for e in entries if e.role and e.stacked)
+    stacks: dict[str, dict[str, None]] = {}
+    for e in (e for e in entries if e.role and e.stacked):
+        stacks.setdefault(shaped(e), {})[e.group] = None
     lines += [*([NEGLIGIBLE] if any(d.optimizer.regime == "negligible" for d in numbers.derivations) else [])]
+    lines += dict.fromkeys(line for d in numbers.derivations if not d.network.unread for line in remarks(d))
     lines += [fused(e) for e in {e.group: e for e in entries if e.parts}.values()]
-    lines += [*([f"{', '.join(stacks)}: {STACKS}"] if stacks else [])]
+    lines += [f"{', '.join(groups)}: {note}" for note, groups in stacks.items()]
     high = dict.fromkeys(e.group for e in entries if e.role and _unshaped(e))
     lines += [*([SHAPED.format(", ".join(high))] if high else [])]
     zero = dict.fromkeys(e.group for e in entries if e.role and not e.frozen and _starts_at_zero(e, small))
@@ -379,27 +388,6 @@ def _starts_at_zero(e: Entry, small: Sequence[nn.Module]) -> bool:
     return drawn and bool(found) and not any(x.any() for x in found)
 
 
-def _designed(models: Sequence[nn.Module], role: str, settings: Mapping[str, Any]) -> bool:
-    """Do the entries of what is to be Theta(1) at every size lie around another value than zero (time steps, decays,
-    magnitudes)?"""
-    rule = settings["init_std"].rule if "init_std" in settings else None
-    found = [p.double().flatten() for model in models for p in of_role(model, role)]
-    there = rule is not None and not rule.terms and bool(found) and not any(p.is_meta for p in found)
-    return there and all(len(p) > 1 and bool(p.mean().abs() > p.std()) for p in found)
-
-
-def _undrawn(model: nn.Module, twin: nn.Module, roles: Iterable[str]) -> set[str]:
-    """Tensors of several values that two seeds start alike, where they start others in two ways."""
-    same = {
-        role: all(torch.equal(a, b) for a, b in zip(of_role(model, role), of_role(twin, role), strict=True))
-        for role in roles
-    }
-    several = {
-        role for role, is_same in same.items() if is_same and any(p.unique().numel() > 1 for p in of_role(model, role))
-    }
-    return set() if all(same.values()) else several
-
-
 def _alike(models: Sequence[nn.Module], role: str) -> float | None:
     """The value that all entries of a vector start with, as the modules have it; None where they do not start alike."""
     values = [p.flatten() for model in models for p in of_role(model, role)]
@@ -409,14 +397,15 @@ def _alike(models: Sequence[nn.Module], role: str) -> float | None:
 
 
 def frozen(p: Plan, small: nn.Module, base: Mapping[str, int]) -> Iterator[Open]:
-    """Frozen tensors whose values in the module change with its size other than the numbers need, by more than chance
-    may; those whose parts need different powers are not compared."""
-    for e in (e for e in p.entries if e.frozen and e.role):
-        found, demand = [*of_role(small, e.role)[:1], e.tensor], "a frozen tensor is as large as derived"
+    """Yield the tensors that keep the module's own values, where these change with its size by more than chance in
+    another way than the numbers need. Those whose parts need different powers are not compared."""
+    for e in (e for e in p.entries if (e.frozen or e.kept) and e.role):
+        what, do = ("it is frozen", "let it train") if e.frozen else ("init_ keeps its start", "draw it around zero")
+        found, demand = [*of_role(small, e.role)[:1], e.tensor], "a tensor that is not drawn is as large as derived"
         if any(x.is_meta for x in found):  # has no values
             continue
         if "init_std" not in e.settings:
-            yield Open(demand, e.name, 0, "it is frozen, and its parts are to go by different powers", e.role)
+            yield Open(demand, e.name, 0, f"{what}, and its parts are to go by different powers", e.role)
             continue
         rule, sizes = e.settings["init_std"].rule, [_size(x) for x in found]
         if rule is None or not all(sizes):
@@ -428,8 +417,8 @@ def frozen(p: Plan, small: nn.Module, base: Mapping[str, int]) -> Iterator[Open]
         if abs(math.log(off)) > max(APART, CHANCE * math.sqrt(sum(1 / (2 * x.numel()) for x in found))):
             at = ",".join(f"{axis}={n}" for axis, n in going.base.items())
             off **= _share(base, going.base, going.target)
-            why = f"it is frozen, and the numbers need that it goes as {rule}: from {at} on the module's own is"
-            why += f" {1 / off:.3g} times that; multiply it, or what it makes, by {off:.3g}, or let it train"
+            why = f"{what}, and the numbers need that it goes as {rule}: from {at} on the module's own is"
+            why += f" {1 / off:.3g} times that; multiply it, or what it makes, by {off:.3g}, or {do}"
             yield Open(demand, e.name, 0, why, e.role)
 
 

@@ -81,8 +81,9 @@ class Plan(Rendered):
 
     def init_(self, model: nn.Module | None = None, generator: torch.Generator | None = None) -> nn.Module:
         """Draws every trained parameter anew: normal with the std of its group at the target, parts with a std of
-        their own by that. Vectors that start alike (gains, biases) keep that start, and a weight norm is that of the
-        matrix that is drawn; buffers stay, and a warning names those that ``to_empty`` left without their values.
+        their own by that. Vectors that start alike (gains, biases) keep that start, and so does what is no draw of one
+        law centred at zero; a weight norm is that of the matrix that is drawn; buffers stay, and a warning names those
+        that ``to_empty`` left without their values.
 
         Args:
             model: the one of the plan, or one with the same names (sharded, compiled, or a copy).
@@ -145,19 +146,27 @@ class Plan(Rendered):
             if not {*names}.isdisjoint(group.rules)
         ]
 
-    def export(self, form: str, dropping: Sequence[str] = ()) -> str:
+    def export(
+        self, form: str, dropping: Sequence[str] = (), names: Mapping[str, str | Sequence[str]] | None = None
+    ) -> str:
         """The numbers as the text that a trainer reads.
 
         Args:
             form: torchtitan, megatron, olmo-core or nemo-automodel.
             dropping: what may be left out: ``lr``, ``eps``, ``wd``, ``init``, ``multiplier``.
+            names: by group of this plan its names in the trainer's module, with ``*`` for numbers; by default those of
+                the planned module, which has to be the trainer's own.
 
         Raises:
-            UsageError: the format cannot carry something that is not to be dropped.
+            UsageError: the format cannot carry something that is not to be dropped; or the model is of transformers,
+                which megatron has under other names, and no ``names`` are given.
         """
         multiplied = any(x != 1 for x in self.multipliers.values())
-        about = "\n# ".join([self.about, f"names are those of {type(self.model).__name__}", *self.recipe.by_run])
-        return export(form, about, list(self.groups.values()), multiplied, dropping)
+        model = type(self.model).__name__
+        whose = f"names are those of {model}" if names is None else f"names as given for those of {model}"
+        foreign = model if hasattr(getattr(self.model, "config", None), "model_type") else ""
+        about = "\n# ".join([self.about, whose, *self.recipe.by_run])
+        return export(form, about, list(self.groups.values()), multiplied, dropping, foreign, names)
 
     def as_rows(self) -> list[dict[str, Any]]:
         """The rows of a frame: one for each parameter, for each part where initial values or rates differ; with how

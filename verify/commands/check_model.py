@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from scaling_algebra.commands.options import FORMAT, Count, PathType, emit, examples, tried
+from scaling_algebra.commands.options import FORMAT, Count, ModuleName, PathType, emit, examples, tried
 from scaling_algebra.documents.blocks import Heading, Lines, literal
 from scaling_algebra.files import HUGGING_FACE
 from scaling_algebra.recipes.files import read_config
@@ -25,7 +25,7 @@ from scaling_algebra.solver.presentation import first_lines
         "scalecalc check-model hf:config.json --base N=32,N_e=64,M=4,K=2,L=2 --target N=32,N_e=64,M=4,K=2,L=8",
     ),
 )
-@click.argument("model", metavar="FILE.py:NAME")
+@click.argument("model", type=ModuleName(), metavar="FILE.py:NAME")
 @click.option("--base", metavar="SIZES", help="Of the smallest model, such as N=32,N_e=32,M=4,K=2.")
 @click.option("--target", metavar="SIZES", help="Of the largest; by default four times as wide.")
 @click.option("--optimizer", metavar="NAME", help="As for derive; by default what the model brings, or AdamW.")
@@ -37,6 +37,9 @@ from scaling_algebra.solver.presentation import first_lines
     metavar="T",
     help="Steps, each of which is judged; by default two, and one more for every zero at the start on the way of a "
     "gradient.",
+)
+@click.option(
+    "--strict", is_flag=True, default=None, help="Refuse a module whose equations cannot be read: exit code 2."
 )
 @click.option("--all", "every", is_flag=True, help="Print every row, not only those that do not agree.")
 @FORMAT
@@ -51,7 +54,9 @@ def command(model: str, every: bool, form: str | None, output: Path | None, **si
     Random weights, the same input at every size, real steps, on one CPU. What every parameter does, and what every
     module computes, is to grow as the engine certifies; one std and one learning rate for all is the control.
 
-    Exit codes as of verify: 0 agrees, 1 refuted, 2 wrong usage, 3 inconclusive.
+    Exit codes: 0 agrees, 1 refuted, 2 wrong usage or a module that cannot be built, 3 inconclusive. A module whose
+    equations cannot be read is checked by the shapes of its parameters, and its report says so; with --strict that is
+    exit code 2 before anything is trained.
     """
     tried(output, form)
     from scaling_algebra.verify.apply.checking import check_model, culprit
@@ -64,14 +69,16 @@ def command(model: str, every: bool, form: str | None, output: Path | None, **si
     ends = " to ".join(",".join(f"{axis}={n}" for axis, n in report.dims[k].items()) for k in (0, -1))
     document = presentation.report(report, f"{model}, {ends}", every)
     blocks, read = list(document.blocks), [*map(literal, report.environment["read"])]
+    above: list[str] = []
     if model.startswith(HUGGING_FACE):
-        read += map(literal, not_trained(read_config(Path(model.removeprefix(HUGGING_FACE))), report.dims[-1]))
+        above += not_trained(read_config(Path(model.removeprefix(HUGGING_FACE))), report.dims[-1])
     if level := report.environment["level"]:
         left = first_lines(report.environment["open"], '.environment["open"]')
-        blocks.insert(1, Lines.of(*map(literal, (f"exponents: {level[0]}", *left, *level[1:]))))
+        above += [f"exponents: {level[0]}", *left, *level[1:]]
+    blocks[1:1] = [Lines.of(*map(literal, above))] if above else []
     if (first := culprit(report)) is not None:
         said = f"the first that does not scale: {first.quantity} at step {first.step}"
-        blocks.insert(2 + bool(level), Lines.of(literal(said)))
+        blocks.insert(2 + bool(above), Lines.of(literal(said)))
         document = replace(document, closing=f"{document.closing}; {said}")
     if read:
         blocks += [Heading("read off the module", 2), Lines.of(*read, listed=True)]

@@ -1,51 +1,258 @@
-"""``scalecalc law --fit-rate``: the best learning rate of every size, and its power in the size."""
+"""``scalecalc law --fit-rate``: the best learning rate as a product of powers of sizes, beside what theory says."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import click
 import numpy as np
 
-from scaling_algebra.commands.options import Answer, examples, printed
-from scaling_algebra.verify.judging.laws import fit_rates, together
+from scaling_algebra import files
+from scaling_algebra.arguments import pairs
+from scaling_algebra.commands.options import Answer, chosen, examples, network_options, optimized, printed
+from scaling_algebra.documents.blocks import Block, Grid, Heading, Lines, literal
+from scaling_algebra.errors import UsageError
+from scaling_algebra.limits import real
+from scaling_algebra.recipes.horizon import AXES, rate_rules
+from scaling_algebra.solver.demands import Infeasible
+from scaling_algebra.solver.derivation import derive
+from scaling_algebra.spec.axes import FIXED
+from scaling_algebra.spec.networks.language import Network
+from scaling_algebra.spec.networks.library import architecture as shipped_network
+from scaling_algebra.verify.judging.laws import LOSS, RATE, together
 from scaling_algebra.verify.judging.optima import BESIDE
+from scaling_algebra.verify.judging.rates import SIZE, FittedRates, Setting, fit_rates
+from scaling_algebra.verify.judging.runs import RunTable, count_diverged
 
-from .fit_law import APART, CLAIM, COLUMNS, FittedAnswer, Table, claimed, diverged, positive, renamed
+from .fit_law import APART, CLAIM, COLUMNS, RESIDUALS, FittedAnswer, claimed, positive, renamed
+
+DENSE = "mlp"
+"""The network of widths where none is named."""
+TERMS = tuple(zip("abcdgh", ("alpha", "beta", "gamma", "delta", "zeta", "eta"), strict=True))
+"""Names of constants and powers of the law that goes on from best rates to losses."""
+
+
+class Theory(NamedTuple):
+    """A power that theory gives the best rate in one size, and what that needs."""
+
+    size: str
+    power: float
+    rule: str
+    needs: str
+
+
+def theories(sizes: Sequence[str], optimizer: str, network: Network) -> tuple[list[Theory], list[str]]:
+    """What theory says of the power in every size, and notes on what it says nothing of.
+
+    Columns called batch or B, and tokens, T or D are batch and tokens: each horizon rule gives their powers, under an
+    assumption of its own. Every other size is one of the model, which a plan takes care of.
+    """
+    found, notes = list[Theory](), list[str]()
+    axes = {axis: (axis, name) for axis, name in AXES.items()}
+    axes["T"] = ("T", "tokens", "D")
+    try:
+        rules = rate_rules(optimizer)
+    except UsageError as error:
+        rules = []
+        notes.append(f"no rules for batch and tokens: {error}")
+    grow = {axis for axis in network.axes.values() if axis not in FIXED}
+    for size in sizes:
+        if axis := next((axis for axis, names in axes.items() if size in names), None):
+            found += [Theory(size, float(rule.rate[axis]), rule.name, rule.because) for rule in rules]
+            continue
+        plan = "lr is the base rate of a plan, which multiplies it by the power of every tensor"
+        found.append(Theory(size, 0.0, "plan", plan))
+        if size in grow:
+            try:
+                ray = {axis: Fraction(axis == size) for axis in sorted(grow)}
+                d = derive(optimizer=optimizer, ray=ray, network=network)
+                power, role = min((x.lr.on(d.ray), role) for role, x in d.scaling.tensors.items() if x.lr is not None)
+                needs = f"lr is the rate of every tensor of {network.name}: {role} bounds it (muP)"
+                found.append(Theory(size, float(power), "one rate", needs))
+            except (UsageError, Infeasible) as error:
+                notes.append(f"no power of {size} where lr is the rate of every tensor: {error}")
+    return found, notes
+
+
+class RateAnswer(FittedAnswer):
+    """Powers of the best rate, what theory says of each, their covariance, and the command that goes on to losses."""
+
+    fits: Mapping[str, FittedRates]
+    theory: Sequence[Theory]
+    next_command: str
+    apart: float
+
+    def judged(self) -> list[tuple[str, Theory, str]]:
+        """Every power with what theory says of it, and the verdict."""
+        return [
+            (f"{group} {t.size}".lstrip(), t, str(f.verdict(name, t.power, self.apart)))
+            for group, f in self.fits.items()
+            for t in self.theory
+            for name in [f.powers[f.sizes.index(t.size)]]
+        ]
+
+    def more_blocks(self) -> Sequence[Block]:
+        blocks = list[Block]()
+        if self.theory:
+            rows = [
+                (literal(name), f"{t.power:g}", literal(t.rule), verdict, literal(t.needs))
+                for name, t, verdict in self.judged()
+            ]
+            blocks.append(Heading("what theory says of each power", 3))
+            blocks.append(Grid.of(("power of", "theory", "rule", "verdict", "needs"), rows))
+        for group, f in self.fits.items():
+            if len(f.sizes) > 1:
+                rows = [(literal(a), *(f"{x:.2g}" for x in row)) for a, row in zip(f.powers, f.covariance, strict=True)]
+                blocks.append(Heading(literal(f"covariance of powers {group}".rstrip()), 3))
+                blocks.append(Grid.of(("power of", *map(literal, f.powers)), rows))
+        blocks.append(Lines.of(literal(f"next, the law of the loss at the best rates: {self.next_command}")))
+        return blocks
+
+    def more_numbers(self) -> dict[str, Any]:
+        keys = ("power", "theory", "rule", "verdict", "needs")
+        theory = [
+            dict(zip(keys, (name, t.power, t.rule, verdict, t.needs), strict=True))
+            for name, t, verdict in self.judged()
+        ]
+        covariance = {
+            group: {
+                a: dict(zip(f.powers, map(float, row), strict=True))
+                for a, row in zip(f.powers, f.covariance, strict=True)
+            }
+            for group, f in self.fits.items()
+        }
+        return {"theory": theory, "covariance": covariance, "next": self.next_command}
+
+
+def plot_powers(fits: Mapping[str, FittedRates], path: Path | None) -> None:
+    """Draw every power, the other sizes taken out, above the residuals, if there is a path."""
+    if path is None:
+        return
+    from matplotlib.figure import Figure
+
+    from scaling_algebra.verify.reports.plots import svg
+
+    count = max(len(f.sizes) for f in fits.values())
+    figure = Figure(figsize=(4 * count, 5), layout="constrained")
+    panels = figure.subplots(2, count, squeeze=False, sharex="col", height_ratios=(2, 1))
+    for group, f in fits.items():
+        for k, (size, (above, below)) in enumerate(zip(f.sizes, panels.T, strict=True)):
+            x, power, residual = f.settings[:, k], f.value[f.powers[k]], f.best - f.by_powers
+            line = power * np.log(x / np.exp(np.log(x).mean())) + f.best.mean()
+            drawn = above.errorbar(
+                x, np.exp(line + residual), np.exp(line + residual) * f.errors, fmt="o", markersize=3, label=group
+            )
+            order = np.argsort(x)
+            above.plot(x[order], np.exp(line)[order], linewidth=0.8, color=drawn.lines[0].get_color())
+            above.set(xscale="log", yscale="log", ylabel="best rate, other sizes at their mean")
+            below.errorbar(x, residual, f.errors, fmt="o", markersize=3)
+            below.axhline(0, linewidth=0.8)
+            below.set(xlabel=size, ylabel="residual of log rate")
+    if any(fits):
+        panels[0, 0].legend()
+    files.write(path, svg(figure))
+
+
+def settings(text: str | None, sizes: Sequence[str]) -> list[Setting]:
+    """The value of ``--at``: sizes of one column, or one setting of several.
+
+    Raises:
+        UsageError: a size that is missing, unknown or no positive number.
+    """
+    if text is None:
+        return []
+    if len(sizes) == 1:
+        return [(_size(x),) for x in text.split(",")]
+    given = pairs("--at", text.split(","), ",".join(f"{name}=4096" for name in sizes))
+    if {*given} != {*sizes}:
+        raise UsageError(f"--at {text}: give each of {', '.join(sizes)} once, as {sizes[0]}=4096")
+    return [tuple(_size(given[name]) for name in sizes)]
+
+
+def _size(text: str) -> float:
+    try:
+        number = real(text)
+    except (ValueError, OverflowError):
+        number = 0.0
+    if not 0 < number < np.inf:
+        raise UsageError(f"--at {text}: give a positive number, such as 4096 or 1e10")
+    return number
 
 
 @click.command(
     "law --fit-rate",
     epilog=examples(
         "scalecalc law --fit-rate runs.csv --claim power=-1 --apart 1/2",
-        "scalecalc law --fit-rate runs.csv --claim 'mup power=0' --apart 1/2",
+        "scalecalc law --fit-rate runs.csv --size N --size tokens --size batch --residuals powers.svg",
         "scalecalc law --fit-rate runs.csv --at 4096",
     ),
 )
 @click.argument("runs", type=click.Path(path_type=Path), metavar="RUNS.csv")
 @COLUMNS
+@click.option(
+    "--size",
+    "sizes",
+    multiple=True,
+    metavar="COLUMN",
+    help="A column that the best rate is a power of (repeatable): N, tokens, batch.  [default: size]",
+)
 @CLAIM
 @APART
-@click.option("--at", "sizes", metavar="SIZE,...", help="Other sizes: the best rate there by the fitted power.")
+@click.option("--at", metavar="SIZE,...", help="Other sizes: the best rate there; of several columns N=4096,batch=512.")
+@optimized("adamw")
+@network_options(DENSE)
+@RESIDUALS
 @printed()
 def command(
-    runs: Path, columns: str | None, claims: tuple[str, ...], apart: str, sizes: str | None
+    runs: Path,
+    columns: str | None,
+    sizes: tuple[str, ...],
+    claims: tuple[str, ...],
+    apart: str,
+    at: str | None,
+    optimizer: str,
+    architecture: str | None,
+    network: Path | None,
+    residuals: Path | None,
 ) -> tuple[Answer, int]:
-    """Fit the best rate of every size, and its power in the size, with 90 % intervals.
+    """Fit the best rate as a product of powers of sizes, with 95 % intervals, beside what theory says of each power.
 
-    RUNS.csv has columns size, lr, loss, as study transfer -o RUNS.csv writes them; runs of several names (column name)
-    are fitted one by one. The best rate of every size lies between others: the parabola in log lr through it and its
-    neighbours is fitted, and compared with the cubic through two on each side. Left out are runs whose loss is nan,
-    inf or blank, and sizes whose best rate is the first or last that was tried. The power is held against 0 where lr is
-    the base rate of a plan; where one lr is that of every tensor, against the lowest power in the column lr of derive.
-    Exit codes: 0 fitted, no claim refuted; 1 a claim is refuted; 3 one is inconclusive.
+    RUNS.csv has columns lr, loss and size (or those of --size), as study transfer -o RUNS.csv writes them; runs of
+    several names (column name) are fitted one by one. Not every combination of sizes need be there. The best rate of
+    every combination lies between others: the parabola in log lr through it and its neighbours is fitted, and compared
+    with the cubic through two on each side. Combinations whose best rate is the first or last that was tried, and runs
+    that diverged (loss nan, inf or blank), are named and left out. With --size, every power is held against theory:
+    batch and tokens against the rules of recipe --hold, each under its own assumption; a size of the model against 0,
+    where lr is the base rate of a plan, and against the lowest power in the column lr of derive, where one lr is that
+    of every tensor. Exit codes: 0 fitted, no claim refuted; 1 a claim is refuted; 3 one is inconclusive.
     """
     numbers, far = claimed(claims), positive("--apart", apart)
-    groups = Table.read(runs, renamed(columns)).numbers(("size", "lr", "loss"), "name")
-    further = [positive("--at", x) for x in sizes.split(",")] if sizes is not None else []
-    fitted = together({name: fit_rates(x, where=name, at_sizes=further) for name, x in groups.items()})
-    left = sum(int(np.isfinite(x["loss"]).sum()) for x in groups.values()) - len(fitted.residuals)
+    sizes, named = sizes or (SIZE,), bool(sizes)
+    if twice := [name for k, name in enumerate(sizes) if name in (*sizes[:k], RATE, LOSS)]:
+        raise UsageError(f"--size {twice[0]}: it is already a column of the fit; name other columns, each once")
+    groups = RunTable.read(runs, renamed(columns)).numbers((*sizes, RATE, LOSS), "name")
+    further = settings(at, sizes)
+    fits = {name: fit_rates(x, sizes, where=name, further=further) for name, x in groups.items()}
+    fitted = together(fits)
+    theory, notes = list[Theory](), list[str]()
+    if named:
+        theory, notes = theories(sizes, optimizer, chosen(architecture, network) or shipped_network(DENSE))
+    left = sum(int(np.isfinite(x[LOSS]).sum()) for x in groups.values()) - len(fitted.residuals)
     how = f"{left} left out, more than {BESIDE} rates from the best one of their size" if left else "none left out"
-    how += diverged(groups.values())
-    a = FittedAnswer("best rate", fitted, numbers, far, how)
+    how += count_diverged(groups.values())
+    plot_powers(fits, residuals)
+    a = RateAnswer("best rate", fitted, numbers, far, how, notes)
+    a.fits, a.theory, a.apart = fits, theory, far
+    a.next_command = loss_command(runs, columns, sizes)
     return a.document(), a.code
+
+
+def loss_command(runs: Path, columns: str | None, sizes: Sequence[str]) -> str:
+    """The command that fits the loss at the best rates as a law in the sizes but the batch."""
+    kept = [name for name in sizes if name not in ("B", AXES["B"])] or [*sizes]
+    terms = [f"{a}*{name}**-{alpha}" for (a, alpha), name in zip(TERMS, kept, strict=False)]
+    also = f" --columns {columns}" if columns else ""
+    return f"scalecalc law '{' + '.join(terms)}' --fit {runs}{also}"

@@ -13,7 +13,17 @@ import click
 
 from scaling_algebra import files, limits
 from scaling_algebra.arguments import pairs
-from scaling_algebra.commands.options import Answer, Count, Name, PathType, examples, optimized, options, printed
+from scaling_algebra.commands.options import (
+    Answer,
+    Count,
+    ModuleName,
+    Name,
+    PathType,
+    examples,
+    optimized,
+    options,
+    printed,
+)
 from scaling_algebra.errors import UsageError
 from scaling_algebra.recipes.sizes import Sizes, read_sizes
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
@@ -37,11 +47,13 @@ DTYPES = ("float32", "bfloat16")
 @defaulted(
     "--model",
     default="mixtral",
+    type=ModuleName(),
     metavar="NAME",
     help="FILE.py:build of yours, hf:config.json, or a family of transformers, such as mixtral or llama.",
 )
 @click.option(
     "--data",
+    type=ModuleName(),
     metavar="NAME",
     help=f"{', '.join(DATA)}, or FILE.py:batches of yours; default: text where the model begins with an embedding.",
 )

@@ -1,4 +1,4 @@
-"""Laws fitted to runs: the parameters of a sum of powers, the optimum that follows, and the best rate at each size.
+"""Laws fitted to runs: the parameters of a sum of powers, and the optimum that follows.
 
 A sum is fitted as Hoffmann et al. (2022) fit theirs: the log of the loss against a log-sum-exp of its terms, under a
 Huber loss, from several starts. Intervals are percentiles of fits to runs drawn again. Needs scipy, no torch.
@@ -7,34 +7,31 @@ Huber loss, from several starts. Intervals are percentiles of fits to runs drawn
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import combinations, product
 from typing import Any
 
 import numpy as np
 import sympy
-from scipy import stats
 from scipy.optimize import least_squares
 from scipy.special import logsumexp
 
 from scaling_algebra.errors import UsageError, amount
 from scaling_algebra.laws.monomials import Expr, Posynomial, parameter
 
-from .optima import BESIDE, best_rates, form
 from .regions import Acceptance, Verdict
-from .resampling import Array
+from .resampling import LEVEL, Array
 
-HUBER, LEVEL, RESAMPLES, STARTS = 1e-3, 0.9, 200, (0.2, 0.5, 1.0)
-"""Width of the Huber loss in logs; level of the intervals; fits to runs drawn again; powers that fits start from."""
-LOSS, FLOOR, MOST, CERTAIN, ALONG = "loss", "E", 60.0, 1e-9, 0.999
-"""The column of losses, the constant under every sum, the largest log of a constant, a slope that is rounding, and the
-correlation of logs from which two columns grow together."""
-
+HUBER, RESAMPLES, STARTS = 1e-3, 200, (0.2, 0.5, 1.0)
+"""Width of the Huber loss in logs; fits to runs drawn again; powers that fits start from."""
+LOSS, RATE = "loss", "lr"
+"""The columns of losses and of learning rates."""
+FLOOR, MOST, CERTAIN, ALONG = "E", 60.0, 1e-9, 0.999
+"""The constant under every sum, the largest log of a constant, a slope that is rounding, and the correlation of logs
+from which two columns grow together."""
 FREE = 3
 """Runs beyond the unknowns from which on runs drawn again show how far the numbers may lie."""
-UNLIKELY = 0.01
-"""Chance of best rates that lie so far beside one power, from which on they follow none."""
 Columns = Mapping[str, Array]
 
 
@@ -45,6 +42,7 @@ class Fitted:
     Attributes:
         value, low, high: by name. residuals: log of the loss over the fitted one, by run.
         misfit: what the numbers do not fit, in a line.
+        broken: verdicts that are not given, by number: those of a law that the runs do not follow.
     """
 
     value: Mapping[str, float]
@@ -52,10 +50,12 @@ class Fitted:
     high: Mapping[str, float]
     residuals: Array
     misfit: str = ""
+    broken: Mapping[str, frozenset[Verdict]] = field(default_factory=dict)
 
     def verdict(self, name: str, claimed: float, apart: float) -> Verdict:
         """The verdict on a claimed number, where numbers this far apart are told from each other."""
-        return Acceptance(claimed, claimed, near=apart / 5, far=apart).verdict(self.low[name], self.high[name])
+        found = Acceptance(claimed, claimed, near=apart / 5, far=apart).verdict(self.low[name], self.high[name])
+        return Verdict.INCONCLUSIVE if found in self.broken.get(name, ()) else found
 
 
 @dataclass(frozen=True)
@@ -175,97 +175,25 @@ class FittedSum:
         value, residuals = self.named(theta), np.log(x[LOSS]) - self.logs(theta, x)[0]
         if runs < len(theta) + FREE:
             few = f"no intervals: {amount(runs, 'run')} for {len(theta)} unknowns; give {len(theta) + FREE} or more"
-            return replace(_with_intervals(value, [dict.fromkeys(value, np.nan)], residuals), misfit=few)
+            return replace(with_intervals(value, [dict.fromkeys(value, np.nan)], residuals), misfit=few)
         drawn = np.random.default_rng(seed).integers(runs, size=(resamples or RESAMPLES, runs))
         again = [self.named(self.best({q: v[rows] for q, v in x.items()}, [theta])) for rows in drawn]
-        return _with_intervals(value, again, residuals)
+        return with_intervals(value, again, residuals)
 
 
 def together(fits: Mapping[str, Fitted]) -> Fitted:
     """Several fits as one, every number with the name of its fit before it."""
 
-    def every(part: str) -> dict[str, float]:
+    def every(part: str) -> dict[str, Any]:
         return {f"{name} {q}".lstrip(): x for name, f in fits.items() for q, x in getattr(f, part).items()}
 
     misfit = "; ".join(f"{name} {f.misfit}".lstrip() for name, f in fits.items() if f.misfit)
     residuals = np.concatenate([f.residuals for f in fits.values()])
-    return Fitted(every("value"), every("low"), every("high"), residuals, misfit)
+    return Fitted(every("value"), every("low"), every("high"), residuals, misfit, every("broken"))
 
 
-def fit_rates(x: Columns, resamples: int = 0, where: str = "", at_sizes: Sequence[float] = ()) -> Fitted:
-    """The best rate of every size, ``lr at SIZE``, and its power in the size; columns size, lr, loss.
-
-    Runs whose loss is no finite number diverged, and are left out; so are sizes whose best rate is the smallest or
-    largest tried, or whose runs all diverged, which ``misfit`` names.
-
-    Args:
-        where: whose runs they are, for messages. at_sizes: other sizes, whose best rate is that of the power.
-
-    Raises:
-        UsageError: fewer than three sizes have a best rate between others.
-    """
-    found, without = dict[float, tuple[Array, Array]](), list[str]()
-    for n in np.unique(x["size"]):
-        try:
-            found[float(n)] = _beside_the_best(x, float(n), where)
-        except UsageError as error:
-            without.append(str(error))
-    if len(found) < 3:
-        few = f"{len(found)} sizes show no power; give runs at three or more"
-        raise UsageError("; ".join([*without[:1], few]) if without else few)
-    sizes, tried = np.array(list(found)), list(found.values())
-    at, noise, left, wide = best_rates([_by_rate(u, y) for u, y in tried], LEVEL, resamples or RESAMPLES)
-    errors, logs = wide * noise + left, np.log(sizes)
-    beside = at - np.polyval(np.polyfit(logs, at, 1), logs)
-    off, free = float(np.sum((beside / np.maximum(errors.std(axis=1), CERTAIN)) ** 2)), len(sizes) - 2
-    misfit = "; ".join(f"left out, {x}" for x in without)
-    if stats.chi2.sf(off, free) < UNLIKELY:  # no one power: what lies beside it is an error of the power
-        slopes = ", ".join(f"{x:.2g}" for x in np.diff(at) / np.diff(logs))
-        misfit += "; " if misfit else ""
-        misfit += f"no one power fits: from size to size it is {slopes}; the interval counts what lies beside"
-        tail = stats.t.ppf((1 + LEVEL) / 2, free) / stats.norm.ppf((1 + LEVEL) / 2)
-        errors = errors * max(1.0, (off / free) ** 0.5 * tail)
-    best = np.hstack([at[:, None], at[:, None] + wide * noise + left])
-    line = np.polyfit(logs, np.hstack([at[:, None], at[:, None] + errors]), 1)
-    further = [line[0] * np.log(n) + line[1] for n in at_sizes]
-    names = ["power", *(f"lr at {n:g}" for n in sizes), *(f"lr at {n:g}, by the power" for n in at_sizes)]
-    rates = np.exp(np.vstack([best, *further]))
-    value, *again = (dict(zip(names, map(float, row), strict=True)) for row in zip(line[0], *rates, strict=True))
-    fitted = _with_intervals(value, again, np.concatenate([y - form(u, y)(u) for u, y in tried]))
-    return replace(fitted, misfit=misfit)
-
-
-MORE = {"smallest": "smaller ones", "largest": "larger ones, or some between it and those that diverged"}
-"""What to try where the best rate is the first or last one."""
-
-
-def _beside_the_best(x: Columns, n: float, where: str) -> tuple[Array, Array]:
-    """Logs of the rates beside the best one of a size, and their losses."""
-    size, ended = f"{where} size {n:g}".lstrip(), np.isfinite(x[LOSS])
-    mine = (x["size"] == n) & ended
-    if not mine.any():
-        raise UsageError(f"{size}: every run diverged; give smaller rates")
-    u, y = np.log(x["lr"][mine]), x[LOSS][mine]
-    rates = np.unique(u)
-    at = int(np.argmin([y[u == r].mean() for r in rates]))
-    if not 0 < at < len(rates) - 1:
-        end = "smallest" if at == 0 else "largest"
-        best = f"{size}: the best rate, {np.exp(rates[at]):g}"
-        raise UsageError(f"{best}, is the {end} that was tried and did not diverge; try {MORE[end]}")
-    near = (u >= rates[max(0, at - BESIDE)]) & (u <= rates[min(len(rates) - 1, at + BESIDE)])
-    return u[near], y[near]
-
-
-def _by_rate(u: Array, y: Array) -> tuple[Array, Array]:
-    """Rates in increasing order, and the losses of each in the order of the table, (R, runs)."""
-    rates, counts = np.unique(u, return_counts=True)
-    losses = np.full((len(rates), counts.max()), np.nan)
-    for row, rate in zip(losses, rates, strict=True):
-        row[: np.sum(u == rate)] = y[u == rate]
-    return rates, losses
-
-
-def _with_intervals(value: dict[str, float], again: Sequence[Mapping[str, float]], residuals: Array) -> Fitted:
+def with_intervals(value: dict[str, float], again: Sequence[Mapping[str, float]], residuals: Array) -> Fitted:
+    """Numbers with the percentiles of the same numbers in fits to runs drawn again."""
     ends = {name: np.quantile([a[name] for a in again], [(1 - LEVEL) / 2, (1 + LEVEL) / 2]) for name in value}
     low, high = ({name: float(end[k]) for name, end in ends.items()} for k in (0, 1))
     return Fitted(value, low, high, residuals)

@@ -41,13 +41,14 @@ def report(r: Report, heading: str = "", every: bool = False) -> Document:
 
 
 def _grid(rows: Sequence[ReportRow]) -> Grid:
-    """The last column, the reason why a row is not decided, is left out where there is none."""
-    header = ["quantity", "step", "predicted", "measured", "interval", "verdict", "because"]
+    """One line for each row; columns for its level and for why it is not decided where there are any."""
+    header = ["quantity", "step", "predicted", "level", "measured", "interval", "verdict", "because"]
     cells: list[tuple[Piece, ...]] = [
-        (r.quantity, str(r.step), predicted(r), *measured(r.fit), str(r.verdict), r.because) for r in rows
+        (r.quantity, str(r.step), predicted(r), r.level, *measured(r.fit), str(r.verdict), r.because) for r in rows
     ]
-    columns = len(header) - (not any(r.because for r in rows))
-    return Grid.of(header[:columns], [row[:columns] for row in cells])
+    used = {"level": any(r.level for r in rows), "because": any(r.because for r in rows)}
+    columns = [k for k, name in enumerate(header) if used.get(name, True)]
+    return Grid.of([header[k] for k in columns], [tuple(row[k] for k in columns) for row in cells])
 
 
 def predicted(row: ReportRow) -> Piece:

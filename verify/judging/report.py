@@ -36,12 +36,22 @@ SPENT = ("wall_seconds", "entries_per_second", "peak_memory_bytes")
 """What differs from one time to the next."""
 
 
+def split_spent(environment: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the environment of a run as a JSON report has it: without time and memory, which stand in ``spent``.
+
+    So the same command gives the same bytes but for ``spent``.
+    """
+    kept = {key: value for key, value in environment.items() if key not in SPENT}
+    return {"environment": kept, "spent": {key: environment[key] for key in SPENT if key in environment}}
+
+
 @dataclass(frozen=True)
 class ReportRow:
     """One quantity at one step: predicted exponent (None: exactly zero), fit and verdict.
 
     Attributes:
         note: why the verdict is not the one of the fit; empty if it is.
+        level: what the prediction rests on, where a report distinguishes that.
         share: of the mean square at the largest size, the least and the most that the predicted power may have in a sum
             of powers, where the slope does not agree; None where it does, or no sum meets the data.
     """
@@ -53,6 +63,7 @@ class ReportRow:
     verdict: Verdict
     note: str = ""
     share: tuple[float, float] | None = None
+    level: str = ""
 
     @property
     def apart(self) -> float:
@@ -75,7 +86,7 @@ class ReportRow:
         if f.bends:
             return f"bends towards {f.trend:+.2f}; take larger sizes"
         if self.predicted is not None and not f.low - DRIFT <= float(self.predicted) <= f.high + DRIFT:
-            return "apart from the prediction, and too near to refute it; take larger sizes"
+            return "the interval misses the prediction, but by too little to refute it; take larger sizes"
         return f"noise, standard error {f.se:.2f}; take more seeds"
 
     def as_json(self) -> dict[str, Any]:
@@ -87,6 +98,7 @@ class ReportRow:
             "verdict": str(self.verdict),
             "because": self.because,
             **({"note": self.note} if self.note else {}),
+            **({"level": self.level} if self.level else {}),
             "share": None if self.share is None else [round(x, 4) for x in self.share],
         }
 
@@ -215,7 +227,7 @@ class Report(Rendered):
             "undecided": list(self.undecided),
             "incomplete": self.incomplete or None,
             "later": [{"quantity": q, "step": t, **f.as_json()} for (q, t), f in self.later.items()],
-            "environment": dict(self.environment),
+            **split_spent(self.environment),
             "exit_code": self.exit_code,
         }
 

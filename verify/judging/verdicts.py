@@ -169,7 +169,7 @@ class _Judge:
         """Why an exponent may hold although the slope refutes it; empty if it may not. ``own``: it is the prediction,
         to which the other powers belong."""
         if part[0] >= SEEN:
-            return f"n^({predicted}) is seen beside a larger next power"
+            return f"the predicted n^({predicted}) is seen, beside a larger correction that fades"
         if not measured.zero and (few := self._few(quantity, step, predicted)):
             return few
         if not own:
@@ -178,7 +178,7 @@ class _Judge:
         if judge_exponent(measured, predicted, self.spacing, later=True) is not Verdict.REFUTED:
             doubt = f"moves towards {predicted} from pair to pair of sizes; take larger sizes"
         elif self.powers and measured.high < predicted and part[1] >= TRACE and quantity not in self.direct:
-            doubt = f"n^({predicted}) may lie below a larger next power; larger sizes"
+            doubt = f"the predicted n^({predicted}) may be hidden by a larger correction that fades; try larger sizes"
         elif self.powers and parts and not any(self._refuted(part, step) for part in parts):
             doubt = f"neither {parts[0]} nor {parts[1]}, of which it is the quotient, is refuted; larger sizes"
         if doubt and self._elsewhere(quantity, step):

@@ -190,7 +190,7 @@ def _opened(path: Path) -> Iterator[sqlite3.Connection]:
         UsageError: no database of this version, or no room.
     """
     if path.exists() and not path.is_file():  # a pipe or a device, which never ends
-        raise UsageError(f"cannot use {path}: it is no file; {INSTEAD}")
+        raise UsageError(f"cannot use {path}: it is no regular file; {INSTEAD}")
     try:
         with closing(sqlite3.connect(path, timeout=60)) as database, database:
             (version,) = database.execute("PRAGMA user_version").fetchone()
@@ -225,7 +225,7 @@ def read_plan(folder: Path) -> dict[str, Any]:
         UsageError: it is not a folder of a run, or a newer version wrote it.
     """
     path, instead = folder / PLAN, "give a folder that scalecalc verify -o DIR wrote, or begin again with -o DIR"
-    text = files.read_text(path, instead, MOST, ours=True)
+    text = files.read_text(path, instead, MOST)
     try:
         plan = json.loads(text)
     except (ValueError, RecursionError):

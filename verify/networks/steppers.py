@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache, partial, wraps
+from importlib import import_module
 from math import prod
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from scaling_algebra.errors import UsageError, foreign, shown
+from scaling_algebra.errors import UsageError, foreign, missing, shown
 from scaling_algebra.files import python_module
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.optimizers import SHAPES, Optimizer, Optimizers, Trained
@@ -125,6 +126,61 @@ class Muon(Stacks):
         return torch.stack(state["each"]) / -SHAPES["original"].at(*grads.shape[1:])
 
 
+class NorMuon(Muon):
+    """Muon's step with rows of one size, at its norm.
+
+    Law: row k of UV^T is divided by the root of a running mean of its mean square; the whole keeps the norm of UV^T.
+    Source: Li et al. (2025), and their code at e5aaaf42.
+    """
+
+    beta2 = 0.95
+
+    def direction(self, state: dict[str, Any], grads: Tensor) -> Tensor:
+        step = super().direction(state, grads)
+        rows = step.square().mean(dim=-1, keepdim=True)
+        past = state.setdefault("rows", torch.zeros_like(rows)).lerp_(rows, 1 - self.beta2)
+        turned = step / past.sqrt().clamp_min(TINY)
+        return turned * _norm(step) / _norm(turned).clamp_min(TINY)
+
+
+class Constrained(torch.optim.Optimizer):
+    """Another optimizer whose weights are brought back after each step (``CONSTRAINTS``). A group has a key ``fold``,
+    and ``bound``, false where the constraint does not act.
+
+    Law: w <- w r / norm(w), with the norms r that matrices, rows or columns start with; for the spectral norm only
+    where it is larger than r. What starts at zero stays there.
+    """
+
+    def __init__(self, inner: torch.optim.Optimizer, constraint: str) -> None:
+        super().__init__(inner.param_groups, {})
+        self.inner, self.constraint = inner, constraint
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """One update; there is no closure."""
+        for group in self.param_groups:
+            (p,) = group["params"]
+            self.state[p].setdefault("radius", self._norms(group["fold"], p).clone())
+        self.inner.step()
+        for group in self.param_groups:
+            (p,) = group["params"]
+            fold = group["fold"]
+            if group.get("bound", True):
+                back = self.state[p]["radius"] / self._norms(fold, p).clamp_min(TINY)
+                back = back.clamp_max(1.0) if self.constraint == "spectral" else back
+                back = fold.stacked(back.expand_as(fold.matrices(p)), p)
+                group["kept"] = back * (1 - group["lr"] * group.get("weight_decay", 0.0))
+                p.mul_(back)
+
+    def _norms(self, fold: Fold, p: Tensor) -> Tensor:
+        """Norms of matrices, rows or columns, as broadcast over (matrices, out, in)."""
+        matrices = fold.matrices(p)
+        if self.constraint == "spectral":
+            return torch.linalg.matrix_norm(matrices, 2, keepdim=True)
+        dims = {"rows": (2,), "columns": (1,)}.get(self.constraint, (1, 2))
+        return torch.linalg.vector_norm(matrices, dim=dims, keepdim=True)
+
+
 class Hyperball(Stacks):
     """Steps on the sphere of the Frobenius norm R that every matrix starts with.
 
@@ -231,7 +287,9 @@ def optimizers_of(optimizer: torch.optim.Optimizer) -> Sequence[torch.optim.Opti
     return optimizer.optimizers if isinstance(optimizer, Several) else [optimizer]
 
 
-OWN = {cls.__name__: cls for cls in (Lion, SignSGD, Muon, Shampoo, AdamH, MuonH)}
+PUBLIC = "pytorch_optimizer"
+"""The package whose classes can be named beside those of torch."""
+OWN = {cls.__name__: cls for cls in (Lion, SignSGD, Muon, NorMuon, Shampoo, AdamH, MuonH)}
 """Optimizers that torch lacks, or that it has for one matrix alone."""
 
 Group = tuple[Optimizer, Mapping[str, object]]
@@ -250,11 +308,17 @@ def stepper(rule: Optimizer) -> Callable[..., torch.optim.Optimizer]:
         raise UsageError(rule.untrained)
     what, (file, _, name) = f"{rule.torch}, which {rule.name} steps with,", rule.torch.rpartition(":")
     place: Any = python_module(file) if file.endswith(".py") else torch.optim
+    if file == PUBLIC:
+        try:
+            place = import_module(PUBLIC)
+        except ModuleNotFoundError:
+            raise missing(f"training with {rule.name}", PUBLIC, "verify") from None
     found: Any = OWN.get(rule.torch) or getattr(place, name, None)
     if not isinstance(found, type) or not issubclass(found, torch.optim.Optimizer):
         raise UsageError(f"{what} is no optimizer; name a class of torch.optim, or FILE.py:Class with one of its own")
     cls: Callable[..., torch.optim.Optimizer] = found
-    sides = {"shape": rule.shape, **({"blocks": rule.blocks} if rule.blocks else {})} if rule.folded else {}
+    stacks = rule.normalises == "matrix" or rule.blocks or rule.sphere
+    sides = {"shape": rule.shape, **({"blocks": rule.blocks} if rule.blocks else {})} if stacks else {}
     cls = partial(cls, **sides) if sides else cls
     weight = nn.Parameter(torch.ones(1, 2, 2, device="cpu"))
     weight.grad = torch.ones_like(weight)
@@ -265,7 +329,15 @@ def stepper(rule: Optimizer) -> Callable[..., torch.optim.Optimizer]:
         cls([dict(numbers)], **rule.options).step()
     if not weight.isfinite().all():
         raise UsageError(f"{what} makes weights that are not finite; change its options {shown(rule.options)}")
-    return cls
+    return cls if rule.sphere or not rule.constraint else _constrained(cls, rule.constraint)
+
+
+def _constrained(cls: Callable[..., torch.optim.Optimizer], constraint: str) -> Callable[..., torch.optim.Optimizer]:
+    @wraps(cls, assigned=())
+    def made(params: Any, **options: Any) -> torch.optim.Optimizer:
+        return Constrained(cls(params, **options), constraint)
+
+    return made
 
 
 def group(
@@ -304,8 +376,9 @@ def class_name(trained: Trained) -> str:
     names = []
     for rule in trained.rules:
         where = "scalecalc." if rule.torch in OWN and not hasattr(torch.optim, rule.torch) else "torch.optim."
+        where = "" if {".", ":"} & {*rule.torch} else where
         names.append(
-            ("" if "." in rule.torch else where) + rule.torch + (", epsilon negligible" if rule.negligible else "")
+            where + rule.torch.replace(f"{PUBLIC}:", f"{PUBLIC}.") + (", epsilon negligible" if rule.negligible else "")
         )
     named = isinstance(trained, Optimizers) or ":" in trained.name
     return " and ".join(names) + (f" ({trained.name})" if named else "")

@@ -232,6 +232,7 @@ class TorchNetwork(nn.Module):
             options: dict[str, object] = {"symbol": role}
             if rule.folded:
                 options["fold"] = Fold.of(self.network, role, tensor.letters, rule)
+                options["bound"] = rule.constrains(self.network, role)
             groups.append(group(rule, self.weights[role], lr, eps, DECAY, **options))
         return assembled(groups)
 

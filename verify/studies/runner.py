@@ -19,6 +19,7 @@ from scaling_algebra.files import shipped
 from scaling_algebra.spec.axes import regime
 from scaling_algebra.verify.hardware import Hardware
 from scaling_algebra.verify.judging.fit import Verdict
+from scaling_algebra.verify.judging.report import split_spent
 from scaling_algebra.verify.measuring.pool import Failed, Here, Work
 from scaling_algebra.verify.measuring.sizes import plan_sizes
 from scaling_algebra.verify.measuring.store import Store
@@ -124,7 +125,7 @@ class Result:
             "trials": {title: [f.as_json() for f in part] for title, part in self.findings.items()},
             "outcomes": {str(v): count for v, count in self.counts.items()},
             "interrupted": self.interrupted,
-            "environment": {**Hardware(self.how.device).described(), "wall_seconds": round(self.seconds, 2)},
+            **split_spent({**Hardware(self.how.device).described(), "wall_seconds": round(self.seconds, 2)}),
             "exit_code": self.exit_code,
         }
 

@@ -19,6 +19,7 @@ from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
 from scaling_algebra.verify.hardware import Hardware
 from scaling_algebra.verify.judging.fit import Array, number
 from scaling_algebra.verify.judging.regions import Settled
+from scaling_algebra.verify.judging.report import split_spent
 from scaling_algebra.verify.measuring.pool import Failed, Here, Work
 from scaling_algebra.verify.measuring.store import Store
 
@@ -236,7 +237,7 @@ class Study(Rendered):
                 {"one": one, "other": other, "width": change.used[0], **_record("ratio", change)}
                 for one, other, change in self.comparisons
             ],
-            "environment": dict(self.environment),
+            **split_spent(self.environment),
             "verdict": self.verdict,
             "exit_code": self.exit_code,
         }

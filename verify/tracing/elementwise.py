@@ -27,9 +27,11 @@ from .reading import Reader
 
 SUMS = "layernorm", "normed_sigmoid", "softmax", "topk_softmax"
 """What sums to one, or to zero, along what it goes along."""
-GATES = {"softmax": "softmax", "softmax_topk": "topk_softmax", "topk_softmax": "topk_softmax"} | {
-    name: f"normed_{name}" for name in ("sigmoid", "topk_sigmoid", "topk")
-}
+GATES = (
+    {"softmax": "softmax", "softmax_topk": "topk_softmax", "topk_softmax": "topk_softmax"}
+    | {name: f"normed_{name}" for name in ("sigmoid", "topk_sigmoid", "topk")}
+    | {"normed_sigmoid_topk": "normed_topk_sigmoid"}
+)
 """Functions of gates, and what they are when they are divided by their sum."""
 TINY = 1e-3
 """A constant that is added and is below this guards a division."""

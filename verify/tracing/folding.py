@@ -163,7 +163,8 @@ class Folder:
                 self.layers = lift.letter.root()
             folded.append((lift.total(first), labels))
             word = "layers" if deep else "terms"
-            self.notes.append((first.where, f"{len(group)} {word} that differ by a number are one letter"))
+            which = f"{word} {lift.turns[0]} to {lift.turns[-1]}" if lift.turns else f"{len(group)} {word}"
+            self.notes.append((first.where, f"{which} are alike and written once"))
         if not folded:
             return None
         made = tuple((self.new(t), labels) for t, labels in [*kept, *folded])
@@ -189,7 +190,7 @@ class Folder:
         lift.commit(self.parameters)
         join(node.indices[places], lift.letter)
         made = self.new(lift.node)
-        self.notes.append((node.where, f"{size} tensors that differ by a number are one letter"))
+        self.notes.append((node.where, f"{size} tensors are alike and written once"))
         return made.summed((*(lift.slots[labels.index(k)] for k in range(places)), lift.fold), node.where)
 
 

@@ -33,6 +33,10 @@ class Unreadable(UsageError):
     """A module that cannot be read: where, which call, what to do."""
 
 
+class NotFinite(Unreadable):
+    """A module whose output is infinite or not a number, so that nothing can be said of it."""
+
+
 class Scaled(Unreadable):
     """A module that multiplies by a power of the sizes where no tensor takes it up: shapes would be wrong, too."""
 

@@ -145,7 +145,7 @@ class Watch:
             for k in range(len(calls)):
                 statements = [u[k] for u in uses]
                 plain = all(len(s.factors) == 1 and not s.multipliers for s in statements)
-                if plain and not any(role in self.traced.gauge for role in known[name]):
+                if plain and not any(role in network.multiplied for role in known[name]):
                     outs[self._key(known[name][0], k)] = tuple(s.out for s in statements)
         return outs
 

@@ -9,7 +9,9 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from itertools import chain, zip_longest
 from typing import Any
 
@@ -18,9 +20,11 @@ from torch import Tensor, nn
 
 from scaling_algebra.errors import UsageError, foreign, shown
 from scaling_algebra.spec.axes import AXES
+from scaling_algebra.spec.level import Open
 from scaling_algebra.spec.networks.ancestors import learns
 from scaling_algebra.spec.networks.files import from_toml
 from scaling_algebra.spec.networks.language import TRACED, Network
+from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.networks.steppers import Several
 from scaling_algebra.waiting import each
 
@@ -32,6 +36,7 @@ from .naming import Powers, Span
 from .reading import Reader
 from .recording import Guessed, Recording, choosing, exactly, numbered, record
 from .regions import Regions
+from .returned import check_returned, check_torch, optimizers_in
 from .table import apply
 from .writing import Writer
 
@@ -55,7 +60,9 @@ TOLERANCE = 1e-5
 """Relative difference of the outputs, in float64 (a module may compute in float32 inside)."""
 
 EVERY = "a choice among what does not grow in number is read as all of it"
+JOINT = "every expert was active where it was read, so that powers of K count as powers of M"
 ONE = "a reading with one layer for all leaves that out; build them in a fixed number, without sizes['L']"
+SHARE = "or write the choice as torch.topk(scores, K), scatter or gather, which are read at any K"
 STILL = "no parameter of the model grows, so all numbers stay; let build use its sizes"
 START = "all zeros at the start, and so derived; it is drawn where its init is given by name"
 OTHERWISE = " read as ", " left out", " held at "
@@ -71,19 +78,18 @@ class Traced:
     Attributes:
         text: TOML, with the parameters' names as roles. network: what it says.
         factors: of every multiplier the module's path, and the powers that the module itself multiplies by there.
-        gauge: the same by parameter, beside which it stands.
         notes: what is held or left out, as (path, note). calls: of every signal, the torch call that makes it, as
             ``TracedNode.call``; none of calls of which a module makes more with more experts or layers, because the
             last of few is in the middle of many.
         error: relative difference of the executed equations from the module. base: the first sizes. spans: where
             parts of parameters lie. training: parameters that act in training mode alone. beside: those by shape.
         blocked: roles whose gradient is exactly zero, whatever the weights.
+        joint: whether factors were read with all experts active alone, so that those of K count as powers of M.
     """
 
     text: str
     network: Network
     factors: Mapping[str, tuple[str, Powers]]
-    gauge: Mapping[str, Powers]
     notes: Sequence[tuple[str, str]]
     calls: Mapping[str, tuple[str, str, int, int]]
     error: float
@@ -92,6 +98,7 @@ class Traced:
     training: Sequence[str] = ()
     beside: Network | None = None
     blocked: Sequence[str] = ()
+    joint: bool = False
 
     @property
     def networks(self) -> tuple[Network, ...]:
@@ -133,22 +140,44 @@ class Traced:
         notes = [*self.notes, (listed(zero), START)]
         return replace(self, text=text, network=self.network.starting(zero), notes=notes)
 
+    def open_shares(self, base: Mapping[str, int], target: Mapping[str, int]) -> tuple[Open, ...]:
+        """Return what is undecided about the module's own factors where the share of active experts, K/M, changes."""
+        sizes = [{"M": 1, **sizes} for sizes in (base, target)]
+        changed = len({Fraction(z.get("K", z["M"]), z["M"]) for z in sizes}) > 1
+        factors = [name for name, (where, _) in self.factors.items()] if self.joint and changed else []
+        demand = "the module's own factor is known"
+        return tuple(Open(demand, x, 0, f"{JOINT}; set it by hand for this K/M, {SHARE}") for x in factors)
+
     @property
     def lines(self) -> list[str]:
-        """What is held and left out, one line each, and the module's own factors."""
+        """``described`` without knowledge of what the numbers need."""
+        return self.described({})
+
+    def described(self, left: Mapping[str, str]) -> list[str]:
+        """What is held and left out, one line each, and the module's own factors.
+
+        Args:
+            left: by multiplier, what is left to multiply by besides the module's own factor; empty for nothing.
+        """
         where: dict[str, list[str]] = {}
         for path, note in self.notes:
             where.setdefault(note, []).append(path or "model")
         lines = [
             f"{paths[0]}{f' and {len(paths) - 1} more' if len(paths) > 1 else ''}: {n}" for n, paths in where.items()
         ]
-        lines += [
-            f"{path or 'model'}: {name} is derived; the module itself multiplies by {_shown(own)} there"
-            for name, (path, own) in self.factors.items()
-        ]
+        for name, (path, own) in self.factors.items():
+            said = f" ({name} in the equations)"
+            if self.joint:
+                said = f" ({name} in the equations; {JOINT})"
+            elif name in left:
+                said = f"; multiply by {left[name]} besides" if left[name] else f", as required: nothing to do ({name})"
+            lines.append(f"{path or 'model'}: the module multiplies by {_shown(own)} here{said}")
+        factors: dict[Power, list[str]] = {}
+        for name, power in self.network.multiplied.items():
+            factors.setdefault(power, []).append(name)
         return lines + [
-            f"{name}: the module multiplies by {_shown(own)} beside it; the numbers are of the product of both"
-            for name, own in self.gauge.items()
+            f"{listed(names)}: the module multiplies by {own}; these numbers are for the parameter itself"
+            for own, names in factors.items()
         ]
 
 
@@ -203,7 +232,7 @@ def called(build: Build, sizes: dict[str, int], seed: int | None = 0) -> tuple[n
     """What ``build`` returns: the module, and beside it its optimizer, its input, both or nothing.
 
     Raises:
-        Unreadable: it raises an error, or returns no module.
+        UsageError: it raises an error, returns no module or something odd beside it, or changes torch.
     """
     if seed is not None:
         torch.manual_seed(seed)
@@ -228,6 +257,8 @@ def called(build: Build, sizes: dict[str, int], seed: int | None = 0) -> tuple[n
         raise Unreadable(f"{lazy[0]} has no shape before the first call; call the model once in build")
     if not parameters:
         raise Unreadable("the model has no parameters")
+    check_returned(rest)
+    check_torch()
     return model, rest
 
 
@@ -249,10 +280,9 @@ def built(build: Build, sizes: Mapping[str, int], seed: int = 0) -> tuple[nn.Mod
     optimizers: list[torch.optim.Optimizer] = []
     inputs = []
     for x in rest:
-        several = [*x.values()] if isinstance(x, dict) else [*x] if isinstance(x, list | tuple) else [x]
-        if several and all(isinstance(y, torch.optim.Optimizer) for y in several):
-            optimizers += several
-        elif isinstance(x, dict | Tensor | tuple):
+        if found := optimizers_in(x):
+            optimizers += found
+        elif x is not None:
             inputs.append(x)
     if len(inputs) > 1:
         raise Unreadable("build returns two inputs; return one, a tuple where forward takes several tensors")
@@ -284,23 +314,26 @@ def _exact(x: Any) -> Any:
     return x.double() if isinstance(x, Tensor) and x.is_floating_point() else x
 
 
-def _recorded(build: Build, sizes: Mapping[str, int], every: bool = False) -> Recording:
+def _recorded(build: Build, sizes: Mapping[str, int], every: int | None = None) -> Recording:
     model, (inputs, keywords), _ = built(build, sizes)
     with exactly():
         return record(model, inputs, keywords, every=every)
 
 
 def doubled(sizes: Mapping[str, int], axis: str) -> dict[str, int]:
-    """The sizes with one axis doubled; K goes with M."""
-    return {x: n * (2 if x == axis or (axis == "M" and x == "K") else 1) for x, n in sizes.items()}
+    """Return the sizes with one axis doubled, and K with M where all experts are active."""
+    together = axis == "M" and sizes.get("K") == sizes["M"]
+    return {x: n * (2 if x == axis or (together and x == "K") else 1) for x, n in sizes.items()}
 
 
 def traced(build: Build, base: Mapping[str, int] | None = None, name: str = TRACED) -> Traced:
     """The equations of the module that ``build(sizes)`` returns.
 
     The module runs once at the base and once with every axis doubled that ``build`` asks for, in float64 on the CPU.
-    K, the number of active experts, is that of all experts, so that every expert runs; it stays an axis of the ray. Of
-    experts and layers there are two at least, so that they are seen to be a loop.
+    It is built with half of its experts active, so that K changes alone like every other axis, and is run with all of
+    them (``record(every=K)``), so that every expert is seen. Where that gives other numbers than the module, it is
+    built with all experts active, and powers of M and K are known together alone (``Traced.joint``). There are at
+    least two experts and two layers, so that they are seen to be a loop.
 
     Args:
         base: sizes at which it is read; what is left out has a small default.
@@ -309,28 +342,42 @@ def traced(build: Build, base: Mapping[str, int] | None = None, name: str = TRAC
         Unreadable: a call without a rule, a branch on values, a size that is no multiple of an axis, or equations that
             do not give the module's output.
     """
+    asked = Asked(base or {})
+    called(build, asked)
+    start = {axis: max(n, 2) if axis in COUNTS else n for axis, n in asked.items()}
+    sparse = {"K", "M"} <= start.keys()
+    if sparse:
+        start["K"] = start["M"]
+        with suppress(UsageError):
+            return _traced(build, {**start, "K": start["M"] // 2}, name)
     try:
-        return _traced(build, base, name)
+        return replace(_traced(build, start, name), joint=sparse)
     except Unreadable as error:
         try:
-            return _traced(build, base, name, every=True)
+            return _traced(build, start, name, every=True)
         except UsageError:
             raise error from None
 
 
-def _traced(build: Build, base: Mapping[str, int] | None, name: str, every: bool = False) -> Traced:
-    """The equations of a module. every: where a top-K leaves some out of a number that does not grow, read with all."""
-    asked = Asked(base or {})
-    called(build, asked)
-    start = {axis: max(n, 2) if axis in COUNTS else n for axis, n in asked.items()}
-    if "K" in start and "M" in start:
-        start["K"] = start["M"]
-    first = _recorded(build, start, every)
+def _traced(build: Build, start: Mapping[str, int], name: str, every: bool = False) -> Traced:
+    """Reads the equations of a module.
+
+    Args:
+        start: the sizes of the first build.
+        every: whether a top-K that leaves some out of a number that does not grow is read with all.
+    """
+    apart = "M" in start and start.get("K", start["M"]) < start["M"]
+    alike = [axis for axis in start if axis != "K" or apart]
+
+    def recorded(sizes: Mapping[str, int]) -> Recording:
+        return _recorded(build, sizes, sizes["K"] if apart else 0 if every else None)
+
+    first = recorded(start)
     if every and ("M" in start or not first.few):
         raise Unreadable("model: every top-K chooses all")
     builds, runs, loops = [start], [first], []
-    for axis in each("reading", "builds", [axis for axis in start if axis != "K"]):
-        run = _recorded(build, doubled(start, axis), every)
+    for axis in each("reading", "builds", alike):
+        run = recorded(doubled(start, axis))
         run.doubled = axis
         if run.names == first.names:
             builds.append(doubled(start, axis))
@@ -345,10 +392,10 @@ def _traced(build: Build, base: Mapping[str, int] | None, name: str, every: bool
         if _thin(runs) and max(start.values()) < WIDEST:  # what has one entry there says less than what has two
             return _traced(build, {x: n * (1 if x in (*COUNTS, "K") else 4) for x, n in start.items()}, name, every)
         raise
-    error = guard(reader, output)
+    error = guard(reader, output, _output(build, start) if apart else None)
     longer = []
     for axis in loops:
-        others = [_recorded(build, doubled(b, axis), every) for b in builds]
+        others = [recorded(doubled(b, axis)) for b in builds]
         for other, run in zip(others, runs, strict=True):
             other.doubled = run.doubled
             if other.names != others[0].names:
@@ -381,7 +428,8 @@ def _traced(build: Build, base: Mapping[str, int] | None, name: str, every: bool
         raise Unreadable(f"model: build takes {', '.join(lost)}, and nothing that the output depends on grows with it")
     notes = [*writer.notes, *notes, *((buffer, LOAD) for buffer in choosing(first)), *[("", EVERY)] * every]
     network = replace(network, stands=next((note for _, note in notes if any(x in note for x in OTHERWISE)), ""))
-    reading = Traced(text, network, writer.factors, writer.gauge, notes, calls, error, start, writer.names.spans)
+    base = {**start, "K": start["M"]} if apart else start
+    reading = Traced(text, network, writer.factors, notes, calls, error, base, writer.names.spans)
     return _with_gradients(reading, build, writer.names.frozen)
 
 
@@ -450,8 +498,22 @@ def _read(runs: Sequence[Recording]) -> tuple[Reader, View]:
     raise Unreadable("model: dimensions are taken apart without end")
 
 
-def guard(reader: Reader, output: View) -> float:
-    """Executes the equations, before anything is folded; the relative difference from the module's output.
+def _output(build: Build, sizes: Mapping[str, int]) -> Tensor:
+    """Return what the module makes of its input at these sizes."""
+    model, (inputs, keywords), _ = built(build, sizes)
+    with exactly():
+        run = record(model, inputs, keywords, strict=False)
+    return run.tensors[run.output.number].double()
+
+
+def guard(reader: Reader, output: View, chosen: Tensor | None = None) -> float:
+    """Executes the equations, before anything is folded, and compares them with the module.
+
+    Args:
+        chosen: what the module gives with some experts active, if it was recorded with all of them.
+
+    Returns:
+        The difference of the outputs, relative to the largest entry.
 
     Raises:
         Unreadable: they differ. The first call whose tensor differs, in any order of its entries, is named.
@@ -459,12 +521,12 @@ def guard(reader: Reader, output: View) -> float:
     run, values = reader.runs[0], dict[int, Tensor]()
     if output.node.kind == "const":
         raise Unreadable("the output of the model depends on none of its parameters")
-    truth = run.tensors[run.output.number].double()
+    truth = run.tensors[run.output.number].double() if chosen is None else chosen
     got = output.laid_out(output.node.evaluate(values))
     apart = _apart(got, truth)
     if apart <= TOLERANCE:
         return apart
-    for call, ref, view in reader.read_calls:
+    for call, ref, view in reader.read_calls if chosen is None else ():
         if view.node.kind in ("const", "pieces"):
             continue
         found = view.laid_out(view.node.evaluate(values)).double().flatten().sort().values

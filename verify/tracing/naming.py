@@ -27,13 +27,20 @@ Span = tuple[int, int, int, Powers]
 
 
 def powers_of(numbers: Sequence[float], builds: Sequence[Mapping[str, int]]) -> Powers | None:
-    """The exact powers of the axes that a number at every build is, one axis doubled in each but the first; None: it
-    is none."""
+    """Return a number that is known at every build as a product of powers of the axes.
+
+    Args:
+        numbers: the value at each build.
+        builds: sizes; each but the first differs from it in one axis, or in M with K.
+
+    Returns:
+        The exponent of every axis that is not 0, or None if the numbers are no such product.
+    """
     powers, base = dict[str, Fraction](), builds[0]
-    if not all(numbers):  # nothing is there at small sizes
+    if not all(numbers) or not all(map(math.isfinite, numbers)):  # nothing is there at small sizes
         return None
     for build, number in list(zip(builds, numbers, strict=True))[1:]:
-        ((axis, n),) = [(x, n) for x, n in base.items() if build[x] != n and x != "K"]
+        (axis, n), *_ = sorted(((x, n) for x, n in base.items() if build[x] != n), key=lambda x: x[0] == "K")
         p = math.log(abs(number / numbers[0])) / math.log(build[axis] / n)
         power = Fraction(p).limit_denominator(4)
         if abs(p - power) > 1e-6:

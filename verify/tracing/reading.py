@@ -35,6 +35,7 @@ class Reader:
         left_out: the largest entries of constants, and where they multiply.
         fixed: constants of the equations, by their entries.
         frozen: constants that differ along an axis that grows, by their entries. held: tensors made without gradients.
+        chosen: K of the last top-K that was recorded with all experts, at every build.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Reader:
         self.fixed: dict[Any, TracedNode] = {}
         self.frozen: dict[bytes, View] = {}
         self.held: set[int] = set()
+        self.chosen: Sizes = ()
         self.call: TorchCall | None = None
         self.name, self.made = "", 0
         self.calls: Sequence[TorchCall] = ()

@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from scaling_algebra.errors import foreign
 
 from .calls import APART, MAKERS, plain, ruled
-from .graph import Unreadable, refused
+from .graph import NotFinite, Unreadable, refused
 
 ASKS = {"__bool__", "item", "tolist", "__float__", "__int__", "__index__"}
 """Calls that make numbers of python of a tensor."""
@@ -148,10 +148,14 @@ class _Inside(TorchDispatchMode):
 
 
 class _Every(TorchFunctionMode):
-    """Every top-K chooses all."""
+    """Makes top-K choose all entries, where its K is the given number (0: any number)."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if getattr(func, "__name__", "") == "topk":
+        if getattr(func, "__name__", "") == "topk" and _takes_all(self.number, args, kwargs or {}):
             dim = _along(args, kwargs or {})
             return func(args[0], args[0].shape[dim], dim)
         return func(*args, **kwargs or {})
@@ -163,14 +167,20 @@ def _along(args: Any, keywords: Mapping[str, Any]) -> int:
     return along
 
 
+def _takes_all(every: int | None, args: Any, keywords: Mapping[str, Any]) -> bool:
+    """Return whether a top-K call is to choose all entries; ``every`` as for ``record``."""
+    return every is not None and every in (0, keywords.get("k", args[1] if len(args) > 1 else None))
+
+
 class Recorder(TorchFunctionMode):
     """Writes calls down; a tensor is known by its identity, and kept so that no other takes it.
 
     Args:
-        strict: refuse a branch on what is computed. every: a top-K chooses all.
+        strict: refuse a branch on what is computed.
+        every: as for ``record``.
     """
 
-    def __init__(self, strict: bool = True, every: bool = False) -> None:
+    def __init__(self, strict: bool = True, every: int | None = None) -> None:
         super().__init__()
         self.run, self.strict, self.every, self.path = Recording(), strict, every, [""]
         self.ids: dict[int, int] = {}
@@ -211,7 +221,8 @@ class Recorder(TorchFunctionMode):
         if name == "einsum" and isinstance(args[0], str):
             args = self._paired(func, *_spelled(*args))
         if name in ASKS and self.strict and self.ids.get(id(args[0]), -1) in self.moved:
-            todo = "the reading holds at these values alone; compute without it, or build with K = M (every expert)"
+            every = ", or build with K = M (every expert)" if any(c.name == "topk" for c in self.run.calls) else ""
+            todo = f"equations would hold for these values alone; leave out the branch (assert, early exit){every}"
             raise self.fail(name, f"a branch on what is computed; {todo}")
         if isinstance(keywords.get("out"), Tensor):
             raise self.fail(name, "writes into out=; return the result instead")
@@ -219,7 +230,7 @@ class Recorder(TorchFunctionMode):
         result = func(*args, **keywords)
         if name == "topk":
             self.run.few |= result[0].shape != args[0].shape
-            if self.every or result[0].shape == args[0].shape:
+            if _takes_all(self.every, args, keywords) or result[0].shape == args[0].shape:
                 result = self._in_order(args[0], _along(args, keywords))
         if name == "__getitem__":
             self.slices[id(result)] = args
@@ -387,12 +398,14 @@ def record(
     keywords: Mapping[str, Any],
     strict: bool = True,
     training: bool = False,
-    every: bool = False,
+    every: int | None = None,
 ) -> Recording:
     """One run of a module on its inputs, without gradients, but where the module asks whether there are.
 
     Args:
-        strict: refuse a branch on what is computed. training: in training mode. every: a top-K chooses all.
+        strict: refuse a branch on what is computed.
+        training: in training mode.
+        every: a top-K of this number of entries chooses all instead; 0 stands for any number.
 
     Raises:
         Unreadable: a branch on what is computed, or ``out=``.
@@ -438,7 +451,7 @@ def record(
                 made = model(*inputs, **keywords)
             out = output_of(made)
             drawn = not torch.equal(state, torch.get_rng_state())
-            with _Every() if every else nullcontext():
+            with nullcontext() if every is None else _Every(every):
                 again = output_of(model(*inputs, **keywords)) if strict and (drawn or recorder.chosen) else out
             if float((out - again).abs().max()) > 1e-5 * float(out.abs().max()):
                 raise _noise(recorder.run) if drawn else Unreadable(ORDER)
@@ -448,6 +461,9 @@ def record(
             p.requires_grad_(True)
         for hook in hooks:
             hook.remove()
+    if strict and not bool(out.isfinite().any()):
+        what = "not a number" if bool(out.isnan().all()) else "infinite"
+        raise NotFinite(f"the output of the model is {what}; give sizes and an input at which it is finite")
     if strict and bool(out.isnan().any()):
         raise Unreadable("the output of the model is not a number; give sizes and an input at which it is")
     recorder.run.output = recorder.ref(out)

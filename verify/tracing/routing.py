@@ -30,7 +30,8 @@ def selection(reader: Reader, name: str, x: View, over: tuple[int, ...], k: int)
     """The k largest along a slot, the others zero.
 
     Args:
-        name: ``topk``; ``topk_softmax``, normalised over the chosen; ``softmax_topk``, over all; ``topk_sigmoid``.
+        name: ``topk``; ``topk_softmax``, normalised over the chosen; ``softmax_topk``, over all; ``topk_sigmoid``;
+            ``normed_sigmoid_topk``, divided by the sum over all.
     """
     (slot,) = over
 
@@ -38,7 +39,8 @@ def selection(reader: Reader, name: str, x: View, over: tuple[int, ...], k: int)
         mask = torch.zeros_like(v).scatter(slot, v.topk(k, slot).indices, 1.0)
         if name == "topk_softmax":
             return v.masked_fill(mask == 0, float("-inf")).softmax(slot)
-        return (v.sigmoid() if name == "topk_sigmoid" else v.softmax(slot) if name == "softmax_topk" else v) * mask
+        gates = v.sigmoid() if "sigmoid" in name else v.softmax(slot) if name == "softmax_topk" else v
+        return (gates / gates.sum(slot, keepdim=True) if name == "normed_sigmoid_topk" else gates) * mask
 
     made = function_of(reader, name, x, exact, over)
     made.node.at = (k,)
@@ -46,7 +48,7 @@ def selection(reader: Reader, name: str, x: View, over: tuple[int, ...], k: int)
 
 
 FEW = "a top-K that leaves experts out (let build take K, which is read with K = M)"
-SELECTED = {"softmax": "softmax_topk", "sigmoid": "topk_sigmoid"}
+SELECTED = {"softmax": "softmax_topk", "sigmoid": "topk_sigmoid", "normed_sigmoid": "normed_sigmoid_topk"}
 """Functions over all experts, and what the largest of them are."""
 
 
@@ -63,9 +65,10 @@ def topk(reader: Reader, x: View, k: Any, dim: int = -1, *_: Any, **__: Any) -> 
         return [x, *reader.constants(1)]
     over, most, sizes = slots_along(reader, x, dim), reader.vector(k), x.sizes(dim, reader.builds)
     if sizes != most and sizes == tuple(shape[dim] for shape in reader.shapes[0]):  # recorded with all of them
-        if not all(x.node.indices[slot].fixed for slot in over):
-            raise reader.fail(FEW)
-        return [x, *reader.constants(1)]
+        if len({*most}) == 1:  # of a number that does not grow
+            return [x, *reader.constants(1)]
+        reader.chosen = most
+        return [_largest(reader, x, over, most[0]), *reader.constants(1)]
     if len(over) > 1:
         raise reader.fail("a top-K along several axes")
     (slot,) = over
@@ -134,7 +137,7 @@ def gather(reader: Reader, x: View, dim: int, index: View, **_: Any) -> View:
     over, k = slots_along(reader, x, dim), x.sizes(dim, reader.builds)
     if not _ordered(index, dim) or len(over) > 1 or index.node.value[0].shape[dim] != k[0]:
         raise reader.fail("a gather of some experts; let build take K, which is traced with K = M")
-    return _largest(reader, x, over, k[0])
+    return _largest(reader, x, over, (reader.chosen or k)[0])
 
 
 @rule("take_along_dim")

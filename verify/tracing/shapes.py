@@ -13,8 +13,10 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from scaling_algebra.errors import UsageError
@@ -25,11 +27,12 @@ from scaling_algebra.spec.networks.language import TRACED, Network
 from scaling_algebra.spec.powers import Power
 
 from .calls import plain
+from .fixed import made as replay
 from .gradients import FROZEN, TRAINING
-from .graph import NUMBER, Scaled, Sizes, Unreadable
+from .graph import NUMBER, NotFinite, Scaled, Sizes, Unreadable
 from .models import COUNTS, STILL, Asked, Build, Traced, built, called, doubled, traced
 from .naming import LETTERS, Powers, powers_of
-from .recording import Recording, Ref, exactly, leaves, record
+from .recording import Recording, Ref, TorchCall, exactly, leaves, record
 
 Places = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 """Dimensions of a parameter: those that are summed, those that it makes, and those that count maps."""
@@ -58,17 +61,25 @@ SQUARE = (
     "it makes {} numbers: where these are a matrix of their own (a hypernetwork), its sums are larger by the side that "
     "they go over, which no shape says; divide them by it"
 )
+BESIDE = (
+    "it multiplies {} entry by entry, and both act as one weight: its numbers are of a factor that starts at Theta(1)"
+)
 UNSAID = "no call says which side of {} is summed: {}"
 
 
 @dataclass
 class Shaped:
-    """A parameter: its sizes by dimension at every build, and its places by every call that takes it."""
+    """A parameter: its sizes by dimension at every build, and its places by every call that takes it.
+
+    Attributes:
+        beside: the parameter that it is multiplied with, entry by entry, before both act as one weight.
+    """
 
     name: str
     sizes: list[Sizes]
     uses: set[Places]
     frozen: bool
+    beside: str = ""
 
 
 def places(call: str, position: int, dims: int, arguments: Sequence[Any]) -> Places | None:
@@ -102,45 +113,154 @@ MATRICES = ("matmul", "mm", "bmm")
 Order = tuple[int, ...]
 
 
-def used(run: Recording) -> dict[str, set[Places]]:
-    """Of every parameter its places by the calls that take it, perhaps with its dimensions in another order, or in
-    what is made of weights alone: their product and their sums go on as they do (W + B A of LoRA)."""
-    orders: dict[int, list[tuple[str, Order]]] = {
-        number: [(name, tuple(range(run.tensors[number].dim())))] for number, name in run.parameters.items()
-    }
-    weights = set(orders)
-    found: dict[str, set[Places]] = {name: set() for name in run.parameters.values()}
-    for call in run.calls:
+class Uses:
+    """Reads off the calls of a run which dimensions of each parameter are summed where it first meets a signal.
+
+    Attributes:
+        found: by parameter, its places in every call that takes it, or takes what is made of weights alone (a
+            transpose, W + B A of LoRA, rows of a table).
+        beside: by parameter, the one that it is multiplied with, entry by entry, before both act as one weight.
+    """
+
+    def __init__(self, run: Recording) -> None:
+        self.run = run
+        self.found: dict[str, set[Places]] = {name: set() for name in run.parameters.values()}
+        self.beside: dict[str, str] = {}
+        self._orders: dict[int, list[tuple[str, Order]]] = {
+            number: [(name, tuple(range(run.tensors[number].dim())))] for number, name in run.parameters.items()
+        }
+        self._rows: set[int] = set()  # of tables, at places that the data say
+        self._products: set[int] = set()  # of a weight and a signal, entry by entry
+        self._signals = set(run.inputs)
+        for call in run.calls:
+            self._read(call)
+        for number in [*self._rows, *self._products]:
+            self._end(number)
+
+    def _read(self, call: TorchCall) -> None:
+        """Follow weights through one call."""
         read, outs = list(leaves((call.arguments, call.keywords), Ref)), list(leaves(call.result, Ref))
-        name, made = plain(call.name), outs[0] if outs else None
-        alone = bool(read) and all(r.number in weights for r in read)
-        if alone:
-            weights |= {r.number for r in outs}
-        if alone and len(read) > 1 and made is not None:
-            shape, product = run.tensors[made.number].shape, name in MATRICES
-            parts = [r for r in read if product or run.tensors[r.number].shape == shape]
-            if len(shape) == 2 and all(run.tensors[r.number].dim() == 2 for r in parts):
-                orders[made.number] = [x for r in parts for x in orders.get(r.number, [])]
-            continue
-        for position, ref in enumerate(read):
-            if ref.number not in orders:
-                continue
-            before, dims = run.tensors[ref.number], run.tensors[ref.number].dim()
-            if len(read) == 1 and made is not None and run.tensors[made.number].dim() == dims:
-                after = run.tensors[made.number]
-                moved = _moved(call.function, before, after)
-                if moved is None and alone and name in ENTRIES and before.shape == after.shape:
-                    moved = [*range(dims)]
-                if moved is not None:
-                    orders[made.number] = [(x, tuple(order[d] for d in moved)) for x, order in orders[ref.number]]
-                    continue
-            at = places(name, position, dims, call.arguments)
-            for parameter, order in orders[ref.number] if at is not None else ():
-                found[parameter].add(tuple(tuple(sorted(order[d] for d in side)) for side in at))  # type: ignore[arg-type, union-attr]
-    return found
+        name, made = plain(call.name), outs[0].number if outs else None
+        held = [k for k, r in enumerate(read) if r.number in self._orders]
+        acted = any(r.number in self._signals for r in read)
+        if acted:
+            self._signals |= {r.number for r in outs}
+        if made is None or not held:
+            return
+        if name == "embedding" and held == [1]:
+            rows = self.run.tensors[read[0].number].dim()
+            self._orders[made] = [(x, (order[0],) * rows + order[1:]) for x, order in self._orders[read[1].number]]
+            self._rows |= {made} if acted else set()
+        elif not acted and len(held) > 1:
+            self._combine(name, [read[k].number for k in held], made)
+        elif self._passes(call, name, [r.number for r in read], held, made, acted):
+            pass
+        else:
+            for k in held:
+                self._act(call, name, k, read[k].number, made, acted)
+
+    def _combine(self, name: str, held: Sequence[int], made: int) -> None:
+        """A sum or a product of weights acts as they do."""
+        tensors, shape = self.run.tensors, self.run.tensors[made].shape
+        parts = [n for n in held if name in MATRICES or tensors[n].shape == shape]
+        if len(shape) == 2 and all(tensors[n].dim() == 2 for n in parts):
+            self._orders[made] = known = [x for n in parts for x in self._orders[n]]
+            if name == "mul" and len({x for x, _ in known}) == len(known) > 1:
+                self.beside |= {x: known[0][0] for x, _ in known[1:]}
+
+    def _passes(
+        self, call: TorchCall, name: str, read: Sequence[int], held: Sequence[int], made: int, acted: bool
+    ) -> bool:
+        """Note dimensions in another order, and return whether a call does no more than that to one weight."""
+        number = read[held[0]]
+        before, after = self.run.tensors[number], self.run.tensors[made]
+        if len(held) > 1 or before.dim() != after.dim() or (acted and number not in self._rows):
+            return False
+        order = _moved(before, after) if len(read) == 1 else None
+        if order is None and not acted and name in ENTRIES and before.shape == after.shape:
+            order = [*range(before.dim())]
+        if order is not None:
+            self._orders[made] = [(x, tuple(own[d] for d in order)) for x, own in self._orders[number]]
+            self._rows |= {made} if number in self._rows else set()
+            self._rows.discard(number)
+        return order is not None
+
+    def _act(self, call: TorchCall, name: str, position: int, number: int, made: int, acted: bool) -> None:
+        """Note which dimensions a call sums where a weight meets a signal."""
+        dims, out = self.run.tensors[number].dim(), self.run.tensors[made].dim()
+        if number in self._products:
+            self._end(number, _summed_dims(call, dims) if name in ("sum", "mean") else ())
+            return
+        others = [r.number for r in leaves((call.arguments, call.keywords), Ref) if r.number != number]
+        if name == "mul" and acted and out >= dims and self._signals.intersection(others):
+            fresh = self._orders.get(made, [])
+            self._orders[made] = fresh + [(x, (-1,) * (out - dims) + own) for x, own in self._orders[number]]
+            self._products.add(made)
+            if number in self._rows:
+                self._rows.discard(number)
+                self._rows.add(made)
+            return
+        at = places(name, position, dims, call.arguments)
+        if number in self._rows and not (at and at[0] and self._signals.intersection(others)):
+            self._end(number)
+            return
+        self._rows.discard(number)
+        if at is None and acted:
+            at = _probed(call, self.run, number)
+        for x, own in self._orders[number] if at is not None else ():
+            self._note(x, *(tuple(own[d] for d in side) for side in at or ()))
+
+    def _end(self, number: int, over: Sequence[int] = ()) -> None:
+        """Note what rows of a table, or a product with a signal, are: summed over these dimensions, or added."""
+        rows = number in self._rows
+        for x, own in self._orders.pop(number, ()):
+            summed = {own[d] for d in over} - {-1}
+            rest = [d for d in own if d not in summed]
+            if rows and not summed:
+                summed, rest = {0}, [d for d in own if d]
+            self._note(x, [*summed], rest, ())
+        self._rows.discard(number)
+        self._products.discard(number)
+
+    def _note(self, name: str, *sides: Sequence[int]) -> None:
+        summed, made, stack = (tuple(sorted({d for d in side if d >= 0})) for side in sides)
+        self.found[name].add((summed, made, stack))
 
 
-def _moved(function: Any, before: Tensor, after: Tensor) -> list[int] | None:
+def _summed_dims(call: TorchCall, dims: int) -> list[int]:
+    """Return the dimensions that a call of sum or mean goes over."""
+    given = call.keywords.get("dim", call.arguments[1] if len(call.arguments) > 1 else None)
+    over = range(dims) if given is None else [given] if isinstance(given, int) else given
+    return [d % dims for d in over]
+
+
+def _probed(call: TorchCall, run: Recording, number: int) -> Places | None:
+    """Return the places of a weight in a call that is not known by name: a dimension is made where one entry along it
+    changes the result in one place of a dimension alone, and else it is summed.
+
+    Examples:
+        >>> _probed(call, run, number)  # of torch.tensordot(x, w, 1), w of shape (8, 3)
+        ((0,), (1,), ())
+    """
+    weight, draw = run.tensors[number].double(), torch.Generator().manual_seed(4)
+    if not run.tensors[number].is_floating_point():
+        return None
+    with suppress(Exception):  # what cannot be run again says nothing
+        (before, *_), summed, made = replay(call, run, {number: weight}), [], []
+        for d, n in enumerate(weight.shape):
+            kept = n > 1
+            for j in {0, n - 1} if kept else ():
+                moved = weight.clone()
+                moved.select(d, j).add_(torch.randn(moved.select(d, j).shape, generator=draw, dtype=moved.dtype))
+                changed = (replay(call, run, {number: moved})[0] != before).nonzero()
+                alone = (len(changed[:, e].unique()) == 1 for e in range(before.dim()) if before.shape[e] == n)
+                kept = kept and len(changed) > 0 and any(alone)
+            (made if kept else summed).append(d)
+        return tuple(summed), tuple(made), ()
+    return None
+
+
+def _moved(before: Tensor, after: Tensor) -> list[int] | None:
     """The order in which a call puts dimensions, if it does no more."""
     if after.numel() != before.numel() or sorted(before.shape) != sorted(after.shape):
         return None
@@ -161,14 +281,15 @@ def shaped(models: Sequence[nn.Module], run: Recording | None) -> Iterator[Shape
     Raises:
         Unreadable: another build lacks it.
     """
-    uses = {} if run is None else used(run)
+    uses, beside = ({}, {}) if run is None else ((known := Uses(run)).found, known.beside)
     owners = {id(p): module for module in models[0].modules() for p in module.parameters(recurse=False)}
     shapes = [{name: p.shape for name, p in m.named_parameters()} for m in models]
     for name, p in models[0].named_parameters():
         if lacks := next((k for k, other in enumerate(shapes) if len(other.get(name, ())) != p.dim()), None):
             raise Unreadable(f"{name}: build {lacks + 1} has no such parameter; no answer by shape")
         mine = uses.get(name) or {x for x in [_owned(owners[id(p)], p.dim())] if x is not None}
-        yield Shaped(name, [*zip(*(s[name] for s in shapes), strict=True)], mine, not p.requires_grad)
+        sizes = [*zip(*(s[name] for s in shapes), strict=True)]
+        yield Shaped(name, sizes, mine, not p.requires_grad, beside.get(name, ""))
 
 
 def _owned(module: nn.Module, dims: int) -> Places | None:
@@ -198,6 +319,7 @@ class Shapes:
         self.constants: dict[str, str] = {}
         self.lines: list[str] = []
         self.roles: dict[str, str] = {}
+        self.gauge: dict[str, Powers] = {}
         groups: dict[str, list[Shaped]] = {}
         for p in parameters:
             groups.setdefault(NUMBER.sub("*", p.name), []).append(p)
@@ -215,7 +337,7 @@ class Shapes:
             Unreadable: it is 0.
         """
         if 0 in sizes:
-            raise Unreadable(f"{name}: a side of it is 0 at {self.builds[0]}; give larger sizes")
+            raise Unreadable(f"{name}: a side of it is 0 at {self.builds[sizes.index(0)]}; give larger sizes")
         powers = powers_of(sizes, self.builds)
         if powers is None or any(p.denominator > 1 for p in powers.values()):
             self.notes.append((name, NEAREST.format(tuple(sizes))))
@@ -226,6 +348,12 @@ class Shapes:
         name, grows = p.name, [self._grows(p.name, s) for s in p.sizes]
         summed, made, stack = self._places(name, p, grows)
         taken: dict[str, int] = {}
+        if p.beside:  # which has the size of their product
+            entries = Power()
+            for d in summed:
+                entries *= Power.of(grows[d])
+            self.gauge[name] = dict((entries ** Fraction(-1, 2)).terms)
+            self.notes.append((name, BESIDE.format(p.beside)))
 
         def letters(dims: Sequence[int]) -> str:
             found = ""
@@ -313,7 +441,7 @@ def read(build: Build, base: Mapping[str, int] | None = None, strict: bool = Fal
     try:
         reading = traced(build, base)
     except UsageError as error:  # also of a module that raises one at these sizes, or in float64
-        if strict:
+        if strict or isinstance(error, NotFinite):
             raise
         why = error
     else:
@@ -350,7 +478,8 @@ def by_shape(
     asked = Asked(base or {})
     called(build, asked)
     start = {axis: max(n, 2) if axis in COUNTS else n for axis, n in asked.items()}
-    builds = [start, *(doubled(start, axis) for axis in start if axis != "K")]
+    few = {**start, "K": start["M"] // 2} if start.get("K", 0) >= start.get("M", 1) > 1 else start
+    builds = [few, *(doubled(few, axis) for axis in few)]  # K and M change alone
     models = [called(build, sizes)[0] for sizes in builds]
     run = None
     for training in (True, False):  # noise of training, which is never twice the same, may hinder the first
@@ -364,15 +493,19 @@ def by_shape(
         powers = powers_of([n[pattern] or 1 for n in numbers], builds) or {}
         counted |= {pattern: "M"} if "M" in powers else {}
     shapes = Shapes([p for p in shaped(models, run) if not only or p.name in only], builds, counted)
-    chosen = run is not None and "M" in start and _chooses(run, start.get("K", 0))
+    chosen = run is not None and "M" in start and _chooses(run, start["M"], start.get("K", 0))
     network = shapes.network(name, f"{TAKE_K}; {why}" if chosen else why)
     shapes.notes += [("", CHOSEN)] if chosen else []
     found = {x: "" if p.requires_grad else FROZEN for x, p in models[0].named_parameters() if not only or x in only}
-    return Traced(as_toml(network), network, {}, {}, shapes.notes, {}, math.nan, start).freezing(found)
+    return Traced(as_toml(network), network, {}, shapes.notes, {}, math.nan, start).freezing(found)
 
 
-def _chooses(run: Recording, given: int) -> bool:
-    """Does a top-K leave some out, and not the number that is given?"""
+def _chooses(run: Recording, experts: int, given: int) -> bool:
+    """Return whether a top-K takes fewer than all ``experts``, and another number of them than ``given``.
+
+    A top-K along another dimension, as where experts choose tokens, is not counted.
+    """
     calls = [(next(leaves(c.arguments, Ref)), next(leaves(c.result, Ref))) for c in run.calls if c.name == "topk"]
     shapes = [(run.tensors[a.number].shape, run.tensors[b.number].shape) for a, b in calls]
-    return any(one != other and given not in other for one, other in shapes)
+    kept = [(b, a) for one, other in shapes for a, b in zip(one, other, strict=True) if a != b]
+    return any(whole == experts and few != given for few, whole in kept)

@@ -26,11 +26,9 @@ from scaling_algebra.recipes.files import read_config, size_names
 from scaling_algebra.recipes.sizes import read_sizes
 from scaling_algebra.solver.derivation import derive
 from scaling_algebra.spec.axes import AXES, Ray
-from scaling_algebra.spec.gauges import moved
 from scaling_algebra.spec.networks.files import from_toml
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.powers import Power
-from scaling_algebra.spec.records import plain
 from scaling_algebra.spec.trained import trained
 
 from .gradients import listed, roles_of
@@ -216,7 +214,8 @@ def not_trained(record: Mapping[str, Any], sizes: Mapping[str, int]) -> Iterator
     named = size_names(record["model_type"], record)
     most, active = (next((record[x] for x in named.get(axis, ()) if x in record), 0) for axis in ("M", "K"))
     if active < most and sizes.get("M", 0) == sizes.get("K", 0) > 0:
-        yield "every expert is active here (K = M), and the configuration selects; give --base and --target with K < M"
+        said = f"all {sizes['M']} experts are active in these small models, and {active} of {most} in the configuration"
+        yield f"{said}; give --base and --target with K < M to train the choice"
 
 
 def function_of(text: str) -> tuple[Callable[..., Any], Mapping[str, Any]]:
@@ -283,7 +282,7 @@ class ModelOption:
             yield f"{name}: of its factor {setting.factor:.6g} the module brings {brings:.6g}; {to_do}"
 
     def beside(self, answer: Any) -> Any:
-        """An answer with the notes of the reading under it, and its numbers by parameter."""
+        """An answer with the notes of the reading under it."""
         if isinstance(answer, Document):
             return self._noted(answer)
         if isinstance(answer, Sequence) and not isinstance(answer, str):
@@ -293,11 +292,15 @@ class ModelOption:
     def _noted(self, d: Document) -> Document:
         rates = d.record.get("ray")
         model = self.model if rates is None else along(self.model, [axis for axis, x in rates.items() if x != "0"])
-        lines = [*model.lines, *_split(d.record.get("tensors", {})), *self._besides(d.record)]
+        lines = [
+            *model.described(_left(model, d.record)),
+            *_split(d.record.get("tensors", {})),
+            *self._besides(d.record),
+        ]
         blocks: list[Block] = (
             [Heading("read off the module", 2), Lines.of(*map(literal, lines), listed=True)] if lines else []
         )
-        return Document((*d.blocks, *blocks), {**d.record, **self._record(d.record), "left_out": model.lines})
+        return Document((*d.blocks, *blocks), {**d.record, "left_out": model.lines})
 
     def _besides(self, record: Mapping[str, Any]) -> Iterator[str]:
         """The powers of tensors that act in training mode alone, beside those that are derived."""
@@ -309,18 +312,15 @@ class ModelOption:
                 powers = ", ".join(f"{what} {x}" for what, x in named.items() if x is not None)
                 yield f"{role}: not certified, by shape: {powers}"
 
-    def _record(self, record: Mapping[str, Any]) -> dict[str, Any]:
-        """The numbers by parameter, as powers of the axes; the module's own factors beside a tensor taken out."""
-        parameters: dict[str, Any] = {}
-        for name, settings in record.get("tensors", {}).items():
-            if isinstance(settings, Mapping) and "because" in settings:
-                own = Power.of(self.model.gauge.get(name, {}))
-                powers = moved(trained(record["optimizer"], self.network).of(name), settings["init_std"] is None)
-                parameters[name] = {
-                    what: None if settings[what] is None else plain(Power.of(settings[what]) / own ** powers[what])
-                    for what in ("init_std", "lr", "eps")
-                }
-        return {"parameters": parameters} if parameters else {}
+
+def _left(model: Traced, record: Mapping[str, Any]) -> dict[str, str]:
+    """By multiplier of a derivation or a recipe, the power that its module lacks; empty where it lacks none."""
+    needed = record.get("multipliers", {})
+    powers = {x: Power.parse(p["rule"]) if "rule" in p else Power.of(p) for x, p in needed.items()}
+    grows = {axis for axis, rate in (record.get("ray") or {}).items() if rate != "0"}
+    left = {x: p / Power.of(model.factors[x][1]) for x, p in powers.items() if x in model.factors}
+    left = {x: Power.of({axis: e for axis, e in p.terms if axis in grows}) for x, p in left.items()}
+    return {x: str(p) if p.terms else "" for x, p in left.items()}
 
 
 def _split(tensors: Mapping[str, Any]) -> list[str]:
@@ -369,12 +369,12 @@ def read(text: str, arguments: Sequence[str], beside: Path | None = None, smalle
 
 def layered(reading: Traced) -> Traced:
     """A reading of one layer as that of every layer: its number becomes ``*``."""
-    text, gauge = general(reading.text), {general(role): x for role, x in reading.gauge.items()}
+    text = general(reading.text)
     network = from_toml(text, reading.network.name)
     read = reading.network
     network = replace(network, unread=read.unread, stands=read.stands, lacking=read.lacking)
     spans = {general(role): x for role, x in reading.spans.items()}
-    return replace(reading, text=text, gauge=gauge, network=network, spans=spans)
+    return replace(reading, text=text, network=network, spans=spans)
 
 
 def general(name: str) -> str:

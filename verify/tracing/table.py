@@ -51,9 +51,14 @@ def apply(reader: Reader, args: list[Any], keywords: Any) -> Any:
         return reader.constants()  # made of the whole numbers of the input
     if name not in RULES:
         todo = "add one (docs/extending.md), or give the equations of this model with --network"
-        if name in COMPARISONS:
+        if name in COMPARISONS and any(call.name == "topk" for call in reader.runs[0].calls):
             todo = "return a loss made of it (a load of experts) beside the output, (logits, aux): it is left out; "
             todo += "where it chooses tokens, run every expert on every token, weighed by its gate"
+        elif name in COMPARISONS:
+            todo = (
+                "write what it selects as one function of torch (relu, threshold, clamp) or with a constant mask, or "
+            )
+            todo += "give the equations of this model with --network"
         return _linear(reader, reader.fail(f"no rule for this call; {todo}"))
     try:
         try:
@@ -68,8 +73,8 @@ def apply(reader: Reader, args: list[Any], keywords: Any) -> Any:
     except UsageError:
         raise
     except (AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        said = (str(error).splitlines() or [""])[0]
-        raise reader.fail(f"called in a way that its rule does not read ({type(error).__name__}: {said})") from error
+        todo = "write it with other calls, or give the equations of this model with --network"
+        raise reader.fail(f"called in a way that its rule does not read; {todo}") from error
 
 
 def _linear(reader: Reader, error: UsageError) -> list[View]:

@@ -12,6 +12,7 @@ from fractions import Fraction
 from typing import Any
 
 from scaling_algebra.spec.networks.functions import FUNCTIONS
+from scaling_algebra.spec.powers import Power
 
 from .entries import NAMES
 from .graph import Scaled, TracedNode, View, refused, walk
@@ -19,7 +20,7 @@ from .naming import Names, Powers, named, powers_of
 
 GATES = {
     "softmax": "M", "softmax_topk": "M", "topk_softmax": "K", "topk_sigmoid": "", "topk": "", "normed_sigmoid": "M",
-    "normed_topk_sigmoid": "K", "normed_topk": "K",
+    "normed_topk_sigmoid": "K", "normed_topk": "K", "normed_sigmoid_topk": "M",
 }  # fmt: skip
 """Functions of gates, and the axis by whose size the values of each are smaller than 1."""
 HELD = "{} over experts is held at its mean and slope (assumption B2)"
@@ -32,8 +33,8 @@ class Writer:
 
     Attributes:
         names: of what is written. lines: left sides, right sides and the nodes of the equations.
-        factors: of every multiplier, the powers that the module itself brings. gauge: by parameter the same, where it
-            stands beside that parameter alone. beside: the same of every parameter of a product.
+        factors: of every multiplier, the powers that the module itself brings. multiplied: by parameter the
+            same, where it stands beside that parameter alone. beside: the same of every parameter of a product.
         scales: of every multiplier the module, the powers, and the parameters of its product.
         acts: of every parameter the growing axes along which its uses sum. held: powers of the values of gates.
     """
@@ -44,7 +45,7 @@ class Writer:
         self.lines: list[tuple[str, str, TracedNode | None]] = []
         self.notes: list[tuple[str, str]] = []
         self.scales: dict[str, tuple[str, Powers, list[str]]] = {}
-        self.gauge: dict[str, Powers] = {}
+        self.multiplied: dict[str, Powers] = {}
         self.beside: dict[str, Powers] = {}
         self.held: dict[int, Powers] = {}
         self.acts = _fan_ins(self.names, nodes)
@@ -64,11 +65,14 @@ class Writer:
         equations = "\n".join(f"{left:<{width}} = {right}" for left, right, _ in self.lines)
         used = set(re.findall(r"(?<=[\[,; ])\w(?=[\],)])", equations))
         axes = {x: a for x, a in self.names.axes.items() if x in used}
+        symbols = {role: symbol for symbol, role in self.names.parameters.items()}
+        own = {symbols[role]: str(Power.of(powers)) for role, powers in self.multiplied.items()}
         return "\n".join([
             f"name = {json.dumps(self.name)}",
             f"axes = {_table(axes)}",
             f"roles = {_table(self.names.parameters)}",
             *([f"constants = {json.dumps([*self.names.constants.values()])}"] if self.names.constants else []),
+            *([f"multiplied = {_table(own)}"] if own else []),
             f'equations = """\n{equations}\n"""\n',
         ])  # fmt: skip
 
@@ -163,8 +167,9 @@ def _function(writer: Writer, node: TracedNode) -> Sides:
     along = [k for k in node.over if letters[k]]
     grow = [k for k in along if names.grows(node.indices[k])]
     if len(along) > 1:
-        which = "the one that grows" if grow else "the first"
-        writer.notes.append((node.where, f"{name} along {len(along)} axes is read along {which}"))
+        alone = f"divided by its rms over batch and places ({len(along)} axes that do not grow, read as one)"
+        one = f"{name} over {len(along)} axes is read as over {'the one that grows' if grow else 'the first'}"
+        writer.notes.append((node.where, alone if name == "rmsnorm" and not grow else one))
     over = letters[(grow or along)[0]] if along else ""
     if name in GATES and any(names.axis(node.indices[k]) == "M" for k in node.over):
         writer.notes.append((node.where, HELD.format(name)))
@@ -257,7 +262,7 @@ def _summed(names: Names, node: TracedNode, labels: Iterable[int]) -> tuple[str,
 
 
 def _beside(writer: Writer, node: TracedNode, tensors: Sequence[Any], own: Powers) -> None:
-    """A factor of the module beside a tensor, in all of its uses: its numbers are those of the product of both."""
+    """A factor of the module beside a tensor, in all of its uses: its numbers are those of the tensor itself."""
     if any(writer.beside.setdefault(c.name, own) != own for c, _ in tensors) or (own and len(tensors) != 1):
         there = own or next(x for c, _ in tensors if (x := writer.beside[c.name]))
         why = f"the module multiplies by {_shown(there)}, beside no one tensor in all of its uses; multiply where "
@@ -265,7 +270,7 @@ def _beside(writer: Writer, node: TracedNode, tensors: Sequence[Any], own: Power
         raise Scaled(f"{node.where or 'model'}: {why}")
     if own:
         name = tensors[0][0].name
-        writer.gauge[writer.names.numbered.get(name, name)] = own
+        writer.multiplied[writer.names.numbered.get(name, name)] = own
 
 
 def _multipliers(writer: Writer) -> dict[str, tuple[str, Powers]]:

@@ -9,21 +9,25 @@
 
 ``title`` (one line for reports), ``roles`` (names of tensors in reports), ``frozen`` (a list of tensors that are not
 trained), ``constants`` (a list of signals of size 1 that nothing computes), ``losses`` (a list of numbers that are
-added to the loss beside the output) and ``name`` (that of the file) may be left out.
+added to the loss beside the output), ``multiplied`` (powers by which the code multiplies tensors before they act) and
+``name`` (that of the file) may be left out.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from scaling_algebra.errors import UsageError, unknown_name
 from scaling_algebra.files import read_text, toml
+from scaling_algebra.spec.axes import AXES
 from scaling_algebra.spec.entries import Lines, keys, read
+from scaling_algebra.spec.powers import Power
 
 from .grammar import network
+from .indices import in_powers
 from .language import Network
 from .printing import as_text
 
@@ -41,6 +45,7 @@ class NetworkFile:
     zero: Sequence[str] = ()
     constants: Sequence[str] = ()
     losses: Sequence[str] = ()
+    multiplied: Mapping[str, str] = field(default_factory=dict)
 
 
 MOST = 2**16
@@ -79,7 +84,9 @@ def from_toml(text: str, source: str = "network", name: str = "network") -> Netw
         more = kept.roles, kept.title, kept.constants, kept.losses
         found = network(kept.name or name, kept.equations, kept.axes, *more)
         still, zero = ([_role(found, x, key) for x in getattr(kept, key)] for key in ("frozen", "zero"))
-        return found.freezing(still).starting(zero)
+        axes = tuple(dict.fromkeys((*AXES, *in_powers(found))))
+        powers = {_role(found, x, "multiplied"): Power.parse(power, axes) for x, power in kept.multiplied.items()}
+        return replace(found.freezing(still).starting(zero), multiplied=powers)
     except UsageError as error:
         raise UsageError(f"{source}: {error}") from None
 
@@ -105,6 +112,9 @@ def as_toml(network: Network) -> str:
     listed = ("frozen", still), ("zero", zero), ("constants", network.constants), ("losses", network.losses)
     for key, names in listed:
         lines += [f"{key} = [{', '.join(map(_quoted, names))}]"] if names else []
+    if network.multiplied:
+        powers = {network.tensors[role].symbol: str(power) for role, power in network.multiplied.items()}
+        lines.append(f"multiplied = {_table(powers)}")
     return "\n".join([*lines, 'equations = """', as_text(network), '"""', ""])
 
 

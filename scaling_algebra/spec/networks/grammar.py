@@ -32,7 +32,7 @@ from .parsing import HINTS, Called, Equation, Factors, Named, indexed, parsed
 ROLE = re.compile(r"[^\W\d]\w*|\w+([.\[][\w*]+\]?)+")
 """A role: a name, or that of a parameter of a torch module, such as ``experts.*.w1.weight`` or ``qkv.weight[0]``."""
 LONG, MOST = 2**16, 1_000
-"""Most characters, and most lines, of equations."""
+"""Maximum number of characters and of lines of equations."""
 
 
 def network(
@@ -59,8 +59,12 @@ def network(
     limits.line("title", title)
     if not isinstance(constants, tuple | list | frozenset | set) or not all(isinstance(x, str) for x in constants):
         raise UsageError(f"constants are {shown(constants)}; give the names of signals, such as ('C',)")
-    if len(equations) > LONG or equations.count("\n") > MOST:
-        raise UsageError(f"the equations have {len(equations)} characters; give at most {LONG}, on {MOST} lines")
+    if (lines := len(equations.strip().splitlines())) > MOST:
+        raise UsageError(
+            f"the equations have {lines} lines; give at most {MOST}: layers that are alike take one letter"
+        )
+    if len(equations) > LONG:
+        raise UsageError(f"the equations have {len(equations)} characters; give at most {LONG}")
     for letter, axis in axes.items():
         if not (isinstance(letter, str) and len(letter) == 1 and letter.isalpha()):
             raise UsageError(f"axes: {letter!r} is not an index letter; letters are single characters, such as a or k")
@@ -69,8 +73,8 @@ def network(
             raise UsageError(f"axes: {unknown_name('axis', str(axis), known)}")
         if not named_axis(axis):
             raise UsageError(f"axes: {shown(axis)} is no name of an axis; write a word, such as N, M or rank")
-    lines = enumerate(equations.removeprefix("\n").splitlines(), 1)
-    texts = {number: " ".join(line.partition("#")[0].split()) for number, line in lines}
+    numbered = enumerate(equations.removeprefix("\n").splitlines(), 1)
+    texts = {number: " ".join(line.partition("#")[0].split()) for number, line in numbered}
     parsed_equations = [parsed(number, text) for number, text in texts.items() if text]
     if not parsed_equations:
         raise UsageError("there are no equations; write one on a line, such as f = W[a,x] data[x]")

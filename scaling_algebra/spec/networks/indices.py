@@ -98,6 +98,22 @@ def multiplicity(network: Network) -> Mapping[str, int]:
     return {c: max(most[x] for x in same) for c, same in alike.items()}
 
 
+def reads_normed(network: Network, function: Function) -> bool:
+    """Whether the argument of a function is computed, entry by entry, from what a norm makes along the same index."""
+    return function.source is not None and bool(_normed_signals(network).get(function.source.name))
+
+
+@remembered
+def _normed_signals(network: Network) -> Mapping[str, frozenset[int]]:
+    """Return the positions of each signal's indices along which a norm made it, or what it is computed from."""
+    found: dict[str, frozenset[int]] = {}
+    for s in network.statements:
+        letters = {x.letters[at] for x in s.inputs for at in found.get(x.name, ())}
+        letters |= {s.over} if isinstance(s, Function) and s.kind.kind == "norm" else set()
+        found[s.out] = frozenset(k for k, x in enumerate(network.signals[s.out]) if x in letters)
+    return found
+
+
 def balanced(network: Network, statement: Product, k: int) -> str:
     """Letters along which the gradient at a gate has no constant part that is larger than the rest.
 

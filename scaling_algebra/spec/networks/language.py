@@ -147,6 +147,8 @@ class Network:
         frozen: roles of tensors that are not trained. zero: of those that start at zero.
         constants: signals that nothing computes, besides the data.
         losses: numbers beside the output that are added to the loss, each with a weight of its own.
+        multiplied: powers that a module multiplies tensors by before they act, by role. Equations are about the
+            product, and the printed numbers about the tensor itself.
         unread: why the equations of a module are not known; then tensors are all that is known.
         stands: values of a module that are read as another function, left out, or held.
         lacking: why parameters of a module without a path to its output have no numbers, by name.
@@ -164,6 +166,7 @@ class Network:
     zero: frozenset[str] = frozenset()
     constants: tuple[str, ...] = ()
     losses: tuple[str, ...] = ()
+    multiplied: Mapping[str, Power] = field(default_factory=dict)
     unread: str = ""
     stands: str = ""
     lacking: Mapping[str, str] = field(default_factory=dict, compare=False)

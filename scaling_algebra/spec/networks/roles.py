@@ -13,9 +13,12 @@ from scaling_algebra.spec.axes import FIXED
 
 from .ancestors import ends, learns
 from .indices import aggregations
-from .language import Function, Mode, Network, Product, Statement
+from .language import Function, Mode, Network, Product, Statement, remembered
 from .sums import ExpertSum, experts
 from .terms import written_out
+
+MANY = 4
+"""More tensors on the way of a gradient than it is split by (``_parts``)."""
 
 
 @dataclass(frozen=True)
@@ -196,15 +199,19 @@ def _reached(network: Network, signal: str, e: ExpertSum) -> set[str]:
     return ends
 
 
+@remembered
 def _through(network: Network, statement: Statement, k: int) -> tuple[str, ...]:
-    """Roles of the tensors on the path of the gradient to the k-th input of a statement, that of this statement first;
-    empty if the path forks or has one of them twice."""
+    """Return the tensors on the path of the gradient to the k-th input of a statement, its own first.
+
+    Returns:
+        The first ``MANY`` roles; empty if the path forks or has one of them twice. No gradient is split by so many.
+    """
     tensors = _tensors(network, statement, k) if isinstance(statement, Product) else ()
     uses = network.consumers(statement.out)
     if not uses:
         return tensors
     rest = _through(network, *uses[0]) if len(uses) == 1 else ()
-    return (*tensors, *rest) if rest and not set(tensors) & set(rest) else ()
+    return (*tensors, *rest)[:MANY] if rest and not set(tensors) & set(rest) else ()
 
 
 def _tensors(network: Network, statement: Product, k: int) -> tuple[str, ...]:

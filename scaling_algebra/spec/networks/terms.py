@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from .indices import apart
@@ -52,6 +53,32 @@ def written_out(network: Network, statement: Product, without: int | None = None
             for p in parts
         ]
     return tuple(found)
+
+
+@remembered
+def weight_products(network: Network) -> Mapping[str, tuple[Product, ...]]:
+    """Find tensors that are multiplied with each other entry by entry, and together are one weight.
+
+    Example: of ``y[b] = S[b,a] W[b,a] h[a]`` the network has ``y_1[b,a] = W[b,a] h[a]``, which no module computes.
+
+    Returns:
+        For each such signal (``y_1``) the products that read it, one after the other, up to a signal (``y``).
+    """
+    spread = set[str]()  # signals with letters of a tensor alone, which no sum has taken
+    for s in network.linear:
+        read = "".join(x.letters for x in s.factors)
+        own = s.tensor is not None and not set(s.tensor.letters) <= set(read)
+        if not network.summed(s) and (own or spread.intersection(x.name for x in s.factors)):
+            spread.add(s.out)
+    found: dict[str, tuple[Product, ...]] = {}
+    for s in reversed(network.linear):
+        (above, k), *others = network.consumers(s.out) or ((None, 0),)
+        if s.out not in spread or others or not isinstance(above, Product) or not (s.tensor and above.tensor):
+            continue
+        here = dict(zip(network.signals[s.out], above.factors[k].letters, strict=True))
+        if {here[x] for x in s.tensor.letters} == {*above.tensor.letters}:
+            found[s.out] = (above, *found.get(above.out, ()))
+    return found
 
 
 def product_of(network: Network, signal: str) -> Product:

@@ -1,0 +1,45 @@
+"""Remarks of a plan on numbers that surprise: why they are so, and how to have others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from scaling_algebra.solver.derivation import Derivation
+from scaling_algebra.spec.networks.language import Function
+from scaling_algebra.spec.networks.roles import readouts
+from scaling_algebra.spec.networks.sums import experts
+from scaling_algebra.spec.powers import Power
+from scaling_algebra.verify.tracing.gradients import listed
+
+NARROW = (
+    "{}: init std {}, as of a readout, since they read what grows and what they make stays as large; for the {} of a "
+    "hidden matrix let it grow alike (of keys and values: as many more key heads)"
+)
+NORMED = (
+    "{}: a norm alone reads what they make; after the first update the size of their initial values does not matter"
+)
+"""What is said of matrices that map what grows to what does not, and of those whose output is normalised."""
+
+
+def remarks(d: Derivation) -> Iterator[str]:
+    """Yield a line for matrices inside the network that have the numbers of a readout, and one for those of them whose
+    output is normalised, as keys are by a QK-norm."""
+    network, ends = d.network, {*readouts(d.network), *(role for e in experts(d.network) for role in e.routers)}
+    narrow: dict[tuple[str, str], list[str]] = {}
+    normed: list[str] = []
+    for role, tensor in network.tensors.items():
+        read, made = (network.size(letters) for letters in (tensor.fan_in, tensor.fan_out))
+        std = d.tensors[role].init_std
+        if role in ends or role in network.frozen or std is None or not read.on(d.ray) or made.on(d.ray):
+            continue
+        if std.on(d.ray) != -read.on(d.ray):
+            continue
+        hidden = Power.of({axis: e / 2 for axis, e in std.terms})
+        narrow.setdefault((str(std), str(hidden)), []).append(role)
+        readers = [s for use in network.uses(role) for s, _ in network.consumers(use.out)]
+        if readers and all(isinstance(s, Function) and s.kind.kind == "norm" for s in readers):
+            normed.append(role)
+    for (std_text, hidden_text), roles in narrow.items():
+        yield NARROW.format(listed(roles), std_text, hidden_text)
+    if normed:
+        yield NORMED.format(listed(normed))

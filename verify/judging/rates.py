@@ -1,0 +1,258 @@
+"""The best learning rate of runs as a product of powers of their sizes: width, tokens, batch, or others.
+
+The best rate of every setting (one combination of sizes) is the minimum of a curve through its losses; its log is
+fitted by weighted least squares. Intervals are percentiles of fits to runs drawn again. Needs statsmodels, no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy import stats
+from statsmodels.regression.linear_model import WLS
+from statsmodels.tools.tools import add_constant
+
+from scaling_algebra.errors import UsageError
+
+from .laws import ALONG, CERTAIN, LOSS, RATE, Columns, Fitted, with_intervals
+from .optima import BESIDE, best_rates, form
+from .regions import Verdict
+from .resampling import LEVEL, RESAMPLES, Array
+
+UNLIKELY = 0.002
+"""Chance of best rates that lie so far beside one power, from which on they follow none."""
+PRIOR, KNOTS = 4, 5
+"""Runs whose noise is taken to be that of a middle setting, in weights; sizes at which a power is tried to change."""
+SIZE = "size"
+"""The column of sizes where none is named."""
+MORE = {"smallest": "smaller ones", "largest": "larger ones, or some between it and those that diverged"}
+"""What to try where the best rate is the first or last one."""
+Setting = tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FittedRates(Fitted):
+    """Powers of the best rate with their intervals.
+
+    Attributes:
+        sizes: the columns of sizes, in the order of the powers.
+        powers: names of their powers.
+        covariance: of the powers over runs drawn again, (sizes, sizes).
+        settings: sizes of every best rate, (settings, sizes).
+        best, errors, by_powers: the log of every best rate, its standard error, and what the powers make of it.
+    """
+
+    sizes: tuple[str, ...]
+    powers: tuple[str, ...]
+    covariance: Array
+    settings: Array
+    best: Array
+    errors: Array
+    by_powers: Array
+
+
+@dataclass(frozen=True)
+class Edge:
+    """A setting whose best rate is the first or last that was tried.
+
+    Attributes:
+        about: what a report says of it.
+        neighbour: log of the rate next to it, inside the grid; sign: -1 at the smallest rate, 1 at the largest.
+    """
+
+    setting: Setting
+    about: str
+    neighbour: float
+    sign: int
+
+
+def fit_rates(
+    x: Columns,
+    sizes: Sequence[str] = (SIZE,),
+    resamples: int = 0,
+    where: str = "",
+    further: Sequence[Setting] = (),
+) -> FittedRates:
+    """Fit the best rate of every setting, ``lr at SETTING``, and its power in every size.
+
+    Runs whose loss is no finite number diverged. Settings whose runs all diverged, or whose best rate is the smallest
+    or largest tried, have no best rate: ``misfit`` names them, and says where they contradict the powers.
+
+    Args:
+        x: columns of sizes, lr and loss, one entry for each run.
+        sizes: the columns of sizes.
+        where: whose runs they are, for messages.
+        further: other settings, whose best rate is that of the powers.
+
+    Raises:
+        UsageError: too few settings have a best rate between others, or sizes cannot be told apart.
+    """
+    found, edges, without = dict[Setting, tuple[Array, Array]](), list[Edge](), list[str]()
+    for row in np.unique(np.column_stack([x[name] for name in sizes]), axis=0):
+        curve = _beside_the_best(x, sizes, tuple(map(float, row)), where)
+        if isinstance(curve, Edge):
+            edges.append(curve)
+        elif isinstance(curve, str):
+            without.append(curve)
+        else:
+            found[tuple(map(float, row))] = curve
+    told = [*without, *(edge.about for edge in edges)]
+    if len(found) < (few := len(sizes) + 2):
+        plain = "sizes show no power" if len(sizes) == 1 else f"settings show no powers of {', '.join(sizes)}"
+        short = f"{len(found)} {plain}; give runs at {['', '', '', 'three'][few] if few < 4 else few} or more"
+        raise UsageError("; ".join([*told[:1], short]))
+    settings, tried = np.array(list(found)), list(found.values())
+    _told_apart(settings, sizes, told)
+    at, noise, left, wide = best_rates([_by_rate(u, y) for u, y in tried], LEVEL, resamples or RESAMPLES)
+    errors, logs = wide * noise + left, np.log(settings)
+    # what all settings share moves no power
+    own = errors - (shared := errors.mean(axis=0))
+    # noise that few runs show is itself noisy: weights that trusted it would follow chance
+    spread, free = np.maximum(own.std(axis=1), CERTAIN), np.array([_free(u) for u, _ in tried])
+    known = np.sqrt((free * spread**2 + PRIOR * np.median(spread**2)) / (free + PRIOR))
+    own *= (known / spread)[:, None]
+    line = WLS(at, add_constant(logs), 1 / known**2).fit(cov_type="fixed scale")
+    off, free = float(np.sum(((at - line.fittedvalues) / known) ** 2)), len(at) - len(line.params)
+    drawn = own / known[:, None]
+    drawn = np.sum((drawn - line.model.wexog @ (line.model.pinv_wexog @ drawn)) ** 2, axis=0)
+    misfit, (bent, knee) = [f"left out, {text}" for text in told], find_knee(at, logs, known, sizes)
+    # what lies beside the powers is an error of the powers (Birge's ratio)
+    errors = shared + own * max(1.0, (off / max(free, drawn.mean())) ** 0.5)
+    if broken := bool(max(stats.chi2.sf(off, free), np.mean(drawn >= off)) < UNLIKELY):
+        errors *= stats.t.ppf((1 + LEVEL) / 2, free) / stats.norm.ppf((1 + LEVEL) / 2)
+        slopes = ", ".join(f"{s:.2g}" for s in np.diff(at) / np.diff(logs[:, 0])) if len(sizes) == 1 else ""
+        plain = f"no one power fits: from size to size it is {slopes}" if slopes else "no product of powers fits"
+        misfit.append(f"{plain}; the interval counts what lies beside")
+    if bent:
+        misfit.append(knee)
+    again = line.model.pinv_wexog @ ((at[:, None] + errors) / known[:, None])
+    coefficients = np.hstack([line.params[:, None], again])
+    elsewhere = np.array([e.setting for e in edges] + [*further]).reshape(-1, len(sizes))
+    other = coefficients[0] + np.log(elsewhere) @ coefficients[1:]
+    for edge, guess in zip(edges, other, strict=False):
+        low, high = np.quantile(guess[1:], [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+        if (low if edge.sign < 0 else -high) > edge.sign * -edge.neighbour:
+            misfit.append(f"the powers put the best rate of {_label(sizes, edge.setting)} at {np.exp(guess[0]):.2g}, "
+                          "inside its grid, where it is not")  # fmt: skip
+            broken = True
+    powers = tuple("power" if name == SIZE else name for name in sizes)
+    rates = np.exp(np.vstack([np.hstack([at[:, None], at[:, None] + wide * noise + left]), other[len(edges) :]]))
+    by = "the power" if len(sizes) == 1 else "the powers"
+    names = [*powers, *(f"{RATE} at {_label(sizes, s)}" for s in found)]
+    names += [f"{RATE} at {_label(sizes, s)}, by {by}" for s in further]
+    value, *others = (dict(zip(names, map(float, row), strict=True)) for row in np.vstack([coefficients[1:], rates]).T)
+    never = {Verdict.AGREES} if broken or bent else set()
+    # beside a power that changes, the others are those of a law that is false
+    kept = {name: frozenset(never | ({Verdict.REFUTED} if bent not in ("", name) else set())) for name in powers}
+    fitted = with_intervals(value, others, np.concatenate([y - form(u, y)(u) for u, y in tried]))
+    return FittedRates(
+        **vars(replace(fitted, misfit="; ".join(misfit), broken=kept)),
+        sizes=tuple(sizes),
+        powers=powers,
+        covariance=np.atleast_2d(np.cov(again[1:])),
+        settings=settings,
+        best=at,
+        errors=known,
+        by_powers=np.asarray(line.fittedvalues),
+    )
+
+
+def _told_apart(settings: Array, sizes: Sequence[str], told: Sequence[str]) -> None:
+    """Check that no size is a power of the others in the settings that have a best rate.
+
+    Raises:
+        UsageError: one is, or one never changes; the message names them.
+    """
+    behind = f" ({'; '.join(told)})" if told else ""
+    logs = np.log(settings)
+    for k, name in enumerate(sizes):
+        if not np.ptp(logs[:, k]):
+            alone = f"{name} is {settings[0, k]:g} in all runs with a best rate{behind}"
+            raise UsageError(f"{alone}; vary it, or leave out --size {name}")
+    correlations = np.corrcoef(logs, rowvar=False) if len(sizes) > 1 else np.eye(1)
+    # variance inflation: the diagonal of the inverse
+    inflated = np.diag(np.linalg.pinv(correlations + np.eye(len(sizes)) * CERTAIN))
+    if together := [name for name, v in zip(sizes, inflated, strict=True) if v > 1 / (1 - ALONG**2)]:
+        raise UsageError(
+            f"{' and '.join(together)} grow together in these runs, so that their powers cannot be told "
+            f"apart{behind}; vary one of them alone, or leave out --size {together[-1]}: "
+            "the power is then that along both"
+        )
+
+
+def find_knee(at: Array, logs: Array, known: Array, sizes: Sequence[str]) -> tuple[str, str]:
+    """Find the size whose power changes along it.
+
+    A power of its own above each of a few sizes is tried in turn. Its chance counts how many were tried.
+
+    Args:
+        at: logs of best rates, (settings,).
+        logs: of the sizes, (settings, sizes).
+        known: standard errors of ``at``.
+        sizes: names of the columns of ``logs``.
+
+    Returns:
+        The size and a line that says where its power changes; two empty texts where no change is seen.
+    """
+    found = list[tuple[float, str, str]]()
+    for k, name in enumerate(sizes):
+        values = np.unique(logs[:, k])[1:-1]
+        tried = np.unique(np.linspace(0, len(values) - 1, KNOTS).round().astype(int)) if len(values) else []
+        for knot in values[tried]:
+            design = add_constant(np.column_stack([logs, np.maximum(logs[:, k] - knot, 0)]))
+            free = len(at) - design.shape[1]
+            if free < 1 or np.linalg.matrix_rank(design) < design.shape[1]:
+                continue
+            line = WLS(at, design, 1 / known**2).fit(cov_type="fixed scale")
+            scale = max(1.0, float(line.ssr / free))
+            tail = stats.t(free) if scale > 1 else stats.norm
+            chance = 2 * float(tail.sf(abs(line.tvalues[-1]) / scale**0.5))
+            low, up = line.params[1 + k], line.params[1 + k] + line.params[-1]
+            text = f"the power of {name} is {low:.2g} up to {np.exp(knot):g} and {up:.2g} above"
+            found.append((chance, name, text))
+    chance, name, text = min(found, default=(1.0, "", ""))
+    return (name, text) if chance * len(found) < UNLIKELY else ("", "")
+
+
+def _label(sizes: Sequence[str], setting: Setting) -> str:
+    if len(sizes) == 1:
+        return f"{setting[0]:g}"
+    return ", ".join(f"{name}={value:g}" for name, value in zip(sizes, setting, strict=True))
+
+
+def _beside_the_best(
+    x: Columns, sizes: Sequence[str], setting: Setting, where: str
+) -> tuple[Array, Array] | Edge | str:
+    """Logs of the rates beside the best one of a setting, and their losses; or why there is none."""
+    about = f"{where} {'size ' if len(sizes) == 1 else ''}{_label(sizes, setting)}".lstrip()
+    mine = np.isfinite(x[LOSS])
+    for name, value in zip(sizes, setting, strict=True):
+        mine &= x[name] == value
+    if not mine.any():
+        return f"{about}: every run diverged; give smaller rates"
+    u, y = np.log(x[RATE][mine]), x[LOSS][mine]
+    rates = np.unique(u)
+    at = int(np.argmin([y[u == r].mean() for r in rates]))
+    if not 0 < at < len(rates) - 1:
+        end, inside = ("smallest", min(1, len(rates) - 1)) if at == 0 else ("largest", at - 1)
+        best = f"{about}: the best rate, {np.exp(rates[at]):g}"
+        told = f"{best}, is the {end} that was tried and did not diverge; try {MORE[end]}"
+        return Edge(setting, told, float(rates[inside]), -1 if at == 0 else 1)
+    near = (u >= rates[max(0, at - BESIDE)]) & (u <= rates[min(len(rates) - 1, at + BESIDE)])
+    return u[near], y[near]
+
+
+def _free(u: Array) -> int:
+    """Degrees of freedom of the noise at rates with several runs; without these, noise is that of all settings."""
+    return len(u) - len(np.unique(u)) or len(u)
+
+
+def _by_rate(u: Array, y: Array) -> tuple[Array, Array]:
+    """Rates in increasing order, and the losses of each in the order of the table, (R, runs)."""
+    rates, counts = np.unique(u, return_counts=True)
+    losses = np.full((len(rates), counts.max()), np.nan)
+    for row, rate in zip(losses, rates, strict=True):
+        row[: np.sum(u == rate)] = y[u == rate]
+    return rates, losses
