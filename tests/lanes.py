@@ -43,6 +43,7 @@ SKIPPED = {
     "needs pdflatex": 40,
     "a LaTeX package is missing here": 40,
     "this system lets no test mount a disk": 1,
+    "needs jax": 2,
 }
 """Why a test may be skipped, by the beginning of the reason, and how many at most; more is a failure."""
 WARM = ("z3", "sympy", "torch")

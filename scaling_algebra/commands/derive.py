@@ -18,7 +18,7 @@ from scaling_algebra.documents.blocks import Heading, literal
 from scaling_algebra.errors import Inconclusive, UsageError
 from scaling_algebra.solver.demands import Infeasible, NotFound, provable
 from scaling_algebra.solver.derivation import Derivation, derive
-from scaling_algebra.solver.presentation import alike, brief, leveled, multipliers, table
+from scaling_algebra.solver.presentation import add_level, alike, brief, multipliers, table
 from scaling_algebra.spec.configuration import EACH, Configuration
 from scaling_algebra.spec.gauges import OWN
 from scaling_algebra.spec.glossary import listed
@@ -164,7 +164,7 @@ def command(
         several = [*filter(None, groups)][1:]
         heads = [(Heading(literal(group[0].about)),) if several else () for group in groups]
         for d in (d for d in ds if d.level is not None and d.level.code):
-            click.echo(f"scalecalc: {leveled(d.about, d.level)}", err=True)
+            click.echo(f"scalecalc: {add_level(d.about, d.level)}", err=True)
         parts = [(*head, table(x, exponents), *multipliers(x)) for head, x in zip(heads, groups, strict=True) if x]
         answer = [Document(blocks, {}) for blocks in parts]
     elif form == TERMINAL:
@@ -189,10 +189,10 @@ def _ways(configuration: Configuration) -> str:
 
 def _mapped(configurations: Sequence[Configuration]) -> list[str]:
     """The cells of the maps in which a ray lies, each with the command that prints its map."""
-    from scaling_algebra.page.maps import lies
+    from scaling_algebra.page.maps import locate_ray
 
     asked = {f"--parameterization {c.parameterization.name} --optimizer {c.optimizer.name}": c for c in configurations}
-    return [f"on the map (scalecalc rays {words}): {where}" for words, c in asked.items() if (where := lies(c))]
+    return [f"on the map (scalecalc rays {words}): {where}" for words, c in asked.items() if (where := locate_ray(c))]
 
 
 def _form() -> str:

@@ -264,7 +264,8 @@ WHERE = options(
 TRACED = "scaling_algebra.traced"
 """The key in the context of a command: the name of a module that ``--model`` gives, and then what was read."""
 TRACING = "scaling_algebra.verify.tracing.sources"
-"""The module that reads it; loaded by name, since only verify imports torch."""
+CONFIGS = "scaling_algebra.verify.tracing.config_reading"
+"""The modules that read it, and a configuration of transformers; loaded by name, since only verify imports torch."""
 
 
 MODEL = click.option(

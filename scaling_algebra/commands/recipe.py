@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,11 @@ from scaling_algebra.errors import UsageError
 from scaling_algebra.recipes.files import Start, config_sizes, read_config, read_start, values
 from scaling_algebra.recipes.presentation import FORMS
 from scaling_algebra.recipes.recipe import with_either_epsilon
+from scaling_algebra.spec.level import Open
 
 from .horizon import change, horizon
 from .options import (
+    CONFIGS,
     GAUGE,
     OPTIMIZER,
     READOUT_INIT,
@@ -127,7 +130,9 @@ def command(
     r = with_either_epsilon(start.sizes, end.sizes, lambda line: say(f"scalecalc: {line}"), **asked)
     if traced() is not None:
         model, sizes = traced(), r.way.sizes
-        r = replace(r, notes=tuple(model.left(r.multipliers, *sizes)), open=model.model.open_shares(*sizes))
+        odd = tuple(Open("both models are read", "the configurations", 0, line) for line in model.odd)
+        shares = model.model.open_shares(*sizes)
+        r = replace(r, notes=tuple(model.left(r.multipliers, *sizes)), open=(*shares, *odd))
     if where["network"] is None and (file := target_hf or base_hf) is not None:
         r = replace(r, notes=(GENERAL.format(read_config(file)["model_type"], file),))
     answer = FORMS[form](r) if form and form in FORMS else r.document()
@@ -149,6 +154,8 @@ def _side(label: str, given: str | None, config: Path | None) -> Start:
     """
     if (given is None) == (config is None):
         raise UsageError(f"give either --{label}, with sizes such as N=1024,N_e=512,M=64,K=8, or --{label}-hf")
+    if config is not None and (file := configuration()) is not None:  # as the code of its family says
+        return Start(import_module(CONFIGS).config_sizes(file, config))
     if config is not None:
         return Start(config_sizes(config))
     assert given is not None

@@ -1,6 +1,6 @@
-"""Documents: what results say, made of blocks, and one writer per format. Knows no result.
+"""Documents: the blocks in which results are presented, with one writer per format. This package knows no result.
 
-Adding a format: one more module in ``writers``.
+To add a format, add a module to ``writers``.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from .frames import as_csv, rows
 __all__ = ["CSV", "FORMATS", "Document", "Rendered", "document_of", "format_of", "render", "suffixes"]
 
 FORMATS: tuple[str, ...] = tuple(module.name for module in pkgutil.iter_modules(writers.__path__))
-"""Every format of every document, by name."""
+"""Names of the formats in which every document can be written."""
 CSV = "csv"
-"""The format of tables alone."""
+"""Name of the format that only tables have."""
 
 
 def render(documents: Document | Sequence[Document], form: str = "text") -> str:
-    """One document or several in a format, without a final newline.
+    """Renders one document or several in a format, without a final newline.
 
     Raises:
-        UsageError: no such format, or CSV of what is no table.
+        UsageError: there is no such format, or CSV was asked for and a document is not a table.
     """
     if form.lower() == CSV:
         return as_csv([documents] if isinstance(documents, Document) else documents)
@@ -39,18 +39,20 @@ def render(documents: Document | Sequence[Document], form: str = "text") -> str:
 
 
 def suffixes() -> dict[str, str]:
-    """The ending of the files of every format."""
+    """Returns the file name suffix of every format."""
     return {name: _writer(name).SUFFIX for name in FORMATS}
 
 
 def format_of(path: Path, default: str = "", besides: Iterable[str] = ()) -> str:
-    """The format of a file by its ending; the default where it has none.
+    """Finds the format of a file by its suffix.
 
     Args:
-        besides: endings that are known elsewhere, for the message.
+        path: the file; it need not exist.
+        default: the format of a path without a suffix; empty if there is none.
+        besides: suffixes that the caller handles itself; they are only listed in the message.
 
     Raises:
-        UsageError: no format has this ending.
+        UsageError: no format has this suffix.
     """
     formats = {suffix: name for name, suffix in suffixes().items()} | {".csv": CSV}
     if path.suffix.lower() in formats:
@@ -63,19 +65,22 @@ def format_of(path: Path, default: str = "", besides: Iterable[str] = ()) -> str
 
 @singledispatch
 def document_of(result: object) -> Document:
-    """The document of a result. The presentation of its room registers this for it, and the room imports both."""
+    """Returns the document of a result.
+
+    The ``presentation`` module of a package registers its implementation here, and the package imports both.
+    """
     raise NotImplementedError(f"no document of {type(result).__name__}")
 
 
 class Rendered:
-    """A result that says what it says as a document: ``str()`` is the text, a notebook shows the page."""
+    """A result that is presented as a document: ``str()`` gives plain text, and a notebook shows HTML."""
 
     def document(self) -> Document:
         return document_of(self)
 
     @property
     def about(self) -> str:
-        """The subject, in a line."""
+        """The subject of the result, in one line."""
         raise NotImplementedError
 
     def __str__(self) -> str:
@@ -85,10 +90,10 @@ class Rendered:
         return f"<{type(self).__name__}: {self.about}>"
 
     def to_frame(self) -> Any:
-        """The rows of its record as a ``pandas.DataFrame``: see ``frames.py``.
+        """Returns the rows of the record as a ``pandas.DataFrame``; ``frames.py`` describes the columns.
 
         Raises:
-            UsageError: pandas is not installed, or the result is no table.
+            UsageError: pandas is not installed, or the result is not a table.
         """
         try:
             from pandas import DataFrame
@@ -99,7 +104,7 @@ class Rendered:
         return DataFrame(found)
 
     def as_rows(self) -> list[dict[str, Any]] | None:
-        """The rows of a frame, with the level of the answer; None where the record holds none."""
+        """Returns the rows of the frame, each with the level of the answer; None if the record is not a table."""
         record = self.document().record
         level = {"level": record["level"]} if record.get("level") else {}
         return None if (found := rows(record)) is None else [{**row, **level} for row in found]

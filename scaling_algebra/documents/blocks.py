@@ -1,7 +1,7 @@
-"""Blocks of a document: headings, lines and grids, and the pieces of text inside them.
+r"""Blocks of a document (headings, lines and grids) and the pieces of text inside them.
 
-Text is *rich*: plain words with formulas between dollar signs, e.g. ``Router $Q$``; ``\\$`` is a dollar sign. Every
-format sets it its own way.
+Text is *rich*: plain words with formulas between dollar signs, e.g. ``Router $Q$``; ``\$`` is a dollar sign. Every
+writer typesets it in the manner of its format.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from scaling_algebra.spec.records import plain
 
 @dataclass(frozen=True)
 class Text:
-    """Words that read one way in plain formats and another in those that set formulas: ``Q_0 dh1``, ``$Q_0 ...$``."""
+    """Words that differ between plain formats and formats that typeset formulas: ``Q_0 dh1`` and ``$Q_0 ...$``."""
 
     plain: str
     rich: str
@@ -26,7 +26,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Size:
-    """Theta(n^exponent); None is exactly zero."""
+    """A size Theta(n^exponent). An exponent of None means exactly zero."""
 
     exponent: Fraction | None
 
@@ -41,20 +41,20 @@ class Marked:
 
 @dataclass(frozen=True)
 class Code:
-    """Something to type, or to be read letter by letter."""
+    """Verbatim text, such as a command to type."""
 
     text: str
 
 
 Piece: TypeAlias = str | Text | Fraction | Power | Size | Marked | Code
-"""Content of a line or a cell; a str is rich text."""
+"""Content of a line or a cell. A str is rich text."""
 ZERO = Size(None)
-"""Exactly zero."""
+"""The size that is exactly zero."""
 
 
 @dataclass(frozen=True)
 class Heading:
-    """Level 1 names the document."""
+    """A heading. Level 1 is the title of the document."""
 
     text: Piece
     level: int = 1
@@ -62,20 +62,30 @@ class Heading:
 
 @dataclass(frozen=True)
 class Lines:
-    """Lines of pieces, or the points of a list."""
+    """Lines of text, or the items of a list.
+
+    Attributes:
+        lines: the pieces of each line.
+        listed: the lines are items of a list.
+    """
 
     lines: tuple[tuple[Piece, ...], ...]
     listed: bool = False
 
     @classmethod
     def of(cls, *lines: Piece | Sequence[Piece], listed: bool = False) -> Lines:
-        """Each line one piece or several."""
+        """Makes lines of which each is given as one piece or as a sequence of pieces."""
         return cls(tuple((x,) if isinstance(x, Piece) else tuple(x) for x in lines), listed)
 
 
 @dataclass(frozen=True)
 class Label:
-    """A heading of a row or a column: its name in CSV and JSON, and the same as rich text."""
+    """The heading of a row or a column.
+
+    Attributes:
+        name: plain text, as CSV and JSON have it.
+        text: the same as rich text; empty if the name serves.
+    """
 
     name: str
     text: str = ""
@@ -87,11 +97,11 @@ class Label:
 
 @dataclass(frozen=True)
 class Cell:
-    """The content of one or more answers; printed once where they agree.
+    """The content of one or several answers in one place of a table. Equal values are printed once.
 
     Attributes:
         values: the answers; None where nothing is to be printed.
-        names: whose answers they are, e.g. ``("mup", "mssp")``; empty where the values simply tie.
+        names: whose answers they are, e.g. ``("mup", "mssp")``; empty if the values are alternatives of equal rank.
     """
 
     values: tuple[Piece | None, ...]
@@ -103,33 +113,40 @@ class Cell:
 
     @property
     def bar(self) -> str:
-        """The separator of two values."""
+        """The separator between two values."""
         return " | " if self.names else " or "
 
 
 @dataclass(frozen=True)
 class Row:
-    """A line of cells: the group it belongs to, its own heading, its cells."""
+    """A row of cells.
+
+    Attributes:
+        group: the row group that it belongs to.
+        label: its own heading.
+        cells: one cell per column.
+        part: the row details the row above; its heading is indented.
+    """
 
     group: Label
     label: Label
     cells: tuple[Cell, ...]
     part: bool = False
-    """A part of the row above; the heading is set off."""
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Grouped columns over grouped rows.
+    """A table with grouped columns and grouped rows.
 
     Attributes:
-        name: what it is referred to by.
-        title, caption: rich text above it; a grid with a title floats.
-        heads: headings of the row groups and of the rows.
-        columns: column groups and the columns in each; a group may have an empty name.
-        rows: consecutive rows of one group belong together.
+        name: the name by which the table is referred to.
+        title: rich text; LaTeX makes a float of a grid with a title.
+        caption: rich text, printed after the title.
+        heads: headings of the column of row groups and of the column of rows.
+        columns: column groups with the columns of each; a group may have an empty name.
+        rows: the rows; consecutive rows of one group are printed together.
         footnotes: rich text, printed below.
-        sections: row groups are printed as headings of their own, not as a first column.
+        sections: print row groups as headings of their own instead of as a first column.
     """
 
     name: str
@@ -143,7 +160,7 @@ class Grid:
 
     @classmethod
     def of(cls, header: Sequence[str], rows: Iterable[Sequence[Piece | None]]) -> Grid:
-        """A plain one: a header and rows, of which the first column names the row."""
+        """Makes a plain grid from a header and rows; the first column holds the names of the rows."""
         body = []
         for first, *rest in rows:
             label = Label(first.plain, first.rich) if isinstance(first, Text) else Label(str(first))
@@ -153,12 +170,12 @@ class Grid:
 
     @property
     def column_names(self) -> list[str]:
-        """Name of every column with that of its group: ``Regime I SGD``."""
+        """The name of every column, preceded by that of its group: ``Regime I SGD``."""
         return [f"{group.name} {column.name}".strip() for group, columns in self.columns for column in columns]
 
     @property
     def stub(self) -> list[Label]:
-        """Headings of the leading columns."""
+        """Headings of the leading columns, which name the rows."""
         return [self.heads[1]] if self.sections else list(self.heads)
 
     @property
@@ -167,7 +184,7 @@ class Grid:
         return [*self.stub, *(column for _, columns in self.columns for column in columns)]
 
     def groups(self) -> Iterator[tuple[Label, list[Row]]]:
-        """The row groups with their rows."""
+        """Yields each row group with its rows."""
         for group, rows in groupby(self.rows, key=lambda row: row.group):
             yield group, list(rows)
 
@@ -180,10 +197,10 @@ class Document:
     """A result as blocks and as a record.
 
     Attributes:
-        blocks: for people, in order.
-        record: for programs: the JSON contract, made of typed values (``spec/records.py``).
-        source: the command that writes it, said in a comment where the format has one.
-        closing: the verdict in a line, printed where the document goes to a file.
+        blocks: the content for people, in order.
+        record: the content for programs: the JSON contract, made of typed values (``spec/records.py``).
+        source: the command that writes the document, put in a comment if the format has comments.
+        closing: the verdict in one line, printed on the terminal when the document is written to a file.
     """
 
     blocks: tuple[Block, ...]
@@ -199,7 +216,7 @@ class Document:
         object.__delattr__(self, "record")
 
     def __getattr__(self, name: str) -> Any:
-        """The record, where it is computed when it is first read."""
+        """Computes a `Later` record when it is first read."""
         if name != "record" or "_later" not in vars(self):
             raise AttributeError(name)
         object.__setattr__(self, "record", plain(vars(self)["_later"].compute()))
@@ -207,7 +224,8 @@ class Document:
 
 
 class Later(dict[str, Any]):
-    """A record that is computed when a document's is first read: most are printed, and their records take longer."""
+    """A record that is computed when it is first read. Most documents are only printed, and a record can take
+    longer."""
 
     def __init__(self, compute: Callable[[], Mapping[str, Any]]) -> None:
         super().__init__()
@@ -215,5 +233,5 @@ class Later(dict[str, Any]):
 
 
 def literal(text: str) -> str:
-    """Plain text as rich text."""
+    """Escapes plain text so that it reads the same as rich text."""
     return text.replace("$", r"\$")

@@ -1,6 +1,6 @@
-"""Records as rows, one for each tensor, parameter, quantity, exponent or cell: what frames and CSV files have.
+"""Records as rows for data frames and CSV files: one per tensor, parameter, quantity, exponent or table cell.
 
-Beside a column of exact numbers, which are texts, stands one of floats: ``b`` is ``"1/2"`` and ``b_value`` 0.5.
+Exact numbers are strings. Each such column is followed by a column of floats: ``b`` is ``"1/2"``, ``b_value`` is 0.5.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ TABLES = (
     "parameters", "tensors", "quantities", "exponents", "parameterizations", "disagreements", "cells", "theorems",
     "implementations", "errata", "fitted",
 )  # fmt: skip
-"""Keys of records that hold rows: a list of them, or one by name."""
+"""Keys of a record whose value holds rows: a list of rows, or a mapping from names to rows."""
 ZERO = "zero"
-"""The value of an init std that is exactly zero; of a quantity it is nothing."""
+"""Printed for an init std of exactly 0. For a quantity, exactly 0 is an empty cell."""
 SETTINGS, POWERS = ("init", "lr", "eps"), ("multiplier", "init_std", "lr", "eps")
 ASKED = ("architecture", "regime", "ray", "optimizer", "epsilon", "parameterization", "readout_init", "level")
-"""What every row says of the configuration that was asked for."""
+"""Columns that every row has for the configuration of the answer."""
 _EXACT = re.compile(r"-?\d+(/\d+)?")
 _ALWAYS = re.compile(rf"[abcd]|({'|'.join(POWERS)})\..*")
 _OF_RECIPE = re.compile(r".*\.(base|rule|rule_at_base|factor|target)")
-"""Columns of a recipe, whose numbers are floats and whose rules are no numbers."""
+"""Columns of a recipe: values are floats, rules are strings."""
 
 
 def rows(record: Mapping[str, Any]) -> list[Row] | None:
-    """The rows of a record; None where it holds none.
+    """Returns the rows of a record; None if it is not a table.
 
     Examples:
         >>> rows({"tensors": {"router": {"b": "1/2", "lr": {"N": "-1"}}}})
@@ -45,7 +45,7 @@ def rows(record: Mapping[str, Any]) -> list[Row] | None:
     key = next((x for x in tables if isinstance(record.get(x), list | Mapping)), None)
     if key is None:
         return None
-    found = [dict(_flat(_whole(row, record))) for row in _named(record[key])]
+    found = [dict(_flatten(_complete_row(row, record))) for row in _iterate_rows(record[key])]
     if "aggregation" in record:
         axes = record["ray"]
         found += [
@@ -55,25 +55,28 @@ def rows(record: Mapping[str, Any]) -> list[Row] | None:
     if "gates" in record:
         failed = "; ".join(gate["name"] for gate in record["gates"] if not gate["passed"])
         found = [{**row, "gates_failed": failed} for row in found]
-    if key == "disagreements":  # of an audit, with what it could not compare
+    if key == "disagreements":  # an audit; cells that it could not compare follow
         found = [{"verdict": "DISAGREES", **row} for row in found]
-        found += [{"verdict": "NOT COMPARABLE", **dict(_flat(row))} for row in record.get("not_comparable", ())]
-    if "run" in record:  # of a recipe, with what is multiplied, and what batch and tokens do to betas
-        found += [{"name": name, **dict(_flat({"multiplier": x}))} for name, x in record["multipliers"].items()]
+        found += [{"verdict": "NOT COMPARABLE", **dict(_flatten(row))} for row in record.get("not_comparable", ())]
+    if "run" in record:  # a recipe: add multipliers and the effect of batch and tokens on betas
+        found += [{"name": name, **dict(_flatten({"multiplier": x}))} for name, x in record["multipliers"].items()]
         runs = record["run"].items()
         betas = {f"{o}.{k}_factor": x for o, run in runs for k, x in run.items() if k.startswith("one_minus")}
         betas |= {f"{o}.{k}": x for o, run in runs for k, x in run.items() if k.endswith("_power")}
         found = [{**row, "level": record.get("level"), **betas} for row in found]
-    if key == "quantities" and "because" in record:  # of signals
+    if key == "quantities" and "because" in record:  # signals
         reasons = {name: "; ".join(dict.fromkeys(filter(None, x))) for name, x in record["because"].items()}
         found = [{**row, "because": reasons.get(row["name"])} for row in found]
-    asked = _asked(record, key)
-    return [{**row, **asked} for row in _valued(found)]
+    asked = _question_columns(record, key)
+    return [{**row, **asked} for row in _add_float_columns(found)]
 
 
-def _whole(row: Mapping[str, Any], record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A row with the columns of every answer. A power has all axes (0: it is not in it; nothing: there is no power), an
-    interval two ends."""
+def _complete_row(row: Mapping[str, Any], record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns a row with the columns that every row of its table has.
+
+    A power gets a column per axis: "0" if the axis does not occur, empty if there is no power. An interval gets a
+    column per end.
+    """
     if "aggregation" in record:
 
         def powers(of: Mapping[str, Any]) -> Row:
@@ -89,20 +92,21 @@ def _whole(row: Mapping[str, Any], record: Mapping[str, Any]) -> Mapping[str, An
     return row
 
 
-def _asked(record: Mapping[str, Any], key: str) -> Row:
-    """The configuration of an answer: a column each."""
+def _question_columns(record: Mapping[str, Any], key: str) -> Row:
+    """Returns the columns that describe the configuration of the answer."""
     if key not in ("tensors", "quantities") or "architecture" not in record:
         return {}
     ray = ",".join(f"{axis}={rate}" for axis, rate in record["ray"].items())
     return {**{x: record[x] for x in ASKED if x in record}, "ray": ray}
 
 
-def _named(table: Any) -> Iterator[Mapping[str, Any]]:
+def _iterate_rows(table: Any) -> Iterator[Mapping[str, Any]]:
+    """Yields the rows of a table that is a list of rows or a mapping from names to rows, exponents or sweeps."""
     if not isinstance(table, Mapping):
         yield from table
         return
     for name, x in table.items():
-        if isinstance(x, Mapping) and isinstance(x.get("widths"), list):  # of a sweep: one for each run
+        if isinstance(x, Mapping) and isinstance(x.get("widths"), list):  # a sweep: a row per run
             yield from ({"name": name, **run} for at in x["widths"] for run in _runs(at))
         elif isinstance(x, Mapping):
             yield {"name": name, **x}
@@ -111,23 +115,27 @@ def _named(table: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _runs(at: Mapping[str, Any]) -> Iterator[Row]:
-    """Every run at one size of a sweep; ``loss`` is what is judged: that of the first batch where training diverged."""
+    """Yields a row for every run at one size of a sweep.
+
+    The column ``loss`` is the loss that is judged: if training diverged, that of the first batch.
+    """
     for x, losses, held in zip(at["grid"], at["losses"], at["held_out_losses"], strict=True):
         for seed, (loss, end) in enumerate(zip(losses, held, strict=True)):
             row = {**at["dims"], "size": at["width"], "parameters": at["parameters"], "lr": 2.0**x, "seed": seed}
             yield {**row, "loss": loss, "held_out_loss": end}
 
 
-def _flat(row: Mapping[Any, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+def _flatten(row: Mapping[Any, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields the entries of nested mappings, with their keys joined by dots."""
     for key, value in row.items():
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{above}{key}.")
+            yield from _flatten(value, f"{above}{key}.")
         else:
             yield f"{above}{key}", value
 
 
-def _valued(found: Sequence[Row]) -> list[Row]:
-    """The rows with a column of floats after each of exact numbers, and a flag of what starts at zero."""
+def _add_float_columns(found: Sequence[Row]) -> list[Row]:
+    """Adds to each column of exact numbers a column of floats, and to each that can be zero a column of flags."""
     texts: dict[str, list[str]] = {}
     for row in found:
         for key, x in row.items():
@@ -150,10 +158,10 @@ def _valued(found: Sequence[Row]) -> list[Row]:
 
 
 def as_csv(documents: Sequence[Document]) -> str:
-    """The rows of documents as CSV; of several ones, with the columns that tell them apart.
+    """Returns the rows of documents as CSV. Several documents get the columns that distinguish them.
 
     Raises:
-        UsageError: one is no table.
+        UsageError: a document is not a table.
     """
     every: list[Row] = []
     for d in documents:

@@ -1,4 +1,4 @@
-"""A piece of text as rich text, as plain text and as HTML; formulas in plain notation as LaTeX."""
+"""Converts pieces of text to rich text, plain text and HTML, and formulas in plain notation to LaTeX."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NOTHING = "\N{EN DASH}"
 
 
 def rich(piece: Piece | None) -> str:
-    """A piece as rich text."""
+    """Returns a piece as rich text."""
     if piece is None:
         return NOTHING
     if isinstance(piece, str):
@@ -32,11 +32,11 @@ def rich(piece: Piece | None) -> str:
 
 
 def plain(piece: Piece | None) -> str:
-    """A piece as plain text."""
+    """Returns a piece as plain text."""
     if piece is None:
         return "-"
     if isinstance(piece, str):
-        return "".join(_said(text) if formula else text for formula, text in spans(piece))
+        return "".join(_to_plain(text) if formula else text for formula, text in spans(piece))
     if isinstance(piece, Text):
         return piece.plain
     if isinstance(piece, Marked):
@@ -47,7 +47,7 @@ def plain(piece: Piece | None) -> str:
 
 
 def html(piece: Piece | None) -> str:
-    """A piece as HTML: powers have subscripts and superscripts, all other formulas are plain text."""
+    """Returns a piece as HTML: powers with subscripts and superscripts, all other formulas as plain text."""
     if piece is None:
         return NOTHING
     if isinstance(piece, Code):
@@ -67,7 +67,7 @@ def html(piece: Piece | None) -> str:
 
 
 def width(piece: Piece | None) -> int:
-    """About how many characters wide it is when its formulas are set: a command is one."""
+    """Estimates the width of a typeset piece, in characters. A LaTeX command counts as one."""
 
     def size(m: re.Match[str]) -> str:
         return "" if m[1] in _FONTS else " x " if _PLAIN_NAMES.get(m[1], "").startswith(" ") else "x"
@@ -76,13 +76,13 @@ def width(piece: Piece | None) -> int:
     return sum(len(re.sub(r"[{}_^]|(?<= ) ", "", text)) for text in shown)
 
 
-def joined(cell: Cell, show: Callable[[Piece | None], str], bar: str = "") -> str:
-    """The values of a cell, each once."""
+def join_values(cell: Cell, show: Callable[[Piece | None], str], bar: str = "") -> str:
+    """Renders the distinct values of a cell with ``show`` and joins them with ``bar`` (default: that of the cell)."""
     return (bar or cell.bar).join(show(value) for value in cell.shown)
 
 
 def spans(text: str) -> Iterator[tuple[bool, str]]:
-    """Rich text in pieces: is it a formula, and what stands there."""
+    """Splits rich text into pairs (whether it is a formula, text)."""
     for k, part in enumerate(re.split(r"(?<!\\)\$(.*?)(?<!\\)\$", text)):
         if part:
             yield bool(k % 2), part if k % 2 else part.replace(r"\$", "$")
@@ -95,18 +95,18 @@ _PLAIN_NAMES = {
     "lfloor": "floor(", "rfloor": ")", "mid": "|", "cdot": " ", "times": " x ", "top": "T", "prime": "'", "star": "*",
     "ldots": "...", "dots": "...", "ell": "l", "quad": "  ", "Delta": "d", "epsilon": "eps", "varepsilon": "eps",
 }  # fmt: skip
-"""LaTeX commands that plain text does not write with their names."""
+"""LaTeX commands that plain text does not spell as their names."""
 _FONTS = ("mathrm", "text", "mathbf", "mathbb", "mathcal")
 _TOKEN = re.compile(r"\\[A-Za-z]+|\\.|.", re.DOTALL)
 
 
-def _said(tex: str) -> str:
-    """A formula as papers print it, in LaTeX, as plain text."""
+def _to_plain(tex: str) -> str:
+    """Converts a LaTeX formula of a paper to plain text."""
     return re.sub(" {2,}", " ", _sequence(_TOKEN.findall(tex))).strip(" ")
 
 
 def _sequence(tokens: list[str]) -> str:
-    """Items up to the end of the group; their tokens are used up."""
+    """Converts the items up to the end of the group, and removes their tokens from the list."""
     out = ""
     while tokens and tokens[0] != "}":
         mark = tokens.pop(0) if tokens[0] in "_^" else ""
@@ -116,7 +116,7 @@ def _sequence(tokens: list[str]) -> str:
 
 
 def _item(tokens: list[str]) -> str:
-    """One token with its argument."""
+    """Converts one token with its arguments, and removes them from the list."""
     token = tokens.pop(0) if tokens else ""
     if token == "{":
         inside = _sequence(tokens)
@@ -137,7 +137,7 @@ def _item(tokens: list[str]) -> str:
         return {",": " ", ";": " ", "!": ""}.get(name, name)
     shown = _PLAIN_NAMES.get(name, name)
     if tokens[:1] == [" "] and not shown.startswith(" "):
-        del tokens[:1]  # a letter, and a space that only ends its name
+        del tokens[:1]  # the space only ends the name of the command
     return shown
 
 
@@ -151,17 +151,17 @@ _LEXEME = re.compile(r"[A-Za-z]+\d*(?:_\w+)?|\^\([^()]*\)|\^-?\w+|<=|>=|[~%&#$]"
 
 
 def typeset(text: str) -> Text:
-    """Words of a reason, which are set as words in every format."""
+    """Returns the words of a reason as text that is the same in every format."""
     return Text(text, literal(text))
 
 
 def formula(*texts: str) -> Text:
-    """Formulas in plain notation, whole, with commas between: ``M^(-1/2) sigma_expert_out = Theta(1)``."""
+    """Returns formulas in plain notation as text, separated by commas: ``M^(-1/2) sigma_expert_out = Theta(1)``."""
     return Text(", ".join(texts), ", ".join(f"${tex(text)}$" for text in texts))
 
 
 def tex(text: str) -> str:
-    """A formula in plain notation as LaTeX: names with their numbers and indices, exponents, signs."""
+    """Converts a formula in plain notation to LaTeX: names with numbers and indices, exponents, signs."""
     return _LEXEME.sub(_set, text)
 
 
@@ -181,6 +181,6 @@ def _set(m: re.Match[str]) -> str:
 
 
 def _upright(name: str) -> str:
-    """A letter, or words in upright type."""
+    """Sets a single character in italics, and a longer name in upright type."""
     words = name.replace("_", r"\ ")
     return name if len(name) == 1 else rf"\mathrm{{{words}}}"

@@ -1,4 +1,4 @@
-"""matplotlib for files only: whatever a notebook or a shell chose as its backend neither fails nor changes."""
+"""matplotlib for writing files only: the backend chosen by a notebook or a shell neither matters nor changes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def headless() -> Iterator[None]:
-    """Inside, matplotlib is imported with the backend for files."""
+    """Makes matplotlib, when imported in this context, use the backend that writes files."""
     backend = os.environ.get("MPLBACKEND")
     os.environ["MPLBACKEND"] = "agg"
     try:

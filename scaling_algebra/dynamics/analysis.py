@@ -304,7 +304,7 @@ class Parts:
             yield made[k]
 
     def at(self, point: Point, name: str, t: int) -> Analysis | None:
-        """The run at a point where less happens; None if a quantity is divided by other sizes in its first t updates."""
+        """Returns the restricted run at a point; None if a quantity is divided by other sizes in its first t updates."""
         part = self._parts((point.zero, point.frozen), partial(self._where_less, point))
         if not self.divides_alike(part, t):
             return None

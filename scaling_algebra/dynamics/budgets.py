@@ -43,7 +43,7 @@ PARTS = (
 """Those of a run in which little happens: all that is as large as the leading kernel is kept, on the first with
 polynomials of degree one. The second decides what the first found as large as its bound."""
 
-WORK = "what was left out may be as large: all of it takes more work than a question may"
+WORK = "skipped terms may be as large; the work limit was reached (derive --effort goes on)"
 """The reason where nothing else stands in the way."""
 ALONE = 60_000
 """Work for a run that certifies by itself what one in which less happens shows."""

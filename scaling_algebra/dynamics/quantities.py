@@ -74,7 +74,7 @@ class Run(Protocol):
     def by(self, loss: str) -> Run:
         """The same run, with gradients of one loss alone: of the output, or of a loss beside it."""
 
-    def weighed(self, loss: str, signal: str, t: int) -> Any:
+    def loss_gradient_ratio(self, loss: str, signal: str, t: int) -> Any:
         """The gradient of a loss beside the output at a signal, over the size of that of the output."""
 
     def decaying(self) -> Run:
@@ -405,7 +405,7 @@ def _beside(network: Network) -> list[Quantity]:
     for loss, x, g in meetings(network):
         entries |= {f"{of} {x}": Quantity(f"{g}.by-{of}", f"d{of}/d{x}", _by(of, x)) for of in (f, loss)}
         entries[f"{loss} over {f} {x}"] = Quantity(
-            f"{g}.by-{loss}.relative", f"d{loss}/d{x} / |d{f}/d{x}|", _reads("weighed", loss, x)
+            f"{g}.by-{loss}.relative", f"d{loss}/d{x} / |d{f}/d{x}|", _reads("loss_gradient_ratio", loss, x)
         )
     return [*entries.values()]
 

@@ -104,7 +104,7 @@ class Trajectory(TrainingRun):
         run: Trajectory = self.ledger.remembered((self.context.name, "by", loss), lambda: by_loss(self, loss))
         return run
 
-    def weighed(self, loss: str, signal: str, t: int) -> Signal:
+    def loss_gradient_ratio(self, loss: str, signal: str, t: int) -> Signal:
         """The gradient of a loss beside the output at a signal, over the largest of that of the output in the first
         updates.
 

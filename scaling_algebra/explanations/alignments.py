@@ -1,4 +1,4 @@
-"""Alignment exponents p and q of every linear map, forward and backward, read off the engine.
+"""Computes the alignment exponents p and q of every linear map, forward and backward, from the engine.
 
 Source: MSSP paper, App. I.1.2 (eq. I.3).
 """
@@ -22,9 +22,16 @@ from scaling_algebra.spec.networks.language import Product
 class Alignment:
     """Alignment exponents of one linear map (MSSP paper, App. I.1.2, eq. I.3).
 
-    ``|dW x| = fan^p |dW| |x|`` and ``|W_0 dx| = fan^q |W_0| |dx|`` forward, with fan the fan-in; backward with the
-    transposed map, the whole gradient in place of dx and the fan-out. None where the fan does not grow, a factor is
+    Forward, ``|dW x| = fan^p |dW| |x|`` and ``|W_0 dx| = fan^q |W_0| |dx|``, where fan is the fan-in. Backward, with
+    the transposed map, the whole gradient in place of dx, and the fan-out. None if the fan does not grow, a factor is
     exactly zero or a size is not certified.
+
+    Attributes:
+        role: the tensor of the map.
+        p: forward exponent of the update.
+        q: forward exponent of the initial tensor.
+        p_back: backward exponent of the update.
+        q_back: backward exponent of the initial tensor.
     """
 
     role: str
@@ -36,7 +43,13 @@ class Alignment:
 
 @dataclass(frozen=True, repr=False)
 class Alignments(Rendered):
-    """Alignment exponents of every linear map after some updates."""
+    """Alignment exponents of every linear map after some updates.
+
+    Attributes:
+        derivation: the parameterization.
+        step: number of updates.
+        maps: the exponents of each map.
+    """
 
     derivation: Derivation
     step: int
@@ -51,13 +64,13 @@ class Alignments(Rendered):
 
 
 def alignments(d: Derivation) -> Alignments:
-    """Alignment exponents of every linear map after ``HORIZON`` updates."""
+    """Computes the alignment exponents of every linear map after ``HORIZON`` updates."""
     maps = tuple(_alignment(d, statement, HORIZON) for statement in d.network.linear if len(statement.factors) == 1)
     return Alignments(d, HORIZON, maps)
 
 
 def _alignment(d: Derivation, statement: Product, t: int) -> Alignment:
-    """Each exponent is the size of a product over the sizes of its factors, per exponent of the fan."""
+    """Computes the exponents of one map: the size of a product over the sizes of its factors, in powers of the fan."""
     assert statement.tensor
     (source,), role, look = statement.factors, statement.tensor.name, d.analysis()
     tensor, std = d.network.tensors[role], d.scaling.tensors[role].init_std

@@ -1,7 +1,7 @@
 """``explain`` derives the exponent of a quantity, or the condition that fixes a parameter.
 
-``print(explain(...))`` is the proof a referee can follow: sums on the way, the leading monomial, its matching, the
-weight of every summed index, the mechanism and the arithmetic. Read next: ``presentation.py``.
+``print(explain(...))`` is a proof that a referee can follow: the sums on the way, the leading monomial, its matching,
+the weight of every summed index, the mechanism and the arithmetic. Read next: ``presentation.py``.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from .monomials import monomial
 from .results import Constant, Explanation, LeadingTerm, SettingExplanation
 
 SHOWN = 3
-"""Leading monomials that are spelled out where several have the same exponent."""
+"""Number of leading monomials that are spelled out if several have the same exponent."""
 BETWEEN = "the bound on every step is reached in a run in which fewer tensors train"
-"""The note of a size that no run of all tensors certifies."""
+"""The note on a size that no run of all tensors certifies."""
 
 
 def explain(
@@ -48,11 +48,15 @@ def explain(
     parameterization: str = DEFAULT_PARAMETERIZATION,
     **where: Unpack[Where],
 ) -> Explanation | SettingExplanation | Alignments:
-    """Why a quantity has its exponent, or what fixes a parameter.
+    """Explains why a quantity has its exponent, or what fixes a parameter.
 
     Args:
-        what: ``"h3.A2.2"`` or ``"h3.A2.2@1"`` (after 1 update; default: 2), ``"<h2@0, h2@1>"``, or a parameter:
+        what: ``"h3.A2.2"`` or ``"h3.A2.2@1"`` (after 1 update, by default 2), ``"<h2@0, h2@1>"``, or a parameter:
             ``"expert_out.lr"``, ``"W3.lr"``, ``"readout.eps"``, ``"aggregation"``; or ``"alignment"``.
+        regime: as in ``derive``.
+        optimizer: as in ``derive``.
+        parameterization: as in ``derive``.
+        **where: as in ``derive``.
 
     Examples:
         >>> print(explain("h3.A1", "II", "sgd", "mup").terms[0].arithmetic)
@@ -61,14 +65,15 @@ def explain(
         'eps_readout = N^(1/2) N_e^(1/2) sigma_input sigma_expert_in sigma_expert_out multiplier'
 
     Raises:
-        UsageError: no such quantity or parameter; UnknownSize: what is asked, or fixes it, is undecided.
+        UsageError: there is no such quantity or parameter.
+        UnknownSize: the quantity, or the one that fixes the parameter, is undecided.
         Infeasible: as ``derive``.
     """
     if not isinstance(what, str):
         raise UsageError(f"explain {what!r}: give a quantity or a parameter, such as 'h3.A2.2@1' or 'router.lr'")
     asked, aggregation = Configuration.of(regime, optimizer, parameterization, **where), "aggregation"
     role, _, setting = what.rpartition(".") if "." in what else (what, "", "")
-    if setting in SETTINGS:  # a tensor goes by its role or its symbol
+    if setting in SETTINGS:  # a tensor is given by its role or its symbol
         role = {tensor.symbol: name for name, tensor in asked.network.tensors.items()}.get(role, role)
     known = role in asked.network.tensors
     if known and not setting:
@@ -102,10 +107,11 @@ def explain(
 
 
 def explain_quantity(d: Derivation, look: Analysis, name: str, t: int) -> Explanation:
-    """The derivation of one exponent, at a given parameterization.
+    """Derives one exponent at a given parameterization.
 
     Raises:
-        UsageError: no such quantity, a negative step; UnknownSize: the exponent is undecided.
+        UsageError: there is no such quantity, or the step is negative.
+        UnknownSize: the exponent is undecided.
     """
     if t < 0:
         raise UsageError(f"the step is {t}; give 0 or more")
@@ -120,10 +126,10 @@ def explain_quantity(d: Derivation, look: Analysis, name: str, t: int) -> Explan
     try:
         run = look.run(name, t)
     except LookupError:
-        note = f"{BETWEEN}, by {_written(answer.form)}" if answer.form is not None else BETWEEN
+        note = f"{BETWEEN}, by {_write_form(answer.form)}" if answer.form is not None else BETWEEN
         return Explanation(d, name, t, what.formula, answer.exponent, note=note, assumes=answer.assumes)
     if what.tensor:
-        return replace(_outer(d, run, what, t), assumes=answer.assumes)
+        return replace(_explain_outer_product(d, run, what, t), assumes=answer.assumes)
     signal = what.read(run, t)
     assert isinstance(signal, Signal)
     leading = run.algebra.leading(signal)
@@ -134,8 +140,8 @@ def explain_quantity(d: Derivation, look: Analysis, name: str, t: int) -> Explan
 # inside --------------------------------------------------------------------------------------------------------
 
 
-def _outer(d: Derivation, run: Trajectory, what: Quantity, t: int) -> Explanation:
-    """An update or a raw gradient: entry size of a rank-one matrix, rms(u v^T) = rms(u) rms(v)."""
+def _explain_outer_product(d: Derivation, run: Trajectory, what: Quantity, t: int) -> Explanation:
+    """Explains an update or a raw gradient by the entries of a rank-one matrix: rms(u v^T) = rms(u) rms(v)."""
     algebra, role = run.algebra, what.tensor
     constants: tuple[Constant, ...] = ()
     if what.name.startswith("g"):
@@ -161,7 +167,7 @@ def _constants(d: Derivation, algebra: Algebra, scalars: Iterable[Scalar]) -> tu
 
 
 def _setting(d: Derivation, role: str, setting: str) -> SettingExplanation:
-    """The condition that fixes a parameter; of a tensor that a module multiplies, also its own number."""
+    """Explains the condition that fixes a parameter, and the own number of a tensor that a module multiplies."""
     found = _condition(d, role, setting)
     if setting not in SETTINGS or role not in d.network.multiplied:
         return found
@@ -171,7 +177,7 @@ def _setting(d: Derivation, role: str, setting: str) -> SettingExplanation:
 
 
 def _condition(d: Derivation, role: str, setting: str) -> SettingExplanation:
-    """The condition that fixes a parameter, with the factor that a module multiplies it by in its number."""
+    """Explains the condition that fixes a parameter, where its number includes the factor of the module."""
     name, because = f"{role}.{setting}", d.reasons.get((role, setting), "")
     unknown = setting
     value: Power | None = 1 / d.scaling.multipliers.get(setting, Power())
@@ -197,8 +203,10 @@ def _condition(d: Derivation, role: str, setting: str) -> SettingExplanation:
 
 
 def _by_law(d: Derivation, unknown: str, found: SettingExplanation) -> SettingExplanation:
-    """The explanation of a parameter of the layer-wise law: the demand on it, and the first demanded quantity that is
-    Theta(1) at the smallest budget."""
+    """Completes the explanation of a parameter that the layer-wise law gives.
+
+    Adds the demand on the parameter, and explains the first demanded quantity that is Theta(1) at the smallest budget.
+    """
     demands = d.configuration.parameterization.demanded(d.network, d.chosen or Structure())
     for demand in (x for x in demands if x.fixes == unknown and x.kind == "theta"):
         look = d.analysis()
@@ -210,15 +218,15 @@ def _by_law(d: Derivation, unknown: str, found: SettingExplanation) -> SettingEx
 
 
 def _equation(fixing: Fixing) -> str:
-    """``M^-1 sigma_expert_out^2 lr_input = Theta(1)``."""
+    """Writes a condition as an equation: ``M^-1 sigma_expert_out^2 lr_input = Theta(1)``."""
     fixes = fixing.demand.fixes
     scale = fixing.demand.kind == "scale"  # n^d times the gradient is Theta(1): epsilon is the gradient
-    size = _written(fixing.form, fixes if scale else "")
+    size = _write_form(fixing.form, fixes if scale else "")
     return f"eps_{fixes.partition('.')[2]} = {size}" if scale else f"{size} = Theta(1)"
 
 
-def _written(form: Form, without: str = "") -> str:
-    """``M^-1 sigma_expert_out^2 lr_input``, without one of the unknowns."""
+def _write_form(form: Form, without: str = "") -> str:
+    """Writes a form without one of its unknowns: ``M^-1 sigma_expert_out^2 lr_input``."""
     parts = [str(form.power)] if form.power.terms else []
     parts += [symbol(x) if k == -1 else f"{symbol(x)}^{-k}" for x, k in form.unknowns if x != without]
     return " ".join(parts) or "1"

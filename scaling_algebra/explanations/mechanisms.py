@@ -1,6 +1,6 @@
-"""Names what a winning matching does: mechanisms A to D across experts, rank-one alignment, Gram, plain CLT.
+"""Names the mechanism of a leading matching: A to D across experts, rank-one alignment, Gram, plain CLT.
 
-They are read off the matching; the name of the quantity plays no role.
+Mechanisms are determined from the matching alone; the name of the quantity plays no role.
 Source: MSSP paper, App. I.7 (A to D) and App. I.2 (single maps).
 """
 
@@ -16,12 +16,12 @@ from scaling_algebra.spec.networks.indices import EXPERTS
 from .monomials import MatchedMonomial, Pair
 
 TITLES = {letter: said["title"] for letter, said in MECHANISMS.items()}
-"""The name of each mechanism. Letters as in the MSSP paper, App. I.7."""
+"""The title of each mechanism, keyed as in the MSSP paper, App. I.7."""
 
 
 @dataclass(frozen=True)
 class Mechanism:
-    """A mechanism of a monomial, and its evidence in the matching."""
+    """A mechanism of a monomial: its key in the MSSP paper (A to D) or its name, and its evidence in the matching."""
 
     letter: str
     evidence: str
@@ -35,11 +35,12 @@ class Mechanism:
 
 
 def mechanisms(m: MatchedMonomial) -> list[Mechanism]:
-    """Every mechanism of a monomial: one for each summed expert index, then those of single maps.
+    """Returns every mechanism of a monomial: one for each summed expert index, then those of single maps.
 
-    Law: an expert index that an unmatched factor touches is random (A). Otherwise the sum over experts is coherent:
-    because nothing depends on the expert (shared), because a pair of an expert's tensor with itself hands a vector on
-    (B), or because such pairs close to a scalar, in the inner product of an update with its input (C) or elsewhere (D).
+    Law: a sum over an expert index that an unmatched factor touches is random (A). Any other sum over experts is
+    coherent: because nothing depends on the expert (shared), because a pair of an expert's tensor with itself passes a
+    vector on (B), or because such pairs contract to a scalar, in the inner product of an update with its input (C) or
+    elsewhere (D).
     """
     at_work = [_across_experts(m, c) for c, index in m.indices.items() if index.axis in EXPERTS and index.weight > 0]
     for what, classes in inner_products(m):
@@ -58,13 +59,14 @@ def mechanisms(m: MatchedMonomial) -> list[Mechanism]:
 
 
 def inner_products(m: MatchedMonomial) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """The inner products of rank-one updates with what they act on, and what each sums over."""
+    """Yields the inner products of rank-one updates with what they act on, each with the index classes it sums over."""
     for inner in m.inner:
         side = "input" if inner.where == "forward" else "gradient"
         yield f"the update of {inner.tensor} meets its own {side} again", inner.classes
 
 
 def _across_experts(m: MatchedMonomial, c: int) -> Mechanism:
+    """Determines the mechanism of the sum over one expert index."""
     index = m.indices[c]
     inside = [p for p in m.pairs if c in m.factors[p.left].classes]
     if index.weight == Fraction(1, 2):

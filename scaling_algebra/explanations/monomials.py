@@ -1,7 +1,8 @@
-"""The monomial behind an exponent: from a kernel of a signal back to the initial tensors and the matching that wins.
+"""Reconstructs the monomial of an exponent: from a kernel of a signal to the initial tensors and their leading
+matching.
 
-Every signal remembers how it was made (``signals.Made``), and every product which matching of its factors made a
-kernel. The result is one tensor network whose half-weight sum is the exponent.
+Every signal records how it was made (``signals.Made``), and every product which matching of its factors made a kernel.
+The result is one tensor network whose half-weight sum is the exponent.
 """
 
 from __future__ import annotations
@@ -22,7 +23,12 @@ from scaling_algebra.spec.powers import Power
 
 @dataclass(frozen=True)
 class TensorFactor:
-    """One initial tensor in a monomial: its role and the index classes it touches."""
+    """An initial tensor in a monomial.
+
+    Attributes:
+        tensor: its role.
+        classes: the index classes of its axes.
+    """
 
     tensor: str
     classes: tuple[int, ...]
@@ -30,10 +36,13 @@ class TensorFactor:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two matched factors, by position.
+    """Two matched factors.
 
-    ``where`` is the product whose factors they came from: ``forward`` (the inner product <x', x> of a rank-one update
-    with its input), ``backward`` (of a transposed one with a gradient), or empty (any other product).
+    Attributes:
+        left: position of the first factor.
+        right: position of the second factor.
+        where: the product in which they met: ``forward`` (the inner product <x', x> of a rank-one update with its
+            input), ``backward`` (of a transposed update with a gradient), or empty (any other product).
     """
 
     left: int
@@ -43,7 +52,13 @@ class Pair:
 
 @dataclass(frozen=True)
 class Inner:
-    """The inner product of a rank-one update with what it acts on: its side, the tensor, the classes it sums."""
+    """The inner product of a rank-one update with what it acts on.
+
+    Attributes:
+        where: ``forward`` or ``backward``.
+        tensor: the updated tensor.
+        classes: the index classes that are summed over.
+    """
 
     where: str
     tensor: str
@@ -52,7 +67,13 @@ class Inner:
 
 @dataclass(frozen=True)
 class Choice:
-    """A sum behind the monomial: its name, its parts with their exponents, and the leading part."""
+    """A sum on the way to the monomial.
+
+    Attributes:
+        name: the signal that is the sum.
+        parts: its terms with their exponents.
+        chosen: position of the leading term.
+    """
 
     name: str
     parts: tuple[tuple[str, Fraction | None], ...]
@@ -61,14 +82,14 @@ class Choice:
 
 @dataclass(frozen=True)
 class Index:
-    """One index class of a monomial after matching.
+    """An index class of a monomial after matching.
 
     Attributes:
-        name: letter with primes, e.g. ``k'``.
-        axis: what it runs over.
-        weight: 1 (nothing touches it: coherent, LLN), 1/2 (an unmatched factor touches it: random, CLT), 0 (open),
-            less for an open index that repeats another (-1/2 each).
-        rate: exponent of the dimension.
+        name: the name of the index, with primes: ``k'``.
+        axis: the axis that it runs over.
+        weight: 1 if nothing touches it (coherent sum, LLN), 1/2 if an unmatched factor touches it (random sum, CLT), 0
+            if it is open, and 1/2 less for each further open index of the same class.
+        rate: exponent of its dimension.
         touched: positions of the unmatched factors that touch it.
     """
 
@@ -80,12 +101,12 @@ class Index:
 
     @property
     def gives(self) -> Power:
-        """The contribution of a sum over it."""
+        """The factor that a sum over the index contributes."""
         return Power.of({self.axis: self.weight})
 
     @property
     def text(self) -> str:
-        """``width N``."""
+        """The axis in words: ``width N``."""
         return f"{about(self.axis)} {self.axis}" if about(self.axis) != self.axis else self.axis
 
 
@@ -94,7 +115,7 @@ class Contracted:
     """A product of initial tensors after contraction and before matching.
 
     Attributes:
-        factors: (role, index names) of every factor, in the order of the monomial's.
+        factors: (role, index names) of every factor, in the order of the monomial's factors.
         opens: names of the open indices.
         rates: exponent of the dimension of every index.
     """
@@ -111,14 +132,18 @@ class Contracted:
 
 @dataclass
 class MatchedMonomial:
-    """A product of initial tensors and deterministic factors, some indices summed, some factors matched.
+    """A product of initial tensors and deterministic factors, with summed indices and matched factors.
 
     Attributes:
-        factors, pairs, scalars, inner, choices: see their classes; scalars include the std of every factor.
+        factors: the initial tensors.
+        pairs: the matched factors.
+        scalars: the deterministic factors, including the std of every initial tensor.
         sizes: exponent of each scalar.
-        indices: every index class, by the class number factors use.
+        inner: inner products of rank-one updates.
+        choices: sums on the way.
+        indices: every index class, by the class number that factors use.
         opens: class of each open index.
-        contracted: the network before anything was matched.
+        contracted: the tensor network before matching.
     """
 
     factors: list[TensorFactor]
@@ -133,26 +158,29 @@ class MatchedMonomial:
 
     @property
     def exponent(self) -> Fraction:
-        """Law: coefficient + sum over index classes of weight times dimension (the half-weight rule)."""
+        """The exponent of n.
+
+        Law: coefficient + sum over index classes of weight times dimension (the half-weight rule).
+        """
         return sum(self.sizes, Fraction(0)) + sum((i.weight * i.rate for i in self.indices.values()), Fraction(0))
 
     def names(self, k: int) -> list[str]:
-        """The names of the indices of a factor."""
+        """Returns the names of the indices of a factor."""
         return [self.indices[c].name for c in self.factors[k].classes]
 
 
 def monomial(algebra: Algebra, signal: Signal, kernel: int) -> MatchedMonomial:
-    """The monomial behind one kernel of a signal.
+    """Reconstructs the monomial of one kernel of a signal.
 
     Raises:
-        LookupError: the signal does not know how it was made.
+        LookupError: the signal has no record of how it was made.
     """
     net = _Walk(algebra).expand(signal, kernel)
     factors = [TensorFactor(name, tuple(map(net.root, classes))) for name, classes in net.factors]
     opens = tuple(map(net.root, net.opens))
-    free = [k for k in net.unmatched() if not factors[k].tensor.startswith(INDICATOR)]
+    free = [k for k in net.find_unmatched() if not factors[k].tensor.startswith(INDICATOR)]
     indices = {}
-    for c, name in _named(net.letters, [*opens, *map(net.root, range(len(net.letters)))]).items():
+    for c, name in _name_classes(net.letters, [*opens, *map(net.root, range(len(net.letters)))]).items():
         touched = tuple(k for k in free if c in factors[k].classes)
         weight = Fraction(1 - opens.count(c), 2) if c in opens else Fraction(1, 2) if touched else Fraction(1)
         axis = algebra.letters[net.letters[c]]
@@ -162,14 +190,15 @@ def monomial(algebra: Algebra, signal: Signal, kernel: int) -> MatchedMonomial:
         where, _, tensor = tag.partition(" ")
         inner.append(Inner(where, tensor, tuple(dict.fromkeys(map(net.root, classes)))))
     sizes = [algebra.value(x.size) for x in net.scalars]
-    before = _contracted(algebra, net)
+    before = _network_before_matching(algebra, net)
     return MatchedMonomial(factors, net.pairs, net.scalars, sizes, inner, net.choices, indices, opens, before)
 
 
-def _contracted(algebra: Algebra, net: _Net) -> Contracted:
+def _network_before_matching(algebra: Algebra, net: _Net) -> Contracted:
+    """Returns the tensor network before matching."""
     roots = [_root(net.joined, c) for c in range(len(net.letters))]
     opens = [roots[c] for c in net.opens]
-    names = _named(net.letters, [*opens, *roots])
+    names = _name_classes(net.letters, [*opens, *roots])
     return Contracted(
         tuple((role, tuple(names[roots[c]] for c in classes)) for role, classes in net.factors),
         tuple(names[c] for c in opens),
@@ -177,8 +206,8 @@ def _contracted(algebra: Algebra, net: _Net) -> Contracted:
     )
 
 
-def _named(letters: Sequence[str], classes: Iterable[int]) -> dict[int, str]:
-    """Classes by their letters, with primes where several have one letter."""
+def _name_classes(letters: Sequence[str], classes: Iterable[int]) -> dict[int, str]:
+    """Names index classes by their index, with primes if several have the same."""
     used: Counter[str] = Counter()
     names = {}
     for c in dict.fromkeys(classes):
@@ -188,6 +217,7 @@ def _named(letters: Sequence[str], classes: Iterable[int]) -> dict[int, str]:
 
 
 def _root(parent: Sequence[int], c: int) -> int:
+    """Finds the representative of a class in a union-find forest."""
     while parent[c] != c:
         c = parent[c]
     return c
@@ -195,10 +225,17 @@ def _root(parent: Sequence[int], c: int) -> int:
 
 @dataclass
 class _Net:
-    """A monomial under construction: classes are numbered as they appear and merged by union-find.
+    """A monomial under construction. Classes are numbered as they appear and merged by union-find.
 
     Attributes:
-        parent: what contraction and matching identify; ``joined``: what contraction alone does.
+        parent: union-find parents after contraction and matching.
+        joined: union-find parents after contraction alone.
+        opens: class of each open index.
+        factors: the initial tensors with their classes.
+        pairs: the matched factors.
+        scalars: the deterministic factors.
+        inner: inner products of rank-one updates with the classes that they sum over.
+        choices: sums on the way.
     """
 
     letters: list[str] = field(default_factory=list)
@@ -214,13 +251,13 @@ class _Net:
     def root(self, c: int) -> int:
         return _root(self.parent, c)
 
-    def unmatched(self) -> list[int]:
-        """Positions of the factors that are in no pair."""
+    def find_unmatched(self) -> list[int]:
+        """Returns the positions of the factors that are in no pair."""
         held = {k for pair in self.pairs for k in (pair.left, pair.right)}
         return [k for k in range(len(self.factors)) if k not in held]
 
     def beside(self, other: _Net) -> _Net:
-        """Two monomials as one, nothing contracted yet."""
+        """Returns the outer product of two monomials."""
         shift, moved = len(self.letters), len(self.factors)
         return _Net(
             self.letters + other.letters,
@@ -235,9 +272,9 @@ class _Net:
         )
 
     def kernel(self, algebra: Algebra) -> tuple[Kernel, dict[Leaf, list[int]]]:
-        """Return the unmatched factors as a kernel, and the positions of each."""
+        """Returns the unmatched factors as a kernel, and the positions of each."""
         opens = [self.root(c) for c in self.opens]
-        free = {k: (self.factors[k][0], tuple(map(self.root, self.factors[k][1]))) for k in self.unmatched()}
+        free = {k: (self.factors[k][0], tuple(map(self.root, self.factors[k][1]))) for k in self.find_unmatched()}
         touched = (c for name, classes in free.values() if not name.startswith(INDICATOR) for c in classes)
         live = list(dict.fromkeys([*opens, *touched]))
         number = {c: k for k, c in enumerate(live)}
@@ -254,14 +291,23 @@ class _Net:
 
 
 class _Walk:
-    """Follows a kernel back to the initial tensors."""
+    """Follows a kernel back to the initial tensors.
+
+    Attributes:
+        algebra: the algebra of the run.
+        active: indices that run over the active experts of a token.
+    """
 
     def __init__(self, algebra: Algebra) -> None:
         self.algebra = algebra
         self.active = frozenset(x for x, axis in algebra.letters.items() if axis == "K")
-        """Letters of the experts that a token sees."""
 
     def expand(self, s: Signal, k: int) -> _Net:
+        """Expands a kernel of a signal into initial tensors.
+
+        Raises:
+            LookupError: the signal has no record of how it was made.
+        """
         step = s.made
         if step is None:
             raise LookupError(f"{s.name or 'a signal'} does not know how it was made")
@@ -297,12 +343,15 @@ class _Walk:
         return None if size is None else self.algebra.value(size)
 
     def _merge(self, net: _Net, c: int, d: int) -> None:
+        """Merges two classes. An index over active experts takes precedence over one over all experts."""
         c, d = sorted((net.root(c), net.root(d)))
         net.parent[d] = c
-        if net.letters[d] in self.active:  # of all experts, those of the token
+        if net.letters[d] in self.active:  # an index of active experts
             net.letters[c] = net.letters[d]
 
     def _product(self, s: Signal, k: int) -> _Net:
+        """Expands a kernel of a product: expands both factors, contracts them, and applies the matching of the
+        kernel."""
         assert s.made is not None
         a, b = s.made.parts
         ka, kb, matching = origin(self.algebra, s, k)

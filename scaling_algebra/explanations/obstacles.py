@@ -1,6 +1,6 @@
-"""Obstacles to an answer: functions of a network without which its parameterization is derived.
+"""Finds obstacles to an answer: functions of a network without which its parameterization can be derived.
 
-A function that is left out returns its argument. This makes another network: it shows where the difficulty of the
+An omitted function is replaced by the identity. This makes another network: it shows where the difficulty of the
 original one lies, and is no answer for it.
 """
 
@@ -20,11 +20,11 @@ from scaling_algebra.spec.networks.language import Function, Network, Sum
 
 @dataclass(frozen=True, repr=False)
 class Obstacles(Rendered):
-    """Every function of a network, left out by itself.
+    """Results with each function of a network omitted in turn.
 
     Attributes:
-        configuration: of the whole network.
-        tried: each function, with the level of the answer without it, or why there is none.
+        configuration: the configuration of the whole network.
+        tried: each function, with the level of the answer without it, or the reason why there is none.
     """
 
     configuration: Configuration
@@ -32,18 +32,19 @@ class Obstacles(Rendered):
 
 
 def functions(network: Network) -> tuple[Function, ...]:
-    """Functions that can be left out: with an argument, and not held constant."""
+    """Returns the functions that can be omitted: those with an argument that are not held constant."""
     return tuple(s for s in network.statements if isinstance(s, Function) and s.source is not None and not s.held)
 
 
 def without(network: Network, names: Sequence[str]) -> Network:
-    """The network without some of its functions; each has the value of its argument.
+    """Returns the network with some of its functions replaced by the identity.
 
     Args:
-        names: what the equations of the functions are called by: their left sides.
+        network: the network.
+        names: the signals that the functions return, which are the left-hand sides of their equations.
 
     Raises:
-        UsageError: a name that no function has.
+        UsageError: no function has one of these names.
     """
     if not names:
         return network

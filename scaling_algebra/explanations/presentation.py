@@ -1,4 +1,4 @@
-"""An explanation as a document: sums on the way, monomials, matchings, weights, mechanisms, arithmetic."""
+"""Documents of explanations: sums on the way, monomials, matchings, weights, mechanisms, arithmetic."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from .results import Constant, Explanation, LeadingTerm, SettingExplanation
 
 @document_of.register(Explanation)
 def explanation(e: Explanation) -> Document:
-    """The derivation of one exponent."""
+    """Makes the document of the derivation of one exponent."""
     return Document(tuple(_explanation(e)), _explanation_record(e))
 
 
 @document_of.register(SettingExplanation)
 def setting(s: SettingExplanation) -> Document:
-    """The derivation of one parameter, and of the quantity behind it."""
+    """Makes the document of the derivation of one parameter, followed by that of the quantity that fixes it."""
     return Document(tuple(_setting(s)), _setting_record(s))
 
 
 @document_of.register(Alignments)
 def alignments(a: Alignments) -> Document:
-    """Alignment exponents of every linear map."""
+    """Makes the document of the alignment exponents of every linear map."""
     lines = Lines.of(
         literal(a.derivation.about),
         Text(
@@ -52,25 +52,25 @@ def alignments(a: Alignments) -> Document:
 
 @document_of.register(Obstacles)
 def obstacles(o: Obstacles) -> Document:
-    """Every function that was left out, and whether the rest is derived."""
+    """Makes the document of the functions that were omitted, with the answer without each."""
     c = o.configuration
     name = f"{c.parameterization.title}, {c.network.name}, {c.optimizer.name}, {c.ray}"
-    rows = [(f"{f.out} = {f.name}", literal(_left(x))) for f, x in o.tried]
+    rows = [(f"{f.out} = {f.name}", literal(_describe_answer(x))) for f, x in o.tried]
     grid = Grid.of(("left out", c.parameterization.title), rows)
     tried = [
-        {"left_out": f.out, "function": f.name, "found": _left(x) == "found", "why": _why(x) or None}
+        {"left_out": f.out, "function": f.name, "found": _describe_answer(x) == "found", "why": _why(x) or None}
         for f, x in o.tried
     ]
     return Document((Heading(literal(f"{name}, without one function")), grid), {**c.as_json(), "without": tried})
 
 
 def _why(left: Level | str) -> str:
-    """The first size that is open, or why nothing is derived; empty if all is certified."""
+    """Returns the first undecided size, or the reason why nothing is derived; empty if all is certified."""
     return left if isinstance(left, str) else str(left.open[0]) if left.open else ""
 
 
-def _left(left: Level | str) -> str:
-    """``found``, ``certified but for 2 sizes: ...``, ``not found: ...``."""
+def _describe_answer(left: Level | str) -> str:
+    """Describes the answer: ``found``, ``certified but for 2 sizes: ...``, ``not found: ...``."""
     level = "not found" if isinstance(left, str) else "found" if left.certified else str(left)
     return f"{level}: {why}" if (why := _why(left)) else level
 
@@ -139,7 +139,7 @@ def _term(e: Explanation, term: LeadingTerm) -> list[Block]:
 
 
 def _before(e: Explanation, term: LeadingTerm) -> Lines:
-    """The product of initial tensors before matching, with the symbols of the network where formulas are set."""
+    """Shows the product of initial tensors before matching; typeset formulas use the symbols of the network."""
     before = term.monomial.contracted
     names = {role: tensor.symbol for role, tensor in e.derivation.network.tensors.items()}
     product = [tex(f"{names.get(role, role)}[{','.join(inside)}]") for role, inside in before.factors]
@@ -150,7 +150,7 @@ def _before(e: Explanation, term: LeadingTerm) -> Lines:
 
 def _reading(term: LeadingTerm) -> Lines:
     lines = [typeset(f"mechanism {x}") for x in term.mechanisms]
-    return Lines.of(*lines, ("exponent: ", Text(term.arithmetic, term.summed("$"))))
+    return Lines.of(*lines, ("exponent: ", Text(term.arithmetic, term.write_sum("$"))))
 
 
 def _indices(term: LeadingTerm, k: int) -> str:

@@ -1,6 +1,6 @@
-"""The explanation of an exponent as data: leading monomials, the sums behind them, and the reason in two sentences.
+"""Explanations as data: leading monomials, the sums on the way to them, and the reason in two sentences.
 
-A reason is read off the winning matching of a monomial. It does not depend on the name of the quantity.
+The reason follows from the leading matching of a monomial. It does not depend on the name of the quantity.
 """
 
 from __future__ import annotations
@@ -23,7 +23,13 @@ from .monomials import Choice, MatchedMonomial
 
 @dataclass(frozen=True)
 class Constant:
-    """A deterministic factor of a monomial: what it is, as a power of the axes, and its exponent of n."""
+    """A deterministic factor of a monomial.
+
+    Attributes:
+        label: what it is.
+        power: its size as a power of the axes.
+        exponent: its exponent of n.
+    """
 
     label: str
     power: Power
@@ -35,9 +41,9 @@ class LeadingTerm:
     """One leading monomial, spelled out.
 
     Attributes:
-        constants: deterministic factors, the std of every initial tensor included.
-        monomial: the network and its matching.
-        mechanisms: what the matching does.
+        constants: deterministic factors, including the std of every initial tensor.
+        monomial: the tensor network and its matching.
+        mechanisms: the mechanisms of the matching.
     """
 
     constants: tuple[Constant, ...]
@@ -46,12 +52,12 @@ class LeadingTerm:
 
     @property
     def exponent(self) -> Fraction:
-        """The reported exponent."""
+        """The exponent of n."""
         return self.monomial.exponent
 
     @property
     def added(self) -> Power:
-        """The contribution of the sums, as a power of the axes."""
+        """The factor that the sums contribute, as a power of the axes."""
         return prod((i.gives for i in self.monomial.indices.values() if i.rate), start=Power())
 
     @property
@@ -61,11 +67,11 @@ class LeadingTerm:
 
     @property
     def arithmetic(self) -> str:
-        """The sum as text: ``- 1 (aggregation multiplier) + 1/2 (i: CLT) = -1/2``."""
-        return self.summed()
+        """The sum of exponents as text: ``- 1 (aggregation multiplier) + 1/2 (i: CLT) = -1/2``."""
+        return self.write_sum()
 
-    def summed(self, math: str = "") -> str:
-        """The sum, with ``math`` around its formulas."""
+    def write_sum(self, math: str = "") -> str:
+        """Writes the sum of exponents, with ``math`` as the delimiter of formulas."""
         times = Counter(c for c in self.constants if c.exponent)
         parts = [(c.exponent * k, c.label if k == 1 else f"{k} x {c.label}") for c, k in times.items()]
         for i in self.monomial.indices.values():
@@ -82,14 +88,16 @@ class Explanation(Rendered):
     """The derivation of one exponent.
 
     Attributes:
-        derivation: the parameterization in force.
-        quantity, step, formula: what is explained.
-        exponent: None for exactly zero.
+        derivation: the parameterization.
+        quantity: the quantity that is explained.
+        step: the number of updates.
+        formula: the definition of the quantity.
+        exponent: its exponent; None if it is exactly zero.
         terms: leading monomials of equal exponent; for an update or a raw gradient its two vectors.
-        outer: True for an update or a raw gradient: the exponents of the terms and of ``constants`` add up.
-        constants: factors in front of an outer product.
-        leading: the number of leading monomials, of which ``terms`` may show only some.
-        note: why there are no terms: the quantity is zero, or no run of all tensors certifies it.
+        outer: the quantity is an update or a raw gradient: the exponents of the terms and of ``constants`` add up.
+        constants: factors of an outer product.
+        leading: the number of leading monomials; ``terms`` may have only some of them.
+        note: the reason why there are no terms: the quantity is zero, or no run of all tensors certifies it.
         assumes: names of ``ASSUMPTIONS``.
     """
 
@@ -107,7 +115,7 @@ class Explanation(Rendered):
 
     @cached_property
     def reason(self) -> str:
-        """Why the quantity has its size."""
+        """The reason why the quantity has its size."""
         if self.exponent is None:
             return f"It is exactly zero: {self.note}."
         total = f"n^{exponent_text(self.exponent)}"
@@ -128,7 +136,7 @@ class Explanation(Rendered):
 
     @property
     def choices(self) -> tuple[Choice, ...]:
-        """The sums on the way to the first monomial, each once."""
+        """The distinct sums on the way to the first monomial."""
         seen: dict[str, Choice] = {}
         for term in self.terms if self.outer else self.terms[:1]:
             for choice in term.monomial.choices:
@@ -137,17 +145,17 @@ class Explanation(Rendered):
 
     @property
     def summands(self) -> list[tuple[Fraction, str]]:
-        """The exponents that add up in an outer product, each with its factor or vector."""
+        """The exponents that add up in an outer product, each with the name of its factor or vector."""
         vectors = [(term.exponent, f"vector {k}") for k, term in enumerate(self.terms, 1)]
         return [(c.exponent, c.label) for c in self.constants] + vectors
 
     def total(self) -> Fraction:
-        """The exponent, as the sum that ``arithmetic`` shows."""
+        """Computes the exponent as the sum that ``arithmetic`` shows."""
         return sum((e for e, _ in self.summands), Fraction(0)) if self.outer else self.terms[0].exponent
 
     @property
     def arithmetic(self) -> str:
-        """The sum of ``total`` as text."""
+        """The sum of exponents as text."""
         if not self.outer:
             return self.terms[0].arithmetic
         return f"{' + '.join(f'{e} ({label})' for e, label in self.summands)} = {self.total()}"
@@ -162,13 +170,15 @@ class SettingExplanation(Rendered):
     """The derivation of one parameter.
 
     Attributes:
-        name: ``expert_out.lr``; ``value``: its power of the axes, None for zero init or no such setting.
+        derivation: the parameterization.
+        name: the parameter, such as ``expert_out.lr``.
+        value: its power of the axes; None for zero init, or if there is no such setting.
         because: the desideratum in words.
-        equation: the form that must be Theta(1), with the unknowns as symbols; empty where nothing was solved.
-        behind: the quantity that binds, explained at the solution; None where nothing was solved.
-        structure: structural choices that bear on it.
-        multiplied, own: the power that a module multiplies the tensor by, and the number of the tensor itself; all else
-            is about the product.
+        equation: the form that must be Theta(1), with the unknowns as symbols; empty if nothing was solved.
+        behind: the explanation of the quantity that fixes the parameter, at the solution; None if nothing was solved.
+        structure: structural choices that affect it.
+        multiplied: the power that a module multiplies the tensor by.
+        own: the number of the tensor itself; all else is about the product of both.
     """
 
     derivation: Derivation
@@ -187,7 +197,8 @@ class SettingExplanation(Rendered):
 
     @cached_property
     def reason(self) -> str:
-        """The condition on the parameter: the size of the quantity without it, and the value that makes it Theta(1)."""
+        """The condition on the parameter: the size of the quantity without it, and the value that makes the quantity
+        Theta(1)."""
         role, _, what = self.name.rpartition(".") if "." in self.name else (self.name, "", "")
         because = _capital(self.because)
         if self.value is None and self.behind is None:
@@ -218,7 +229,7 @@ class SettingExplanation(Rendered):
 
 
 def _sums(m: MatchedMonomial) -> str:
-    """Every sum over an index that grows, with what makes it coherent or random."""
+    """Describes every sum over a growing index, with the reason why it is coherent or random."""
     left = {c: i for c, i in m.indices.items() if i.weight > 0 and i.rate}
     phrases: list[str] = []
 
@@ -250,7 +261,7 @@ def _sums(m: MatchedMonomial) -> str:
 
 
 def _factors(constants: Iterable[Constant]) -> str:
-    """``lr of expert_in N_e M N^-1, std of readout N^-1``; factors of size 1 are left out."""
+    """Lists factors, without those of size 1: ``lr of expert_in N_e M N^-1, std of readout N^-1``."""
     times = Counter(c for c in constants if c.power.terms)
     parts = [
         f"{c.label} {c.power}" + (" twice" if k == 2 else f" {k} times" if k > 2 else "") for c, k in times.items()
@@ -259,9 +270,11 @@ def _factors(constants: Iterable[Constant]) -> str:
 
 
 def _and(names: Iterable[str]) -> str:
+    """Joins names by commas and a final "and"."""
     *first, last = names
     return f"{', '.join(first)} and {last}" if first else last
 
 
 def _capital(text: str) -> str:
+    """Capitalises the first character."""
     return text[:1].upper() + text[1:]

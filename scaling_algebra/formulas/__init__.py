@@ -1,3 +1,3 @@
-"""The size of every quantity at every ray and every parameter: formulas, and the proof that they are complete."""
+"""The size of every quantity on every ray at every parameter: formulas, with a proof that they are complete."""
 
 from . import presentation as presentation  # registers documents

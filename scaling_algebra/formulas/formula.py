@@ -1,8 +1,8 @@
-"""The size of a quantity as a formula: a maximum of monomials in the axes and the parameters, true on every ray.
+"""The size of a quantity as a formula: a maximum of monomials in the axes and the parameters, valid on every ray.
 
-``str(formula(...))`` prints it; ``.expr`` is a sympy expression in positive symbols: the axes ``N``, ``N_e``, ``M``,
-and ``sigma_ROLE`` (init std), ``lr_ROLE``, ``eps_ROLE``, ``multiplier`` and, where the optimizer normalises,
-``v_ROLE_k``, what the gradient of step k is divided by.
+``str(formula(...))`` prints it. ``.expr`` is a sympy expression in positive symbols: the axes ``N``, ``N_e``, ``M``,
+and ``sigma_ROLE`` (init std), ``lr_ROLE``, ``eps_ROLE``, ``multiplier`` and, if the optimizer normalises,
+``v_ROLE_k``, the divisor of the gradient at step k.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class FormulaTerm:
     Attributes:
         form: powers of the axes and of the parameters.
         beside: powers of the axes of the other monomials with the same parameters.
-        matched: the monomial in initial tensors behind it, its factors matched; None for updates and raw gradients,
-            which are outer products.
+        matched: the tensor network of the monomial with its matching; None for updates and raw gradients, which are
+            outer products.
     """
 
     form: Form
@@ -69,7 +69,7 @@ class FormulaTerm:
 
     @property
     def mechanisms(self) -> tuple[Mechanism, ...]:
-        """The mechanism of the matching."""
+        """The mechanisms of the matching."""
         return () if self.matched is None else tuple(mechanisms(self.matched))
 
 
@@ -79,10 +79,11 @@ class Formula(Rendered):
 
     Attributes:
         of: network, optimizer and structure; which axes grow and which are fixed.
-        quantity, step: what it is the root-mean-square of.
-        terms: the monomials that lead somewhere; none: it is exactly zero.
-        slack: None if no monomial is missing. Else the quantity is at least the formula, and a missing monomial with
-            the parameters of a term exceeds it by at most ``(product of the axes)^slack``.
+        quantity: the quantity whose root mean square this is.
+        step: the number of updates.
+        terms: the monomials that lead somewhere; empty if the quantity is exactly zero.
+        slack: None if no monomial is missing. Otherwise the quantity is at least the formula, and a missing monomial
+            with the parameters of a term exceeds it by at most ``(product of the axes)^slack``.
     """
 
     of: FormulaSearch
@@ -93,17 +94,17 @@ class Formula(Rendered):
 
     @property
     def assumes(self) -> tuple[str, ...]:
-        """Signals that must be O(1) for the formula to hold, because functions read them."""
+        """Signals that must be O(1) for the formula to be valid, because functions read them."""
         return tuple(dict.fromkeys(s.inputs[0].name for s in self.of.network.functions if s.inputs))
 
     @property
     def complete(self) -> bool:
-        """Is no monomial missing? Then the quantity is Theta of the formula."""
+        """Whether no monomial is missing, so that the quantity is Theta of the formula."""
         return self.slack is None
 
     @property
     def divisors(self) -> Mapping[str, tuple[str, ...]]:
-        """For each ``v_ROLE_k``, the gradients of which it is the largest, such as ``gW2@0``, and epsilon if any."""
+        """For each divisor ``v_ROLE_k`` the gradients of which it is the maximum, such as ``gW2@0``."""
         gradients = {}
         for unknown in dict.fromkeys(u for t in self.terms for u, _ in t.form.unknowns if u.startswith("v.")):
             _, role, step = unknown.split(".")
@@ -123,7 +124,8 @@ class Formula(Rendered):
 
     @property
     def outer(self) -> bool:
-        """Is the quantity an update or a raw gradient? Then this is the size of the entries of an outer product."""
+        """Whether the quantity is an update or a raw gradient, so that the formula is the entry size of an outer
+        product."""
         return bool(quantity(quantities(self.of.network), self.quantity).tensor)
 
     @cached_property
@@ -137,11 +139,11 @@ class Formula(Rendered):
         return monomials[0] if len(monomials) == 1 else sympy.Max(*monomials, evaluate=False)
 
     def on(self, ray: Ray, point: Point) -> Fraction | None:
-        """The exponent of n on a ray, at numbers for the unknowns; None for exactly zero.
+        """Returns the exponent of n on a ray, at values of the unknowns; None for exactly zero.
 
         Raises:
-            UsageError: the ray is none of those that it is for, a signal may be beyond O(1) that must not be, other
-                tensors are zero or tied at the point, or it or a divisor is no complete formula.
+            UsageError: the formula is not valid on the ray, a signal may exceed O(1) that must not, other tensors are
+                zero or tied at the point, or the formula or that of a divisor is incomplete.
         """
         if ray["K"] != ray["M"]:
             raise UsageError("this formula is for K = M: active experts grow as all experts do")
@@ -166,11 +168,15 @@ class Formula(Rendered):
         return self._on(ray, values, {})
 
     def text(self) -> str:
-        """``Theta(multiplier^2 sigma_input^2 max(N, M))``."""
+        """Returns the formula as text: ``Theta(multiplier^2 sigma_input^2 max(N, M))``."""
         return text([t.form for t in self.terms], self.complete)
 
     def leads(self, term: FormulaTerm) -> tuple[str, ...]:
-        """The region where a monomial exceeds those with the same parameters: ``N_e M >= N``; empty: everywhere."""
+        """Returns the region in which a monomial exceeds those with the same parameters, as inequalities: ``N_e M >=
+        N``.
+
+        Empty if it does everywhere.
+        """
         cone = leading(Cone(self.of.axes), term.form.power, term.beside)
         rays = [dict(zip(self.of.axes, rates, strict=True)) for rates in cone.rays]
 
@@ -185,7 +191,13 @@ class Formula(Rendered):
         return f"{self.quantity}@{self.step}, {self.of.network.title}, {self.of.optimizer.name}, {self.of.structure}"
 
     def _on(self, ray: Ray, values: Mapping[str, Fraction | None], divisors: dict[str, Fraction]) -> Fraction | None:
-        """``divisors``: their exponents, kept."""
+        """Returns the exponent on a ray.
+
+        Args:
+            ray: the ray.
+            values: exponents of the unknowns.
+            divisors: cache of the exponents of divisors.
+        """
         if not self.complete:
             raise UsageError(f"{self.quantity}@{self.step} is known as a lower bound only, which has no exponent")
 
@@ -206,7 +218,7 @@ class Formula(Rendered):
         )
 
     def entries(self, role: str) -> Power:
-        """The factor of an entry's size in a divisor: the root of the number of entries, or 1."""
+        """Returns the factor of a divisor beside the size of an entry: the root of the number of entries, or 1."""
         return self.of.optimizer.entries(self.of.network, role)
 
 
@@ -219,10 +231,12 @@ def formula(
     readout_init: str = "maximal",
     fixed: Collection[str] = (),
 ) -> Formula:
-    """The size of a quantity on all rays and at all parameters.
+    """Computes the size of a quantity on all rays and at all parameters.
 
     Args:
-        what: ``"h3.A2.2@1"``: a quantity, and after how many updates (default 1).
+        what: ``"h3.A2.2@1"``: a quantity, and the number of updates (default 1).
+        optimizer: the optimizer.
+        network: a network, or the name of an architecture.
         structure: ``"tied expert_in"``, ``"zero router, tied expert_out"``, or a ``Structure``.
         readout_init: ``maximal``, or ``zero`` for a readout that starts at zero.
         fixed: axes that do not grow: ``["M"]`` for a fixed number of experts.
@@ -232,7 +246,7 @@ def formula(
         M*N*N_e*lr_expert_out*multiplier**2*sigma_expert_in**2*sigma_input**2*sigma_readout
 
     Raises:
-        UsageError: no such quantity, or one that no monomials follow, with the reason.
+        UsageError: there is no such quantity, or its size is no maximum of monomials; the message gives the reason.
     """
     net = network if isinstance(network, Network) else _architecture(network)
     rule = single(optimizer, "a formula")
@@ -245,15 +259,15 @@ def formula(
         raise UsageError(f"cannot read the quantity {shown(what)}; write QUANTITY@t, such as h3.A2.2@1")
     name, t = match["name"], int(match["step"] or 1)
     quantity(quantities(net), name)
-    _covered(net, rule, name, t)
-    return _formula(_search(net, rule, start, _fixed(fixed, net)), name, t)
+    _check_covered(net, rule, name, t)
+    return _formula(_search(net, rule, start, _check_fixed_axes(fixed, net)), name, t)
 
 
 def read_structure(text: str, network: Network) -> Structure:
-    """``"tied expert_in, zero router"``.
+    """Parses a structure such as ``"tied expert_in, zero router"``.
 
     Raises:
-        UsageError: anything else, or a tensor that the network does not have.
+        UsageError: the text cannot be read, or names a tensor that the network does not have.
     """
     sets: dict[str, set[str]] = {"zero": set(), "tied": set()}
     for part in (p.strip() for p in text.split(",") if text.strip()):
@@ -271,11 +285,11 @@ def read_structure(text: str, network: Network) -> Structure:
 # inside ------------------------------------------------------------------------------------------------------------
 
 
-def _fixed(axes: Collection[str], network: Network) -> frozenset[str]:
-    """The axes that do not grow, the number of layers among them.
+def _check_fixed_axes(axes: Collection[str], network: Network) -> frozenset[str]:
+    """Returns the axes that do not grow, including the number of layers.
 
     Raises:
-        UsageError: an axis that the network does not have, or nothing left that grows.
+        UsageError: the network does not have one of the axes, or no axis is left that grows.
     """
     widths = [axis for axis in may_grow(network) if axis != "L"]
     given = frozenset(axes)
@@ -287,8 +301,12 @@ def _fixed(axes: Collection[str], network: Network) -> frozenset[str]:
     return given | {"L"} & set(network.axes.values())
 
 
-def _covered(network: Network, optimizer: Optimizer, name: str, t: int) -> None:
-    """Raises UsageError where sizes are no maxima of monomials, with the reason."""
+def _check_covered(network: Network, optimizer: Optimizer, name: str, t: int) -> None:
+    """Checks that the size of a quantity is a maximum of monomials.
+
+    Raises:
+        UsageError: it is not; the message gives the reason.
+    """
     divides = [s for s in network.functions if s.kind.kind == "norm" or s.kind.selects]
     divides += [s for s in network.functions if s.kind.homogeneous]
     if divides:
@@ -329,18 +347,22 @@ def _formula(search: FormulaSearch, name: str, t: int) -> Formula:
     terms = []
     for form in sorted(forms, key=_order):
         alike = tuple(f.power for f in forms if f.unknowns == form.unknowns and f != form)
-        terms.append(FormulaTerm(form, alike, None if what.tensor else _behind(search, what, t, form, alike)))
+        terms.append(
+            FormulaTerm(form, alike, None if what.tensor else _reconstruct_monomial(search, what, t, form, alike))
+        )
     return Formula(search, name, t, tuple(terms), maximum.slack)
 
 
 def _order(form: Form) -> tuple[Any, ...]:
+    """Returns the key by which terms are sorted: those with few parameters first."""
     return sum(abs(n) for _, n in form.unknowns), form.unknowns, form.power.terms
 
 
-def _behind(
+def _reconstruct_monomial(
     search: FormulaSearch, what: Quantity, t: int, form: Form, beside: tuple[Power, ...]
 ) -> MatchedMonomial | None:
-    """The tensor network of a monomial, from a ray on which it leads among those with its parameters."""
+    """Reconstructs the tensor network of a monomial, on a ray on which it leads among those with the same
+    parameters."""
     rays = leading(search.cone, form.power, beside).rays
     run = search.run(tuple(sum(x) for x in zip(*rays, strict=True)))
     signal = what.read(run, t)

@@ -1,9 +1,9 @@
 """Sizes of signals at every parameter point at once: maxima of linear forms in the unknown b, c and alpha.
 
-A signal is split by how often each unknown enters (its grade). All monomials of one grade move together when parameters
-change, so they are pruned as safely as at one point, and the rest is the complete max-plus form. If it is too large, a
-change that must be O(1) may be replaced by its size, a new unknown. The divisor of a step (Adam's normaliser) is a
-maximum itself, and also a new unknown.
+A signal is split by the power of each unknown (its grade). All monomials of one grade scale alike when parameters
+change, so they can be pruned as safely as at one point; the union over grades is the complete max-plus form. If it is
+too large, a change that must be O(1) may be replaced by its size, a new unknown. The divisor of a step (Adam's
+normaliser) is a maximum itself, and also a new unknown.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.optimizers import OPTIMIZERS, Trained
 
 STEPS = 4
-"""Steps whose divisors are told apart."""
+"""Number of steps with a normaliser symbol of their own."""
 
 
 def size_of(signal: str) -> str:
-    """The unknown s of a signal: its later changes have the size n^-s."""
+    """Returns the name of the unknown s of a signal whose later changes have the size n^-s."""
     return f"size.{signal}"
 
 
 def divisor(role: str, step: int) -> str:
-    """The unknown v of a tensor: at a step, counted from 0, its gradient is divided by n^-v."""
+    """Returns the name of the unknown v of a tensor whose gradient is divided by n^-v at a step, counted from 0."""
     return f"v.{role}.{step}"
 
 
@@ -44,11 +44,13 @@ def form_algebra(
     growing: frozenset[str] = frozenset(),
     most: int | None = None,
 ) -> FormAlgebra:
-    """The algebra whose unknowns are those of a network, what its steps divide by, and the sizes of its signals.
+    """Makes the algebra whose unknowns are those of a network, its divisors, and the sizes of its signals.
 
     Args:
-        growing: axes whose indices are kept even where they do not grow on the ray.
-        most: forms that a product may have.
+        network: the network.
+        ray: the ray.
+        growing: axes whose indices are kept even if they do not grow on the ray.
+        most: maximum number of forms of a product.
     """
     letters = network.letters
     steps = (divisor(role, step) for role in network.tensors for step in range(STEPS))
@@ -69,10 +71,15 @@ class _FormSteps(TensorSteps):
 
 
 class FormTrajectory(Trajectory):
-    """Training with unknown b, c and alpha, and unknown divisors where the optimizer normalises.
+    """Training with unknown b, c and alpha, and unknown divisors if the optimizer normalises.
 
     Args:
-        sized: signals whose changes after the first update are taken by their size alone.
+        network: the network.
+        algebra: the algebra of forms.
+        structure: the discrete choices.
+        sized: signals whose changes after the first update are represented by their size alone.
+        optimizer: the optimizer.
+        context: options of the run.
     """
 
     stepping = _FormSteps
@@ -90,30 +97,30 @@ class FormTrajectory(Trajectory):
         super().__init__(network, algebra, structure.point(network, {}), optimizer, context)
 
     def relative(self, signal: Signal, source: str, t: int) -> Signal:
-        """Raises Exhausted: the quotient of two maxima of forms is none."""
+        """Raises Exhausted, since the quotient of two maxima of forms is no maximum of forms."""
         raise Exhausted
 
-    def weighed(self, loss: str, signal: str, t: int) -> Signal:
-        """Raises Exhausted: the quotient of two maxima of forms is none."""
+    def loss_gradient_ratio(self, loss: str, signal: str, t: int) -> Signal:
+        """Raises Exhausted, since the quotient of two maxima of forms is no maximum of forms."""
         raise Exhausted
 
     def bounds(self, quantity: Quantity, t: int) -> Bounds:
-        """Forms of the size of a quantity.
+        """Returns lower and upper bounds on a quantity as forms.
 
         Raises:
-            Exhausted: the forms are too many for the work left to the algebra.
+            Exhausted: there are too many forms for the remaining budget.
         """
         read = quantity.read(self, t)
         assert isinstance(read, Signal)
         return self.forms.bounds(read)
 
     def sizes(self, quantity: Quantity, t: int) -> Sizes:
-        """The size of a quantity, grade by grade: of a tensor's update or gradient the size of an entry.
+        """Returns the size of a quantity by grade; for an update or a gradient of a tensor the size of an entry.
 
-        Law: rms(u v) = rms(u) rms(v) where no index is summed.
+        Law: rms(u v) = rms(u) rms(v) if no index is summed.
 
         Raises:
-            Exhausted: it takes more work than the rung of the algebra has.
+            Exhausted: it takes more work than the budget allows.
         """
         role = quantity.tensor
         if not role:

@@ -1,4 +1,4 @@
-"""A formula as a document: the maximum, its monomials with mechanism and place, and what it assumes."""
+"""The document of a formula: the maximum, its monomials with mechanism and region, and its assumptions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from .notation import maximum, monomial
 
 @document_of.register(Formula)
 def formula(f: Formula) -> Document:
-    """The formula, and the rays on which each of its monomials leads among those with its parameters."""
+    """Makes the document: the formula, and the rays on which each monomial leads among those with the same
+    parameters."""
     name = f"{f.quantity}@{f.step}"
     head = Text(f"{name} = {f.text()}", f"{literal(name)} $= {tex(f.text())}$")
     blocks: list[Block] = [Heading(literal(f.about), 2), Lines.of((head,))]
@@ -26,7 +27,7 @@ def formula(f: Formula) -> Document:
 
 
 def record(f: Formula) -> dict[str, object]:
-    """The JSON contract."""
+    """Returns the JSON record."""
     terms = [
         {
             "axes": t.form.power,
@@ -54,7 +55,7 @@ def record(f: Formula) -> dict[str, object]:
 
 
 def _divisors(f: Formula) -> list[str]:
-    """``v_input_0 = max(eps_input, gW1@0)``."""
+    """Describes the divisors: ``v_input_0 = max(eps_input, gW1@0)``."""
     lines = []
     for name, gradients in f.divisors.items():
         role = name.split("_", 1)[1].rsplit("_", 1)[0]
@@ -66,7 +67,7 @@ def _divisors(f: Formula) -> list[str]:
 
 
 def _notes(f: Formula) -> list[str]:
-    """The assumptions of the formula, and what may be missing from it."""
+    """Returns the assumptions of the formula, and whether it is complete."""
     product = " ".join(f.of.axes)
     notes = ["K grows as M"] if "M" in f.of.axes else []
     notes += [f"{', '.join(sorted(f.of.fixed))} fixed"] if f.of.fixed else []

@@ -1,4 +1,4 @@
-"""All monomials of a size at every ray and parameter, found by runs on rays with unknown parameters."""
+"""Finds all monomials of a size at every ray and parameter, by runs on rays with unknown parameters."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ _RUNGS = (
     Rung(Fraction(2), work=50_000, total=200_000),
 )
 _COARSE = Rung(Fraction(1, 2), most=12, leaves=12, work=5_000, total=60_000)
-"""Climbed until nothing is missing; where that takes too much work, few kernels are kept and the rest is bounded."""
+"""`_RUNGS` are the budgets tried in turn until nothing is missing. If they take too much work, `_COARSE` keeps few
+kernels and bounds the rest.
+"""
 _WHOLE = Rung(Fraction(1, 2), work=200_000, total=300_000, whole=True)
 
 
@@ -39,11 +41,14 @@ QUOTIENT = "normalised"
 
 
 class FormulaSearch:
-    """Sizes of one network, trained one way, on all rays of its axes.
+    """Sizes of one network with one optimizer, on all rays of its axes.
 
     Args:
+        network: the network.
+        optimizer: the optimizer.
+        structure: the discrete choices.
         fixed: axes that do not grow.
-        sized: signals whose later changes are taken by their size alone.
+        sized: signals whose later changes are represented by their size alone.
     """
 
     def __init__(
@@ -64,10 +69,10 @@ class FormulaSearch:
         self._runs: dict[tuple[Vector, Rung], FormTrajectory] = {}
 
     def forms(self, quantity: Quantity, t: int) -> MaxForm:
-        """The monomials of a quantity after t updates.
+        """Finds the monomials of a quantity after t updates.
 
         Raises:
-            Exhausted: they are too many.
+            Exhausted: there are too many.
         """
         best: MaxForm | None = None
         for rung in _RUNGS:
@@ -80,7 +85,7 @@ class FormulaSearch:
         return best or self._forms(quantity, t, _COARSE)
 
     def run(self, rates: Vector, rung: Rung = _RUNGS[0]) -> FormTrajectory:
-        """Training on a ray, with unknown parameters."""
+        """Trains on a ray with unknown parameters."""
         key = rates, rung
         if key not in self._runs:
             algebra = form_algebra(self.network, self.ray(rates), self.growing)
@@ -92,7 +97,7 @@ class FormulaSearch:
         return self._runs[key]
 
     def ray(self, rates: Sequence[int]) -> Ray:
-        """The ray along a direction."""
+        """Returns the ray along a direction."""
         top = max(rates)
         return Ray({axis: Fraction(x, top) for axis, x in zip(self.axes, rates, strict=True)})
 
@@ -114,44 +119,45 @@ class FormulaSearch:
         for grade, (low, high) in sizes.items():
             upper = run.forms.graded(grade, high)
             lower = None if low is None else run.forms.graded(grade, low)
-            largest[upper.unknowns] = self._kept(lower, upper), run.forms.value(high)
+            largest[upper.unknowns] = self._select_bound(lower, upper), run.forms.value(high)
         return largest
 
-    def _kept(self, lower: Form | None, upper: Form) -> Form | None:
-        """Of the bounds of a size at a ray, the one that is taken for a monomial."""
+    def _select_bound(self, lower: Form | None, upper: Form) -> Form | None:
+        """Selects the bound of a size on a ray that counts as a monomial: the lower one."""
         return lower
 
 
 class UpperBounds(FormulaSearch):
-    """Forms that a size does not exceed on any ray, where the later changes of some signals are taken by their size
-    alone: an unknown of its own, ``graded.size_of``.
+    """Forms that bound a size from above on every ray. The later changes of some signals are represented by their size
+    alone, an unknown of its own (``graded.size_of``).
 
     Law: the engine then bounds sizes by sums and maxima of linear functions of the rates: nothing is dropped, and the
-    bound of a product is one such function (of the bounds in ``product_bound`` an operator norm is never above
-    Cauchy-Schwarz). So the bound is convex, and what it is at corners bounds it everywhere.
+    bound of a product is one such function (of the bounds in ``product_bound``, an operator norm never exceeds
+    Cauchy-Schwarz). So the bound is convex, and its values at corners bound it everywhere.
     """
 
     def bounds(self, quantity: Quantity, t: int) -> Bounds:
-        """Sizes of monomials, and bounds that nothing exceeds, after t updates.
+        """Returns the sizes of monomials, and upper bounds on all, after t updates.
 
         Raises:
-            Exhausted: they are too many.
+            Exhausted: there are too many.
         """
         upper = self._forms(quantity, t, _WHOLE).forms
         return Bounds(tuple(form for form in upper if form in self._exact), upper)
 
     @cached_property
     def _exact(self) -> set[Form]:
-        """Upper bounds that are sizes of monomials somewhere."""
+        """Upper bounds that are the size of a monomial on some ray."""
         return set()
 
-    def _kept(self, lower: Form | None, upper: Form) -> Form | None:
+    def _select_bound(self, lower: Form | None, upper: Form) -> Form | None:
+        """Selects the upper bound, and records whether it is the size of a monomial."""
         self._exact.update({upper} if lower == upper else ())
         return upper
 
 
 def winning(forms: tuple[Form, ...], axes: tuple[str, ...]) -> tuple[Form, ...]:
-    """The forms that exceed all others somewhere: at some ray and some value of every unknown.
+    """Selects the forms that exceed all others at some ray and some value of every unknown.
 
     Law: one query of linear real arithmetic for each form; z3 decides it exactly.
     """

@@ -1,1 +1,2 @@
-"""The calculator in a browser: what the page asks, what is precomputed for it, and how its folder is put together."""
+"""The calculator in a browser: the questions of the page, the answers computed in advance, and the assembly of its
+folder."""

@@ -1,4 +1,4 @@
-"""The page as a folder that any web server can serve: site, runtime, wheels, maps, and answers made beforehand."""
+"""Assembles the page as a folder for any web server: site, runtime, wheels, maps, and answers computed in advance."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.axes import REGIMES
 from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION
 
-from .assets import RUNTIME, RUNTIME_FILES, WHEELS, collected
-from .maps import kept
+from .assets import RUNTIME, RUNTIME_FILES, WHEELS, collect_assets
+from .maps import load_maps
 from .package import wheel
-from .questions import COPIES, answered, choices
+from .questions import COPIES, answer_question, choices
 
 MANIFEST = "page.json"
 MADE_BY = "scalecalc page"
 ANSWERED = ("adam", "adamw", "sgd")
-"""Optimizers whose answers in the regimes are made beforehand."""
+"""Optimizers whose answers in the regimes are computed in advance."""
 FIRST = {"ask": "derive", "regime": "III", "optimizer": DEFAULT_OPTIMIZER, "parameterization": DEFAULT_PARAMETERIZATION}
-"""The question that the page shows at first, as ``derive`` has it by default."""
+"""The question that the page shows first: the defaults of ``derive``."""
 
 
 def questions() -> Iterator[dict[str, str]]:
-    """Every question that is answered beforehand: the regimes, each parameterization that is derived."""
+    """Yields every question that is answered in advance: each derived parameterization in each regime."""
     for optimizer in ANSWERED:
         for rule in choices()["derived"]:
             for regime in REGIMES:
@@ -39,12 +39,12 @@ def questions() -> Iterator[dict[str, str]]:
 
 
 def key(question: dict[str, str]) -> str:
-    """A question as one text, as ``site/engine.js`` makes it."""
+    """Serialises a question exactly as ``site/engine.js`` does."""
     return json.dumps(question, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
 def check(folder: Path) -> None:
-    """Tries whether the page may be put into a folder: a new one, an empty one, or one with a page.
+    """Checks that the page may be written into a folder: a new one, an empty one, or one with a page.
 
     Raises:
         UsageError: it may not.
@@ -57,38 +57,38 @@ def check(folder: Path) -> None:
 
 
 def assemble(folder: Path, assets: Path | None = None, say: Callable[[str], None] = lambda _: None) -> int:
-    """Makes the page.
+    """Assembles the page.
 
     Args:
-        folder: where; a page that is there is replaced.
-        assets: a folder with the runtime and the wheels; what is missing is downloaded into it. Without it everything
-            is downloaded, and not kept.
-        say: gets a line on every step.
+        folder: the folder to write; a page in it is replaced.
+        assets: a folder with the runtime and the wheels; missing files are downloaded into it. Without it everything is
+            downloaded to a temporary folder.
+        say: called with a line for every step.
 
     Returns:
-        Bytes of the page.
+        The size of the page in bytes.
 
     Raises:
-        UsageError: the folder holds something else, or an asset cannot be had.
+        UsageError: the folder has other files, or an asset is not available.
     """
     check(folder)
     contents: dict[str, bytes] = {}
     with tempfile.TemporaryDirectory() as temporary:
         source = Path(temporary) if assets is None else assets
         files.make_folder(source, "give --assets another folder")
-        collected(source, say)
+        collect_assets(source, say)
         contents |= dict(_runtime(source / RUNTIME.file))
         contents |= {f"wheels/{w.file}": (source / w.file).read_bytes() for w in WHEELS}
     package, content = wheel()
     contents[f"wheels/{package}"] = content
-    contents |= {f"maps/{name}.json": _json(record) for name, record in kept().items()}
+    contents |= {f"maps/{name}.json": _json(record) for name, record in load_maps().items()}
     contents |= {x.name: x.read_bytes() for x in (resources(__package__) / "site").iterdir() if x.is_file()}
     names: dict[str, str] = {}
     for k, question in enumerate(questions(), 1):
         say(f"answering {question['parameterization']}, {question['optimizer']}, regime {question['regime']}")
         names[key(question)] = f"answers/{k}.json"
-        copies = {form: answered({**question, "as": form})["text"] for form in COPIES}
-        contents[f"answers/{k}.json"] = _json({**answered(question), "copies": copies})
+        copies = {form: answer_question({**question, "as": form})["text"] for form in COPIES}
+        contents[f"answers/{k}.json"] = _json({**answer_question(question), "copies": copies})
     manifest = {
         "made_by": MADE_BY,
         "version": version("scalecalc"),
@@ -105,7 +105,7 @@ def assemble(folder: Path, assets: Path | None = None, say: Callable[[str], None
 
 
 def _before(folder: Path) -> list[str] | None:
-    """The files of a page that is there; None for none."""
+    """Lists the files of the page in a folder; None if there is no page."""
     with suppress(OSError, ValueError, AttributeError, TypeError):
         manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
         if manifest.get("made_by") == MADE_BY:
@@ -115,7 +115,10 @@ def _before(folder: Path) -> list[str] | None:
 
 
 def _write(folder: Path, contents: dict[str, bytes], manifest: dict[str, Any]) -> None:
-    """Files that only the old page had go. The manifest comes first, so that a page cut short is seen as one."""
+    """Writes the page, and removes files that only the old page had.
+
+    The manifest is written first, so that a page whose writing was interrupted is recognised as one.
+    """
     files.make_folder(folder, "give -o another folder")
     for name in set(_before(folder) or ()) - set(contents):
         with suppress(OSError):
@@ -127,6 +130,7 @@ def _write(folder: Path, contents: dict[str, bytes], manifest: dict[str, Any]) -
 
 
 def _runtime(archive: Path) -> Iterator[tuple[str, bytes]]:
+    """Yields the files of the runtime's archive that the page needs."""
     with tarfile.open(archive) as members:
         for name in RUNTIME_FILES:
             member = members.extractfile(f"package/{name}")

@@ -1,6 +1,6 @@
-"""Sources of the page's runtime and wheels: a folder, or the registries that npm and pip are set to.
+"""The runtime and the wheels of the page, taken from a folder or from the registries configured in npm and pip.
 
-What is taken is what ``assets.toml`` names, by its sha256; nothing else gets onto the page.
+Only the files that ``assets.toml`` lists, identified by their sha256, get onto the page.
 """
 
 from __future__ import annotations
@@ -18,13 +18,21 @@ from scaling_algebra.errors import UsageError
 from scaling_algebra.files import reason, shipped, write
 
 REGISTRY = "https://registry.npmjs.org"
-"""The source of the runtime where there is no npm."""
+"""The registry of the runtime if npm is not installed."""
 SECONDS = 300
 
 
 @dataclass(frozen=True)
 class Asset:
-    """A file of a fixed content. ``needed``: the module whose import asks for it; empty for the start."""
+    """A file with a fixed content.
+
+    Attributes:
+        name: the package.
+        version: its version.
+        file: the file name.
+        sha256: the hash of its content.
+        needed: the module whose import loads it; empty if the page loads it at the start.
+    """
 
     name: str
     version: str
@@ -33,7 +41,7 @@ class Asset:
     needed: str = ""
 
     def fits(self, path: Path) -> bool:
-        """Is this the file, to the last byte?"""
+        """Tests whether a file has exactly the expected content."""
         return path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == self.sha256
 
 
@@ -46,26 +54,26 @@ WHEELS = [Asset(**entry) for entry in _DATA["wheel"]]
 """The packages that the engine imports."""
 
 
-def collected(folder: Path, say: Callable[[str], None]) -> None:
-    """Every asset in a folder; what is missing is downloaded into it.
+def collect_assets(folder: Path, say: Callable[[str], None]) -> None:
+    """Downloads the assets that a folder lacks, and verifies all of them.
 
     Raises:
-        UsageError: it cannot be had, or is another file than ``assets.toml`` names.
+        UsageError: an asset is not available, or has another content than ``assets.toml`` says.
     """
     if not RUNTIME.fits(folder / RUNTIME.file):
         say(f"downloading {RUNTIME.name} {RUNTIME.version} (npm)")
-        _npm(RUNTIME, folder)
+        _load_with_npm(RUNTIME, folder)
     missing = [wheel for wheel in WHEELS if not wheel.fits(folder / wheel.file)]
     if missing:
         say(f"downloading {', '.join(f'{w.name} {w.version}' for w in missing)} (pip)")
-        _pip(missing, folder)
+        _load_with_pip(missing, folder)
     for asset in (RUNTIME, *WHEELS):
         if not asset.fits(path := folder / asset.file):
             raise UsageError(f"{path} is not {asset.name} {asset.version}: its sha256 is another; remove it")
 
 
-def _npm(asset: Asset, folder: Path) -> None:
-    """By npm, with the user's configuration; without npm from its public registry."""
+def _load_with_npm(asset: Asset, folder: Path) -> None:
+    """Loads an asset with npm in the user's configuration, or from the public registry if npm is not installed."""
     if npm := shutil.which("npm"):
         _run([npm, "pack", f"{asset.name}@{asset.version}", "--silent", "--pack-destination", str(folder)], asset.name)
         return
@@ -76,8 +84,8 @@ def _npm(asset: Asset, folder: Path) -> None:
         raise _offline(asset.name, str(reason(error))) from None
 
 
-def _pip(missing: Sequence[Asset], folder: Path) -> None:
-    """By the pip of this python, with the user's configuration."""
+def _load_with_pip(missing: Sequence[Asset], folder: Path) -> None:
+    """Loads wheels with the pip of this Python in the user's configuration."""
     named = [f"{wheel.name}=={wheel.version}" for wheel in missing]
     target = ["--only-binary", ":all:", "--platform", _DATA["platform"], "--python-version", _DATA["python"]]
     command = [sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", "--no-deps", *target]

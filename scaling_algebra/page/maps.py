@@ -1,6 +1,6 @@
-"""Maps of rays as the page shows them: drawn, with the walls and cells that say where a ray lies.
+"""Maps of rays for the page: a picture, with the walls and cells that locate a ray.
 
-A map takes seconds, in a browser far more, so that four are kept in ``maps``; they are written by
+A map takes seconds to compute, and far longer in a browser. Therefore ``maps`` has four of them, written by
 ``python -m scaling_algebra.page.maps``.
 """
 
@@ -23,11 +23,12 @@ from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.spec.networks.library import MOE_BLOCK
 
 KEPT = tuple((optimizer, rule) for optimizer in ("sgd", "adam") for rule in ("mup", "mssp"))
-"""Optimizers and parameterizations with a map."""
+"""Optimizers and parameterizations with a stored map."""
 
 
-def drawn(optimizer: str, parameterization: str) -> dict[str, Any]:
-    """The record of one map: its picture, walls as coefficients of N, N_e, M, and cells by the sides they lie on."""
+def draw_map(optimizer: str, parameterization: str) -> dict[str, Any]:
+    """Computes the record of one map: its picture, walls as coefficients of N, N_e, M, and cells by their
+    inequalities."""
     p = phases(optimizer, parameterization)
     return {
         "about": p.about,
@@ -43,14 +44,14 @@ def drawn(optimizer: str, parameterization: str) -> dict[str, Any]:
 
 
 @cache
-def kept() -> dict[str, dict[str, Any]]:
-    """Every map that is kept, as ``sgd-mup``."""
+def load_maps() -> dict[str, dict[str, Any]]:
+    """Loads the stored maps by name, such as ``sgd-mup``."""
     folder = resources(__package__) / "maps"
     return {name: json.loads((folder / f"{name}.json").read_text("utf-8")) for name in ("-".join(x) for x in KEPT)}
 
 
 def place(ray: Ray, record: Mapping[str, Any]) -> str:
-    """The place of a ray on a map: in a cell, with what bounds it, or on walls between cells; empty for K < M."""
+    """Locates a ray on a map: in a cell, with its inequalities, or on walls between cells; empty for K < M."""
     if ray["K"] != ray["M"] or ray["L"]:
         return ""
     walls = [Linear.wall(PLANE_AXES, values) for values in record["walls"]]
@@ -67,9 +68,9 @@ def place(ray: Ray, record: Mapping[str, Any]) -> str:
     return f"{name}: {', '.join(cell['inequalities'])} ({cell['status']})"
 
 
-def lies(configuration: Configuration) -> str:
-    """The place of a ray on the map of its optimizer and parameterization; empty without a map."""
-    record = kept().get(f"{configuration.optimizer.name}-{configuration.parameterization.name}")
+def locate_ray(configuration: Configuration) -> str:
+    """Locates a ray on the map of its optimizer and parameterization; empty if there is no map."""
+    record = load_maps().get(f"{configuration.optimizer.name}-{configuration.parameterization.name}")
     usual = (
         configuration.network == MOE_BLOCK
         and configuration.optimizer.regime in (None, "derived")
@@ -80,4 +81,6 @@ def lies(configuration: Configuration) -> str:
 
 if __name__ == "__main__":
     for optimizer, rule in KEPT:
-        write(Path(__file__).parent / "maps" / f"{optimizer}-{rule}.json", json.dumps(drawn(optimizer, rule), indent=1))
+        write(
+            Path(__file__).parent / "maps" / f"{optimizer}-{rule}.json", json.dumps(draw_map(optimizer, rule), indent=1)
+        )

@@ -1,4 +1,4 @@
-"""The package as a wheel, made from the files that are installed: what runs in the browser is what runs here."""
+"""Builds a wheel of the package from the installed files, so that the browser runs the same code."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from scaling_algebra.errors import UsageError
 
 ROOT = __name__.partition(".")[0]
 MAPPED = ("tables", "verify")
-"""Packages whose folders lie elsewhere in a checkout."""
+"""Packages whose folders are elsewhere in a checkout."""
 _NOT_INSTALLED = {"__pycache__", "emitted", "evidence"}
 _BUILT = {".so", ".pyd"}
-"""What is compiled here runs nowhere else."""
+"""Suffixes of compiled files, which run on this platform only."""
 _THEN = (1980, 1, 1, 0, 0, 0)
 
 
 def wheel() -> tuple[str, bytes]:
-    """Its file name and content; the same bytes for the same files."""
+    """Builds the wheel, and returns its file name and content. The same files give the same bytes."""
     number = version("scalecalc")
     info = f"scalecalc-{number}.dist-info"
-    entries = dict(sorted((name, path.read_bytes()) for name, path in installed()))
+    entries = dict(sorted((name, path.read_bytes()) for name, path in list_installed()))
     entries[f"{info}/METADATA"] = f"Metadata-Version: 2.1\nName: scalecalc\nVersion: {number}\n".encode()
     entries[f"{info}/WHEEL"] = (
         b"Wheel-Version: 1.0\nGenerator: scalecalc page\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
@@ -40,11 +40,11 @@ def wheel() -> tuple[str, bytes]:
     return f"scalecalc-{number}-py3-none-any.whl", out.getvalue()
 
 
-def installed() -> Iterator[tuple[str, Path]]:
-    """Every file of the package, with its name in a wheel.
+def list_installed() -> Iterator[tuple[str, Path]]:
+    """Yields every file of the package, with its name in a wheel.
 
     Raises:
-        UsageError: the package lies in no folder.
+        UsageError: the package is not installed as files in a folder.
     """
     folders = {ROOT: _folder(ROOT)} | {f"{ROOT}/{name}": _folder(f"{ROOT}.{name}") for name in MAPPED}
     for prefix, folder in folders.items():

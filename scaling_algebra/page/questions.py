@@ -1,9 +1,9 @@
-"""The one module that the page's worker calls: a question as JSON, its answer as JSON, by the public functions.
+"""Answers the page's questions with the public functions: the only module that the page's worker calls.
 
-A question is a flat object of texts; ``ask`` says which, the rest are arguments as the command line takes them. An
-answer is made of the documents of ``documents``; with ``as`` it is the text to copy. What is not installed is named
-(``needs``), so that the worker fetches z3 only when something asks for it.
-Read next: ``assembly.py`` (answers some questions beforehand), ``site/worker.js`` (asks the others).
+A question is a flat JSON object of strings; ``ask`` is its kind, and the other entries are arguments as on the command
+line. The answer is made from the documents of ``documents``; a question with ``as`` is answered with text to copy. A
+module that is not installed is reported as ``needs``, so that the worker loads z3 only when a question requires it.
+Read next: ``assembly.py`` (answers some questions in advance), ``site/worker.js`` (asks the others).
 """
 
 from __future__ import annotations
@@ -35,53 +35,62 @@ from scaling_algebra.spec.optimizers import EPSILONS, OPTIMIZERS
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS, READOUTS, parameterization
 from scaling_algebra.spec.trained import read as optimizer
 
-from .maps import KEPT, lies
+from .maps import KEPT, locate_ray
 
 Question = Mapping[str, str]
 ASKED = ("regime", "ray", "optimizer", "parameterization", "epsilon", "readout_init", "architecture", "network")
-"""Words that name a configuration."""
+"""Entries of a question that determine a configuration."""
 TUNED = ("lr", "std", "eps", "decay")
 SIZES = ("base", "target", *TUNED)
-"""Words of a recipe, instead of a regime or a ray."""
+"""Entries of a recipe, instead of a regime or a ray."""
 COPIES = ("markdown", "latex", "json", "csv", "python", "command")
-"""Texts to copy or to save: formats of documents, the call that asks the same, and the command."""
+"""Texts to copy or to save: formats of documents, the equivalent Python call, and the command."""
 USUAL = "muon+adamw"
-"""Two optimizers as they are used together, offered beside each alone."""
+"""Two optimizers that are usually combined, offered in addition to each alone."""
 _FILE = "mine.toml"
 
 
 PageAnswer = tuple[Document, Mapping[str, Any]]
-"""A document, and the rest that the page uses, by name; ``place`` says where the ray lies on the map, in a line."""
+"""A document, and further entries for the page by name; ``place`` locates the ray on the map, in one line."""
 
 
 def answer(question: str) -> str:
-    """The answer to a question, both JSON.
+    """Answers a question; both are JSON.
 
-    A wrong question gives ``error``, one line, and for a network of one's own ``line``, counted from 1; where a search
-    finds nothing, ``missing`` is true; ``needs`` names a module that is not installed.
+    A wrong question gives ``error``, one line, and for a network of the user's own ``line``, counted from 1. If a
+    search finds nothing, ``missing`` is true. ``needs`` is the name of a module that is not installed.
     """
-    return json.dumps(answered(json.loads(question)))
+    return json.dumps(answer_question(json.loads(question)))
 
 
-def answered(question: Question) -> dict[str, Any]:
-    """The answer to a question, both objects."""
+def answer_question(question: Question) -> dict[str, Any]:
+    """Answers a question; both are Python objects."""
     try:
         _check(question)
         if "as" in question:
-            return {"text": copied(question, question["as"])}
+            return {"text": copy_text(question, question["as"])}
         document, more = named("question", question.get("ask", ""), ASKS)(question)
         return {"html": fragment([document]), "place": "", **more}
     except ModuleNotFoundError as error:
         return {"needs": error.name}
     except UsageError as error:
-        return {"error": _said(error), "line": _line(question.get("network", ""), str(error))}
+        return {"error": _adapt_error(error), "line": _line(question.get("network", ""), str(error))}
     except Infeasible as error:
         missing = isinstance(error, NotFound)
-        return {"error": _said(error), "line": None, "missing": missing, "place": lies(_configuration(question))}
+        return {
+            "error": _adapt_error(error),
+            "line": None,
+            "missing": missing,
+            "place": locate_ray(_configuration(question)),
+        }
 
 
 def _check(question: Question) -> None:
-    """Raises UsageError for all that is unknown in a question, and for words that stand beside others in vain."""
+    """Checks the entries of a question.
+
+    Raises:
+        UsageError: entries are unknown, have wrong values, or have no effect beside others.
+    """
     wrong = []
     readers: Mapping[str, Callable[[Any], object]] = {"": _words, **READ}
     for word, read in readers.items():
@@ -95,6 +104,7 @@ def _check(question: Question) -> None:
 
 
 def _words(question: Question) -> None:
+    """Checks that the names of entries are known, and that no entry contradicts the kind of the question."""
     check_names("word in a question", sorted(question), ("ask", "as", "what", *ASKED, *SIZES))
     recipe = question.get("ask") == "recipe"
     if apart := [word for word in (("regime", "ray") if recipe else SIZES) if question.get(word)]:
@@ -111,26 +121,26 @@ READ: Mapping[str, Callable[[Any], object]] = {
     "readout_init": partial(named, "readout init", registry=dict.fromkeys(READOUTS)),
     "architecture": architecture,
 }
-"""Words whose values are names, or a ray."""
+"""Parsers of entries whose values are names, or a ray."""
 
 
-def _said(error: Exception) -> str:
-    """An error as the page says it: without the clauses that name options or commands of the command line."""
+def _adapt_error(error: Exception) -> str:
+    """Rewrites an error message for the page, without the clauses about options or commands of the command line."""
     text = re.sub(r" \(([^()]*)\)", lambda inner: f" ({_clauses(inner[1])})".replace(" ()", ""), str(error))
     kept = _clauses(re.sub(r"[;.] [^;.]*scalecalc[^;.]*", "", text)) or text
     return re.sub(r"--([a-z]+)(?:-([a-z]+))?", lambda option: " ".join(filter(None, option.groups())), kept)
 
 
 def _clauses(text: str) -> str:
-    """The clauses that name no option and no command."""
+    """Keeps the clauses that mention no option and no command."""
     return "; ".join(x for x in re.split(r"(?<=[^;]); ", text) if not re.search(r"--\w|scalecalc", x))
 
 
-def copied(question: Question, form: str) -> str:
-    """An answer as text to copy.
+def copy_text(question: Question, form: str) -> str:
+    """Returns an answer as text to copy.
 
     Raises:
-        UsageError: no such form, or what the question raises.
+        UsageError: there is no such form, or the question is wrong.
     """
     plain = {key: value for key, value in question.items() if key != "as"}
     if form == "python":
@@ -151,7 +161,7 @@ def _configuration(question: Question) -> Configuration:
 
 
 def _network(question: Question) -> dict[str, Network]:
-    if "network" in question:  # also an empty text, which is an error and no other network
+    if "network" in question:  # an empty text is an error, not the default network
         return {"network": from_toml(question["network"], _FILE, "mine")}
     if name := question.get("architecture"):
         return {"network": architecture(name)}
@@ -160,7 +170,7 @@ def _network(question: Question) -> dict[str, Network]:
 
 def _derive(question: Question) -> PageAnswer:
     configuration = _configuration(question)
-    return derive(configuration).document(), {"place": lies(configuration)}
+    return derive(configuration).document(), {"place": locate_ray(configuration)}
 
 
 def _explain(question: Question) -> PageAnswer:
@@ -180,7 +190,8 @@ def _prove(question: Question) -> PageAnswer:
 
 
 def _settle(question: Question) -> PageAnswer:
-    """What a search did not find, with the proof that there is none, as the command line tries it."""
+    """Derives a parameterization; if the search finds none, tries to prove that there is none, as the command line
+    does."""
     from scaling_algebra.proofs.prover import prove_missing
 
     try:
@@ -205,7 +216,7 @@ def _recipe_of(question: Question) -> Any:
 
 
 def _read(question: Question) -> PageAnswer:
-    """A network as it is read: its equations, and the quantities that may be explained."""
+    """Reads a network, and returns its equations and the quantities that can be explained."""
     network = _network(question).get("network", ARCHITECTURES[DEFAULT_ARCHITECTURE])
     return Document((), {}), {"equations": as_text(network), "quantities": list(quantities(network))}
 
@@ -218,24 +229,25 @@ ASKS: Mapping[str, Callable[[Question], PageAnswer]] = {
     "recipe": _recipe,
     "read": _read,
 }
-"""Every question."""
+"""The function that answers each kind of question."""
 
 
 # texts ---------------------------------------------------------------------------------------------------------------
 
 
-def _given(question: Question) -> Iterator[tuple[str, str]]:
+def _list_arguments(question: Question) -> Iterator[tuple[str, str]]:
+    """Yields the arguments of a question that are not empty."""
     keys = (*SIZES, *ASKED) if question["ask"] == "recipe" else ASKED
     yield from ((key, question[key]) for key in keys if question.get(key))
 
 
 def _python(question: Question) -> str:
-    """For a recipe the numbers to paste; else the call that asks the same."""
+    """Returns the equivalent Python call; for a recipe the numbers to paste."""
     if question["ask"] == "recipe":
         from scaling_algebra.recipes.presentation import as_python
 
         return as_python(_recipe_of(question))
-    given = dict(_given(question))
+    given = dict(_list_arguments(question))
     from_file = given.pop("network", None) is not None
     arguments = [repr(question["what"])] if question["ask"] == "explain" else []
     arguments += [f"{key}={value!r}" for key, value in given.items()]
@@ -245,10 +257,11 @@ def _python(question: Question) -> str:
 
 
 def _command(question: Question) -> str:
+    """Returns the equivalent command."""
     ask = question["ask"]
     words = ["scalecalc", "derive" if ask == "prove" else ask]
     words += [question.get("what", "")] if ask == "explain" else []
-    for key, value in _given(question):
+    for key, value in _list_arguments(question):
         texts = value.replace(",", " ").split() if key in TUNED else [_FILE if key == "network" else value]
         for text in texts:
             words += [f"--{key.replace('_', '-')}", text]
@@ -256,7 +269,7 @@ def _command(question: Question) -> str:
 
 
 def _line(text: str, message: str) -> int | None:
-    """The line of a network's text that a message is about, where it names one."""
+    """Finds the line of a network's text that a message is about; None if the message names none."""
     if match := re.search(r"at line (\d+)", message):
         return int(match[1])
     if not text:
@@ -273,7 +286,7 @@ def _line(text: str, message: str) -> int | None:
 
 
 def choices() -> dict[str, Any]:
-    """Every name that the form offers, from the registries."""
+    """Returns the names that the form offers, from the registries."""
     example = replace(ARCHITECTURES["mlp"], name="mine", title="mine")
     return {
         "regimes": {name: ",".join(f"{k}={v}" for k, v in ray.rates.items()) for name, ray in REGIMES.items()},
@@ -282,7 +295,7 @@ def choices() -> dict[str, Any]:
         "derived": [name for name, p in PARAMETERIZATIONS.items() if p.derived],
         "epsilons": list(EPSILONS),
         "readouts": list(READOUTS),
-        "architectures": dict(TITLES),  # whole layers, too: the worker may take a minute
+        "architectures": dict(TITLES),  # including whole layers, for which the worker may take a minute
         "quantities": list(quantities(ARCHITECTURES[DEFAULT_ARCHITECTURE])),
         "maps": ["-".join(x) for x in KEPT],
         "example": as_toml(example),

@@ -1,3 +1,3 @@
-"""From a tuned small model to a large one: numbers for every tensor."""
+"""Recipes: from the tuned numbers of a small model to the numbers for every tensor of a large one."""
 
 from . import presentation as presentation  # registers documents

@@ -1,12 +1,13 @@
-"""The inputs of a recipe, read from files: sizes and tuned values in TOML, sizes from a published configuration.
+"""Reads the inputs of a recipe from files: sizes and tuned values in TOML, sizes from a published configuration.
 
-Read next: ``sizes.py`` (what sizes may be), ``families.toml`` (where a configuration keeps them).
+Read next: ``sizes.py`` (permitted sizes), ``families.toml`` (the keys of sizes in a configuration).
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -20,27 +21,34 @@ from scaling_algebra.spec.axes import about
 from .sizes import read_sizes
 
 HEADS = ("num_attention_heads", "n_head")
-"""Numbers of heads in a configuration, that of Hugging Face's most families first."""
+"""Keys for the number of heads in a configuration; the one that most families of Hugging Face use is first."""
 OF_HEADS = (*HEADS, "num_key_value_heads", "head_dim")
 WIDTHS = ("intermediate_size", "vocab_size")
 VALUES = ("lr", "eps", "std", "decay")
-"""Settings that may be tuned at the base."""
+"""Settings that can be tuned at the base."""
 
 
 @dataclass(frozen=True)
 class Start:
-    """Sizes of a model, and what was tuned on it: by name, then by role (empty: every other one)."""
+    """A model with its tuned values.
+
+    Attributes:
+        sizes: size of each axis.
+        values: tuned values by setting, then by role; the empty role stands for every other tensor.
+    """
 
     sizes: Mapping[str, int]
     values: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
 def read_start(text: str, label: str) -> Start:
-    """Sizes as ``N=1024,M=64``, or a TOML file with the axes as keys and ``lr``, ``eps``, ``std``, ``decay``, each a
-    number or a table by role with ``all`` for the rest.
+    """Reads sizes such as ``N=1024,M=64``, or a TOML file.
+
+    The keys of the file are the axes and ``lr``, ``eps``, ``std``, ``decay``, each a number, or a table by role with
+    ``all`` for the rest.
 
     Raises:
-        UsageError: neither can be read.
+        UsageError: the text or the file cannot be read.
     """
     if "=" in text or not text.lower().endswith(".toml"):
         return Start(read_sizes(text, label))
@@ -59,10 +67,10 @@ def read_start(text: str, label: str) -> Start:
 
 
 def values(label: str, texts: Iterable[str]) -> dict[str, float]:
-    """``"3e-3"`` for every tensor, ``"router=1e-3"`` for one.
+    """Parses tuned values: ``"3e-3"`` for every tensor, ``"router=1e-3"`` for one.
 
     Raises:
-        UsageError: no number, or one tensor twice.
+        UsageError: a text is no number, or a tensor is given twice.
     """
     tuned: dict[str, float] = {}
     for text in texts:
@@ -79,19 +87,23 @@ def values(label: str, texts: Iterable[str]) -> dict[str, float]:
 
 
 def config_sizes(path: Path) -> dict[str, int]:
-    """N, L and, with experts, N_e, M, K of a ``config.json`` of Hugging Face transformers.
+    """Returns N, L and, with experts, N_e, M, K of a ``config.json`` of Hugging Face transformers.
 
     Raises:
-        UsageError: it cannot be read, its family is not known, or a size is missing.
+        UsageError: the file cannot be read, its family is not known, or a size is missing.
     """
     return _sizes(read_config(path, ", or sizes with --base and --target"), str(path))
 
 
 def read_config(path: Path, instead: str = "") -> dict[str, Any]:
-    """Return a ``config.json`` with its family, ``model_type``, whose sizes are those of a model.
+    """Reads the ``config.json`` of a model, which has its family as ``model_type``, and checks its sizes.
+
+    Args:
+        path: the file.
+        instead: end of the message: what else to give.
 
     Raises:
-        UsageError: It is none; the message ends with what else to give. A size is none, or does not divide another.
+        UsageError: the file is no such configuration, a size is not a positive integer, or one does not divide another.
     """
     text = files.read_text(path, "give a config.json")
     try:
@@ -105,13 +117,13 @@ def read_config(path: Path, instead: str = "") -> dict[str, Any]:
 
 
 def _check_config(record: Mapping[str, Any], label: str) -> None:
-    """Check that sizes are positive whole numbers, and that heads and active experts fit into them.
+    """Checks that sizes are positive integers, and that heads and active experts fit into them.
 
     Raises:
-        UsageError: Quotes the first entry that is none or does not fit.
+        UsageError: an entry is wrong; the message quotes the first.
     """
     axes, listed = size_names(record["model_type"], record), record["model_type"] in _families()
-    counts = {*axes.get("M", ()), *axes.get("K", ())}  # of a family that is not listed, 0 says that it has no experts
+    counts = {*axes.get("M", ()), *axes.get("K", ())}  # in an unlisted family, 0 means that there are no experts
     needed = {*axes["N"], *axes["L"], HEADS[0]}
     for key, value in record.items():
         if isinstance(value, float) and not math.isfinite(value):
@@ -125,7 +137,8 @@ def _check_config(record: Mapping[str, Any], label: str) -> None:
                 raise UsageError(f"{label}: {key} is {shown(size)}; give a positive whole number")
     width = next((name for name in axes["N"] if name in record), "")
     pairs = [(HEADS[0], "num_key_value_heads")]
-    pairs += [(width, key) for key in HEADS if not any("head_dim" in name and record[name] for name in record)]
+    said = any(record[name] for name in record if re.search("head_(dim|size)", name))
+    pairs += [(width, key) for key in HEADS if not said]
     for whole, part in pairs:
         if isinstance(n := record.get(whole), int) and isinstance(m := record.get(part), int) and n % m:
             raise UsageError(f"{label} has {n} {whole} and {m} {part}; give a divisor of {n}")
@@ -134,18 +147,12 @@ def _check_config(record: Mapping[str, Any], label: str) -> None:
         raise UsageError(f"{label} has {m} {most} and {k} {active}; only {m} experts can be active")
 
 
-def sizes_of(config: Any, label: str) -> dict[str, int]:
-    """The sizes in a configuration of a model in memory.
+def _sizes(record: Mapping[str, Any], label: str) -> dict[str, int]:
+    """Returns the sizes in a configuration, by axis.
 
     Raises:
-        UsageError: its family is not known, or a size is missing.
+        UsageError: the family is not known, or a size is missing.
     """
-    names = {name for table in _families().values() for listed in table.values() for name in listed}
-    record = {name: getattr(config, name, None) for name in ("model_type", *names)}
-    return _sizes({name: x for name, x in record.items() if x is not None}, f"the configuration of the {label}")
-
-
-def _sizes(record: Mapping[str, Any], label: str) -> dict[str, int]:
     default, families = _families()["default"], {k: table for k, table in _families().items() if k != "default"}
     family = str(record.get("model_type", ""))
     check_names(f"family (model_type of {label})", [family], families)
@@ -162,11 +169,13 @@ def _sizes(record: Mapping[str, Any], label: str) -> dict[str, int]:
 
 
 def size_names(family: str, record: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Names of the sizes of a family by axis, as a configuration has them; of a family that is not listed those of
-    others that it has."""
+    """Returns the keys of the sizes of a family, by axis.
+
+    For an unlisted family these are keys of other families that its configuration has.
+    """
     every = _families()
     alike = (t for t in every.values() if "M" in t and all(any(n in record for n in t[a]) for a in ("M", "N_e", "K")))
-    experts = {"moe_intermediate_size"} & record.keys()  # where it is, intermediate_size is of dense layers
+    experts = {"moe_intermediate_size"} & record.keys()  # if present, intermediate_size is that of dense layers
     known = every.get(family) or max(alike, key=lambda t: experts <= {*t["N_e"]}, default={})
     return {
         axis: [n for n in names if n in record] or list(names[:1])

@@ -1,7 +1,7 @@
-"""Learning rate, epsilon, betas and weight decay when the batch B and the number of tokens T change.
+"""Scales learning rate, epsilon, betas and weight decay when the batch B and the number of tokens T change.
 
-Law: an invariant keeps monomials in these quantities, B and T at Theta(1). These are equations as those of laws, and
-``laws/minima.py`` solves them. Read next: ``horizon.toml`` (invariants), ``recipe.py`` (which reads the factors).
+Law: an invariant keeps monomials in these quantities, B and T at Theta(1). These equations are like those of laws, and
+``laws/minima.py`` solves them. Read next: ``horizon.toml`` (invariants), ``recipe.py`` (applies the factors).
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ QUANTITIES = {
     "wd": "weight decay",
     "warmup": "warmup, in steps",
 }
-"""Unknowns. If equations leave a choice, the first of these is free and the others follow."""
+"""Unknowns. If the equations are underdetermined, the first of these are free and the others follow."""
 ORDER = tuple(reversed(QUANTITIES))
 ALL = "all"
 LARGE = 1e30
-"""Above any batch and any number of tokens."""
+"""Exclusive upper limit of batch sizes and numbers of tokens."""
 HeldMonomial = tuple[str, Monomial]
-"""A monomial and the names of the invariants that have it."""
+"""The names of the invariants that hold a monomial fixed, and the monomial."""
 _LATEX = {"lr": r"\eta", "eps": r"\epsilon", "wd": r"\lambda", "warmup": r"\mathrm{warmup}"}
 _LATEX |= {f"one_minus_beta{k}": rf"(1-\beta_{{{k}}})" for k in (1, 2)}
 
@@ -51,8 +51,13 @@ class Invariant:
     """Monomials that stay Theta(1), for some optimizers.
 
     Attributes:
-        because: the reason. source: where it is published.
-        compounds: 1 - beta stands for -log(beta), its first term, so that a beta is raised to a power.
+        name: the name by which it is held.
+        optimizers: the optimizers to which it applies.
+        fixed: the monomials.
+        title: what stays the same, in words.
+        because: the reason.
+        source: the publication.
+        compounds: 1 - beta stands for -log(beta), of which it is the first term, so that a beta is raised to a power.
     """
 
     name: str
@@ -66,7 +71,12 @@ class Invariant:
 
 @dataclass(frozen=True)
 class HorizonData:
-    """The content of ``horizon.toml``; ``default`` names invariants."""
+    """The content of ``horizon.toml``.
+
+    Attributes:
+        default: names of the invariants that are held by default.
+        invariant: all invariants.
+    """
 
     default: tuple[str, ...]
     invariant: tuple[Invariant, ...]
@@ -74,10 +84,10 @@ class HorizonData:
 
 @dataclass(frozen=True)
 class Conflict:
-    """A smallest set of monomials that cannot all stay Theta(1).
+    """A minimal set of monomials that cannot all stay Theta(1).
 
     Attributes:
-        parts: each with the power to which it is taken.
+        parts: each monomial with the power to which it is taken.
         product: their product, in which no unknown is left: a power of B and T.
     """
 
@@ -87,13 +97,16 @@ class Conflict:
 
 @dataclass(frozen=True, repr=False)
 class Horizon(Rendered):
-    """Every solution of what is held.
+    """The general solution for a set of invariants.
 
     Attributes:
-        axes: those that change.
-        powers: the determined quantities as monomials in the axes and the free ones; empty if there is no solution.
+        optimizer: the optimizer.
+        held: the invariants.
+        axes: the axes that change, of B and T.
+        powers: the determined quantities as monomials in the axes and the free quantities; empty if there is no
+            solution.
         free: quantities that nothing determines.
-        conflicts: why there is no solution.
+        conflicts: the reasons why there is no solution.
     """
 
     optimizer: str
@@ -114,16 +127,16 @@ class Horizon(Rendered):
         tokens: tuple[float, float] = (1.0, 1.0),
         free: Mapping[str, float] | None = None,
     ) -> dict[str, float]:
-        """The factor of each quantity from one (batch, tokens) to another.
+        """Returns the factor of each quantity from one (batch, tokens) to another.
 
         Args:
             batch: (from, to), in one unit.
             tokens: (from, to), in one unit.
-            free: factors of what is free; 1 if not said.
+            free: factors of free quantities; 1 by default.
 
         Raises:
-            UsageError: there is no solution, an axis changes that is not among ``axes``, what is said to be free is
-                not, or a number is not above 0 and below ``LARGE``.
+            UsageError: there is no solution, an axis changes that is not among ``axes``, a quantity in ``free`` is not
+                free, or a number is not above 0 and below ``LARGE``.
 
         Examples:
             >>> horizon("adamw").factors(batch=(256, 1024), tokens=(20e9, 200e9))["lr"]
@@ -149,15 +162,16 @@ class Horizon(Rendered):
 
     @property
     def compounds(self) -> bool:
-        """Is a beta raised to the power of the factor of 1 - beta?"""
+        """Whether a beta is raised to the power of the factor of 1 - beta."""
         return any(i.compounds for i in self.held)
 
     @property
     def experts(self) -> dict[str, Monomial]:
-        """The factor of an expert's value over that of a dense tensor: powers of K and M.
+        """The factor of an expert's value over that of a dense tensor, as a power of K/M.
 
-        Law: an expert takes as many steps, on K/M of the batch and of the tokens; its gradient is averaged over the
-        whole batch, so that it and its epsilon have another factor K/M. What is free is taken equal.
+        Law: an expert takes as many steps as a dense tensor, on K/M of the batch and of the tokens. Its gradient is
+        averaged over the whole batch, so that it and its epsilon have another factor K/M. Free quantities are taken as
+        equal.
         """
         extra = {name: 1 if name == "eps" else m["eps"] if "eps" in self.free else 0 for name, m in self.powers.items()}
         return {name: monomial("K/M") ** (m["B"] + m["T"] + extra[name]) for name, m in self.powers.items()}
@@ -165,11 +179,11 @@ class Horizon(Rendered):
     def document(
         self, numbers: Mapping[str, tuple[float, float | None]] | None = None, experts: bool = False
     ) -> Document:
-        """The solution, or why there is none.
+        """Makes the document of the solution, or of the reasons why there is none.
 
         Args:
-            numbers: factor and, where a base value is given, the new value, by quantity.
-            experts: also by what an expert's value differs.
+            numbers: by quantity its factor and, if a base value is given, the new value.
+            experts: add the factors of experts.
         """
         numbers = numbers or {}
         changing = " and ".join(AXES[axis] for axis in self.axes)
@@ -201,7 +215,7 @@ class Horizon(Rendered):
         return Document(tuple(blocks), self.record(numbers))
 
     def record(self, numbers: Mapping[str, tuple[float, float | None]]) -> dict[str, Any]:
-        """The JSON contract."""
+        """Returns the JSON record."""
         return {
             "optimizer": self.optimizer,
             "held": [i.name for i in self.held],
@@ -221,22 +235,22 @@ class Horizon(Rendered):
 
 @cache
 def data() -> HorizonData:
-    """Invariants, as they are written down."""
+    """Reads the invariants from ``horizon.toml``."""
     path = Path(__file__).with_suffix(".toml")
     whole: HorizonData = read_file(path, "invariants", lambda _, tables: read(HorizonData, tables))
     return whole
 
 
 def optimizers() -> tuple[str, ...]:
-    """Optimizers that some invariant is about."""
+    """Returns the optimizers to which some invariant applies."""
     return tuple(dict.fromkeys(name for i in data().invariant for name in i.optimizers))
 
 
 def of(optimizer: str) -> dict[str, Invariant]:
-    """The invariants of an optimizer, by name.
+    """Returns the invariants of an optimizer, by name.
 
     Raises:
-        UsageError: none is about it, or it is several.
+        UsageError: no invariant applies to it, or several optimizers are given.
     """
     if {"+", ","} & set(optimizer):
         each = "give two models, --base SIZES --target SIZES, for the rule of every tensor, or one optimizer"
@@ -248,14 +262,15 @@ def of(optimizer: str) -> dict[str, Invariant]:
 def horizon(
     optimizer: str = DEFAULT_OPTIMIZER, hold: Sequence[str] | None = None, axes: Iterable[str] = AXES
 ) -> Horizon:
-    """Every way in which an optimizer's quantities may follow batch and tokens while invariants hold.
+    """Solves for all ways in which an optimizer's quantities can follow batch and tokens while invariants hold.
 
     Args:
-        hold: names of invariants, or ``all``; by default those of ``default`` in the data that the optimizer has.
+        optimizer: the optimizer.
+        hold: names of invariants, or ``all``; by default those of ``default`` in the data that apply to the optimizer.
         axes: ``B``, ``T`` or both: what changes.
 
     Raises:
-        UsageError: an optimizer, invariant or axis that is not known.
+        UsageError: an optimizer, invariant or axis is not known.
 
     Examples:
         >>> print(horizon("adamw").powers["wd"], horizon("adamw", ["timescale"]).powers["wd"])
@@ -286,10 +301,10 @@ def horizon(
 
 @dataclass(frozen=True)
 class RateRule:
-    """The best rate as a power of batch and tokens, if one invariant holds.
+    """The best learning rate as a power of batch and tokens, if one invariant holds.
 
     Attributes:
-        name: of the invariant, with what else stays, such as ``timescale, wd fixed``.
+        name: the invariant, with what else stays fixed, such as ``timescale, wd fixed``.
         rate: a monomial in B and T.
         because: the reason of the invariant.
     """
@@ -300,10 +315,10 @@ class RateRule:
 
 
 def rate_rules(optimizer: str) -> list[RateRule]:
-    """Every invariant of an optimizer that alone sets the learning rate, or does where weight decay stays.
+    """Returns a rule for every invariant that sets the learning rate, alone or together with a fixed weight decay.
 
     Raises:
-        UsageError: no invariant is about it, or it is several optimizers.
+        UsageError: no invariant applies to the optimizer, or several optimizers are given.
 
     Examples:
         >>> [(rule.name, str(rule.rate)) for rule in rate_rules("adamw")][-1]
@@ -321,12 +336,12 @@ def rate_rules(optimizer: str) -> list[RateRule]:
 
 
 def text(m: Monomial | str) -> str:
-    """``(1-beta2)/lr^2``."""
+    """Writes a monomial: ``(1-beta2)/lr^2``."""
     return str(m).replace("one_minus_beta1", "(1-beta1)").replace("one_minus_beta2", "(1-beta2)")
 
 
 def strings(m: Monomial) -> dict[str, str]:
-    """For JSON: ``{"B": "1/2", "T": "-1"}``."""
+    """Converts a monomial for JSON: ``{"B": "1/2", "T": "-1"}``."""
     return {text(name): str(e) for name, e in m.powers}
 
 
@@ -334,7 +349,8 @@ def strings(m: Monomial) -> dict[str, str]:
 
 
 def _conflicts(parts: Sequence[HeldMonomial], axes: Sequence[str]) -> Iterator[Conflict]:
-    """Every smallest set in whose product no unknown is left, but an axis; smaller ones first."""
+    """Yields every minimal set of monomials whose product has no unknown left but depends on an axis; smaller sets
+    first."""
     for places, weights in circuits([m for _, m in parts], tuple(QUANTITIES)):
         powers = {k: w / weights[0] for k, w in zip(places, weights, strict=True)}
         whole = reduce(mul, (parts[k][1] ** e for k, e in powers.items()))
@@ -344,11 +360,13 @@ def _conflicts(parts: Sequence[HeldMonomial], axes: Sequence[str]) -> Iterator[C
 
 
 def _conflict(c: Conflict) -> list[Piece]:
+    """Makes the table row of a conflict."""
     fixed = ", ".join(f"{text(m)} ({name})" for (name, m), _ in c.parts)
     product = " ".join(f"({text(m)})" + (f"^({e})" if e != 1 else "") for (_, m), e in c.parts)
     return [fixed, literal(product), _piece(c.product)]
 
 
 def _piece(m: Monomial) -> Text:
+    """Returns a monomial as text with its LaTeX."""
     names = {parameter(name): tex for name, tex in _LATEX.items()}
     return Text(text(m), f"${sympy.latex(m.expr, symbol_names=names)}$")

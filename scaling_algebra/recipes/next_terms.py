@@ -1,10 +1,10 @@
-"""Is the base large enough? The terms of demanded sizes that do not lead, and their values at the user's sizes.
+"""Checks whether the base is large enough: the terms of demanded sizes that do not lead, at the user's sizes.
 
 Law: a size is a sum of monomials in the axes with positive coefficients. If the leading one is 1, another one is a
-power of the sizes, such as (M/N)^(1/2). Numbers that were tuned where it is not small are tuned for both terms.
+power of the sizes, such as (M/N)^(1/2). Numbers tuned where it is not small are tuned for both terms.
 Assumes: all constants are 1.
-Read next: ``recipe.py`` (whose powers these are), ``Analysis.forms`` (finds the monomials),
-``verify/judging/mixtures.py`` (the same question of measured sizes).
+Read next: ``recipe.py`` (the powers), ``Analysis.forms`` (finds the monomials),
+``verify/judging/mixtures.py`` (the same question for measured sizes).
 """
 
 from __future__ import annotations
@@ -30,19 +30,20 @@ from scaling_algebra.spec.scaling import Scaling
 from .sizes import Sizes, Way, every_axis, through
 
 SMALL = Fraction(1, 10)
-"""A term below this share of the leading one is small."""
+"""A term below this fraction of the leading one is small."""
 
 
 @dataclass(frozen=True)
 class NextTerm:
-    """A term of demanded sizes beside the leading one, constants left out.
+    """A term of demanded sizes that does not lead, without constants.
 
     Attributes:
         ratio: the term over the leading one: a power of the axes.
-        base, target: what that is at the sizes of the base and of the target.
-        small_from: the sizes of its growing axes above which it is below ``SMALL``; None if no ray leads from base to
-            target, or if these sizes are out of reach.
-        of: signals that have it, with the number of updates.
+        base: the value of the ratio at the base.
+        target: the value of the ratio at the target.
+        small_from: the sizes of its growing axes above which the ratio is below ``SMALL``; None if no ray leads from
+            base to target, or if these sizes are out of reach.
+        of: signals that have the term, with the number of updates.
     """
 
     ratio: Power
@@ -52,7 +53,7 @@ class NextTerm:
     of: tuple[tuple[str, int], ...]
 
     def as_json(self) -> dict[str, Any]:
-        """JSON: the ratio as exponents by axis, signals as texts."""
+        """Returns the JSON record: the ratio as exponents by axis, signals as texts."""
         sizes = None if self.small_from is None else {axis: round(x) for axis, x in self.small_from.items()}
         record: dict[str, Any] = plain({**vars(self), "small_from": sizes, "of": [f"{x}@{t}" for x, t in self.of]})
         return record
@@ -60,9 +61,11 @@ class NextTerm:
 
 @dataclass(frozen=True)
 class NextTerms:
-    """The terms, the largest at the base first, and the signals whose terms are unknown.
+    """The terms that are not small.
 
     Attributes:
+        terms: the terms, the largest at the base first.
+        unknown: signals whose terms are unknown.
         examined: False for a defined parameterization and for a base of size 1.
     """
 
@@ -72,12 +75,14 @@ class NextTerms:
 
 
 def next_terms(d: Derivation, way: Way) -> NextTerms:
-    """The largest next term of every demanded size, if it is not small at the base or the target and falls between
-    them. Each ratio is listed once.
+    """Finds the largest term that does not lead of every demanded size.
 
-    Method: monomials are read on the ray of the base's own sizes, with the parameterization of that ray. If there is
-    none, as for MSSP off its walls, the recipe's is taken, and axes that do not grow count as constants. Terms below
-    the root of the largest size are left out.
+    Only terms count that fall from base to target and are not small at the base or at the target. Each ratio is listed
+    once.
+
+    Method: monomials are determined on the ray of the base's own sizes, with the parameterization of that ray. If there
+    is none, as for MSSP off its walls, that of the recipe is used, and axes that do not grow count as constants. Terms
+    below the root of the largest size are ignored.
     """
     start = None if d.network.unread else _own_ray(d, way)
     if start is None:
@@ -86,7 +91,7 @@ def next_terms(d: Derivation, way: Way) -> NextTerms:
     base, target = every_axis(way.base), every_axis(way.target)
     signals: dict[Power, list[tuple[str, int]]] = {}
     unknown = []
-    for name, t, sizes in _demanded(d, ray, scaling):
+    for name, t, sizes in _iterate_demanded(d, ray, scaling):
         if t is None:
             unknown.append(name)
             continue
@@ -101,14 +106,16 @@ def next_terms(d: Derivation, way: Way) -> NextTerms:
 
 
 def _ratios(sizes: Sequence[Power], ray: Ray, base: Sizes) -> Iterator[Power]:
-    """Each monomial over the leading one, if it falls along the ray. Any other one only adds a constant."""
+    """Yields each monomial over the leading one if it falls along the ray. Any other monomial only adds a constant."""
     lead = max(sizes, key=lambda p: (p.on(ray), p.at(base)))
     return (p / lead for p in sizes if p.on(ray) < lead.on(ray))
 
 
-def _demanded(d: Derivation, ray: Ray, scaling: Scaling) -> Iterator[tuple[str, int | None, list[Power]]]:
-    """Every signal that must be Theta(1), with its monomials after the last update for which they are known; None and
-    no monomials if there is no such update."""
+def _iterate_demanded(d: Derivation, ray: Ray, scaling: Scaling) -> Iterator[tuple[str, int | None, list[Power]]]:
+    """Yields every signal that must be Theta(1), with a number of updates and its monomials then.
+
+    This is the last update for which the monomials are known; None and no monomials if there is none.
+    """
     rule, look = d.configuration.parameterization, Analysis(ray, scaling.point(ray), d.optimizer, d.network)
     demands = rule.demanded(d.network, rule.base_structure(d.network, d.configuration.readout_init))
     last = {name: x.horizon for x in demands if x.kind == "theta" for name in x.quantities}
@@ -124,7 +131,8 @@ def _demanded(d: Derivation, ray: Ray, scaling: Scaling) -> Iterator[tuple[str, 
 
 
 def _own_ray(d: Derivation, way: Way) -> tuple[Ray, Scaling, frozenset[str]] | None:
-    """The ray of the base's own sizes, the powers there, and the axes that count as constants."""
+    """Returns the ray of the base's own sizes, the powers there, and the axes that count as constants; None if there
+    is none."""
     configuration = d.configuration
     if not configuration.parameterization.derived:
         return None
@@ -141,6 +149,7 @@ def _own_ray(d: Derivation, way: Way) -> tuple[Ray, Scaling, frozenset[str]] | N
 
 
 def _small_from(ratio: Power, sizes: Sizes, ray: Ray | None) -> dict[str, float] | None:
+    """Returns the sizes above which a ratio is small; None if they are out of reach."""
     if ray is None:
         return None
     grown = max(math.log(ratio.at(sizes) / float(SMALL)) / -float(ratio.on(ray)), 0.0)

@@ -1,4 +1,4 @@
-"""A recipe as a document, as TOML and as Python."""
+"""Writes a recipe as a document, as TOML and as Python."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from .settings import Setting
 _TITLES = {"multiplier": "multiplier", "init_std": "init std", "lr": "lr", "eps": "eps", "decay": "weight decay"}
 
 _SHOWN, _NAMED = 5, 2
-"""Terms that are printed, and signals of each."""
+"""`_SHOWN` is the number of terms that are printed, `_NAMED` that of the signals of each."""
 
 
 @document_of.register(Recipe)
 def recipe(r: Recipe) -> Document:
-    """The ray; every tensor with its numbers; whether the base is large enough; what to look at."""
+    """Makes the document: the ray, every tensor with its numbers, whether the base is large enough, and warnings."""
     blocks: list[Block] = [Heading(literal(r.about))]
     if r.way.ray is not None:
         blocks.append(Lines.of(typeset(f"ray: {r.way.ray}" + ("" if r.way.exact else " (nearest)"))))
@@ -86,13 +86,13 @@ def _rule(s: Setting) -> Piece:
 
 
 def number(value: float | None) -> str:
-    """Six digits; empty for None."""
+    """Formats a number with six significant digits; None gives an empty string."""
     return "" if value is None else f"{value:.6g}"
 
 
 def as_toml(r: Recipe) -> str:
-    """The numbers to set as TOML; factors where no base value was given."""
-    lines = _told(r)
+    """Writes the numbers to set as TOML; factors if no base value was given."""
+    lines = _comment_lines(r)
     for group, entries in _numbers(r).items():
         for name, values in entries.items():
             lines += ["", f"[{group}.{name}]", *(f"{key} = {json.dumps(value)}" for key, value in values.items())]
@@ -100,8 +100,8 @@ def as_toml(r: Recipe) -> str:
 
 
 def as_python(r: Recipe) -> str:
-    """The numbers to set as a dict in Python."""
-    lines = [*_told(r), "RECIPE = {"]
+    """Writes the numbers to set as a Python dict."""
+    lines = [*_comment_lines(r), "RECIPE = {"]
     for group, entries in _numbers(r).items():
         lines.append(f"    {group!r}: {{")
         lines += [f"        {name!r}: {values!r}," for name, values in entries.items()]
@@ -109,8 +109,8 @@ def as_python(r: Recipe) -> str:
     return "\n".join([*lines, "}"])
 
 
-def _told(r: Recipe) -> list[str]:
-    """Comments: what the numbers are of, what batch and tokens did to them, and what to look at."""
+def _comment_lines(r: Recipe) -> list[str]:
+    """Returns comment lines: the subject, the effect of batch and tokens, and warnings."""
     return [f"# {line}" for line in (r.about, *r.by_run, *r.warnings)]
 
 
@@ -126,4 +126,4 @@ def _numbers(r: Recipe) -> dict[str, dict[str, dict[str, Any]]]:
 
 
 FORMS: Mapping[str, Callable[[Recipe], str]] = {"toml": as_toml, "python": as_python}
-"""Formats of recipes alone."""
+"""Formats that only recipes have."""

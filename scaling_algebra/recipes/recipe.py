@@ -1,4 +1,4 @@
-"""``recipe`` turns the numbers that were tuned on a small model into those of a large one."""
+"""``recipe`` converts the numbers tuned on a small model to those of a large one."""
 
 from __future__ import annotations
 
@@ -41,32 +41,34 @@ if TYPE_CHECKING:
     from .horizon import Horizon
 
 TRANSFORMER = ("deep-mlp", "deep-moe")
-"""The networks that a recipe is for where none is named: the dense layers and the MoE layers of one residual stream."""
+"""The default networks of a recipe: the dense layers and the MoE layers of one residual stream."""
 BLOCK = "moe"
-"""The block that the MoE layers of that stream are."""
+"""The block of which the MoE layers of that stream consist."""
 
 TUNED = ("init_std", "lr", "eps", "decay")
-"""Settings of a tensor that are tuned."""
+"""Settings of a tensor that can be tuned."""
 WHAT = ("multiplier", *TUNED)
 """All settings of a tensor."""
 TOWARDS = Fraction(1, 4), Fraction(1, 2), Fraction(1)
-"""Shares of the way from a ray that has no parameterization to the one on which all axes grow alike."""
+"""Positions between a ray that has no parameterization (0) and the ray on which all axes grow alike (1), tried in
+turn."""
 
 BIAS = "bias"
-"""The role of the Transformer's biases. Its equations have them as maps of one constant."""
+"""The role of the Transformer's biases. In its equations they are maps of one constant."""
 POWER = "_power"
 GAINS = ("gain", "final_gain", BIAS)
-"""Roles of the library that start at one value, without a std. Those of another network may be drawn."""
+"""Roles of the library that start at one value, without a std. In another network, roles of these names may be
+random."""
 MEANS = (
     "K/M changes: powers of M and K hold where the mean over many tokens rules an expert's gradient, those of a batch "
     "(sde) where noise rules all; where noise rules experts, too, recipe --hold sde --experts has their factors in K/M"
 )
-"""The warning where the batch and the share of an expert change together."""
+"""The warning if the batch and the fraction of active experts change together."""
 _LITTLE = lead_within(50_000)
-"""A lower bound on a signal that grows, from few nodes of matching searches."""
+"""Budget for a lower bound on a signal that grows."""
 
 Tuned = Mapping[str, float]
-"""A tuned value by role; under the empty name that of every other role."""
+"""A tuned value by role. The empty name stands for every other role."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -75,17 +77,20 @@ class Recipe(Rendered):
 
     Attributes:
         way: base, target and the ray between them.
-        derivations: where the powers come from, each for a part of the model.
+        derivations: the sources of the powers, one for each part of the model.
         tensors: settings by role and name: ``init_std``, ``lr``, ``eps``, ``decay``, and ``multiplier`` in a gauge
             where the tensor has one. A frozen tensor has ``init_std`` alone.
-        multipliers: by name, e.g. ``alpha``, the multiplier of the sum over experts.
+        multipliers: settings by name, e.g. ``alpha``, the multiplier of the sum over experts.
         tied: roles whose initial values all experts share.
-        instead: the ray of the powers, if the ray of this way has no parameterization. breaks: what fails then.
+        instead: the ray of the powers, if the ray of this way has no parameterization.
+        missing: the reason why it has none.
+        breaks: the signals that grow on the ray of this way then.
         horizons: by optimizer, the effect of batch and tokens on rates, epsilons and decays, if these change.
         run: by optimizer, their factors on ``lr``, ``eps``, ``wd``, ``one_minus_beta2``, ...; ``beta2_power`` is the
-            power to which beta2 goes.
-        open: undecided sizes beside those of the derivations. notes: what else to look at first, a line each.
-        parameterization: the name that was asked for. MSSP has muP's numbers where no experts are summed.
+            power to which beta2 is raised.
+        open: undecided sizes in addition to those of the derivations.
+        notes: further warnings, one line each.
+        parameterization: the requested name. MSSP has the numbers of muP if no experts are summed.
     """
 
     way: Way
@@ -104,11 +109,11 @@ class Recipe(Rendered):
 
     @property
     def configuration(self) -> Configuration:
-        """The configuration of the last part of the model, the one with experts where there is one."""
+        """The configuration of the last part of the model, which is the one with experts if there is one."""
         return self.derivations[-1].configuration
 
     def __getitem__(self, role: str) -> Mapping[str, Setting]:
-        """The settings of one tensor.
+        """Returns the settings of one tensor.
 
         Raises:
             UsageError: the model has no such tensor.
@@ -121,30 +126,31 @@ class Recipe(Rendered):
         return iter(self.tensors)
 
     def at(self, size: Sizes) -> Recipe:
-        """The recipe with the same powers at another size of its ray, the base itself included."""
+        """Returns the recipe with the same powers at another size on its ray, or at the base itself."""
         size = {"K": size["M"], **size} if "K" in self.way.base and "M" in size else size
 
-        def moved(settings: Mapping[str, Setting]) -> dict[str, Setting]:
+        def rescale(settings: Mapping[str, Setting]) -> dict[str, Setting]:
             ratios = {x: s.rule.ratio(self.way.base, size) for x, s in settings.items() if s.rule is not None}
             return {x: replace(s, factor=ratios.get(x, s.factor)) for x, s in settings.items()}
 
-        tensors, multipliers = {role: moved(x) for role, x in self.tensors.items()}, moved(self.multipliers)
+        tensors, multipliers = {role: rescale(x) for role, x in self.tensors.items()}, rescale(self.multipliers)
         return replace(self, way=replace(self.way, target=size), tensors=tensors, multipliers=multipliers)
 
     @property
     def level(self) -> Level | None:
-        """How much is proved about the powers on their ray; None if they are defined, not derived."""
+        """How far the powers are proved on their ray; None if they are defined, not derived."""
         return Level.of([Level(self.open) if self.open else None, *(d.level for d in self.derivations)])
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:
-        """Warnings to read before the numbers are used, a line each."""
+        """Warnings to read before the numbers are used, one line each."""
         found = warnings(self.way, self.derivations, self.tensors, self.multipliers, self.instead)
         return (*self.notes, *found)
 
     @property
     def by_run(self) -> Iterator[str]:
-        """Lines on the effect of batch and tokens: on the numbers, and on settings that no group or file has."""
+        """Lines on the effect of batch and tokens: on the numbers, and on settings that no parameter group or file
+        contains."""
         for optimizer, held in self.horizons.items():
             factors = dict(self.run[optimizer])
             inside = ", ".join(f"{name} {factors.pop(name):.6g}" for name in ("lr", "eps", "wd") if name in factors)
@@ -164,12 +170,12 @@ class Recipe(Rendered):
 
     @cached_property
     def next_terms(self) -> NextTerms:
-        """Is the base large enough? The terms of demanded sizes that are not small beside the leading ones there,
-        without constants."""
+        """Terms of demanded sizes that are not small compared to the leading ones; they tell whether the base is
+        large enough."""
         return next_terms(self.derivations[-1], self.way)
 
     def as_json(self) -> dict[str, Any]:
-        """The JSON contract; numbers are floats, rules are texts."""
+        """Returns the JSON record; numbers are floats, rules are strings."""
         configuration = self.configuration
         tensors = {
             role: {what: settings[what].as_json() if what in settings else None for what in WHAT}
@@ -216,11 +222,18 @@ class Recipe(Rendered):
 def with_either_epsilon(
     base: str | Sizes, target: str | Sizes, say: Callable[[str], None] = lambda line: None, **asked: Any
 ) -> Recipe:
-    """A recipe; where ``epsilon`` is not among what is asked and there is none with a derived one, that with a
-    negligible one, and ``say`` is told.
+    """Returns a recipe with derived epsilon, or with negligible epsilon if there is none and ``epsilon`` is not
+    specified.
+
+    Args:
+        base: as in ``recipe``.
+        target: as in ``recipe``.
+        say: called with a line if epsilon is negligible.
+        **asked: further arguments of ``recipe``.
 
     Raises:
-        UsageError, Infeasible: as ``recipe``.
+        UsageError: as ``recipe``.
+        Infeasible: as ``recipe``.
     """
     try:
         return recipe(base, target, **asked)
@@ -253,21 +266,28 @@ def recipe(
     starts: Collection[str] | None = None,
     **where: Unpack[Where],
 ) -> Recipe:
-    """The numbers to set at a target size, from those tuned at a base size.
+    """Computes the numbers to set at a target size from those tuned at a base size.
 
     Args:
-        base, target: sizes, e.g. ``"N=1024,N_e=512,M=64,K=8"`` or a dict; L is the depth. Without M a dense model.
-        lr, eps, std, decay: tuned at the base: a number for every tensor, or a dict by name: a role, a parameter that
-            is in parts, a glob (``"*norm.weight"``), an optimizer, ``""`` for the rest; the more specific name wins.
-            Decay may be 0. What is left out is printed as rule and factor.
-        batch, tokens: (base, target), in one unit, where they change: factors on rates, epsilons and decays by the
-            invariants that ``horizon`` holds.
+        base: sizes, e.g. ``"N=1024,N_e=512,M=64,K=8"`` or a dict; L is the depth. Without M the model is dense.
+        target: sizes of the same axes.
+        optimizer: the optimizer, or several by tensor.
+        parameterization: its name.
+        lr: learning rate tuned at the base: a number for every tensor, or a dict by name: a role, a parameter that is
+            split into parts, a glob (``"*norm.weight"``), an optimizer, ``""`` for the rest; the more specific name
+            wins. Settings that are not given are printed as rule and factor.
+        eps: epsilon, given as ``lr``.
+        std: init std, given as ``lr``.
+        decay: weight decay, given as ``lr``; it may be 0.
+        batch: (base, target) batch size in one unit, if it changes: factors on rates, epsilons and decays follow from
+            the invariants that ``horizon`` holds.
+        tokens: (base, target) number of tokens in one unit, if it changes.
         hold: names of these invariants, for each optimizer that has them; by default those of ``horizon``.
-        gauge: one of ``GAUGES``; what is tuned at the base is meant in it.
-        strict: no numbers that are not certified.
-        starts: tensors that keep their initial values under one ``std`` for all; by default gains and biases.
-        where: ``architecture`` or ``network`` for another model than the Transformer, a tuple of networks for the kinds
-            of layers of one model; ``readout_init``, ``epsilon``.
+        gauge: one of ``GAUGES``; the values tuned at the base are meant in it.
+        strict: reject numbers that are not certified.
+        starts: tensors that keep their initial values if one ``std`` is given for all; by default gains and biases.
+        **where: ``architecture`` or ``network`` for another model than the Transformer, a tuple of networks for the
+            kinds of layers of one model; ``readout_init``, ``epsilon``.
 
     Examples:
         >>> r = recipe("N=1024,L=4", "N=4096,L=16", lr={"": 3e-3, "embedding": 1e-2})
@@ -277,8 +297,8 @@ def recipe(
         ('L^-1', 0.25)
 
     Raises:
-        UsageError: sizes that cannot be read, a target smaller than the base, an unknown name, a value that is not
-            positive or for a tensor that the model lacks.
+        UsageError: sizes cannot be read, the target is smaller than the base, a name is unknown, a value is not
+            positive or is for a tensor that the model lacks.
         Infeasible: no parameterization was found, neither on this ray nor towards the ray on which all axes grow alike;
             or, if ``strict``, it is not certified.
     """
@@ -288,13 +308,15 @@ def recipe(
     networks = _networks(going, where)
     rules = {role: trained(optimizer, x, networks).of(role) for x in networks for role in x.tensors}
     tuned = {"multiplier": None, "init_std": std, "lr": lr, "eps": eps, "decay": decay}
-    alike = {role for x in networks for role in _alike(x)} if starts is None else starts
+    alike = {role for x in networks for role in _find_uniform_vectors(x)} if starts is None else starts
     check_names("tensor in starts", map(str, alike), rules)
     alike = {*alike}.union(*(x.zero for x in networks))
-    values = {what: _tuned(what, given, rules, alike if what == "init_std" else ()) for what, given in tuned.items()}
+    values = {
+        what: _resolve_tuned(what, given, rules, alike if what == "init_std" else ()) for what, given in tuned.items()
+    }
     networks = [x.starting(x.zero - values["init_std"].keys()) for x in networks]
     before, after, derivations, instead, missing = _powers(going, networks, optimizer, parameterization, gauge, where)
-    if instead is not None and going.base == going.target:  # no size changes, and any ray has the same numbers
+    if instead is not None and going.base == going.target:  # no size changes, so any ray gives the same numbers
         going, instead, missing = replace(going, ray=instead), None, ""
     rules = {role: d.optimizer.of(role) for d in derivations for role in d.network.tensors}
     names = ", ".join(dict.fromkeys(rule.name for rule in rules.values()))
@@ -316,7 +338,9 @@ def recipe(
         more = run.get(rule.name, {})
         return {
             what: Setting.of(going, power, to, values[what].get(role), more.get("wd" if what == "decay" else what, 1.0))
-            for (what, power), to in zip(_followed(start).items(), _followed(end).values(), strict=True)
+            for (what, power), to in zip(
+                _settings_as_powers(start).items(), _settings_as_powers(end).values(), strict=True
+            )
             if has.get(what, True)
         }
 
@@ -331,13 +355,14 @@ def recipe(
 
 
 def _run(held: Horizon, factors: Mapping[str, float]) -> dict[str, float]:
-    """The factors by quantity, those of 1 - beta as powers of beta where it compounds."""
+    """Returns the factors by quantity; if betas compound, those of 1 - beta become powers of beta."""
     how = {f"one_minus_{beta}": f"{beta}{POWER}" for beta in ("beta1", "beta2")} if held.compounds else {}
     return {how.get(name, name): x for name, x in factors.items()}
 
 
 def _horizon(rule: str, hold: Sequence[str] | None) -> Horizon:
-    """The invariants of an optimizer. Its variants share them: a factor of shapes contains no batch and no tokens."""
+    """Returns the invariants of an optimizer, which its variants share: a shape factor depends on neither batch nor
+    tokens."""
     from . import horizon as laws  # needs sympy
 
     if (optimizer := rule.partition(":")[0]) not in laws.optimizers():
@@ -349,29 +374,33 @@ def _horizon(rule: str, hold: Sequence[str] | None) -> Horizon:
     return laws.horizon(optimizer, [name for name in hold if name in (laws.ALL, *laws.of(optimizer))] or hold)
 
 
-def _followed(t: TensorScaling) -> dict[str, Power | None]:
-    """The power of each setting in ``WHAT``. torch multiplies weight decay by the learning rate, and their product is
-    constant."""
+def _settings_as_powers(t: TensorScaling) -> dict[str, Power | None]:
+    """Returns the power of each setting in ``WHAT``.
+
+    torch multiplies weight decay by the learning rate, and the product of both is constant.
+    """
     decay = None if t.lr is None else 1 / t.lr
     return {"multiplier": t.multiplier, "init_std": t.init_std, "lr": t.lr, "eps": t.eps or Power(), "decay": decay}
 
 
-def _alike(network: Network) -> list[str]:
-    """Gains, biases and scalars, over which nothing is summed: all entries start at one value at every size."""
+def _find_uniform_vectors(network: Network) -> list[str]:
+    """Returns gains, biases and scalars, over which nothing is summed: all entries start at one value at every size."""
     vectors = [
         r for r, t in network.tensors.items() if not t.fan_in and sum(network.axes[x] != "L" for x in t.letters) < 2
     ]
     return [*vectors, *({BIAS} & network.tensors.keys())]
 
 
-def _tuned(
+def _resolve_tuned(
     what: str, given: float | Tuned | None, rules: Mapping[str, Optimizer], alike: Collection[str]
 ) -> dict[str, float]:
-    """Values by role. The name of an optimizer stands for what it trains, "" for all tensors, any other name as in
-    ``meant``. A tensor that starts ``alike`` has a value only if it is named itself.
+    """Returns tuned values by role.
+
+    The name of an optimizer stands for the tensors that it trains, "" for all tensors, and any other name as in
+    ``meant``. A tensor in ``alike`` has a value only if it is named itself.
 
     Raises:
-        UsageError: a name that stands for nothing, or no positive finite number (a decay may be 0).
+        UsageError: a name stands for nothing, or a value is not a positive finite number (a decay may be 0).
     """
     if given is None:
         return {}
@@ -394,6 +423,7 @@ def _tuned(
 
 
 def _networks(going: Way, where: Where) -> list[Network]:
+    """Returns the networks of the model, and checks the sizes against their axes."""
     if "network" in where or "architecture" in where:
         given: Any = where.get("network", where.get("architecture", ""))
         networks = [
@@ -417,7 +447,7 @@ def _networks(going: Way, where: Where) -> list[Network]:
 def _powers(
     going: Way, networks: Sequence[Network], optimizer: OptimizerInput, parameterization: str, gauge: str, where: Where
 ) -> tuple[Scaling, Scaling, tuple[Derivation, ...], Ray | None, str]:
-    """Derive the powers at the base and at the target.
+    """Derives the powers at the base and at the target.
 
     Law: numbers are one function of the sizes, so that they are the same along every path and change little with a
     size: the powers of each model are those on the ray of its own sizes. On most ways these are the powers on the ray
@@ -430,22 +460,24 @@ def _powers(
     """
     rest: Any = {k: v for k, v in where.items() if k not in ("network", "architecture")}
 
-    # what one block cannot have, a stack of them cannot either, and a block answers at once
+    # if one block has no parameterization, a stack of them has none either; a block is solved at once
     block = [ARCHITECTURES[BLOCK]] if ARCHITECTURES[TRANSFORMER[-1]] in networks else []
 
-    def derived(ray: Ray) -> tuple[Derivation, ...]:
+    def derive_parts(ray: Ray) -> tuple[Derivation, ...]:
         derivations = []
         for network in (*block, *networks):
             rules = trained(optimizer, network, networks)
-            point = Configuration.of(None, rules, parameterization, ray=_own(ray, network), network=network, **rest)
+            point = Configuration.of(
+                None, rules, parameterization, ray=_restrict_ray(ray, network), network=network, **rest
+            )
             shapes = network is not networks[-1] if network.unread else not any(e.tensors for e in experts(network))
-            if point.parameterization.structural and shapes:  # of shapes beside equations, too
-                point = point.but(parameterization="mup")  # they differ where experts are summed, and nowhere else
+            if point.parameterization.structural and shapes:  # also if only the shapes of one part are known
+                point = point.but(parameterization="mup")  # they differ only where experts are summed
             derivations.append(derive(point).in_gauge(gauge))
         return tuple(derivations[len(block) :])
 
     def by_sizes() -> tuple[Scaling, Scaling, tuple[Derivation, ...], None, str]:
-        first, last = map(derived, going.own_rays)
+        first, last = map(derive_parts, going.own_rays)
         return _union(first), _union(last), last, None, ""
 
     if going.ray is None:
@@ -455,7 +487,7 @@ def _powers(
     for share in (Fraction(0), *TOWARDS):
         ray = Ray({x: going.ray[x] + share * (largest - going.ray[x]) for x in going.ray.rates} | kept)
         try:
-            derivations = derived(ray)
+            derivations = derive_parts(ray)
             along = _union(derivations), _union(derivations), derivations, ray if missing else None, missing
         except Infeasible as error:
             missing = missing or str(error)
@@ -471,23 +503,27 @@ def _powers(
 
 
 def _differ(going: Way, *powers: tuple[Scaling, Scaling, Any, Any, Any]) -> bool:
-    """Return whether two answers of ``_powers`` have other numbers at the target, for the same ones at the base."""
+    """Returns whether two answers of ``_powers`` have other numbers at the target, for the same ones at the base."""
 
     def factors(before: Scaling, after: Scaling) -> list[float]:
-        pairs = [(before.multipliers[name], x) for name, x in after.multipliers.items()]
+        pairs: list[tuple[Power | None, Power | None]] = [
+            (before.multipliers[name], x) for name, x in after.multipliers.items()
+        ]
         for role, t in after.tensors.items():
-            pairs += zip(_followed(before.tensors[role]).values(), _followed(t).values(), strict=True)
+            pairs += zip(
+                _settings_as_powers(before.tensors[role]).values(), _settings_as_powers(t).values(), strict=True
+            )
         return [Setting.of(going, *pair).factor for pair in pairs]
 
     one, other = (factors(before, after) for before, after, *_ in powers)
     return not all(map(math.isclose, one, other))
 
 
-def _own(ray: Ray, network: Network) -> Ray:
+def _restrict_ray(ray: Ray, network: Network) -> Ray:
     """The ray, without the depth if the network has none.
 
     Raises:
-        UsageError: the depth grows, and shapes alone are known.
+        UsageError: the depth grows, but only the shapes of the network are known.
     """
     if network.unread and ray["L"]:
         raise UsageError(f"{network.unread}; by shape, nothing is known of the depth: keep L")
@@ -495,7 +531,7 @@ def _own(ray: Ray, network: Network) -> Ray:
 
 
 def _union(derivations: Sequence[Derivation]) -> Scaling:
-    """The parts of one model as one.
+    """Merges the powers of the parts of one model.
 
     Raises:
         Infeasible: they disagree on a tensor that they share.
@@ -512,11 +548,11 @@ def _union(derivations: Sequence[Derivation]) -> Scaling:
 
 
 def _breaks(derivations: Sequence[Derivation], going: Way) -> Iterator[Breaks]:
-    """Each signal that grows with these powers on the original ray."""
+    """Yields each signal that grows with these powers on the original ray."""
     assert going.ray is not None
     seen = set()
     for d in derivations:
-        ray = _own(going.ray, d.network)
+        ray = _restrict_ray(going.ray, d.network)
         look = Analysis(ray, d.scaling.point(ray), d.optimizer, d.network)
         for signal in (s.out for s in d.network.statements if s.out not in seen):
             seen.add(signal)

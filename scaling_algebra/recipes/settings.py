@@ -1,4 +1,4 @@
-"""One number of a recipe, and what a recipe does not keep."""
+"""One number of a recipe, and a signal that a recipe does not keep at its size."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class Setting:
     """One number of one tensor, or one multiplier.
 
     Attributes:
-        rule: the power of the axes it follows; None is zero init.
+        rule: the power of the axes that it follows; None for zero init.
         factor: target over base; 0 for zero init.
-        base: what was tuned; None where it was not given.
-        before: the power at the base, where that is another one.
+        base: the tuned value; None if it was not given.
+        before: the power at the base, if it differs from ``rule``.
     """
 
     rule: Power | None
@@ -30,7 +30,15 @@ class Setting:
     def of(
         cls, going: Way, before: Power | None, after: Power | None, base: float | None = None, more: float = 1.0
     ) -> Setting:
-        """The setting that follows one power at the base and another at the target; ``more`` is one more factor."""
+        """Makes the setting that follows one power at the base and another at the target.
+
+        Args:
+            going: base and target sizes.
+            before: the power at the base; None for zero init.
+            after: the power at the target; None for zero init.
+            base: the tuned value.
+            more: a further factor.
+        """
         if before is None or after is None:
             return cls(None, 0.0, base)
         if before == after:
@@ -39,11 +47,11 @@ class Setting:
 
     @property
     def target(self) -> float | None:
-        """The number to set; None where no base value was given. Zero init needs none."""
+        """The number to set; None if no base value was given. Zero init needs none."""
         return 0.0 if self.rule is None else None if self.base is None else self.base * self.factor
 
     def as_json(self) -> dict[str, Any]:
-        """JSON: the rule as a text."""
+        """Returns the JSON record, with the rule as text."""
         rule = "0" if self.rule is None else str(self.rule)
         record = {"base": self.base, "rule": rule, "factor": self.factor, "target": self.target}
         return record if self.before is None else {**record, "rule_at_base": str(self.before)}
@@ -51,11 +59,13 @@ class Setting:
 
 @dataclass(frozen=True)
 class Breaks:
-    """A signal that grows on this ray, with the powers of the nearest one that has a parameterization.
+    """A signal that grows on this ray, with the powers of the nearest ray that has a parameterization.
 
     Attributes:
-        signal: which one. step: after how many updates it is largest. growth: the power that it grows as.
-        factor: by which it grows from the base to the target.
+        signal: the signal.
+        step: the number of updates after which it is largest.
+        growth: the power of the axes that it grows as.
+        factor: the factor by which it grows from the base to the target.
     """
 
     signal: str

@@ -1,6 +1,6 @@
-"""Sizes of two models and the ray between them.
+"""Sizes of two models, and the ray between them.
 
-Read next: ``recipe.py`` (what follows for every tensor), ``families.py`` (sizes of published configurations).
+Read next: ``recipe.py`` (the numbers of every tensor), ``files.py`` (sizes of published configurations).
 """
 
 from __future__ import annotations
@@ -21,19 +21,20 @@ Sizes = Mapping[str, int]
 """Size of every axis that a model has."""
 
 FINEST = 64
-"""Largest denominator of a rate that stands for a ratio of logarithms."""
+"""Largest denominator of a rate that approximates a ratio of logarithms."""
 _COEFFICIENTS = ((2, 1), (1, 2), (1, 1), (1, 1, 1))
-"""Of the walls whose sides a ray must keep, but for signs: 2 M = N, M = N, M + N_e = N."""
+"""Coefficients, up to signs, of the walls whose sides a ray must keep: 2 M = N, M = N, M + N_e = N."""
 
 
 def read_sizes(given: str | Mapping[str, int], label: str) -> dict[str, int]:
-    """``"N=1024,N_e=512,M=64,K=8"``, or a dict of the same. K is M where it is left out.
+    """Reads sizes such as ``"N=1024,N_e=512,M=64,K=8"``, or a dict of them. K is M if it is omitted.
 
     Args:
-        label: whose sizes these are, for messages.
+        given: the sizes.
+        label: the model that has them, for messages.
 
     Raises:
-        UsageError: no name of an axis that grows, no positive integer, or K above M.
+        UsageError: a name is no axis that grows, a size is no positive integer, or K exceeds M.
 
     Examples:
         >>> read_sizes("N=1024, N_e=512, M=64", "base")
@@ -65,7 +66,7 @@ def _pairs(text: str, label: str) -> dict[str, int]:
 
 
 def every_axis(sizes: Sizes) -> dict[str, int]:
-    """Sizes with 1 for every axis that a model has not."""
+    """Completes sizes with 1 for every axis that a model does not have."""
     return {axis: sizes.get(axis, 1) for axis in ordered({*AXES, *sizes})}
 
 
@@ -74,10 +75,12 @@ class Way:
     """The growth of a model from its base to its target.
 
     Attributes:
-        base, target: sizes of the same axes.
-        ray: rates proportional to the logarithms of target over base; None where no ray leads there, since an axis
+        base: sizes of the base.
+        target: sizes of the target, with the same axes.
+        ray: rates proportional to the logarithms of target over base; None if there is no such ray, because an axis
             shrinks or K grows faster than M.
-        exact: the rates are these logarithms; else the simplest ones on the same side of every wall.
+        exact: the rates equal the ratios of these logarithms; otherwise they are the simplest ones on the same side of
+            every wall.
     """
 
     base: Sizes
@@ -95,15 +98,15 @@ class Way:
 
     @property
     def sizes(self) -> tuple[Sizes, Sizes]:
-        """Return the sizes of the base and of the target."""
+        """The sizes of the base and of the target."""
         return self.base, self.target
 
 
 def way(base: Sizes, target: Sizes) -> Way:
-    """The way from a base to a target.
+    """Constructs the way from a base to a target.
 
     Raises:
-        UsageError: different axes, or a target that is smaller.
+        UsageError: the axes differ, or the target is smaller.
     """
     for has, one, lacks, other in (("base", base, "target", target), ("target", target, "base", base)):
         if missing := ordered(one.keys() - other.keys()):
@@ -111,7 +114,7 @@ def way(base: Sizes, target: Sizes) -> Way:
             kept = ",".join(f"{a}={one[a]}" for a in missing if a != "K" or one[a] != one.get("M"))
             raise UsageError(f"the {has} has {named} and the {lacks} leaves it out; add {kept} there if it stays")
     ratios = {axis: Fraction(target[axis], base[axis]) for axis in base}
-    if all(x == 1 for x in ratios.values()):  # every factor is 1, whatever grows
+    if all(x == 1 for x in ratios.values()):  # every factor is 1 on any ray
         first = "N" if "N" in base else next(iter(base))
         return Way(base, target, through({axis: Fraction(2 if axis == first else 1) for axis in base})[0])
     if all(x <= 1 for x in ratios.values()):
@@ -123,10 +126,10 @@ def way(base: Sizes, target: Sizes) -> Way:
 
 
 def through(ratios: Mapping[str, Fraction]) -> tuple[Ray, bool]:
-    """The ray whose rates are as the logarithms of some ratios, and whether it is exactly that.
+    """Returns the ray whose rates are proportional to the logarithms of ratios, and whether it is exact.
 
-    Law: a formula holds on a cone of rays, so that only the side of every wall matters; which side is compared in
-    integers. Rates are the simplest that lie on the same sides.
+    Law: a formula holds on a cone of rays, so only the side of every wall matters. Sides are compared in integers, and
+    the rates are the simplest ones on the same sides.
 
     Examples:
         >>> ray, exact = through({"N": Fraction(4), "N_e": Fraction(2), "M": Fraction(4), "K": Fraction(1)})
@@ -147,7 +150,7 @@ def through(ratios: Mapping[str, Fraction]) -> tuple[Ray, bool]:
 
 
 def _same_sides(rates: Mapping[str, Fraction], ratios: Mapping[str, Fraction]) -> bool:
-    """Do rates and logarithms have the same sign on every integer combination of two or three axes?"""
+    """Tests whether rates and logarithms have the same sign on small integer combinations of two or three axes."""
     for coefficients in _COEFFICIENTS:
         for axes in combinations(rates, len(coefficients)):
             for signs in product((-1, 1), repeat=len(axes)):

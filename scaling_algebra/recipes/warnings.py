@@ -1,4 +1,4 @@
-"""Warnings to read before the numbers of a recipe are used. Read next: ``recipe.py`` (who asks)."""
+"""Warnings to read before the numbers of a recipe are used. Read next: ``recipe.py`` (which calls this)."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from .sizes import Way
 FP16 = 2.0**-24
 """The smallest positive number in fp16."""
 SMALL_WIDTH = 8
-"""Widths below this say little of a power law."""
+"""Widths below this are too small for a power law."""
 REUSED = "match_rms_adamw"
-"""The factor of a shape that is meant for the learning rate of AdamW."""
+"""The shape factor that is meant to reuse the learning rate of AdamW."""
 
 
 def warnings(
@@ -27,7 +27,7 @@ def warnings(
     multipliers: Collection[str],
     instead: Ray | None,
 ) -> Iterator[str]:
-    """A line for each risk of sizes, ray, fp16, reused learning rates, weight decay, zero init and gates."""
+    """Yields a line for each risk: of sizes, ray, fp16, reused learning rates, weight decay, zero init and gates."""
     base, target, ray = way.base, way.target, way.ray
     for axis, size in base.items():
         if size == 1 < target[axis] and axis != "L":
@@ -55,7 +55,7 @@ def warnings(
         if eps is not None and eps < FP16:
             yield f"eps of {role} is {eps:.3g}, which is 0 in fp16: keep gradients and optimizer states in fp32"
             break
-    yield from _reused(derivations)
+    yield from _warn_of_reused_rates(derivations)
     if kept := sorted({d.optimizer.of(role).name for d in derivations for role in d.network.tensors
                        if d.optimizer.of(role).constraint}):  # fmt: skip
         yield (
@@ -76,14 +76,14 @@ def warnings(
         )
 
 
-def _reused(derivations: Sequence[Derivation]) -> Iterator[str]:
-    """Tensors whose step is made as large as AdamW's, and whose learning rate follows another power all the same."""
+def _warn_of_reused_rates(derivations: Sequence[Derivation]) -> Iterator[str]:
+    """Warns of tensors with steps as large as AdamW's whose learning rate nevertheless follows another power."""
     apart = []
     for d in derivations:
         roles = [role for role in d.network.tensors if d.optimizer.of(role).shape == REUSED]
         try:
             theirs = derive(d.configuration.but(optimizer="adamw")).in_gauge(d.gauge) if roles else d
-        except Infeasible:  # AdamW has no rule on this ray that could be reused
+        except Infeasible:  # AdamW has no rule on this ray to reuse
             continue
         for role in roles:
             here, adamw = d[role].lr, theirs[role].lr

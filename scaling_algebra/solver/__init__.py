@@ -1,3 +1,3 @@
-"""Exponents that meet the desiderata: from demands to powers of the axes."""
+"""Derives exponents from desiderata: from demands on sizes to powers of the axes."""
 
 from . import presentation as presentation  # registers documents

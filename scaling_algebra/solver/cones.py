@@ -1,7 +1,7 @@
-"""Cones of rays on which one formula meets every demand: found by cutting, proved by convexity.
+"""Finds the cone of rays on which one formula meets every demand: by cutting planes, proved by convexity.
 
-At a scaling that is linear in the rates every size is a maximum of linear functions of the rates, so that the rays on
-which nothing exceeds O(1) are a cone, and its spanning rays are enough to check it.
+At a scaling that is linear in the rates every size is a maximum of linear functions of the rates. So the rays on which
+nothing exceeds O(1) form a cone, and it suffices to check the rays that span it.
 Read next: ``convexity.py`` (the proof), ``scaling_algebra/all_rays`` (all cones), ``search.py`` (a formula on one ray).
 """
 
@@ -25,7 +25,7 @@ from scaling_algebra.spec.scaling import Scaling
 from .convexity import Looks, growing, normalises, open_axes, ray_along
 
 _LITTLE = lead_within(5_000)
-"""For a corner that may lie outside."""
+"""Budget for a corner of the region, which may lie outside the cone."""
 
 
 def reach(
@@ -37,18 +37,23 @@ def reach(
     looks: Looks,
     fixed: frozenset[str] = frozenset(),
 ) -> Cone | None:
-    """The rays on which no monomial is seen to break a demand; None if there is none.
+    """Finds the cone of rays on which no monomial is seen to break a demand; None if there is no such ray.
 
-    Method: as gradient descent (``descent``), of all rays, cut off a corner that breaks a demand, by the monomial that
-    breaks it, until no corner breaks any.
+    Method: start with all rays, and treat the optimizer as gradient descent (``descent``). While a corner breaks a
+    demand, cut it off by the half-space on which the monomial that breaks it is O(1).
 
     Args:
-        ray: where the formula was found. looks: whose network is meant; what is known at some rays is shared with the
-            cones of other formulas. fixed: axes that do not grow.
+        scaling: the formula.
+        optimizer: the optimizer that it is for.
+        parameterization: the source of the demands.
+        structure: its discrete choices.
+        ray: the ray on which the formula was found.
+        looks: analyses of the network; they are shared with the cones of other formulas.
+        fixed: axes that do not grow.
     """
     plain = descent(scaling)
     if normalises(optimizer):
-        plain = _multiplied(scaling, looks.at(scaling, ray, optimizer, growing([ray])))
+        plain = _absorb_normalisers(scaling, looks.at(scaling, ray, optimizer, growing([ray])))
     axes = open_axes(looks.network, fixed, looks.routed)
     demands = parameterization.demanded(looks.network, structure)
     region = Cone(axes)
@@ -58,8 +63,8 @@ def reach(
         corner = next((r for r in region.rays if (r, grown) not in done), None)
         if corner is None:
             break
-        look = looks.at(plain, _scaled(axes, corner, fixed), OPTIMIZERS["sgd"], grown)
-        wall = _broken(plain, demands, look, axes)
+        look = looks.at(plain, _make_ray(axes, corner, fixed), OPTIMIZERS["sgd"], grown)
+        wall = _find_wall(plain, demands, look, axes)
         size = 0 if wall is None else dot(wall.over(axes), corner)
         if wall is None or not size:
             done.add((corner, grown))
@@ -70,12 +75,15 @@ def reach(
     walls = bounding([side.wall_of for side in region.sides], axes, region.rays)
     flat = [w for w in walls if not any(dot(w.over(axes), r) for r in region.rays)]
     middle = [sum(x) for x in zip(*region.rays, strict=True)]
-    simple = [w if w in flat else _simplest(w, flat, axes) for w in walls]
+    simple = [w if w in flat else _simplify_wall(w, flat, axes) for w in walls]
     return Cone(axes, tuple(w.facing(dot(w.over(axes), middle)) for w in simple), region.rays)
 
 
 def descent(scaling: Scaling) -> Scaling:
-    """Gradient descent with learning rate over epsilon, which is what mu-3 makes of an optimizer with an epsilon."""
+    """Returns the equivalent scaling for gradient descent, with learning rate over epsilon.
+
+    Law: by mu-3 epsilon dominates the normaliser, so that an optimizer with an epsilon acts as gradient descent.
+    """
     tensors = {
         role: t if t.lr is None or t.eps is None else replace(t, lr=t.lr / t.eps, eps=None)
         for role, t in scaling.tensors.items()
@@ -86,28 +94,34 @@ def descent(scaling: Scaling) -> Scaling:
 # inside ------------------------------------------------------------------------------------------------------------
 
 
-def _simplest(wall: Linear, flat: Sequence[Linear], axes: tuple[str, ...]) -> Linear:
-    """A wall as it meets the walls that a cone lies on: ``M = N + N_e`` is M = N where N_e = 0."""
+def _simplify_wall(wall: Linear, flat: Sequence[Linear], axes: tuple[str, ...]) -> Linear:
+    """Returns the simplest wall with the same intersection with the cone's subspace.
+
+    Example: on a cone with N_e = 0, ``M = N + N_e`` becomes M = N.
+    """
     coefficients = wall.over(axes)
     sums = ([a + k * b for a, b in zip(coefficients, w.over(axes), strict=True)] for w in flat for k in (-1, 1))
     same = [wall, *(Linear.wall(axes, values) for values in sums)]
     return min(same, key=lambda w: simplicity(w, axes)[0])
 
 
-def _scaled(axes: Sequence[str], rates: Vector, fixed: frozenset[str]) -> Ray:
+def _make_ray(axes: Sequence[str], rates: Vector, fixed: frozenset[str]) -> Ray:
+    """Returns the ray of an integer direction, with rates that sum to 1."""
     return ray_along(axes, [Fraction(x, sum(rates)) for x in rates], fixed)
 
 
-def _multiplied(scaling: Scaling, look: Analysis) -> Scaling:
-    """Gradient descent that multiplies gradients by what the last step of the horizon does on a ray, by its power of
-    the axes: what an optimizer that normalises is where its normalisers are these powers."""
+def _absorb_normalisers(scaling: Scaling, look: Analysis) -> Scaling:
+    """Returns gradient descent whose learning rates include the normalisers at the last step on a ray.
+
+    It agrees with the normalising optimizer wherever its normalisers are these powers of the axes.
+    """
     forms_of = {role: [x.form for x in look.runs.step(role, HORIZON - 1) if x.form] for role in scaling.tensors}
     rates = {role: prod(map(scaling.size, forms), start=Power()) for role, forms in forms_of.items()}
     return replace(scaling, tensors={role: replace(t, lr=rates[role]) for role, t in scaling.tensors.items()})
 
 
-def _broken(scaling: Scaling, demands: Sequence[Demand], look: Analysis, axes: tuple[str, ...]) -> Linear | None:
-    """The first break of a demand by a formula for gradient descent: the wall of the size that grows most."""
+def _find_wall(scaling: Scaling, demands: Sequence[Demand], look: Analysis, axes: tuple[str, ...]) -> Linear | None:
+    """Finds the wall of the largest size that exceeds O(1), at the earliest step where one does; None if none does."""
     demands = [d for d in demands if d.kind in ("theta", "bounded")]
     for t in range(max((d.horizon for d in demands), default=0) + 2):
         answers = (look(name, t, _LITTLE) for demand in demands for name in demand.quantities)

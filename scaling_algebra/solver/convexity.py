@@ -1,4 +1,4 @@
-"""A formula holds on a whole cone of rays if it does on the rays that span it: sizes are convex in the rates."""
+"""Proves that a formula holds on a cone of rays if it holds on the rays that span it: sizes are convex in the rates."""
 
 from __future__ import annotations
 
@@ -25,15 +25,16 @@ from .demands import Failure, violation
 
 
 class Looks:
-    """The engine at formulas on rays, each once: cones that meet on a ray have the same exponents there.
+    """A cache of analyses of formulas on rays. Cones that share a ray have the same exponents there.
 
     Products of kernels are shared by all formulas on a ray.
 
     Args:
-        routed: rays are those with K < M, and their limits.
+        network: the network.
+        routed: include rays with K < M, and their limits.
 
     Raises:
-        UsageError: a network that divides or gates by sizes: what it divides by is not linear in the rates.
+        UsageError: the network divides or gates by sizes; its divisors are not linear in the rates.
     """
 
     def __init__(self, network: Network = MOE_BLOCK, routed: bool = False) -> None:
@@ -44,7 +45,7 @@ class Looks:
         self._algebras: dict[Hashable, dict[Rung, Algebra]] = {}
 
     def at(self, scaling: Scaling, ray: Ray, optimizer: Optimizer, grown: frozenset[str]) -> Analysis:
-        """The engine on a ray; axes of ``grown`` count as growing."""
+        """Returns the analysis on a ray. The axes in ``grown`` count as growing even if their rate there is 0."""
         point = scaling.point(ray)
         numbers = [tuple(x.items()) for x in (point.b, point.c, point.d, point.multipliers)]
         key = ray, grown, optimizer.name, optimizer.regime, *numbers, point.tied
@@ -55,24 +56,24 @@ class Looks:
 
 
 def open_axes(network: Network, fixed: Collection[str] = (), routed: bool = False) -> tuple[str, ...]:
-    """The axes of a network that grow, K with M; ``routed``: K is an axis of its own."""
+    """Returns the axes of a network that grow. K grows as M, or is an axis of its own if ``routed``."""
     grown = {*network.axes.values(), *(("K",) if routed else ())}
     return tuple(axis for axis in AXES if axis in grown and axis not in fixed)
 
 
 def ray_along(axes: Sequence[str], rates: Sequence[int | Fraction], fixed: Collection[str] = ()) -> Ray:
-    """The ray of some rates."""
+    """Returns the ray with these rates of these axes; fixed axes have rate 0."""
     grown = {axis: Fraction(rate) for axis, rate in zip(axes, rates, strict=True)}
     return Ray({axis: grown.get(axis, Fraction(0)) for axis in AXES if axis in grown or axis in fixed})
 
 
 def growing(rays: Sequence[Ray]) -> frozenset[str]:
-    """The axes that grow inside the cone that some rays span."""
+    """Returns the axes that grow inside the cone spanned by some rays."""
     return frozenset(axis for axis in AXES if any(ray[axis] for ray in rays))
 
 
 def normalises(optimizer: Optimizer) -> bool:
-    """Does an optimizer divide by sizes that no epsilon bounds?"""
+    """Tests whether an optimizer divides by sizes that no epsilon bounds from below."""
     return bool(optimizer.normalises) and not optimizer.epsilon
 
 
@@ -86,24 +87,29 @@ def cone_holds(
     looks: Looks | None = None,
     network: Network = MOE_BLOCK,
 ) -> Failure | None:
-    """Why a formula fails somewhere in the cone spanned by some rays; None if it holds on all of it.
+    """Explains why a formula fails somewhere in the cone spanned by some rays; None if it holds on the whole cone.
 
-    Law: at a scaling that is linear in the rates, every size is a maximum of linear functions of the rates, if what the
-    gradients before it were multiplied by is linear. So it is O(1) on the cone if it is on the spanning rays, and it is
-    one of these functions on all of it if it is on the spanning rays: 0 for what is Theta(1), the same for what is
-    balanced. What a gradient is divided by is such a maximum, too: it is linear on the cone if it is one function at a
-    ray inside and on the spanning rays. With an epsilon it must not exceed this on the spanning rays, and epsilon must
-    be the size of a monomial of the gradient. On a spanning ray an axis that grows inside the cone counts as growing.
-    Demands and gradients are examined up to the horizon of the demands, t = 2; the gradient at t = 2 is what the third
-    update takes.
+    Law: at a scaling that is linear in the rates every size is a maximum of linear functions of the rates, provided
+    that the factors on the gradients before it are linear. So a size is O(1) on the cone if it is on the spanning rays.
+    It equals one of these functions on the whole cone if it does on the spanning rays: 0 for a size that must be
+    Theta(1), a common one for sizes that must be balanced. The divisor of a gradient is such a maximum, too; it is
+    linear on the cone if it equals one function at a ray inside and on the spanning rays. If there is an epsilon, the
+    gradient must not exceed it on the spanning rays, and epsilon must be the size of a monomial of the gradient. On a
+    spanning ray, an axis that grows inside the cone counts as growing. Demands and gradients are examined up to the
+    horizon of the demands, t = 2; the third update uses the gradient at t = 2.
 
     Args:
-        ahead: so many updates later O(1) is examined, too.
-        looks: to share what is known at some rays of its network.
-        network: without ``looks``, whose sizes.
+        scaling: the formula.
+        optimizer: the optimizer.
+        parameterization: the source of the demands.
+        rays: the rays that span the cone.
+        structure: the discrete choices of the formula.
+        ahead: number of further updates for which O(1) is examined, too.
+        looks: a cache of analyses to share; it determines the network.
+        network: the network, if there is no ``looks``.
 
     Raises:
-        UsageError: a network that divides or gates by sizes.
+        UsageError: the network divides or gates by sizes.
     """
     looks = looks or Looks(network)
     demands = parameterization.demanded(looks.network, structure)
@@ -112,7 +118,7 @@ def cone_holds(
     inner, grown = ray_along(axes, [rate / max(total) for rate in total]), growing(rays)
     *corners, inside = [looks.at(scaling, ray, optimizer, grown) for ray in (*rays, inner)]
     limited = [replace(demand, kind="bounded") for demand in demands if demand.kind in ("theta", "bounded")]
-    for look in corners:  # lower bounds are quick, and mostly enough to reject
+    for look in corners:  # lower bounds are quick and mostly enough to reject
         for demand in limited:
             if failure := violation(demand, look, certified=False, horizon=demand.horizon + ahead):
                 return Failure(f"on {look.ray}: {failure}", failure.undecided)
@@ -132,10 +138,10 @@ def cone_holds(
 
 
 def _broken_at(scaling: Scaling, look: Analysis, demands: Sequence[Demand], ahead: int) -> Failure | None:
-    """A size that exceeds O(1), or its epsilon, on a spanning ray."""
+    """Finds a size that exceeds O(1), or a gradient that exceeds its epsilon, on a spanning ray."""
     limited = [replace(demand, kind="bounded") for demand in demands if demand.kind in ("theta", "bounded")]
     failures = [failure for demand in limited if (failure := violation(demand, look, horizon=demand.horizon + ahead))]
-    if failures:  # what is undecided is a failure, too, but says less than what diverges
+    if failures:  # report a divergence rather than an undecided size
         return min(failures, key=lambda x: x.undecided)
     last = max((demand.horizon for demand in demands), default=HORIZON)
     for role, tensor in look.network.tensors.items():
@@ -150,7 +156,7 @@ def _broken_at(scaling: Scaling, look: Analysis, demands: Sequence[Demand], ahea
 
 
 def _bent(scaling: Scaling, corners: Sequence[Analysis], inside: Analysis, last: int) -> Failure | None:
-    """The step that is multiplied by something that is not linear on the cone: then nothing is known of rays inside."""
+    """Finds a step whose factor is not linear on the cone. Rays inside the cone are then undecided."""
     for role in inside.network.tensors:
         for t in range(last):
             middle = inside.runs.step(role, t)
@@ -168,7 +174,7 @@ def _bent(scaling: Scaling, corners: Sequence[Analysis], inside: Analysis, last:
 
 
 def _other_size(scaling: Scaling, corners: Sequence[Analysis], inside: Analysis, demand: Demand) -> Failure | None:
-    """A demanded size that is not that of one monomial on the whole cone."""
+    """Explains why a demanded size is not that of one monomial on the whole cone; None if it is."""
     if demand.kind == "balanced":
         middle = {name: inside(name, demand.horizon) for name in demand.quantities}
         powers = []

@@ -1,4 +1,4 @@
-"""Demands at one point: those that fail, the reason, the monomial that must become Theta(1), and what stays open.
+"""Checks demands at one point: which fail and why, which monomial must become Theta(1), and which sizes are undecided.
 
 Read next: ``newton.py`` (moves the point until none fails), ``scaling_algebra/spec/desiderata.py`` (the demands).
 """
@@ -31,11 +31,13 @@ from .points import Places
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a demand fails.
+    """A demand that fails, or that is undecided.
 
     Attributes:
-        undecided: it is not known to hold, nor to fail. step: of the update at which it shows.
-        open: the first size that is undecided.
+        reason: the reason, in one line.
+        undecided: the demand is neither known to hold nor known to fail.
+        step: the update after which the failure shows.
+        open: the first undecided size.
     """
 
     reason: str
@@ -48,22 +50,24 @@ class Failure:
 
 
 CHANGES = frozenset({"change", "propagating", "effective", "cross"})
-"""Parts of a change, zero before the first update: where work ends no step is decided, and a later one is named."""
+"""Parts of a change, which are zero before the first update. If work runs out, step 0 is undecided as well; the report
+then names a later step.
+"""
 NO_COMMON = "the demands that fix the unknowns have no common solution"
-"""Why a search ends without an answer where each demand by itself has one."""
+"""Reason of a search that fails although each demand by itself has a solution."""
 _AHEAD = lead_within(AHEAD)
-"""For the update after the horizon."""
+"""Budget for the update after the horizon."""
 _SHARED = 3
-"""Sizes that may stay undecided before the others climb one rung alone."""
+"""Number of undecided sizes after which the remaining ones get the smallest budget only."""
 
 
 class Infeasible(Unsatisfiable):
-    """No parameterization met the demands: the first demand that failed is the message.
+    """Raised if no parameterization meets the demands. The message is the first demand that failed.
 
     Attributes:
         undecided: that demand is not known to fail.
-        demand: that demand, where it was checked.
-        everywhere: that demand fails at any powers: a zero that stays is exact whatever the powers are.
+        demand: that demand, if it was checked.
+        everywhere: that demand fails at any powers, since some quantity is exactly zero whatever the powers are.
     """
 
     def __init__(
@@ -75,10 +79,11 @@ class Infeasible(Unsatisfiable):
 
 
 class NotFound(Infeasible):
-    """The search found no parameterization, which proves nothing by itself: ``prover.prove_missing`` may.
+    """Raised if the search found no parameterization. This proves nothing by itself; ``prover.prove_missing`` may.
 
     Attributes:
-        configuration: what was asked. failure: the demand that fails without any intervention.
+        configuration: the question.
+        failure: the demand that fails without any intervention.
     """
 
     def __init__(
@@ -88,7 +93,7 @@ class NotFound(Infeasible):
         super().__init__(self.line("searched, not proved"), undecided, everywhere=everywhere)
 
     def line(self, how: str) -> str:
-        """One line: what is missing, how that is known, and the demand that fails without any intervention."""
+        """Returns one line: what is missing, how that is known, and the demand that fails without any intervention."""
         asked = self.configuration
         missing = f"{asked.parameterization.title} for {asked.optimizer.name} on {asked.ray}"
         missing += f" with {asked.given}" if asked.given else ""
@@ -97,7 +102,7 @@ class NotFound(Infeasible):
 
 
 def provable(network: Network, ray: Ray, optimizer: Trained) -> str:
-    """Why proofs do not reach a configuration; empty if they do."""
+    """Explains why proofs do not cover a configuration; empty if they do."""
     if bent := [s for s in curved(network) if not first_power(network, ray, s)]:
         stops = [s for s in bent if s.kind.kind == "stopped"]
         does, by = "stops gradients" if stops else "divides or gates by unknown sizes", [s.out for s in stops or bent]
@@ -114,20 +119,27 @@ def provable(network: Network, ray: Ray, optimizer: Trained) -> str:
 
 
 def first_power(network: Network, ray: Ray, s: Function) -> bool:
-    """Nothing but the first power of its argument counts in a function, where demands hold.
+    """Tests whether, while the demands hold, only the first power of a function's argument matters.
 
-    Law: its argument is O(1) by mu-1, and none of its indices grows, so that nothing averages out along them: then x^p
-    times anything is no larger than x times that.
+    Law: the argument is O(1) by mu-1, and none of its indices grows, so that nothing averages out along them. Then x^p
+    times anything is no larger than x times the same.
     """
     letters = network.signals[s.out] + s.over
     plain = s.stands_for and not s.kind.gaps and 1 in s.kind.powers
-    freed = {x for e in experts(network) for x in e.last}  # by an intervention from mu-1
+    freed = {x for e in experts(network) for x in e.last}  # exempt from mu-1 by an intervention
     return plain and not any(ray[network.axes[x]] for x in letters) and freed.isdisjoint(x.name for x in s.inputs)
 
 
 @dataclass(frozen=True)
 class Fixing:
-    """The condition on one unknown: a demand, the quantity and step where it binds, the form set to Theta(1)."""
+    """The condition that fixes one unknown.
+
+    Attributes:
+        demand: the demand.
+        quantity: the quantity for which it binds.
+        step: the step at which it binds.
+        form: the form that is set to Theta(1).
+    """
 
     demand: Demand
     quantity: str
@@ -136,22 +148,26 @@ class Fixing:
 
 
 def concerns(demand: Demand, optimizer: Trained) -> bool:
-    """A demand on an epsilon concerns the tensors whose rule has one."""
+    """Tests whether a demand applies to an optimizer: a demand on an epsilon needs a rule that has one."""
     return demand.kind != "scale" or optimizer.of(demand.fixes.removeprefix("d.")).epsilon
 
 
 def check(demands: Iterable[Demand], look: Analysis) -> None:
-    """Lower bounds are quick and mostly enough to reject."""
+    """Rejects a point by lower bounds, which are quick and mostly sufficient.
+
+    Raises:
+        Infeasible: a demand fails.
+    """
     for demand in demands:
         if failure := violation(demand, look, certified=False):
             raise Infeasible(failure, demand=demand)
 
 
-def met(demand: Demand, look: Analysis) -> bool:
-    """Bound and witness show that a demand is met, at every step.
+def is_met(demand: Demand, look: Analysis) -> bool:
+    """Tests whether an upper bound and a witness prove that a demand is met at every step.
 
-    Law: what must be O(1) is bounded by 1 after any number of updates; of what must be Theta(1), a monomial is as large
-    at some step up to the horizon, and no later term takes it back.
+    Law: a quantity that must be O(1) is bounded by 1 after any number of updates. A quantity that must be Theta(1) has
+    in addition a monomial of this size at some step up to the horizon, which no later term cancels.
     """
     if demand.kind == "scale" and not concerns(demand, look.optimizer):
         return True
@@ -163,20 +179,20 @@ def met(demand: Demand, look: Analysis) -> bool:
         size = -look.point.d[demand.fixes.removeprefix("d.")]
         uppers = [look.upper(name) for name in demand.quantities]
         within = all(x is not None and x <= size for x in uppers)
-        return within and _reached(look, demand, range(1, demand.horizon + 1), size)
-    if not bounded(demand, look):
+        return within and _is_reached(look, demand, range(1, demand.horizon + 1), size)
+    if not is_bounded(demand, look):
         return False
     steps = (*range(1, demand.horizon + 1), 0) if demand.kind == "theta" else ()
-    return not steps or _reached(look, demand, steps, 0)
+    return not steps or _is_reached(look, demand, steps, 0)
 
 
-def bounded(demand: Demand, look: Analysis) -> bool:
-    """What must be O(1) is bounded by 1 after any number of updates."""
+def is_bounded(demand: Demand, look: Analysis) -> bool:
+    """Tests whether quantities that must be O(1) are bounded by 1 after any number of updates."""
     return all((x := look.upper(name)) is not None and x <= 0 for name in demand.quantities)
 
 
 def below(demand: Demand, look: Analysis) -> Failure | None:
-    """What must be Theta(1) is bounded by less after any number of updates, and is less at the start."""
+    """Reports quantities that must be Theta(1) but are smaller at the start and bounded by less at every later step."""
     uppers = [look.upper(name) for name in demand.quantities]
     sizes = [x for x in uppers if x is not None]
     if demand.kind != "theta" or len(sizes) < len(uppers) or max(sizes) >= 0:
@@ -188,12 +204,14 @@ def below(demand: Demand, look: Analysis) -> Failure | None:
 
 
 def dwindles(demand: Demand, look: Analysis, closer: Analysis) -> Failure | None:
-    """The change of a tensor, which must act at Theta(1), acts by less at every step up to the horizon.
+    """Reports a tensor whose change must act at Theta(1) but acts by less at every step up to the horizon.
 
     Law: by Cauchy-Schwarz a sum of products is at most the number of its terms times the sizes of both factors.
 
     Args:
-        closer: the run that is asked for changes that are not quickly decided.
+        demand: the demand on the action of the change.
+        look: the analysis.
+        closer: an analysis with a larger budget, used for changes that ``look`` does not decide quickly.
     """
     statement = look.network.producer(demand.quantities[0].partition(".")[0])
     acts = {f"{statement.out}.{part}" for part in ("effective", "cross")} if statement is not None else set()
@@ -223,8 +241,10 @@ def dwindles(demand: Demand, look: Analysis, closer: Analysis) -> Failure | None
 
 
 def _alike(look: Analysis, demand: Demand) -> bool:
-    """Bound and witness show that quantities have one size, exact zeros aside; of a network without norms such sizes
-    are counted exactly."""
+    """Tests whether bounds and witnesses prove that quantities have one size, exact zeros aside.
+
+    Networks without norms are counted exactly and need no such proof; for them only exact zeros give True.
+    """
     last = demand.horizon
     there = [x for x in demand.quantities if look.upper(x) is not None or not look(x, last, SHORTLY).zero]
     sizes = {look.upper(name) for name in there} if look.network.norms else {None}
@@ -234,9 +254,11 @@ def _alike(look: Analysis, demand: Demand) -> bool:
     return all(size in (look(name, last, RESTRICTED).low, look(name, last, WITNESS).low) for name in there)
 
 
-def _reached(look: Analysis, demand: Demand, steps: Sequence[int], size: Fraction | int) -> bool:
-    """A witness shows that one of the quantities has at least this size at one of the steps. Runs in which less happens
-    are asked for all steps first: they cost the least."""
+def _is_reached(look: Analysis, demand: Demand, steps: Sequence[int], size: Fraction | int) -> bool:
+    """Tests whether a witness proves that one of the quantities has exactly this size at one of the steps.
+
+    Restricted runs cost the least; they are tried for all steps first.
+    """
     cheap = (look(name, max(steps), RESTRICTED) for name in demand.quantities)
     return any(x.low == size for x in cheap) or any(
         look(name, t, WITNESS).low == size for t in steps for name in demand.quantities
@@ -244,8 +266,10 @@ def _reached(look: Analysis, demand: Demand, steps: Sequence[int], size: Fractio
 
 
 def look_ahead(demand: Demand, look: Analysis, means: Means = LEAD) -> Failure | None:
-    """Growth from step to step can start below the horizon and pass it: nothing may diverge one update later either, as
-    far as a little work shows. Lower bounds are enough to reject. What diverges, if something does."""
+    """Reports a quantity that diverges one update after the horizon, as far as a small budget shows; None if none does.
+
+    Growth from step to step can start below the horizon's bound and pass it later. Lower bounds are enough to reject.
+    """
     for name in demand.quantities if demand.kind in ("theta", "bounded") else ():
         later = look(name, demand.horizon + 1, means).lead
         if later is not None and later > 0:
@@ -256,13 +280,17 @@ def look_ahead(demand: Demand, look: Analysis, means: Means = LEAD) -> Failure |
 def violation(
     demand: Demand, look: Analysis, certified: bool = True, horizon: int | None = None, closer: Analysis | None = None
 ) -> Failure | None:
-    """Why a demand fails; None if it holds. What certainly diverges is said before what is undecided.
+    """Explains why a demand fails; None if it holds. A certain divergence is reported before anything undecided.
 
     Args:
-        closer: the run that is asked for what is undecided.
+        demand: the demand.
+        look: the analysis.
+        certified: require certificates; otherwise lower bounds serve to reject.
+        horizon: the last step examined; by default that of the demand.
+        closer: an analysis with a larger budget, used for what ``look`` leaves undecided.
     """
     horizon = demand.horizon if horizon is None else horizon
-    last = demand.kind == "balanced"  # of sizes at the last step alone; lower bounds that differ prove nothing
+    last = demand.kind == "balanced"  # only sizes at the last step count; lower bounds that differ prove nothing
 
     def ask(name: str, t: int) -> Bracket:
         answer = look(name, t) if certified or last else look(name, t, LEAD)
@@ -299,7 +327,7 @@ def violation(
 
 
 def _tensor(demand: Demand, quantity: str, network: Network) -> str:
-    """The tensor that a demand fixes, or that makes the signal of a quantity; empty where none does."""
+    """Returns the tensor that a demand fixes, or that produces the signal of a quantity; empty if there is none."""
     if (role := demand.fixes.partition(".")[2]) in network.tensors:
         return role
     made = [s for s in network.statements if s.out == quantity.partition(".")[0] and isinstance(s, Product)]
@@ -315,7 +343,8 @@ def level_of(demands: Iterable[Demand], left: Sequence[Open], optimizer: Trained
 
 
 def causes_first(failures: Mapping[Demand, Failure | None], network: Network) -> list[tuple[Demand, Failure]]:
-    """What fails, the earliest update first, then the first signal, then what sets a tensor; undecided ones last."""
+    """Sorts failures by likely cause: earliest update, then first signal, then those that fix a tensor; undecided
+    ones last."""
     order = {s.out: k for k, s in enumerate(network.statements)}
 
     def cause(x: tuple[Demand, Failure]) -> tuple[bool, int, int, bool]:
@@ -325,15 +354,16 @@ def causes_first(failures: Mapping[Demand, Failure | None], network: Network) ->
     return sorted(((demand, failure) for demand, failure in failures.items() if failure), key=cause)
 
 
-def counted(failures: Sequence[str], where: str) -> list[str]:
-    """The first of some failures, and the number of the others by desideratum, with where they are to be had."""
+def summarise_failures(failures: Sequence[str], where: str) -> list[str]:
+    """Returns the first of some failures and a line that counts the others by desideratum; ``where`` says how to see
+    them."""
     others = Counter(line.partition(":")[0] for line in failures[1:])
     listed = ", ".join(f"{name} {k}" for name, k in others.items())
     return [*failures[:1], *([f"and {others.total()} more ({listed}): {where}"] if others else [])]
 
 
 def unfaithful(demand: Demand, look: Analysis) -> Failure | None:
-    """Why a given epsilon has not the size of its gradient; None if it has."""
+    """Explains why a given epsilon does not have the size of its gradient; None if it does."""
     role = demand.fixes.removeprefix("d.")
     if demand.kind != "scale" or not concerns(demand, look.optimizer):
         return None
@@ -345,7 +375,7 @@ def unfaithful(demand: Demand, look: Analysis) -> Failure | None:
 
 
 def diverges(look: Analysis, demand: Demand) -> bool:
-    """Something that must be O(1) is larger, by a lower bound."""
+    """Tests whether a lower bound shows that something which must be O(1) is larger."""
     if demand.kind not in ("theta", "bounded"):
         return False
     names = [name for name in demand.quantities if (upper := look.upper(name)) is None or upper > 0]
@@ -354,12 +384,15 @@ def diverges(look: Analysis, demand: Demand) -> bool:
 
 
 def largest(look: Analysis, demand: Demand, meeting: bool = True) -> Fixing | None:
-    """The form that must become Theta(1): of the first step at which the quantity diverges, else of its largest step.
+    """Finds the form that must become Theta(1): at the first step where the quantity diverges, else at its largest
+    step.
 
-    A divergence feeds every later step, so the earliest one is the one to correct. None if all are exactly zero.
+    A divergence feeds every later step, so the earliest one is to be corrected. None if all forms are exactly zero.
 
     Args:
-        meeting: what bound and witness show comes first; where something diverges no bounds are to be had.
+        look: the analysis.
+        demand: the demand on the quantity.
+        meeting: prefer a form proved to lead by a bound and a witness; there are no bounds where something diverges.
 
     Raises:
         Infeasible: nothing is known of the quantity.
@@ -372,7 +405,7 @@ def largest(look: Analysis, demand: Demand, meeting: bool = True) -> Fixing | No
         for name in demand.quantities:
             answer = look(name, t, LEAD)
             if answer.lead is not None and answer.form is not None and (best is None or answer.lead > best[0]):
-                best = answer.lead, Fixing(demand, name, t, _scaled(demand, answer.form))
+                best = answer.lead, Fixing(demand, name, t, _scale_form(demand, answer.form))
         if demand.kind == "theta" and best is not None and best[0] > 0:
             break
     if best is None and (failure := unknown([demand], look)):
@@ -381,8 +414,8 @@ def largest(look: Analysis, demand: Demand, meeting: bool = True) -> Fixing | No
 
 
 def unknown(demands: Iterable[Demand], look: Analysis) -> Failure | None:
-    """The first of some demands on a quantity of which nothing is known at some step, so that another form of it may
-    lead."""
+    """Reports the first demand on a quantity of which nothing is known at some step, so that another form may lead
+    it."""
     for demand in demands:
         for t in range(1 if demand.kind == "scale" else 0, demand.horizon + 1):
             for name in demand.quantities:
@@ -392,28 +425,28 @@ def unknown(demands: Iterable[Demand], look: Analysis) -> Failure | None:
 
 
 def _meeting(look: Analysis, demand: Demand) -> Fixing | None:
-    """The form of the first witness that is as large as the bound on every step; None if bound and witness do not
-    meet."""
+    """Finds the first witness that is as large as the upper bound at every step; None if there is none."""
     uppers = [look.upper(name) for name in demand.quantities]
     top = max((x for x in uppers if x is not None), default=None)
     if top is None or None in uppers or (top > 0 and demand.kind != "scale"):
         return None
-    for name in demand.quantities:  # runs in which less happens cost the least, and have few monomials
+    for name in demand.quantities:  # restricted runs cost the least and have few monomials
         answer = look(name, demand.horizon, RESTRICTED)
         if answer.form is not None and answer.low == top:
-            return Fixing(demand, name, demand.horizon, _scaled(demand, answer.form))
+            return Fixing(demand, name, demand.horizon, _scale_form(demand, answer.form))
     for t in range(1, demand.horizon + 1):
         for name in demand.quantities:
             answer = look(name, t, WITNESS)
             if answer.form is not None and answer.low == top:
                 simplest = look(name, t, SIMPLY)
                 form = simplest.form if simplest.form is not None and simplest.lead == top else answer.form
-                return Fixing(demand, name, t, _scaled(demand, form))
+                return Fixing(demand, name, t, _scale_form(demand, form))
     return None
 
 
-def _scaled(demand: Demand, form: Form) -> Form:
-    """For a ``scale`` demand: the form of n^d times the quantity."""
+def _scale_form(demand: Demand, form: Form) -> Form:
+    """Returns the form to be set to Theta(1): for a ``scale`` demand n^d times the quantity, else the quantity
+    itself."""
     if demand.kind != "scale":
         return form
     counts = dict(form.unknowns)
@@ -425,11 +458,11 @@ def _scaled(demand: Demand, form: Form) -> Form:
 
 
 def left_open(at: Places, demands: Iterable[Demand], look: Analysis) -> tuple[Open, ...]:
-    """The sizes that stay undecided, of demands of which none is seen to fail.
+    """Returns the sizes that stay undecided, if no demand is seen to fail.
 
-    A demand is met where bound and witness meet; the others are examined step by step. Behind one that stays
-    undecided on the closer rungs the others climb the first two alone, and behind a few the first: unless effort is
-    asked for.
+    A demand is met where bound and witness agree. The others are examined step by step. Once one stays undecided with
+    the larger budgets, the others get the first two only, and after a few the first only, unless full effort is
+    requested.
 
     Raises:
         Infeasible: a demand does not hold.
@@ -439,7 +472,7 @@ def left_open(at: Places, demands: Iterable[Demand], look: Analysis) -> tuple[Op
         if one is None:
             check(demands, look)
         with at.within(every):
-            demands = [*(d for d in each("deriving", "demands", demands) if not _met(at, d, look, one))]
+            demands = [*(d for d in each("deriving", "demands", demands) if not _is_met_within(at, d, look, one))]
     ahead = at.fresh(look.point)
     for demand in demands:
         if failure := look_ahead(demand, ahead, _AHEAD):
@@ -454,33 +487,37 @@ def left_open(at: Places, demands: Iterable[Demand], look: Analysis) -> tuple[Op
             raise Infeasible(failure, demand=demand)
         if failure and failure.open:
             limited = demand.kind in ("theta", "bounded")
-            left.append(replace(failure.open, stable=failure.open.stable or (limited and bounded(demand, look))))
+            left.append(replace(failure.open, stable=failure.open.stable or (limited and is_bounded(demand, look))))
     return tuple(replace(x, why=look.bounds.why or x.why) if x.why in ("", WORK) else x for x in left)
 
 
-def _met(at: Places, demand: Demand, look: Analysis, work: int | None) -> bool:
+def _is_met_within(at: Places, demand: Demand, look: Analysis, work: int | None) -> bool:
+    """Tests whether a demand is met, with a limit on the work."""
     with at.within(work):
-        return met(demand, look)
+        return is_met(demand, look)
 
 
 def unmet(
     at: Places, demands: Iterable[Demand], look: Analysis, work: int | None = None
 ) -> tuple[tuple[tuple[Demand, str], ...], tuple[Open, ...]]:
-    """The demands that fail, in order of update and signal; and the sizes that are undecided of those that neither
-    bound and witness nor a certificate show.
+    """Returns the demands that fail, in order of update and signal, and the sizes that are undecided.
 
     Args:
-        work: for all demands; then what diverges after one update, which takes the least, is looked for first.
+        at: the engine at this and other points.
+        demands: the demands to examine.
+        look: the analysis at the point.
+        work: limit on the work for all demands. With a limit, divergence after one update is examined first, since this
+            takes the least work.
     """
     ahead = at.fresh(look.point)
     failures: dict[Demand, Failure | None] = {}
     demands = [d for d in demands if concerns(d, at.optimizer)]
 
     def failure(d: Demand, first: bool) -> Failure | None:
-        if first and not met(d, look):
+        if first and not is_met(d, look):
             early = violation(d, look, horizon=1)
             return early if early and early.step <= 1 else Failure("", undecided=True)
-        return None if met(d, look) else violation(d, look) or unfaithful(d, look) or look_ahead(d, ahead, _AHEAD)
+        return None if is_met(d, look) else violation(d, look) or unfaithful(d, look) or look_ahead(d, ahead, _AHEAD)
 
     with at.within(work):
         for one in (None,) if work is None else (LITTLE, work // 4, None):
@@ -488,9 +525,9 @@ def unmet(
                 with at.within(one):
                     failures[d] = failure(d, one is not None)
             demands = [d for d in demands if (left := failures[d]) and left.undecided]
-    if work is None and demands:  # work that is not shared goes further
+    if work is None and demands:  # a fresh analysis has its whole budget
         alone = Analysis(at.ray, look.point, at.optimizer, at.network)
-        alone.notes = look.notes  # what its answers assume counts here, too
+        alone.notes = look.notes  # assumptions of its answers are reported here, too
         failures |= {d: violation(d, alone) or unfaithful(d, alone) for d in demands}
     closer = look.but(ladder=())
     with at.within(PIECE):
@@ -500,7 +537,7 @@ def unmet(
 
 
 def not_below(demands: Iterable[Demand], look: Analysis) -> None:
-    """Examines what bounds alone show.
+    """Examines demands by upper bounds alone.
 
     Raises:
         Infeasible: something is bounded by less than it must be.
@@ -511,10 +548,10 @@ def not_below(demands: Iterable[Demand], look: Analysis) -> None:
 
 
 def pieces(at: Places, demands: Sequence[Demand], look: Analysis) -> None:
-    """Examines the pieces of sums over experts that one tensor makes, or none.
+    """Examines the parts of sums over experts that a single tensor produces.
 
     Raises:
-        Infeasible: there are no bounds, something is bounded by less than it must be, or a piece is undecided.
+        Infeasible: there are no bounds, something is bounded by less than it must be, or a part is undecided.
     """
     if look.bounds.why:
         raise Infeasible(look.bounds.why, undecided=True)

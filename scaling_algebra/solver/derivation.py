@@ -1,6 +1,6 @@
-"""The functions that users call first: ``derive`` and ``signals``, whose results print themselves.
+"""The functions that users call first: ``derive`` and ``signals``. Their results print themselves.
 
-Read next: ``search.py`` (solves), ``scaling_algebra/spec/configuration.py`` (what is asked),
+Read next: ``search.py`` (solves), ``scaling_algebra/spec/configuration.py`` (the question),
 ``presentation.py`` (how results are printed).
 """
 
@@ -52,7 +52,7 @@ SHARED = "; of inputs that are shares of a softmax, each one over their number"
 STARTS = "it starts at zero, as the network says"
 UNFAVOURED = "chosen: zero, so that no entry is favoured; scores are Theta(1), any O(1) does"
 SHIFTED = "a step is the sign of a count; Theta(1), as the scores beside it are by which is selected"
-"""The reasons of a buffer's init, and of its rate where the layer-wise law has it."""
+"""The reasons of a buffer's init, and of its rate if the layer-wise law gives it."""
 TIES = "a router that starts at zero ties all logits: top-K needs some randomness of its own"
 
 
@@ -61,18 +61,19 @@ class Derivation(Rendered):
     """A derived parameterization: ``d["router"].lr`` is a power of the axes.
 
     Attributes:
-        configuration: what was asked.
+        configuration: the question.
         scaling: powers of the axes for every tensor.
         reasons: one line for each ``(role, "init" | "lr" | "eps")`` and for ``("aggregation", "alpha")``.
-        chosen: the interventions; None without any.
+        chosen: the interventions; None if there are none.
         rejected: structures with as few interventions or fewer, each with the demand that fails.
-        others: structures with as few interventions of which no demand is seen to fail, either.
-        fixed_by: what fixes each unknown ``b.ROLE``, ``c.ROLE``, ``d.ROLE``, ``alpha``; empty where nothing was solved.
-        unique: True or False where uniqueness was proved or refuted, None where it was not examined.
-        unmet: the desiderata that do not hold with the exponents that are given, a line each, the earliest first.
-        level: how far the numbers are shown to hold; None where they are defined, not derived.
-        assumes: what the exponents rest on beyond counting powers: names of ``ASSUMPTIONS``.
-        gauge: the name of the gauge that tensors are shown in; the scaling is in that without multipliers.
+        others: structures with as few interventions for which no demand is seen to fail, either.
+        fixed_by: the condition that fixes each unknown ``b.ROLE``, ``c.ROLE``, ``d.ROLE``, ``alpha``; empty if nothing
+            was solved.
+        unique: True or False if uniqueness was proved or refuted, None if it was not examined.
+        unmet: the desiderata that fail with the given exponents, one line each, the earliest first.
+        gauge: name of the gauge in which tensors are shown; ``scaling`` is in the gauge without multipliers.
+        assumes: assumptions beyond counting powers: names of ``ASSUMPTIONS``.
+        level: how far the numbers are proved; None if they are defined, not derived.
     """
 
     configuration: Configuration
@@ -89,7 +90,7 @@ class Derivation(Rendered):
     level: Level | None = None
 
     def in_gauge(self, name: str) -> Derivation:
-        """The same parameterization in another gauge, one of ``GAUGES``.
+        """Returns the same parameterization in another gauge, one of ``GAUGES``.
 
         Examples:
             >>> d = derive(ray="N=1", optimizer="adam", architecture="mlp").in_gauge("table8")
@@ -97,13 +98,13 @@ class Derivation(Rendered):
             ('N^-1', '1', '1', 'N^-1')
 
         Raises:
-            UsageError: no such gauge.
+            UsageError: there is no such gauge.
         """
         return replace(self, gauge=named("gauge", name, GAUGES).name)
 
     @cached_property
     def tensors(self) -> Mapping[str, TensorScaling]:
-        """Every tensor by role, in the gauge of this derivation."""
+        """The powers of every tensor by role, in the gauge of this derivation."""
         return GAUGES[self.gauge].tensors(self.scaling.tensors, self.network, self.ray, self.optimizer)
 
     @property
@@ -113,7 +114,7 @@ class Derivation(Rendered):
             return ()
         as_few = (f"as few: {x}" for x in self.others)
         tried = [f"rejected: {x}: {why}" for x, why in self.rejected]
-        if not self.configuration.given:  # MSSP demands what muP does, and more
+        if not self.configuration.given:  # MSSP makes all demands of muP, and more
             tried = [x.replace(f"{NONE}: MSSP", f"{NONE} (muP's numbers): MSSP") for x in tried]
         return f"chosen: {self.chosen}", *as_few, *tried
 
@@ -130,7 +131,7 @@ class Derivation(Rendered):
         return self.configuration.network
 
     def __getitem__(self, role: str) -> TensorScaling:
-        """The powers of one tensor.
+        """Returns the powers of one tensor.
 
         Raises:
             UsageError: the network has no such tensor.
@@ -143,7 +144,7 @@ class Derivation(Rendered):
         return iter(self.scaling.tensors)
 
     def analysis(self) -> Analysis:
-        """The engine at this parameterization; answers are kept."""
+        """Returns the analysis at this parameterization, which caches its answers."""
         return self._analysis
 
     @cached_property
@@ -151,7 +152,10 @@ class Derivation(Rendered):
         return Analysis(self.ray, self.scaling.point(self.ray), self.optimizer, self.network)
 
     def exponents(self, role: str) -> tuple[Fraction | None, Fraction | None, Fraction | None]:
-        """b, c, d of a tensor on the ray; b is None for zero init, c for a frozen tensor, d without an epsilon."""
+        """Returns b, c, d of a tensor on the ray.
+
+        b is None for zero init, c for a frozen tensor, and d for a rule without epsilon.
+        """
         s = self.tensors[role]
         return (
             None if s.init_std is None else -s.init_std.on(self.ray),
@@ -160,7 +164,10 @@ class Derivation(Rendered):
         )
 
     def as_json(self) -> dict[str, Any]:
-        """The JSON contract: exponents are strings, zero init is ``"b": "zero"``, d and eps null without epsilon."""
+        """Returns the JSON record.
+
+        Exponents are strings, zero init is ``"b": "zero"``, and d and eps are null without epsilon.
+        """
         tensors = {}
         for role, s in self.tensors.items():
             b, c, d = self.exponents(role)
@@ -198,14 +205,20 @@ class Derivation(Rendered):
 
 @dataclass(frozen=True, repr=False)
 class Signals(Rendered):
-    """Certified exponents of every named quantity at t = 0, 1, ..., steps."""
+    """Certified exponents of named quantities at t = 0, 1, ..., steps.
+
+    Attributes:
+        derivation: the parameterization.
+        steps: the last step.
+        quantities: for each quantity its size at every step.
+    """
 
     derivation: Derivation
     steps: int
     quantities: Mapping[str, tuple[Bracket, ...]]
 
     def without_assumptions(self) -> Signals:
-        """The signals, undecided where an exponent rests on more than counting powers."""
+        """Returns the signals with every exponent undecided that relies on more than counting powers."""
         return replace(
             self,
             quantities={name: tuple(a.without_assumptions() for a in row) for name, row in self.quantities.items()},
@@ -218,14 +231,18 @@ class Signals(Rendered):
         return tuple(x for x in ASSUMPTIONS if x in names)
 
     def prediction(self) -> dict[str, tuple[Fraction | None, ...]]:
-        """Exponents of n by quantity and step, None for exactly zero; undecided quantities are left out."""
+        """Returns exponents of n by quantity and step, None for exactly zero, without quantities that are undecided
+        somewhere."""
         return {
             name: tuple(a.exponent for a in row) for name, row in self.quantities.items() if all(a.decided for a in row)
         }
 
     def as_json(self) -> dict[str, Any]:
-        """The JSON contract: exponents are strings, null is exactly zero, ``"undecided"`` where no certificate held;
-        ``because`` says why, by quantity and step."""
+        """Returns the JSON record.
+
+        Exponents are strings, null is exactly zero, and ``"undecided"`` means that no certificate was found;
+        ``because`` says why, by quantity and step.
+        """
         cells = {
             name: [plain(a.exponent) if a.decided else "undecided" for a in row]
             for name, row in self.quantities.items()
@@ -253,14 +270,16 @@ def derive(
     parameterization: str = DEFAULT_PARAMETERIZATION,
     **where: Unpack[Where],
 ) -> Derivation:
-    """Derive how init std, learning rate and epsilon of every tensor must scale, and how far that is certified.
+    """Derives how init std, learning rate and epsilon of every tensor must scale, and how far that is certified.
 
     The readout initialisation defaults to the one of the parameterization's definition in the MSSP paper (maximal for
-    muP, zero for MSSP); another choice replaces the readout's init and leaves the other exponents as derived.
+    muP, zero for MSSP). Another choice replaces the readout's init and leaves the other exponents as derived.
 
     Args:
         regime: I, II or III; or a whole ``Configuration``, and nothing else.
-        where: by name, see ``Where``: ``ray`` instead of a regime, ``readout_init``, ``architecture``.
+        optimizer: the optimizer, or several by tensor.
+        parameterization: its name.
+        **where: further options, see ``Where``: ``ray`` instead of a regime, ``readout_init``, ``architecture``.
 
     Examples:
         >>> d = derive(regime="II", optimizer="sgd", parameterization="mssp")
@@ -270,16 +289,17 @@ def derive(
         (Fraction(1, 2), Fraction(0, 1), None)
 
     Raises:
-        UsageError: an unknown name, a ray that is not one, or not exactly one of regime and ray.
-        NotFound (an Infeasible): the search found no parameterization of which no desideratum is seen to fail on this
-            ray; the message names the first demand that fails without any intervention.
+        UsageError: a name is unknown, a ray is invalid, or not exactly one of regime and ray is given.
+        NotFound (an Infeasible): the search found no parameterization for which no desideratum is seen to fail on this
+        ray;
+            the message names the first demand that fails without any intervention.
     """
     asked = Configuration.of(regime, optimizer, parameterization, **where)
     if asked.parameterization.borrowed:
-        return _borrowed(asked)
+        return _borrow_mup(asked)
     if not asked.parameterization.derived:
-        return _defined(asked)
-    return _derived(asked)
+        return _define_published(asked)
+    return _derive_from_demands(asked)
 
 
 def signals(
@@ -291,7 +311,7 @@ def signals(
     quantities: Sequence[str] | None = None,
     **where: Unpack[Where],
 ) -> Signals:
-    """Exponent of every named quantity at t = 0 .. steps, each certified exact.
+    """Computes the exponent of every named quantity at t = 0 .. steps, each certified exact.
 
     Examples:
         >>> s = signals(regime="III", optimizer="sgd", parameterization="mup")
@@ -311,14 +331,17 @@ def signals(
     return Signals(d, steps, look.all(steps, quantities))
 
 
-def _derived(asked: Configuration) -> Derivation:
-    """From the desiderata. Another readout init than the definition's replaces that tensor's alone."""
+def _derive_from_demands(asked: Configuration) -> Derivation:
+    """Derives a parameterization from its desiderata.
+
+    A readout init other than the definition's replaces the init of the readouts only.
+    """
     rule = asked.parameterization
     if asked.network.unread:
         return _by_shape(asked)
     rule.check_derived(asked.network)
-    if asked.given:  # then the readout init is held as well
-        solution = solved(asked)
+    if asked.given:  # then the readout init is given as well
+        solution = find_solution(asked)
         unmet = tuple(failure for _, failure in solution.unmet)
         why = _reasons(asked.network, asked.ray, solution)
         if solution.exchanged:
@@ -326,32 +349,33 @@ def _derived(asked: Configuration) -> Derivation:
         why |= _given_reasons(asked, solution)
         reasons = {key: why[key] for key in _settings(asked.network) if key in why}
         level = replace(solution.level, failed=len(unmet))
-        return replace(_found(asked, solution, solution.scaling, reasons), unmet=unmet, level=level)
+        return replace(_make_derivation(asked, solution, solution.scaling, reasons), unmet=unmet, level=level)
     usual, last = rule.starts(asked.network), readouts(asked.network)
-    solution = solved(asked.but(readout_init=usual))
+    solution = find_solution(asked.but(readout_init=usual))
     scaling, reasons, level = solution.scaling, _reasons(asked.network, asked.ray, solution), solution.level
     if asked.readout_init != usual:
         other: Scaling | None = None
         if asked.readout_init != "zero":
-            largest = solved(asked.but(parameterization="mup", readout_init="maximal"))
+            largest = find_solution(asked.but(parameterization="mup", readout_init="maximal"))
             other, level = largest.scaling, Level.of((level, largest.level)) or level
         scaling = _with_readout(scaling, last, other)
         reasons |= {(role, "init"): f"chosen: readout init {asked.readout_init}" for role in last}
-    return replace(_found(asked, solution, scaling, reasons), level=level)
+    return replace(_make_derivation(asked, solution, scaling, reasons), level=level)
 
 
 BY_SHAPE = "the layer-wise law at full alignment, from shapes of parameters"
-"""The law of a module whose equations are not known. Shapes say nothing of the sizes of gradients: epsilons are
-negligible."""
+"""The law for a module whose equations are not known. Shapes do not determine the sizes of gradients, so that epsilons
+are taken as negligible.
+"""
 
 
 def _by_shape(asked: Configuration) -> Derivation:
-    """The layer-wise law (``layerwise.at_full_alignment``), tensor by tensor.
+    """Applies the layer-wise law (``layerwise.at_full_alignment``) to each tensor.
 
-    Assumes: signals keep their size between tensors, and none is used twice.
+    Assumes: signals keep their size between tensors, and no tensor is used twice.
 
     Raises:
-        UsageError: a parameterization that is about more than tensors.
+        UsageError: the parameterization needs more than the shapes of tensors.
     """
     if asked.parameterization.name != "mup":
         raise UsageError(f"{asked.network.unread}; by shape, nothing is known of {asked.parameterization.title}")
@@ -371,21 +395,21 @@ def _by_shape(asked: Configuration) -> Derivation:
     return Derivation(asked, asked.given.over(Scaling(tensors)), reasons | _as_given(asked), level=level)
 
 
-def solved(asked: Configuration) -> Solution:
-    """The solution of a configuration, found once for all who ask.
+def find_solution(asked: Configuration) -> Solution:
+    """Returns the cached solution of a configuration.
 
     Raises:
         NotFound: the search found none.
     """
-    outcome = searched(asked)
+    outcome = search_cached(asked)
     if isinstance(outcome, NotFound):
         raise NotFound(asked, outcome.failure, outcome.undecided, outcome.everywhere)
     return outcome
 
 
 @lru_cache(maxsize=20_000)  # as many as a campaign may have, some 15 kB each
-def searched(asked: Configuration) -> Solution | NotFound:
-    """The outcome of a search, kept."""
+def search_cached(asked: Configuration) -> Solution | NotFound:
+    """Returns the outcome of a search, from the cache if it was run before."""
     rule = asked.parameterization
     try:
         with rarely_collected(), working(f"deriving {rule.title}"):
@@ -397,11 +421,12 @@ def searched(asked: Configuration) -> Solution | NotFound:
 
 @lru_cache(maxsize=16)
 def _points(network: Network, ray: Ray, optimizer: Trained, effort: bool) -> Places:
-    """Shared by the parameterizations of one network, ray and optimizer."""
+    """Returns the engine shared by the parameterizations of one network, ray and optimizer."""
     return Places(network, ray, optimizer, effort=effort)
 
 
 def _reasons(network: Network, ray: Ray, solution: Solution) -> dict[tuple[str, str], str]:
+    """Returns the reason of each number of a solution, by role and setting."""
     reasons = _by_law(network, ray, solution) if not solution.fixed_by else {}
     for role in network.tensors:
         for label, letter in SETTINGS.items():
@@ -424,7 +449,7 @@ def _reasons(network: Network, ray: Ray, solution: Solution) -> dict[tuple[str, 
 
 
 def _by_law(network: Network, ray: Ray, solution: Solution) -> dict[tuple[str, str], str]:
-    """The layer-wise law of each number that it gives; what starts at zero has another reason."""
+    """Returns the layer-wise law that gives each number, for numbers that are not zero."""
     reasons: dict[tuple[str, str], str] = {}
     free = {x for e in experts(network) for x in e.outer if solution.structure.exempt.intersection(e.last)}
     for role, t in solution.scaling.tensors.items():
@@ -444,14 +469,14 @@ def _by_law(network: Network, ray: Ray, solution: Solution) -> dict[tuple[str, s
 
 
 def _gauge_reason(network: Network, multiplier: str) -> str:
-    """The tensors that take the place of a multiplier that is a choice of gauge."""
+    """Names the tensors that can absorb a redundant multiplier."""
     uses = (s for s in network.linear if multiplier in s.multipliers)
     roles = " and ".join(dict.fromkeys(s.tensor.name for s in uses if s.tensor))
     return f"a gauge: init and rate of {roles} take its place; give {multiplier}, or one of them, and the rest follows"
 
 
 def _settings(network: Network) -> list[tuple[str, str]]:
-    """Everything that has a reason, in reporting order."""
+    """Lists every (role, setting) that has a reason, in reporting order."""
     return [
         *((role, what) for role in network.tensors for what in SETTINGS),
         *(("aggregation", name) for name in (*free_multipliers(network), *gauges(network))),
@@ -459,7 +484,7 @@ def _settings(network: Network) -> list[tuple[str, str]]:
 
 
 def _given_reasons(asked: Configuration, solution: Solution) -> dict[tuple[str, str], str]:
-    """For everything that is given, whether the demand that would fix it holds."""
+    """Says for every given number whether the demand that would fix it holds."""
     rule, reasons = asked.parameterization, {}
     fixing = {d.fixes: d for d in rule.demanded(asked.network, solution.structure) if d.fixes}
     failed, left = dict(solution.unmet), {x.demand for x in solution.level.open}
@@ -474,10 +499,10 @@ def _given_reasons(asked: Configuration, solution: Solution) -> dict[tuple[str, 
     return reasons
 
 
-def _found(
+def _make_derivation(
     asked: Configuration, solution: Solution, scaling: Scaling, reasons: Mapping[tuple[str, str], str]
 ) -> Derivation:
-    """A derivation with the structure of its solution; what is given and the readout are no interventions."""
+    """Makes the derivation of a solution. Given zeros and the readout init are not reported as interventions."""
     chosen = solution.structure
     own = chosen != Structure(zero=chosen.zero & (asked.given.zero | chosen.readouts))
     tried = solution.rejected, solution.others, solution.fixed_by
@@ -485,8 +510,8 @@ def _found(
     return replace(found, assumes=solution.assumes, level=solution.level)
 
 
-def _borrowed(asked: Configuration) -> Derivation:
-    """The muP of another network of the family; a tensor that it lacks starts and learns at Theta(1)."""
+def _borrow_mup(asked: Configuration) -> Derivation:
+    """Returns the muP of another network of the family; tensors that it lacks get Theta(1) init and rate."""
     rule = asked.parameterization
     family = rule.borrowed.partition("-")[0]
     if not asked.network.name.startswith(f"{family}-"):
@@ -502,8 +527,8 @@ def _borrowed(asked: Configuration) -> Derivation:
     return replace(d, configuration=asked, scaling=scaling, reasons=reasons, level=None)
 
 
-def _defined(asked: Configuration) -> Derivation:
-    """As it is published: nothing to solve."""
+def _define_published(asked: Configuration) -> Derivation:
+    """Returns a parameterization as it is published, without solving."""
     rule, optimizer, network = asked.parameterization, asked.optimizer, asked.network
     if rule.name == "mean-field" and any(x.normalises for x in optimizer.rules):
         raise UsageError(
@@ -531,13 +556,16 @@ def _defined(asked: Configuration) -> Derivation:
 
 
 def _as_given(asked: Configuration) -> dict[tuple[str, str], str]:
+    """Returns the reason "given" for every given number."""
     names = (name.rpartition(".") for name, _ in asked.given.items)
     return {(role, last) if role else ("aggregation", unknown(last)): "given" for role, _, last in names}
 
 
 def _feature_rate(asked: Configuration, scaling: Scaling) -> Scaling:
-    """The learning rate at which the first step changes the first layer by Theta(1), and one epsilon that no first
-    gradient is below, as the routers paper assumes."""
+    """Sets the learning rate at which the first step changes the first layer by Theta(1).
+
+    One epsilon is set such that no first gradient is below it, as the routers paper assumes.
+    """
     ray, network = asked.ray, asked.network
     if not ray["N"]:
         raise UsageError(f"{asked.parameterization.name} counts in the width, and N does not grow on {ray}; give N > 0")
@@ -556,7 +584,7 @@ def _feature_rate(asked: Configuration, scaling: Scaling) -> Scaling:
 
 
 def _with_readout(scaling: Scaling, roles: Sequence[str], other: Scaling | None) -> Scaling:
-    """With the init of the readouts from another scaling; zero where there is none."""
+    """Takes the init of the readouts from another scaling, or sets it to zero if there is none."""
     stds = {role: None if other is None else other.tensors[role].init_std for role in roles}
     last = {role: replace(scaling.tensors[role], init_std=std) for role, std in stds.items()}
     return replace(scaling, tensors={**scaling.tensors, **last})

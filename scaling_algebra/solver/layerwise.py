@@ -1,4 +1,4 @@
-"""The layer-wise system of alignment exponents: the readable road to the numbers the solver finds.
+"""The layer-wise system of alignment exponents: a readable derivation of the numbers that the solver finds.
 
 Source: MSSP paper, App. I.1.2 (eq. I.3).
 """
@@ -23,19 +23,19 @@ from scaling_algebra.spec.optimizers import Trained
 from scaling_algebra.spec.powers import Power
 
 PLAIN = Structure()
-"""No interventions."""
+"""The structure without interventions."""
 _LEARNED = ("effective", "cross")
-"""Parts of an output that an update of its tensor makes."""
+"""Parts of a signal produced by an update of its tensor."""
 
 
 def layerwise(look: Analysis, structure: Structure) -> dict[str, Power]:
-    """Powers of the unknowns from the alignment exponents of every layer, read off the engine.
+    """Computes powers of the unknowns from the alignment exponents of every layer, as measured by the engine.
 
     Law: |W_0 dx| = fan_in^q |W_0| |dx| and |dW x| = fan_in^p |dW| |x| with activations Theta(1), so the init std is
-    fan_in^-q and entries of dW are fan_in^-p; a gradient at a signal is one over its number of entries, since its
-    inner product with a Theta(1) change is Theta(1). Source: MSSP paper, App. I.1.2 (eq. I.3).
-    Where several axes grow at one rate this decides which of them carries a power; the solver keeps an entry only if
-    it equals the solution on the ray.
+    fan_in^-q and entries of dW are fan_in^-p. A gradient with respect to a signal is one over its number of entries,
+    since its inner product with a Theta(1) change is Theta(1). Source: MSSP paper, App. I.1.2 (eq. I.3). Where several
+    axes grow at one rate, this decides which of them carries a power. The solver keeps an entry only if it equals the
+    solution on the ray.
     """
     network, t = look.network, horizon(look.network, structure)
     counts = terms_behind(network, look.ray)
@@ -53,12 +53,16 @@ def layerwise(look: Analysis, structure: Structure) -> dict[str, Power]:
             multiplier = next((m for m in aggregate.multipliers if m in powers), "") if aggregate else ""
             if aggregate and multiplier:
                 parts = _size(look, f"{statement.out}.propagating", t), -look.point.multipliers[multiplier]
-                more = _aligned(look, counts[multiplier], _size(look, f"{aggregate.out}.propagating", t), *parts)
+                more = _alignment_power(
+                    look, counts[multiplier], _size(look, f"{aggregate.out}.propagating", t), *parts
+                )
                 if more is not None:
                     powers[f"b.{role}"] *= more / powers[multiplier]
         gradient, rule = gradient_power(network, statement), look.optimizer.of(role)
         update = _size(look, f"d{network.tensors[role].symbol}", t)
-        rate = _aligned(look, network.size(network.tensors[role].fan_in), _learned(look, statement.out, t), update)
+        rate = _alignment_power(
+            look, network.size(network.tensors[role].fan_in), _learned_size(look, statement.out, t), update
+        )
         if rate is not None:
             shaped = rule.shaped(network, role, look.ray) / rule.entries(network, role)
             powers[f"c.{role}"] = rate * (shaped if rule.normalises else 1 / gradient)
@@ -69,52 +73,67 @@ def layerwise(look: Analysis, structure: Structure) -> dict[str, Power]:
 
 
 def _multipliers(look: Analysis, counts: Mapping[str, Power], t: int) -> dict[str, Power]:
-    """Powers of the multipliers: those of sums over experts by what is learned, those of other products of one signal
-    by its change."""
+    """Computes powers of the multipliers.
+
+    A sum over experts is calibrated by the learned part of its terms, any other product of one signal by its change.
+    """
     network = look.network
     read = {e: [x for x in (e.source, *e.weights) if learns(network, x)] for e in experts(network)}
-    sums = [(e.aggregation, names[0], _learned) for e, names in read.items() if names]
+    sums = [(e.aggregation, names[0], _learned_size) for e, names in read.items() if names]
     single = (s for s in network.statements if isinstance(s, Product) and _single(s))
-    sums += [(s, s.factors[0].name, _changed) for s in single if learns(network, s.factors[0].name)]
+    sums += [(s, s.factors[0].name, _change_size) for s in single if learns(network, s.factors[0].name)]
     powers: dict[str, Power] = {}
     for statement, source, size in sums:
         for multiplier in set(statement.multipliers) & set(counts) - set(powers):
             parts = size(look, source, t), -look.point.multipliers[multiplier]
-            power = _aligned(look, counts[multiplier], size(look, statement.out, t), *parts)
+            power = _alignment_power(look, counts[multiplier], size(look, statement.out, t), *parts)
             if power is not None:
                 powers[multiplier] = power
     return powers
 
 
 def _weights(look: Analysis, t: int) -> dict[str, Power]:
-    """Powers of the weights of losses beside the output: their gradients are one over the number of entries, too."""
+    """Computes powers of the weights of auxiliary losses: their gradients are one over the number of entries, too."""
     powers: dict[str, Power] = {}
     for loss, x, g in meetings(look.network):
         count, weight = look.network.size(look.network.signals[x]), weight_of(look.network, loss)
-        own = _aligned(look, count, _size(look, f"{g}.by-{loss}", t), -look.point.multipliers[weight])
+        own = _alignment_power(look, count, _size(look, f"{g}.by-{loss}", t), -look.point.multipliers[weight])
         powers |= {} if own is None else {weight: count * own}
     return powers
 
 
 def _single(statement: Product) -> bool:
-    """A product of one signal, without a tensor."""
+    """Tests whether a product has one signal and no tensor."""
     return not statement.tensor and len(statement.factors) == 1
 
 
 def _init(look: Analysis, statement: Product, t: int) -> Power | None:
-    """The power that one over the init std of a tensor is by the alignment of what it passes on; of the data, 1."""
+    """Computes the inverse init std of a tensor from the alignment of the signal change that it propagates.
+
+    A tensor that reads the data propagates no change; its power is 1.
+    """
     assert statement.tensor
     role, read = statement.tensor.name, statement.factors[0].name
     if (b := look.point.b[role]) is None:
         return None
     if not look.network.producer(read):
         return Power()
-    change, propagating = _changed(look, read, t), _size(look, f"{statement.out}.propagating", t)
-    return _aligned(look, look.network.size(look.network.tensors[role].fan_in), propagating, -b, change)
+    change, propagating = _change_size(look, read, t), _size(look, f"{statement.out}.propagating", t)
+    return _alignment_power(look, look.network.size(look.network.tensors[role].fan_in), propagating, -b, change)
 
 
-def _aligned(look: Analysis, over: Power, total: Fraction | None, *parts: Fraction | None) -> Power | None:
-    """A number of terms to the power by which a size exceeds the product of its parts; None where one is not known."""
+def _alignment_power(look: Analysis, over: Power, total: Fraction | None, *parts: Fraction | None) -> Power | None:
+    """Returns the power of a number of terms by which a size exceeds the product of its parts.
+
+    Args:
+        look: the analysis.
+        over: the number of terms.
+        total: exponent of the sum.
+        *parts: exponents of the factors of a term.
+
+    Returns:
+        The power, or None if an exponent is unknown.
+    """
     sizes, rate = [x for x in parts if x is not None], over.on(look.ray)
     if total is None or len(sizes) < len(parts):
         return None
@@ -125,19 +144,22 @@ def _size(look: Analysis, name: str, t: int) -> Fraction | None:
     return look(name, t, SHORTLY).lead
 
 
-def _changed(look: Analysis, signal: str, t: int) -> Fraction | None:
+def _change_size(look: Analysis, signal: str, t: int) -> Fraction | None:
     return _size(look, f"{signal}.change", t)
 
 
-def _learned(look: Analysis, signal: str, t: int) -> Fraction | None:
-    """The size of what an update of the tensor of a signal makes of it."""
+def _learned_size(look: Analysis, signal: str, t: int) -> Fraction | None:
+    """Returns the size of the part of a signal that an update of its tensor produces."""
     names = [name for part in _LEARNED if (name := f"{signal}.{part}") in look.table]
     return _largest(look, names or [f"{signal}.change"], t)
 
 
 def _largest(look: Analysis, names: Sequence[str], t: int) -> Fraction | None:
-    """The size of the largest of some quantities: that of the first witness as large as the bounds on all of them,
-    else of all of them at the price of the first rung."""
+    """Returns the size of the largest of some quantities; None if it is unknown.
+
+    The first witness that reaches the upper bound of all of them decides; otherwise all are computed at the smallest
+    budget.
+    """
     uppers = [look.upper(name) for name in names]
     top = max((x for x in uppers if x is not None), default=None)
     for name in names if None not in uppers and t else ():
@@ -150,15 +172,16 @@ def _largest(look: Analysis, names: Sequence[str], t: int) -> Fraction | None:
 
 
 def at_full_alignment(network: Network, ray: Ray, optimizer: Trained, structure: Structure = PLAIN) -> dict[str, Power]:
-    """The layer-wise law at full alignment: init of the spectral condition, entries of an update 1/fan_in where a
-    gradient is one over the number of entries that the tensor makes alone, and an aggregation that takes the mean.
-    Every layer has a matrix of its own.
+    """Returns the layer-wise law at full alignment as powers of the unknowns.
 
-    Law: std = min(1, sqrt(rows / columns)) / sqrt(columns) for the operator of all experts stacked, or, where each
-    reads a signal of its own, for that of one; where it reads nothing that trains, 1 / sqrt(columns), as no change
-    meets it; where it reads shares of a softmax, as many times that as there are; where signals before a mean over
-    experts are free, sqrt(experts) times that, so that the mean of independent ones is Theta(1).
-    Source: Yang, Simon and Bernstein (2023), A spectral condition for feature learning. Only a start: the
+    Init stds follow the spectral condition. Entries of an update are 1/fan_in where a gradient is one over the number
+    of entries that the tensor alone produces. An aggregation takes the mean. Every layer has a matrix of its own.
+
+    Law: std = min(1, sqrt(rows / columns)) / sqrt(columns) for the operator of all experts stacked, or, if each expert
+    reads a signal of its own, for that of one expert. If the tensor reads nothing that trains, no change meets it, and
+    std = 1 / sqrt(columns). If it reads shares of a softmax, std is larger by their number. If signals before a mean
+    over experts are free, std is larger by sqrt(experts), so that the mean of independent signals is Theta(1).
+    Source: Yang, Simon and Bernstein (2023), A spectral condition for feature learning. This is only a start: the
     iteration moves every unknown to where its demand holds.
     """
     powers: dict[str, Power] = {}
@@ -184,7 +207,7 @@ def at_full_alignment(network: Network, ray: Ray, optimizer: Trained, structure:
 
 
 def shares(network: Network, ray: Ray, s: Product) -> Power:
-    """The number of shares of a softmax among what a product sums: each is one over it; 1 where it sums none."""
+    """Counts the shares of a softmax that a product sums; each is one over this number. 1 if it sums none."""
     count = Power()
     for x in s.factors:
         made = network.producer(x.name)
@@ -196,14 +219,13 @@ def shares(network: Network, ray: Ray, s: Product) -> Power:
 
 
 def shares_read(network: Network, ray: Ray, role: str) -> Power:
-    """Of the shares that every use of a tensor sums the fewest; 1 where one sums something else."""
+    """Returns the smallest number of softmax shares that a use of a tensor sums; 1 if a use sums something else."""
     counts = (shares(network, ray, s) if len(s.factors) == 1 else Power() for s in network.uses(role))
     return min(counts, key=lambda x: x.on(ray))
 
 
 def terms_behind(network: Network, ray: Ray) -> dict[str, Power]:
-    """The number of terms of the sum that each free multiplier stands before, of weights that sum to 1 by themselves
-    one."""
+    """Counts the terms of the sum that each free multiplier scales. Weights that sum to 1 count as one term."""
     active, found = sparse(network, ray), dict[str, Power]()
     for s in (s for s in network.statements if isinstance(s, Product)):
         terms = network.size(network.summed(s))
@@ -215,7 +237,10 @@ def terms_behind(network: Network, ray: Ray) -> dict[str, Power]:
 
 
 def gradient_power(network: Network, statement: Product) -> Power:
-    """One over the gradient of a tensor at full alignment: the entries of the signal that it makes, of those only one
-    that share its weights: their gradients add up."""
+    """Returns one over the gradient of a tensor at full alignment.
+
+    This is the number of entries of the signal that the tensor produces. Gradients of entries that share weights add
+    up, so only indices of the tensor count.
+    """
     assert statement.tensor
     return network.size(x for x in network.signals[statement.out] if x in statement.tensor.letters)

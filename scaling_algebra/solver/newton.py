@@ -1,10 +1,10 @@
 """Exact Newton iteration on max-plus equations.
 
-At a point each demanded quantity is a linear form in the unknown b, c, d, alpha: the monomial that wins there. Setting
-the forms to Theta(1) is a linear system, its solution the next point. A quantity is a maximum of such forms, so the
-iteration is Newton's method on convex piecewise linear functions: at a fixed point every demand that fixes an unknown
-holds, and the same linear system, solved per axis, gives the powers of the axes. Nothing is read from a table.
-Read next: ``demands.py`` (how demands fare at a point), ``search.py`` (asks for the fixed point, and checks it).
+At a point each demanded quantity is a linear form in the unknown b, c, d, alpha: the monomial that leads there. Setting
+the forms to Theta(1) is a linear system; its solution is the next point. A quantity is a maximum of such forms, so the
+iteration is Newton's method on convex piecewise linear functions. At a fixed point every demand that fixes an unknown
+holds, and the same linear system, solved per axis, gives the powers of the axes. No published number is used.
+Read next: ``demands.py`` (checks demands at a point), ``search.py`` (calls the iteration and checks its result).
 """
 
 from __future__ import annotations
@@ -22,36 +22,39 @@ from scaling_algebra.spec.networks.roles import meetings
 from scaling_algebra.spec.powers import Form, Power
 from scaling_algebra.waiting import each
 
-from .demands import NO_COMMON, Fixing, Infeasible, check, concerns, diverges, largest, met, unknown
+from .demands import NO_COMMON, Fixing, Infeasible, check, concerns, diverges, is_met, largest, unknown
 from .layerwise import PLAIN, at_full_alignment
 from .points import Places
 
 _LAZY = Fraction(2)
-"""Learning rates n^-x that vanish, in units of the largest rate of the ray."""
+"""Exponent x of the vanishing learning rates n^-x, in units of the largest rate of the ray."""
 _ROUNDS = 24
 
 Values = Mapping[str, Fraction]
-"""The unknowns, or some of them."""
+"""Values of the unknowns, or of some of them."""
 NONE_HELD: Values = {}
 
 
-def aligned(at: Places, structure: Structure = PLAIN) -> dict[str, Fraction]:
-    """The exponents of the layer-wise law on the ray.
+def find_aligned_start(at: Places, structure: Structure = PLAIN) -> dict[str, Fraction]:
+    """Returns the exponents of the layer-wise law on the ray.
 
-    The weight of a loss beside the output is that at which its gradients are one over the number of entries.
+    The weight of an auxiliary loss is such that its gradients are one over the number of entries.
     """
     law = at_full_alignment(at.network, at.ray, at.optimizer, structure)
     values = dict.fromkeys(unknowns(at.network), Fraction(0)) | {name: power.on(at.ray) for name, power in law.items()}
     for loss, x, g in meetings(at.network):
         weight = weight_of(at.network, loss)
-        look = at.looked(structure.point(at.network, values | {weight: Fraction(0)}))
+        look = at.analyse_at(structure.point(at.network, values | {weight: Fraction(0)}))
         size = look(f"{g}.by-{loss}", 0, SHORTLY).lead or Fraction(0)
         values[weight] = at.network.size(at.network.signals[x]).on(at.ray) + size
     return values
 
 
-def lazy(at: Places) -> dict[str, Fraction]:
-    """Variance-preserving inits and vanishing learning rates: every form starts at first order in the updates."""
+def make_lazy_start(at: Places) -> dict[str, Fraction]:
+    """Returns a start with variance-preserving inits and vanishing learning rates.
+
+    There every form is of first order in the updates.
+    """
     values = dict.fromkeys(unknowns(at.network), Fraction(0))
     for role, tensor in at.network.tensors.items():
         values[f"b.{role}"] = at.network.size(tensor.fan_in).on(at.ray) / 2
@@ -60,13 +63,13 @@ def lazy(at: Places) -> dict[str, Fraction]:
 
 
 def _stands(at: Places, demands: Sequence[Demand], structure: Structure, values: Values) -> bool:
-    """Bound and witness show that a proposal meets what is demanded of the sizes of signals."""
-    look = at.looked(structure.point(at.network, values))
+    """Tests whether bounds and witnesses prove that values meet the demands on sizes of signals."""
+    look = at.analyse_at(structure.point(at.network, values))
     asked = [d for d in demands if d.kind in ("theta", "bounded")]
-    return all(met(d, look) for d in each("deriving", "demands", asked))
+    return all(is_met(d, look) for d in each("deriving", "demands", asked))
 
 
-def iterated(
+def iterate_newton(
     at: Places,
     demands: Sequence[Demand],
     structure: Structure,
@@ -74,15 +77,21 @@ def iterated(
     held: Values = NONE_HELD,
     suspected: Sequence[Demand] = (),
 ) -> tuple[Analysis, dict[str, Fixing]]:
-    """The engine where Newton's method ends, and what fixes each unknown there. Where a rule has an epsilon, and the
-    start is not shown to be the solution, it begins where gradient descent ends.
+    """Runs Newton's method, and returns the analysis at its fixed point with the condition that fixes each unknown.
+
+    For rules with an epsilon it starts at the solution of gradient descent, unless ``start`` is proved to be the
+    solution.
 
     Args:
+        at: the engine.
+        demands: the demands; those that fix an unknown give the equations.
+        structure: the discrete choices.
+        start: first values of all unknowns.
         held: unknowns that keep their values.
-        suspected: demands that are likely to fail: they are examined first, where gradient descent ends.
+        suspected: demands that are likely to fail; they are examined first, at the solution of gradient descent.
 
     Raises:
-        Infeasible: it does not end, or the demands leave an unknown free.
+        Infeasible: the iteration does not converge, or the demands leave an unknown free.
     """
     begin: Values = {**start, **held}
     if suspected or (at.epsilons and not _stands(at, demands, structure, begin)):
@@ -93,25 +102,33 @@ def iterated(
 def newton(
     at: Places, demands: Iterable[Demand], structure: Structure, start: Values, held: Values, shown: bool = True
 ) -> tuple[Analysis, dict[str, Fixing]]:
-    """Newton's method from a start.
+    """Runs Newton's method from a start.
 
     Args:
-        shown: forms are those that bound and witness show, where they do, else those that lead.
+        at: the engine.
+        demands: the demands; those that fix an unknown give the equations.
+        structure: the discrete choices.
+        start: first values of all unknowns.
+        held: unknowns that keep their values.
+        shown: prefer forms proved to lead by a bound and a witness to those that lead by a lower bound.
+
+    Raises:
+        Infeasible: the iteration does not converge, or the demands leave an unknown free.
     """
     fixed = {*held, *(f"b.{role}" for role in structure.zero)}
     wanted = [d for d in demands if d.fixes and d.fixes not in fixed and concerns(d, at.optimizer)]
     names, values = [d.fixes for d in wanted], {**start, **held}
     seen = list[Values]()
     for _ in range(_ROUNDS):
-        if values in seen:  # from here on the same points again
+        if values in seen:  # the iteration cycles
             break
         seen.append(values)
         try:
-            look = at.looked(structure.point(at.network, values))
+            look = at.analyse_at(structure.point(at.network, values))
             look(at.network.statements[0].out, 0, LEAD)
         except UsageError:
             raise
-        except ValueError:  # a fraction too fine for the engine: the iteration does not settle
+        except ValueError:  # a fraction too fine for the engine: the iteration does not converge
             raise Infeasible(NO_COMMON) from None
         forms = dict[str, Fixing]()
         meeting = shown and not any(diverges(look, demand) for demand in wanted)
@@ -128,7 +145,9 @@ def newton(
             if solve_linear(rows, names) is None:
                 raise Infeasible("the demands that fix the unknowns leave one of them free")
             return look, forms
-        keep: list[Row] = [({name: 1}, values[name]) for name in names]  # for directions the forms leave open
+        keep: list[Row] = [
+            ({name: 1}, values[name]) for name in names
+        ]  # for directions that the forms do not determine
         simplest = sorted(range(len(rows)), key=lambda k: sum(abs(Fraction(n)) for n in rows[k][0].values()))
         unmet_first = sorted(simplest, key=lambda k: holds[k])
         before = values
@@ -141,10 +160,10 @@ def newton(
 
 
 def _asleep(look: Analysis, structure: Structure, last: int) -> bool:
-    """What is exactly zero at an update stays so.
+    """Tests whether quantities that are exactly zero stay so at every later update.
 
-    Law: zeros follow from the tensors that are zero. Once an update leaves all of these where they are, so does
-    every later one.
+    Law: zeros follow from the tensors that are zero. Once an update leaves all of these unchanged, so does every later
+    one.
     """
     zero = structure.zero - look.network.frozen
     for t in range(last):
@@ -158,7 +177,7 @@ def _asleep(look: Analysis, structure: Structure, last: int) -> bool:
 
 
 def _row(look: Analysis, form: Form, held: Values) -> Row:
-    """The equation that makes a form Theta(1), for the unknowns that are not held."""
+    """Returns the equation that makes a form Theta(1), in the unknowns that are not held."""
     constant = sum((n * held[u] for u, n in form.unknowns if u in held), form.power.on(look.ray))
     return {u: n for u, n in form.unknowns if u not in held}, -constant
 
@@ -171,13 +190,13 @@ def _after_descent(
     held: Values,
     suspected: Sequence[Demand],
 ) -> Values:
-    """The start for rules with an epsilon: the solution of gradient descent.
+    """Returns a start for rules with an epsilon: the solution of gradient descent.
 
-    Law: with epsilon at the largest gradient (mu-3) every normaliser is epsilon, and a run is one of gradient
-    descent with c - d for c. So where gradient descent has no solution, neither has this optimizer; where descent
-    is undecided, its steps may have tails that those of this optimizer have not. Where c is held, c - d follows d,
-    and descent is solved again until d stays. Where d is held, mu-3 need not hold, and this is a start like any
-    other.
+    Law: with epsilon at the largest gradient (mu-3) every normaliser is epsilon, and a run is one of gradient descent
+    with c - d in place of c. So if gradient descent has no solution, neither has this optimizer. If descent is
+    undecided, its steps may have tails that those of this optimizer do not have. If c is held, c - d depends on d, and
+    descent is solved again until d no longer changes. If d is held, mu-3 need not hold, and the result is merely a
+    start.
     """
     values, last = dict(start), max(demand.horizon for demand in demands)
     rates = [role for role in at.epsilons if f"c.{role}" in held]
@@ -191,7 +210,7 @@ def _after_descent(
         except UsageError:
             if not turn:
                 raise
-            return start  # c - d follows d, and does not settle: its fractions get finer
+            return start  # c - d depends on d and does not converge: its fractions get finer
         except Infeasible as failure:
             if failure.everywhere or failure.undecided or any(name[:2] in ("c.", "d.") for name in held):
                 return start
@@ -203,8 +222,10 @@ def _after_descent(
 
 
 def _faithful(at: Places, look: Analysis, last: int, held: Values) -> dict[str, Fraction]:
-    """Values for rules with an epsilon from those of gradient descent: epsilons at the largest gradients of its run,
-    and c - d is what c was; what is held stays."""
+    """Converts a solution of gradient descent for rules with an epsilon.
+
+    Epsilons become the largest gradients of its run, and c - d takes the value of c. Held unknowns keep their values.
+    """
     values = dict(look.point.values)
     for role in at.epsilons:
         gradient = _largest_gradient(look, at.network.tensors[role].symbol, last)
@@ -214,10 +235,10 @@ def _faithful(at: Places, look: Analysis, last: int, held: Values) -> dict[str, 
 
 
 def _largest_gradient(look: Analysis, symbol: str, last: int) -> Fraction:
-    """The exponent of the largest gradient of a tensor after the first update; 0 if all are exactly zero.
+    """Returns the exponent of the largest gradient of a tensor after the first update; 0 if all are exactly zero.
 
     Raises:
-        Infeasible: nothing is known of one.
+        Infeasible: nothing is known of a gradient.
     """
     steps, name = range(1, last + 1), f"g{symbol}"
     top = look.upper(name)
@@ -230,7 +251,7 @@ def _largest_gradient(look: Analysis, symbol: str, last: int) -> Fraction:
 
 
 def by_axis(forms: Mapping[str, Fixing], held: Mapping[str, Power]) -> dict[str, Power]:
-    """The linear system of the winning forms, solved once per axis instead of once for the ray."""
+    """Solves the linear system of the leading forms once per axis, instead of once for the ray."""
     powers: dict[str, dict[str, Fraction]] = {name: {} for name in forms}
     behind = [*(fixing.form.power for fixing in forms.values()), *held.values()]
     for axis in dict.fromkeys(axis for power in behind for axis, _ in power.terms):

@@ -1,4 +1,4 @@
-"""The engine at the points that a search comes by, and the work that it may take there.
+"""The engine at the points that a search visits, with limits on its work there.
 
 Read next: ``newton.py`` (moves the point), ``search.py`` (tries one structure after the other).
 """
@@ -23,14 +23,18 @@ from .layerwise import PLAIN
 
 
 class Places:
-    """The engine at points of one network, ray and optimizer; all share products of kernels.
+    """Analyses at points of one network, ray and optimizer. All share products of kernels.
 
     Args:
-        effort: every rung is climbed for each question, and no work is limited.
+        network: the network.
+        ray: the ray.
+        optimizer: the optimizer.
+        algebras: algebras to share, by budget.
+        effort: use every budget for each question, and do not limit work.
 
     Attributes:
-        last: the analysis at the point that was looked at last.
-        solved: solutions where nothing is given (``search.py``).
+        last: the analysis at the last point visited.
+        solved: solutions with nothing given (``search.py``).
     """
 
     def __init__(
@@ -46,35 +50,36 @@ class Places:
         self.last: Analysis | None = None
         self.solved: dict[object, Any] = {}
 
-    def looked(self, point: Point) -> Analysis:
-        """The analysis at a point; at that of the last call the same, with all that it knows."""
+    def analyse_at(self, point: Point) -> Analysis:
+        """Returns the analysis at a point. A second call at the same point returns the same one, with its cached
+        answers."""
         if self.last is None or self.last.point != point:
             self.last = self.fresh(point)
         return self.last
 
     def fresh(self, point: Point) -> Analysis:
-        """A new analysis at a point."""
+        """Makes a new analysis at a point."""
         ladder = () if self.effort else QUICK
         return Analysis(self.ray, point, self.optimizer, self.network, self._algebras, ladder=ladder)
 
     @cached_property
     def meter(self) -> Meter:
-        """What counts the work; an answer by shape has no run that it would count."""
+        """The meter that counts the work. An answer by shape has no run to count."""
         return self.fresh(PLAIN.point(self.network, {})).meter
 
     def within(self, work: int | None) -> AbstractContextManager[None]:
-        """No more than this work inside, if not all of it is asked for."""
+        """Limits the work inside a context, unless full effort is requested."""
         return self.meter.within(None if self.effort else work)
 
     @cached_property
     def epsilons(self) -> list[str]:
-        """Tensors whose rule has an epsilon."""
+        """Trained tensors whose rule has an epsilon."""
         trained = (role for role in self.network.tensors if role not in self.network.frozen)
         return [role for role in trained if self.optimizer.of(role).epsilon]
 
     @cached_property
     def descent(self) -> Places:
-        """The same with gradient descent for every rule that has an epsilon; these points where none has."""
+        """The same with gradient descent in place of every rule that has an epsilon; itself if there is none."""
         if not self.epsilons:
             return self
         return Places(self.network, self.ray, self.optimizer.with_descent, self._algebras, self.effort)

@@ -1,4 +1,4 @@
-"""A derivation and a table of signals as documents: whole for files, and in brief for a terminal."""
+"""Documents of a derivation and of a table of signals: in full for files, in brief for a terminal."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ from scaling_algebra.spec.networks.multipliers import free_multipliers, gauges
 from scaling_algebra.spec.powers import exponent_text
 from scaling_algebra.spec.scaling import Scaling
 
-from .demands import Infeasible, counted
+from .demands import Infeasible, summarise_failures
 from .derivation import TIES, Derivation, Signals, derive
 
 SHOWN = 3
-"""Undecided sizes that are named below a table."""
+"""Number of undecided sizes named below a table."""
 
 # the whole ---------------------------------------------------------------------------------------------------------
 
 
 @document_of.register(Derivation)
 def derivation(d: Derivation) -> Document:
-    """Powers of every tensor, with the reason for every number."""
-    blocks: list[Block] = [Heading(literal(leveled(d.about, d.level))), *multipliers([d], reasons=True)]
+    """Makes the full document: powers of every tensor, with the reason for every number."""
+    blocks: list[Block] = [Heading(literal(add_level(d.about, d.level))), *multipliers([d], reasons=True)]
     blocks += [table([d], exponents=True), *left_open(d.level), *_unmet(d, True), Heading("why", 2), _reasons([d])]
     if d.structure:
         blocks += [Heading("structure", 2), Lines.of(*map(typeset, d.structure), listed=True)]
@@ -53,8 +53,8 @@ def derivation(d: Derivation) -> Document:
     return Document(tuple(blocks), d.as_json())
 
 
-def leveled(about: str, level: Level | None) -> str:
-    """The first line of numbers: what they are about, and their level."""
+def add_level(about: str, level: Level | None) -> str:
+    """Returns the title of some numbers, followed by their level."""
     return about if level is None else f"{about}, {level}"
 
 
@@ -67,16 +67,17 @@ def left_open(level: Level | None) -> list[Block]:
 
 
 def first_lines(lines: Sequence[str], where: str) -> list[str]:
-    """The first lines, and how many more there are ``where`` in Python."""
+    """Returns the first lines, and a line with the number of the others; ``where`` is where Python has them."""
     more = len(lines) - SHOWN
     return [*lines[:SHOWN], *([f"and {more} more (--format json names them, in Python {where})"] if more > 0 else [])]
 
 
 def table(ds: Sequence[Derivation], exponents: bool = False) -> Grid:
-    """One row for each tensor; parameterizations after the first in a column that says how they differ.
+    """Makes a table with one row per tensor; each parameterization after the first has a column of its differences.
 
     Args:
-        exponents: b, c, d, and a with multipliers, too.
+        ds: parameterizations of one question.
+        exponents: add the exponents b, c, d, and a if the gauge has multipliers.
     """
     first, *others = ds
     gauged, eps = first.gauge != OWN, any(t.eps is not None for t in first.tensors.values())
@@ -98,7 +99,12 @@ def table(ds: Sequence[Derivation], exponents: bool = False) -> Grid:
 
 
 def powers(s: Scaling, marked: bool = True) -> Iterator[tuple[str, Piece, Piece, Piece | None]]:
-    """Role, init std, learning rate and epsilon of every tensor; a tied init std is marked on request."""
+    """Yields role, init std, learning rate and epsilon of every tensor.
+
+    Args:
+        s: the scaling.
+        marked: mark a tied init std.
+    """
     for role, t in s.tensors.items():
         std: Piece = ZERO if t.init_std is None else t.init_std
         if marked and t.init_std is not None and role in s.tied:
@@ -107,6 +113,7 @@ def powers(s: Scaling, marked: bool = True) -> Iterator[tuple[str, Piece, Piece,
 
 
 def _cells(d: Derivation, role: str) -> dict[str, Piece | None]:
+    """Returns the cells of a tensor's row by column."""
     t = d.tensors[role]
     std: Piece = ZERO if t.init_std is None else t.init_std
     tied = "tied" if role in d.scaling.tied else ""
@@ -115,14 +122,15 @@ def _cells(d: Derivation, role: str) -> dict[str, Piece | None]:
 
 
 def _changes(first: Derivation, other: Derivation, role: str, show: Callable[[Piece | None], str] = plain) -> list[str]:
-    """The difference of one parameterization from another in a tensor: ``init std 0``, ``tied``."""
+    """Returns the settings in which a tensor differs between two parameterizations, such as ``init std 0``,
+    ``tied``."""
     one, two = _cells(first, role), _cells(other, role)
     changed = [name for name in two if two[name] != one[name]]
     return [f"{name} {show(two[name])}" if name != "tied" else show(two[name]) or "not tied" for name in changed]
 
 
 def multipliers(ds: Sequence[Derivation], reasons: bool = False) -> list[Block]:
-    """A line for each multiplier, the values of parameterizations after the first in brackets."""
+    """Returns one line for each multiplier, with other values of parameterizations after the first in brackets."""
     first, *others = ds
     lines: list[Sequence[Piece]] = []
     summed = {m for s in aggregations(first.network) for m in s.multipliers}
@@ -142,18 +150,20 @@ def multipliers(ds: Sequence[Derivation], reasons: bool = False) -> list[Block]:
 
 
 def _unmet(d: Derivation, whole: bool) -> list[Block]:
-    """The first failure, and how many more; every one where the whole is asked for."""
+    """Reports the demands that fail with given exponents: all if ``whole``, else the first and the number of the
+    others."""
     if not (d.configuration.given and d.configuration.parameterization.derived):
         return []
     if not d.unmet:
         which = "no desideratum that is decided fails" if d.level and d.level.open else "every desideratum holds"
         return [Lines.of(f"{which} with what is given")]
-    shown = [*_instead(d), *(d.unmet if whole else counted(d.unmet, "--why"))]
+    shown = [*_instead(d), *(d.unmet if whole else summarise_failures(d.unmet, "--why"))]
     return [Heading("does not hold with what is given", 2), Lines.of(*map(typeset, shown), listed=True)]
 
 
 def _instead(d: Derivation) -> list[str]:
-    """What is given, and what follows from it, beside what is derived where nothing is given, where they differ."""
+    """Compares the given powers and their consequences with the powers derived with nothing given, where they
+    differ."""
     try:
         free = derive(d.configuration.but(given=None)).scaling
     except Infeasible:
@@ -175,7 +185,7 @@ def _instead(d: Derivation) -> list[str]:
 
 
 def _reasons(ds: Sequence[Derivation]) -> Grid:
-    """The demand that fixes each number; of later parameterizations where they have another one."""
+    """Makes a table of the demand that fixes each number; later parameterizations only where theirs differs."""
     first, *others = ds
     rows: list[tuple[Piece | None, ...]] = []
     for (role, what), why in first.reasons.items():
@@ -188,12 +198,13 @@ def _reasons(ds: Sequence[Derivation]) -> Grid:
 
 
 def _notes(d: Derivation) -> list[Piece]:
+    """Returns notes on the optimizers and on tied logits."""
     notes = [*(rule.note for rule in d.optimizer.rules), *_ties([d])]
     return [typeset(note) for note in dict.fromkeys(notes) if note]
 
 
 def _ties(ds: Sequence[Derivation]) -> list[str]:
-    """What a selection lacks where a router starts at zero, if one does."""
+    """Warns if a selection of experts depends on a router that starts at zero."""
     zero = [d for d in ds if "router" in d.tensors and d.tensors["router"].init_std is None]
     selects = any(isinstance(s, Function) and s.kind.selects for d in zero for s in d.network.statements)
     return [TIES] if selects or any(d.ray["K"] < d.ray["M"] for d in zero) else []
@@ -203,18 +214,19 @@ def _ties(ds: Sequence[Derivation]) -> list[str]:
 
 
 def alike(one: Derivation, two: Derivation) -> bool:
-    """Whether two parameterizations fit into one table: they differ in few cells, and nothing is given."""
+    """Tests whether two parameterizations fit into one table: they differ in few cells, and nothing is given."""
     changed = sum(len(_changes(one, two, role)) for role in one.tensors)
     return changed <= len(one.tensors) and not one.configuration.given and one.level == two.level
 
 
 def brief(ds: Sequence[Derivation], more: Sequence[str], why: bool = False, exponents: bool = False) -> Document:
-    """The answer on a terminal: the question, one table, and where the rest is to be had.
+    """Makes the document for a terminal: the question, one table, and how to get the rest.
 
     Args:
         ds: parameterizations of one question that are ``alike``.
-        more: lines on the rest.
-        why: also the reasons, and what the assumptions mean.
+        more: lines on how to get the rest.
+        why: add the reasons, and the meaning of the assumptions.
+        exponents: add columns of exponents to the table.
     """
     first, assumed = ds[0], set().union(*(d.assumes for d in ds))
     blocks: list[Block] = [Heading(literal(_title(ds))), Lines.of(_growth(first.configuration)), *multipliers(ds)]
@@ -233,10 +245,10 @@ def brief(ds: Sequence[Derivation], more: Sequence[str], why: bool = False, expo
 
 
 def _title(ds: Sequence[Derivation]) -> str:
-    """``muP and MSSP for adam, epsilon derived, certified: minimal MoE block``."""
+    """Composes the title, such as ``muP and MSSP for adam, epsilon derived, certified: minimal MoE block``."""
     asked = ds[0].configuration
     title = f"{' and '.join(d.configuration.parameterization.title for d in ds)} for {asked.optimizer.name}"
-    title = leveled(title + (f", epsilon {asked.optimizer.regime}" if asked.optimizer.regime else ""), ds[0].level)
+    title = add_level(title + (f", epsilon {asked.optimizer.regime}" if asked.optimizer.regime else ""), ds[0].level)
     usual = asked.readout_init == asked.parameterization.starts(asked.network) or asked.readout_given
     title += "" if usual else f", readout init {asked.readout_init}"
     what, _, _ = asked.network.title.partition(" (")  # the source is in the whole document
@@ -244,18 +256,18 @@ def _title(ds: Sequence[Derivation]) -> str:
 
 
 def _growth(asked: Configuration) -> str:
-    """``regime II: width N and number of experts M grow alike; expert width N_e is fixed``."""
+    """Describes the ray: ``regime II: width N and number of experts M grow alike; expert width N_e is fixed``."""
     ray = asked.ray
     axes = [x for x in ray.axes if x in ray.rates and not (x == "K" and ray["K"] == ray["M"])]
     growing = [axis for axis in axes if ray[axis]]
     groups = {ray[axis]: [x for x in growing if ray[x] == ray[axis]] for axis in growing}
     if len(groups) == 1:
-        said = f"{_named(growing)} {'grow alike' if len(growing) > 1 else 'grows'}"
+        said = f"{_list_axes(growing)} {'grow alike' if len(growing) > 1 else 'grows'}"
     else:
         grow = {rate: "n" if rate == 1 else f"n^{exponent_text(rate)}" for rate in groups}
-        said = ", ".join(f"{_named(names)} as {grow[rate]}" for rate, names in groups.items())
+        said = ", ".join(f"{_list_axes(names)} as {grow[rate]}" for rate, names in groups.items())
     fixed = [axis for axis in axes if not ray[axis] and axis != "L"]
-    said += f"; {_named(fixed)} {'are' if len(fixed) > 1 else 'is'} fixed" if fixed else ""
+    said += f"; {_list_axes(fixed)} {'are' if len(fixed) > 1 else 'is'} fixed" if fixed else ""
     there = asked.network.axes.values()
     if absent := [axis for axis in growing if axis not in {*there, "K"}]:
         said += f"; {' and '.join(absent)} stand{'' if len(absent) > 1 else 's'} nowhere in this network"
@@ -263,14 +275,14 @@ def _growth(asked: Configuration) -> str:
     return f"regime {ray.name}: {said}" if ray.name else said
 
 
-def _named(axes: Sequence[str]) -> str:
-    """``width N, expert width N_e and number of experts M``."""
+def _list_axes(axes: Sequence[str]) -> str:
+    """Lists axes in words: ``width N, expert width N_e and number of experts M``."""
     *first, last = (axis if about(axis) == axis else f"{about(axis)} {axis}" for axis in axes)
     return f"{', '.join(first)} and {last}" if first else last
 
 
 def _structure(d: Derivation) -> Iterator[Piece]:
-    """The interventions, and one line that counts what was rejected before."""
+    """Yields the interventions, and one line that counts the structures rejected before."""
     if d.chosen is None:
         return
     title = d.configuration.parameterization.title
@@ -287,7 +299,7 @@ def _structure(d: Derivation) -> Iterator[Piece]:
 
 @document_of.register(Signals)
 def signals(s: Signals) -> Document:
-    """Exponents of n, one line per quantity."""
+    """Makes the document of exponents of n, one line per quantity."""
     header = ("quantity", *(f"t={t}" for t in range(s.steps + 1)))
     grid = Grid.of(header, ((name, *map(_size, row)) for name, row in s.quantities.items()))
     blocks: list[Block] = [Heading(literal(s.about)), Lines.of("sizes as powers of n; 0 is exactly zero"), grid]

@@ -1,6 +1,7 @@
-"""From desiderata to exponents: the fewest interventions with which Newton's method ends where every demand holds.
+"""From desiderata to exponents: the fewest interventions with which Newton's method reaches a point that meets all
+demands.
 
-Read next: ``newton.py`` (the iteration), ``demands.py`` (the check), ``derivation.py`` (what users call).
+Read next: ``newton.py`` (the iteration), ``demands.py`` (the check), ``derivation.py`` (the functions that users call).
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from scaling_algebra.spec.scaling import Scaling, TensorScaling
 from .demands import (
     Fixing,
     Infeasible,
-    bounded,
     check,
     concerns,
     dwindles,
+    is_bounded,
     left_open,
     level_of,
     not_below,
@@ -34,7 +35,7 @@ from .demands import (
     unmet,
 )
 from .layerwise import at_full_alignment, layerwise
-from .newton import aligned, by_axis, iterated, lazy
+from .newton import by_axis, find_aligned_start, iterate_newton, make_lazy_start
 from .points import Places
 from .structures import Structures
 
@@ -43,18 +44,18 @@ Rejected = tuple[tuple[Structure, str], ...]
 
 @dataclass(frozen=True)
 class Solution:
-    """A parameterization that meets every demand, or, where exponents are given, every demand that fixes another one.
+    """A parameterization that meets every demand, or, if exponents are given, every demand that fixes another exponent.
 
     Attributes:
         scaling: powers of the axes.
         structure: the discrete choices.
-        fixed_by: what fixes each unknown that is not given; empty where the layer-wise law does.
+        fixed_by: the condition that fixes each unknown that is not given; empty for the layer-wise law.
         rejected: structures tried before, each with the demand it failed.
-        others: structures with as few interventions of which no demand is seen to fail, either.
-        unmet: the demands that do not hold with what is given, each with the reason.
-        assumes: what the sizes that show this rest on, beyond counting powers.
-        level: how far it is shown that the demands hold.
-        exchanged: what is not given is as where nothing is given.
+        unmet: the demands that fail with the given exponents, each with the reason.
+        others: structures with as few interventions for which no demand is seen to fail, either.
+        assumes: assumptions beyond counting powers that the check relies on.
+        level: how far the demands are proved to hold.
+        exchanged: powers that are not given are those of the solution with nothing given.
     """
 
     scaling: Scaling
@@ -69,47 +70,50 @@ class Solution:
 
 
 def solve(at: Places, rule: Parameterization, base: Structure | None = None, given: Given = NOTHING) -> Solution:
-    """The solution of a parameterization's demands with the fewest interventions in the structure.
+    """Finds the solution of a parameterization's demands with the fewest interventions in the structure.
 
-    Where norms stand in the way of exact counting, a structure is judged at the layer-wise law: bounds refute it,
-    or it is a candidate.
+    If norms prevent exact counting, a structure is judged at the layer-wise law: bounds refute it, or it is a
+    candidate.
 
-    Where no structure has one that is certified, it is a candidate of which nothing that is decided fails: the
-    layer-wise law, or where the iteration ends. Where exponents are given, the demands that would fix them fix
-    nothing, and the rest is solved; if some demands do not hold then, the structure in which the fewest fail is
-    taken, and they are named.
+    If no structure has a certified solution, the result is a candidate for which no decided demand fails: the
+    layer-wise law, or the end of the iteration. If exponents are given, the demands that would fix them are dropped and
+    the rest is solved. If some demands fail then, the structure in which the fewest fail is taken, and they are
+    reported.
 
     Args:
-        base: the structure before any intervention, by default that of the parameterization's definition.
+        at: the engine.
+        rule: the parameterization.
+        base: the structure before any intervention; by default that of the parameterization's definition.
+        given: given exponents.
 
     Raises:
         Infeasible: none of the structures works; the message names what failed without any intervention.
     """
     base = given.structure(base or rule.base_structure(at.network))
-    if given and not given.held:  # a start at zero is a structure like any other
+    if given and not given.held:  # an init of zero is a structural choice like any other
         with suppress(Infeasible):
             return solve(at, rule, base)
     free = _free(at, rule, base) if given.held or (given and rule.structural) else None
-    near = [{**aligned(at), **free.scaling.point(at.ray).values}] if free else []
+    near = [{**find_aligned_start(at), **free.scaling.point(at.ray).values}] if free else []
     at.last = None
     if given:
-        return _iterated(at, rule, base, given, free, near)
+        return _search_by_newton(at, rule, base, given, free, near)
     if rule.structural:
-        return _structured(at, rule, base) if at.network.norms else _iterated(at, rule, base)
+        return _search_structures(at, rule, base) if at.network.norms else _search_by_newton(at, rule, base)
     try:
-        law = proposed(at, rule.demanded(at.network, base), base)
+        law = propose_law(at, rule.demanded(at.network, base), base)
     except Infeasible as problem:
         if problem.undecided and not at.effort:
             raise
-        return _iterated(at, rule, base)
-    return _iterated(at, rule, base, law=law) if law.level.certified or at.effort else law
+        return _search_by_newton(at, rule, base)
+    return _search_by_newton(at, rule, base, law=law) if law.level.certified or at.effort else law
 
 
-def _structured(at: Places, rule: Parameterization, base: Structure) -> Solution:
-    """The structures with the fewest interventions that the layer-wise law is a candidate for.
+def _search_structures(at: Places, rule: Parameterization, base: Structure) -> Solution:
+    """Finds the structures with the fewest interventions for which the layer-wise law is a candidate.
 
     Raises:
-        Infeasible: it is for none. That it fails, one point, proves nothing.
+        Infeasible: it is a candidate for none. Failing at this one point proves nothing.
     """
     rejected, found, undecided, unsure = list[tuple[Structure, str]](), list[Solution](), False, False
     structures, begun = Structures(at.network, base, structural=True), at.meter.done
@@ -119,7 +123,7 @@ def _structured(at: Places, rule: Parameterization, base: Structure) -> Solution
             break
         demands = rule.demanded(at.network, structure)
         try:
-            found.append(replace(judged(at, demands, structure), rejected=tuple(rejected)))
+            found.append(replace(judge_law(at, demands, structure), rejected=tuple(rejected)))
             structures.found = True
         except Infeasible as problem:
             undecided |= problem.undecided and not rejected
@@ -134,7 +138,7 @@ def _structured(at: Places, rule: Parameterization, base: Structure) -> Solution
     return replace(best, others=tuple(x.structure for x in found if x is not best))
 
 
-def _iterated(
+def _search_by_newton(
     at: Places,
     rule: Parameterization,
     base: Structure,
@@ -143,10 +147,16 @@ def _iterated(
     near: Sequence[dict[str, Fraction]] = (),
     law: Solution | None = None,
 ) -> Solution:
-    """Newton's method in one structure after the other, from one start after the other.
+    """Runs Newton's method in one structure after the other, from one start after the other.
 
     Args:
-        free: the solution where nothing is given. near: the start that it is. law: the layer-wise law, if it holds.
+        at: the engine.
+        rule: the parameterization.
+        base: the structure before any intervention.
+        given: given exponents.
+        free: the solution with nothing given.
+        near: the starts made from it.
+        law: the layer-wise law, if no demand fails there.
 
     Raises:
         Infeasible: as ``solve``.
@@ -164,10 +174,10 @@ def _iterated(
             continue
         demands, failure = given.eased(at.network, rule.demanded(at.network, structure)), Infeasible("")
         suspected = [d for d in demands if several and (d in failed if failed else d.kind != "balanced")]
-        for values in [start] if start else near if work else [*near, aligned(at), lazy(at)]:
+        for values in [start] if start else near if work else [*near, find_aligned_start(at), make_lazy_start(at)]:
             try:
                 with at.within(work):
-                    look, forms = iterated(at, demands, structure, values, held, suspected)
+                    look, forms = iterate_newton(at, demands, structure, values, held, suspected)
                 start = start or {**values, **look.point.values}
                 args = at, demands, look
                 fail, left = unmet(*args, work) if given else ((), left_open(*args))
@@ -175,14 +185,14 @@ def _iterated(
                 failure = problem
                 undecided |= problem.undecided and not rejected
                 failed += [problem.demand] if problem.demand else []
-                if suspected and problem.demand and not start:  # c of descent, which counts c - d
+                if suspected and problem.demand and not start:  # descent returns c - d in place of c, so d is 0
                     last = at.descent.last
                     ended = last.point.values if last else {}
                     start = {**values, **ended, **{f"d.{x}": Fraction(0) for x in at.epsilons}}
                 if problem.everywhere or (suspected and start) or (undecided and not at.effort and not held):
                     break
                 continue
-            scaling = _scaled(at, look, by_axis(forms, given.held), structure, given)
+            scaling = _make_scaling(at, look, by_axis(forms, given.held), structure, given)
             level = level_of(demands, left, at.optimizer)
             solution = Solution(scaling, structure, forms, tuple(rejected), fail, (), look.assumed, level)
             if not (fail or left):
@@ -199,7 +209,7 @@ def _iterated(
     if undecided and not given:
         best = law or by_layers(at, rule.demanded(at.network, base), base) or best
     if best is None and free and held:
-        best = _exchanged(at, rule, free, given)
+        best = _exchange_given(at, rule, free, given)
     if best is None:
         raise Infeasible(rejected[0][1], undecided, everywhere=everywhere)
     return best
@@ -208,8 +218,8 @@ def _iterated(
 # the layer-wise law ---------------------------------------------------------------------------------------------
 
 
-def proposed(at: Places, demands: Sequence[Demand], structure: Structure) -> Solution:
-    """The layer-wise law.
+def propose_law(at: Places, demands: Sequence[Demand], structure: Structure) -> Solution:
+    """Returns the layer-wise law as a solution.
 
     Raises:
         Infeasible: a demand fails.
@@ -219,16 +229,17 @@ def proposed(at: Places, demands: Sequence[Demand], structure: Structure) -> Sol
     undecided = {x.demand for x in law.level.open}
     with at.within(PIECE):
         for d in (d for d in demands if d.label in undecided):
-            if failure := dwindles(d, look, closer):  # that other powers do as little is not shown
+            if failure := dwindles(d, look, closer):  # other powers might do more
                 raise Infeasible(str(failure), undecided=True, demand=d)
     return replace(law, assumes=look.assumed)
 
 
-def judged(at: Places, demands: Sequence[Demand], structure: Structure) -> Solution:
-    """The layer-wise law, with nothing that has no bounds, and no undecided piece of a sum that one tensor makes.
+def judge_law(at: Places, demands: Sequence[Demand], structure: Structure) -> Solution:
+    """Returns the layer-wise law as a solution, if everything has bounds and no part of a sum over experts is
+    undecided.
 
     Raises:
-        Infeasible: a demand fails, or one of these is missing.
+        Infeasible: a demand fails, or one of these conditions does.
     """
     look = _look(at, structure)
     pieces(at, demands, look)
@@ -236,33 +247,34 @@ def judged(at: Places, demands: Sequence[Demand], structure: Structure) -> Solut
 
 
 def by_layers(at: Places, demands: Sequence[Demand], structure: Structure) -> Solution | None:
-    """The layer-wise law, if no demand that is decided fails."""
+    """Returns the layer-wise law if no decided demand fails, else None."""
     with suppress(Infeasible):
-        return proposed(at, demands, structure)
+        return propose_law(at, demands, structure)
     return None
 
 
 def _look(at: Places, structure: Structure) -> Analysis:
-    return at.looked(structure.point(at.network, aligned(at, structure)))
+    return at.analyse_at(structure.point(at.network, find_aligned_start(at, structure)))
 
 
 def _at_law(at: Places, demands: Sequence[Demand], structure: Structure, look: Analysis) -> Solution:
     with at.within(PROPOSED):
-        check([d for d in demands if d.kind in ("theta", "bounded") and not bounded(d, look)], look)
+        check([d for d in demands if d.kind in ("theta", "bounded") and not is_bounded(d, look)], look)
         not_below(demands, look)
         left = left_open(at, demands, look)
         wanted = {d.fixes for d in demands if d.fixes and concerns(d, at.optimizer)}
         law = at_full_alignment(at.network, at.ray, at.optimizer, structure).items()
         powers = {name: x for name, x in law if name[:2] != "d." or name in wanted}
-        scaling = _scaled(at, look, powers, structure)
+        scaling = _make_scaling(at, look, powers, structure)
     return Solution(scaling, structure, {}, assumes=look.assumed, level=level_of(demands, left, at.optimizer))
 
 
 def _as_normalised(at: Places, rule: Parameterization, base: Structure, rejected: Rejected) -> list[Solution]:
-    """The layer-wise law in the structures that rules with an epsilon have, where no demand that is decided fails.
+    """Returns the layer-wise law in the structures found for the same rules without epsilon, where no decided demand
+    fails.
 
-    Law: with epsilon at the largest gradient their run is one of gradient descent with c - d for c; their steps are
-    bounded, so bounds show more of it.
+    Law: with epsilon at the largest gradient a run of such a rule is one of gradient descent with c - d in place of c.
+    The steps of normalising rules are bounded, so bounds decide more of their runs.
     """
     rules = at.optimizer.with_normalisers
     if rules == at.optimizer:
@@ -279,7 +291,7 @@ def _as_normalised(at: Places, rule: Parameterization, base: Structure, rejected
 
 
 def _free(at: Places, rule: Parameterization, base: Structure) -> Solution | None:
-    """The solution where nothing is given, if there is one."""
+    """Returns the solution with nothing given, or None."""
     key = rule.name, base
     if key not in at.solved:
         at.solved[key] = None
@@ -289,12 +301,11 @@ def _free(at: Places, rule: Parameterization, base: Structure) -> Solution | Non
     return solution
 
 
-def _exchanged(at: Places, rule: Parameterization, free: Solution, given: Given) -> Solution:
-    """The solution where nothing is given, with what is given in the place of its own powers: the demands that fail
-    there fail first."""
+def _exchange_given(at: Places, rule: Parameterization, free: Solution, given: Given) -> Solution:
+    """Replaces powers of the solution with nothing given by the given ones, and reports the demands that fail then."""
     scaling, structure = given.over(free.scaling), given.structure(free.structure)
-    values = {**aligned(at), **scaling.point(at.ray).values}
-    look = at.looked(structure.point(at.network, values))
+    values = {**find_aligned_start(at), **scaling.point(at.ray).values}
+    look = at.analyse_at(structure.point(at.network, values))
     demands = given.eased(at.network, rule.demanded(at.network, structure))
     failed, left = unmet(at, demands, look, PROPOSED)
     fixed = {name: x for name, x in free.fixed_by.items() if name not in given.held}
@@ -302,17 +313,20 @@ def _exchanged(at: Places, rule: Parameterization, free: Solution, given: Given)
     return Solution(scaling, structure, fixed, (), failed, (), look.assumed, level, exchanged=True)
 
 
-def _scaled(
+def _make_scaling(
     at: Places, look: Analysis, powers: dict[str, Power], structure: Structure, given: Given = NOTHING
 ) -> Scaling:
-    """Powers of the axes, of which the forms axis by axis are some. Where axes grow alike these cannot tell them
-    apart, and the layer-wise system decides if it meets the solution with half-integer powers."""
+    """Makes a scaling from powers that were solved axis by axis.
+
+    If axes grow at one rate, the forms cannot tell them apart. The layer-wise system then decides, if it has
+    half-integer powers that agree with the solution on the ray.
+    """
     values = look.point.values
     for name, power in layerwise(look, structure).items():
         plain = all((2 * e).denominator == 1 for _, e in power.terms)
         if name in powers and power.on(at.ray) == values[name] and plain:
             powers[name] = power
-    # Powers of axes that do not grow are constants: nothing determines them.
+    # Powers of axes that do not grow are constants, which nothing determines.
     powers = {name: Power.of({a: e for a, e in p.terms if at.ray[a]}) for name, p in powers.items()}
     powers |= given.held
     tensors = {

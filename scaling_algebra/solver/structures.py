@@ -10,13 +10,15 @@ from scaling_algebra.waiting import at, now
 
 
 class Structures:
-    """Structures with ever more interventions, each once.
+    """Iterates over structures with more and more interventions, each once.
 
-    Law: where a demand on one sum over experts fails, interventions in the others mend nothing: demands are in the
-    order of the equations, forward before backward, so that what comes in was met before.
+    Law: if a demand on one sum over experts fails, interventions in other sums cannot help. Demands are in the order of
+    the equations, forward before backward, so that the inputs of a sum met their demands before.
 
     Args:
-        structural: without it the base alone is tried.
+        network: the network.
+        base: the structure without interventions.
+        structural: try interventions; otherwise only the base.
     """
 
     def __init__(self, network: Network, base: Structure, structural: bool) -> None:
@@ -26,7 +28,7 @@ class Structures:
         self.found = False
 
     def __iter__(self) -> Iterator[Structure]:
-        """Where some structure was found to do, only those with as few interventions follow."""
+        """Yields structures. Once one was found to work, only those with as few interventions follow."""
         before = now()
         try:
             while self._level:
@@ -38,7 +40,8 @@ class Structures:
             at(before)
 
     def reject(self, structure: Structure, demand: Demand | None) -> None:
-        """Tries this structure with one intervention more, in the sum over experts of the demand that it failed."""
+        """Adds this structure with one more intervention, in the sum over experts whose demand failed, to those
+        tried later."""
         chosen = self._level[structure]
         for k, option in enumerate(self.options):
             more, mends = option.on(structure), demand is None or not demand.sum or option.sum in ("", demand.sum)

@@ -15,8 +15,8 @@ from scaling_algebra.documents.blocks import Block, Code, Grid, Heading, Lines, 
 from scaling_algebra.documents.notation import typeset
 from scaling_algebra.dynamics.analysis import LEAD, Analysis
 from scaling_algebra.errors import unknown_name
-from scaling_algebra.solver.demands import causes_first, concerns, counted, unfaithful, violation
-from scaling_algebra.solver.derivation import Derivation, derive, solved
+from scaling_algebra.solver.demands import causes_first, concerns, summarise_failures, unfaithful, violation
+from scaling_algebra.solver.derivation import Derivation, derive, find_solution
 from scaling_algebra.spec.configuration import Where
 from scaling_algebra.spec.desiderata import Demand
 from scaling_algebra.spec.given import AGGREGATION, Given
@@ -189,7 +189,7 @@ def _about(held: list[Held]) -> list[Block]:
     for h in held:
         if h.failures or h.undecided:
             where = f"{h.rule.label}, regime {h.regime}, epsilon {h.epsilon}"
-            shown = [line for found in (h.failures, h.undecided) for line in counted(found, "--format json")]
+            shown = [line for found in (h.failures, h.undecided) for line in summarise_failures(found, "--format json")]
             blocks += [Heading(literal(where), 3), Lines.of(*map(typeset, shown), listed=True)]
     return blocks
 
@@ -219,7 +219,7 @@ def _find_failures(d: Derivation, given: Given) -> tuple[tuple[str, ...], tuple[
     every
     demand is certified.
     """
-    structure = given.structure(solved(d.configuration).structure)
+    structure = given.structure(find_solution(d.configuration).structure)
     demands = given.eased(d.network, d.configuration.parameterization.demanded(d.network, structure))
     demands = [x for x in demands if concerns(x, d.optimizer)]
     scaling = given.over(d.scaling)

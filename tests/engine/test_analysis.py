@@ -13,7 +13,7 @@ from scaling_algebra.dynamics.brackets import NOTHING, Bracket, UnknownSize, sho
 from scaling_algebra.dynamics.budgets import LADDER
 from scaling_algebra.solver.demands import Infeasible, largest, violation
 from scaling_algebra.solver.derivation import derive
-from scaling_algebra.solver.newton import aligned, iterated
+from scaling_algebra.solver.newton import find_aligned_start, iterate_newton
 from scaling_algebra.solver.points import Places
 from scaling_algebra.spec.desiderata import Demand, Structure
 from scaling_algebra.spec.networks.grammar import network
@@ -150,9 +150,9 @@ def test_newton_does_not_take_an_exhausted_gradient_for_zero(monkeypatch):
     monkeypatch.setattr(Analysis, "__call__", blind)
     rule = parameterization("mup")
     demands = rule.demanded(MOE_BLOCK, Structure())
-    start = {**aligned(at), "c.router": Fraction(3)}  # does not stand as it is
+    start = {**find_aligned_start(at), "c.router": Fraction(3)}  # does not stand as it is
     with pytest.raises(Infeasible, match=r"mu-3: gW\d at t=1 is undecided"):
-        iterated(at, demands, Structure(), start)
+        iterate_newton(at, demands, Structure(), start)
 
 
 def test_bounds_are_charged_to_no_question():

@@ -13,9 +13,9 @@ from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.brackets import NOTHING, Bracket, shown
 from scaling_algebra.solver import search
 from scaling_algebra.solver.demands import violation
-from scaling_algebra.solver.derivation import searched
+from scaling_algebra.solver.derivation import search_cached
 from scaling_algebra.solver.layerwise import at_full_alignment
-from scaling_algebra.solver.newton import aligned
+from scaling_algebra.solver.newton import find_aligned_start
 from scaling_algebra.solver.points import Places
 from scaling_algebra.solver.search import by_layers, solve
 from scaling_algebra.spec.desiderata import Demand
@@ -138,7 +138,7 @@ def test_a_router_of_many_experts_is_bounded_by_all_of_them():
     net = network("routed", ROUTED, axes={"a": "N", "b": "N", "i": "M", "k": "N_e", "x": "D"}, roles=roles)
     asked = Configuration.of(None, "adam", ray="N=1,N_e=1,M=1,K=0", network=net)
     at = Places(asked.network, asked.ray, asked.optimizer)
-    look = at.looked(asked.parameterization.base_structure(net, "maximal").point(net, aligned(at)))
+    look = at.analyse_at(asked.parameterization.base_structure(net, "maximal").point(net, find_aligned_start(at)))
     assert look.upper("psi.propagating") == look.upper("h.change")
     assert look.upper("z.propagating") == look.upper("y.change") + Fraction(1, 2)
 
@@ -165,8 +165,8 @@ def test_an_interrupt_says_what_was_open(monkeypatch, interruptible):
     def stopped(*_):
         signal.raise_signal(signal.SIGINT)
 
-    searched.cache_clear()
-    monkeypatch.setattr("scaling_algebra.solver.demands.met", stopped)
+    search_cached.cache_clear()
+    monkeypatch.setattr("scaling_algebra.solver.demands.is_met", stopped)
     done = scalecalc("derive", "--architecture", "mlp", "--ray", "N=1/7", "--optimizer", "sgd")
     assert done.exit_code == 130 and done.stderr.startswith("scalecalc: interrupted while deriving: 1 of ")
     monkeypatch.setattr("scaling_algebra.solver.newton.largest", stopped)

@@ -18,7 +18,7 @@ from scaling_algebra.linear.linear import Linear
 from scaling_algebra.page import maps as kept_maps
 from scaling_algebra.solver.cones import reach
 from scaling_algebra.solver.convexity import Looks, cone_holds
-from scaling_algebra.solver.newton import aligned, iterated
+from scaling_algebra.solver.newton import find_aligned_start, iterate_newton
 from scaling_algebra.solver.points import Places
 from scaling_algebra.spec.axes import REGIMES, Ray
 from scaling_algebra.spec.desiderata import Structure
@@ -101,7 +101,7 @@ def test_what_is_emitted_and_what_the_page_keeps_is_todays_map(rule, name, monke
     `tests/measure/test_cones.py`."""
     p = phases(rule, name)
     monkeypatch.setattr(kept_maps, "phases", lambda *_: p)
-    assert json.loads(json.dumps(kept_maps.drawn(rule, name))) == kept_maps.kept()[f"{rule}-{name}"]
+    assert json.loads(json.dumps(kept_maps.draw_map(rule, name))) == kept_maps.load_maps()[f"{rule}-{name}"]
     if rule == "sgd":
         assert (EMITTED / f"map_{name}_sgd.svg").read_text(encoding="utf-8") == phases_svg(p) + "\n"
 
@@ -247,8 +247,8 @@ def test_the_solution_does_not_depend_on_the_start():
     at = Places(MOE_BLOCK, ray(1, "3/4", "1/2"), optimizer("sgd"))
     demands = MUP.demanded(MOE_BLOCK, Structure())
     reached = []
-    for start in (aligned(at), {k: v + Fraction(1, 5) for k, v in aligned(at).items()}):
-        look, _ = iterated(at, demands, Structure(), start)
+    for start in (find_aligned_start(at), {k: v + Fraction(1, 5) for k, v in find_aligned_start(at).items()}):
+        look, _ = iterate_newton(at, demands, Structure(), start)
         reached.append((look.point.b, look.point.c, look.point.alpha))
     assert reached[0] == reached[1]
 

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from scaling_algebra.page.maps import drawn, kept
+from scaling_algebra.page.maps import draw_map, load_maps
 
 from ..engine.test_theorems import answer, claims, face, few_active, known, mssp_on_walls
 
@@ -42,4 +42,4 @@ def test_no_mssp_of_a_fixed_number_of_experts_with_any_structure():
 
 
 def test_the_map_of_adam_and_mssp_that_the_page_keeps_is_that_of_today():
-    assert json.loads(json.dumps(drawn("adam", "mssp"))) == kept()["adam-mssp"]
+    assert json.loads(json.dumps(draw_map("adam", "mssp"))) == load_maps()["adam-mssp"]

@@ -12,7 +12,7 @@ import pytest
 
 from scaling_algebra.errors import UsageError
 from scaling_algebra.page import assembly
-from scaling_algebra.page.questions import choices, copied
+from scaling_algebra.page.questions import choices, copy_text
 
 from ..shared import scalecalc
 from .chrome import BROWSER, Chrome
@@ -81,7 +81,7 @@ def copy(page, form):
 
 
 def printed(question, form):
-    found = scalecalc(*shlex.split(copied(question, "command"))[1:], "--format", form)
+    found = scalecalc(*shlex.split(copy_text(question, "command"))[1:], "--format", form)
     return found.stdout.removesuffix("\n")
 
 
@@ -102,7 +102,7 @@ def test_a_regime_is_that_of_the_command_line(page):
     assert ask(page, question) < FIRST
     same(page, question, "#document")
     for form in choices()["copies"]:
-        assert copy(page, form) == copied(question, form)
+        assert copy(page, form) == copy_text(question, form)
 
 
 def test_a_ray_is_that_of_the_command_line(page):
@@ -182,7 +182,7 @@ def test_an_error_of_a_network_stands_at_its_line(page, tmp_path, monkeypatch):
     (tmp_path / "mine.toml").write_text(text, encoding="utf-8")
     question = {"ask": "derive", "ray": "N=1", "optimizer": "adam", "parameterization": "mup", "network": text}
     ask(page, question)
-    said = scalecalc(*shlex.split(copied(question, "command"))[1:]).stderr
+    said = scalecalc(*shlex.split(copy_text(question, "command"))[1:]).stderr
     line = 1 + next(k for k, x in enumerate(text.splitlines()) if x.startswith("h2"))
     shown = page.run("document.querySelector('#network-error').textContent")
     assert shown == f"Line {line}. {said.removeprefix('scalecalc: ').rstrip()}"
@@ -220,7 +220,7 @@ def test_a_link_with_unknown_words_says_so(page):
     }
     ask(page, question)
     same(page, question, "#document")
-    assert copy(page, "link") == page.run("location.href") and copy(page, "csv") == copied(question, "csv")
+    assert copy(page, "link") == page.run("location.href") and copy(page, "csv") == copy_text(question, "csv")
 
 
 def test_numbers_of_the_target_are_on_a_phone(page):

@@ -14,8 +14,8 @@ import pytest
 from scaling_algebra import REGIMES, Ray
 from scaling_algebra.errors import UsageError
 from scaling_algebra.page import assembly, assets, package
-from scaling_algebra.page.maps import kept, place
-from scaling_algebra.page.questions import answer, answered, choices, copied
+from scaling_algebra.page.maps import load_maps, place
+from scaling_algebra.page.questions import answer, answer_question, choices, copy_text
 
 from ..shared import scalecalc
 
@@ -44,15 +44,15 @@ QUESTIONS = [
 def test_answers_are_those_of_the_command_line(question, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.toml").write_text(OWN, encoding="utf-8")
-    command = shlex.split(copied(question, "command"))[1:]
+    command = shlex.split(copy_text(question, "command"))[1:]
     once = question["ask"] in ("recipe", "prove")  # they take seconds, and a format does not ask who fills it
     for form in ("json",) if once else ("json", "markdown"):
         printed = scalecalc(*command, "--format", form)
         assert printed.exit_code == 0, printed.output
-        assert copied(question, form) + "\n" == printed.stdout
+        assert copy_text(question, form) + "\n" == printed.stdout
     if not once:
         page = scalecalc(*command, "--format", "html").stdout
-        assert answered(question)["html"] in page
+        assert answer_question(question)["html"] in page
 
 
 @pytest.mark.parametrize("question", [q for q in QUESTIONS if q["ask"] != "prove"], ids=lambda q: q["ask"])
@@ -60,11 +60,11 @@ def test_the_python_to_copy_says_the_same(question, tmp_path, monkeypatch, capsy
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.toml").write_text(OWN, encoding="utf-8")
     made = {}
-    exec(copied(question, "python"), made)
+    exec(copy_text(question, "python"), made)
     if question["ask"] == "recipe":
         assert made["RECIPE"]["tensors"]["embedding"]["lr"] == 0.01
     else:
-        command = shlex.split(copied(question, "command"))[1:]
+        command = shlex.split(copy_text(question, "command"))[1:]
         assert scalecalc(*command, "-o", "whole.txt").exit_code == 0
         assert capsys.readouterr().out == (tmp_path / "whole.txt").read_text(encoding="utf-8")
 
@@ -85,7 +85,7 @@ def test_an_error_of_a_network_names_its_line(text, line):
 
 
 def test_a_network_is_read():
-    found = answered({"ask": "read", "network": OWN})
+    found = answer_question({"ask": "read", "network": OWN})
     assert "h1_1[a] = V[a,b] h0[b]" in found["equations"] and "h1.change" in found["quantities"]
 
 
@@ -105,7 +105,7 @@ def test_a_network_is_read():
     ],
 )
 def test_a_wrong_question_is_one_line(question, says):
-    found = answered(question)
+    found = answer_question(question)
     assert says in found["error"] and "\n" not in found["error"]
 
 
@@ -113,7 +113,7 @@ def test_every_network_that_is_offered_is_read():
     """Whole layers, too, which stand apart in the library."""
     assert {"mixtral", "deepseek-v3", "moe-softmax"} <= set(choices()["architectures"])
     for name in choices()["architectures"]:
-        assert answered({"ask": "read", "architecture": name})["quantities"], name
+        assert answer_question({"ask": "read", "architecture": name})["quantities"], name
 
 
 def test_an_answer_names_no_option_of_the_command_line():
@@ -123,31 +123,35 @@ def test_an_answer_names_no_option_of_the_command_line():
     tuned = {"ask": "recipe", "base": "N=64", "target": "N=128", "lr": "fast"}
     wrong = [{"ask": "derive", "regime": "I", "parameterization": "m"}, {"ask": "derive"}, question, dense, tuned]
     for asked in [*wrong, {"ask": "derive", "regime": "I", "parameterization": "mssp"}]:
-        said = answered(asked)
+        said = answer_question(asked)
         assert not re.search(r"--\w|scalecalc", said.get("error", said.get("html", ""))), said
     assert "scalecalc list" in scalecalc("explain", "nothing", "--regime", "I").stderr
-    assert answered(question | {"what": "nothing"})["error"] == "no quantity named 'nothing'"
+    assert answer_question(question | {"what": "nothing"})["error"] == "no quantity named 'nothing'"
 
 
 def test_what_a_search_does_not_find_may_be_proved():
-    found = answered({"ask": "derive", "ray": "N=1,N_e=1/4,M=1/4", "optimizer": "sgd", "parameterization": "mup"})
+    found = answer_question(
+        {"ask": "derive", "ray": "N=1,N_e=1/4,M=1/4", "optimizer": "sgd", "parameterization": "mup"}
+    )
     assert found["missing"] and found["error"].startswith("found no muP") and "a cell without" in found["place"]
 
 
 def test_the_demand_of_mssp_that_mups_numbers_miss_is_called_so():
     asked = {"regime": "III", "optimizer": "sgd", "parameterization": "mssp"}
-    assert "no intervention (muP&#x27;s numbers): MSSP-3 forward" in answered({"ask": "derive", **asked})["html"]
+    assert "no intervention (muP&#x27;s numbers): MSSP-3 forward" in answer_question({"ask": "derive", **asked})["html"]
     missing = {"ask": "derive", "ray": "N=1,N_e=1/2,M=3/2", "optimizer": "sgd", "parameterization": "mssp"}
-    assert ": muP's numbers miss MSSP-3 forward: h3.A1 of the aggregate is Theta(1)" in answered(missing)["error"]
+    assert (
+        ": muP's numbers miss MSSP-3 forward: h3.A1 of the aggregate is Theta(1)" in answer_question(missing)["error"]
+    )
 
 
 def test_the_page_proves_what_the_command_line_does():
     """The same line; the page's lacks the option of a clause."""
     question = {"ask": "settle", "ray": "N=1,N_e=1/2", "optimizer": "sgd", "parameterization": "mup"}
     question |= {"architecture": "bottleneck"}
-    line = answered(question)["error"]
+    line = answer_question(question)["error"]
     assert "(proved: none exists): mu-1: h1 stays O(1)" in line
-    asked = shlex.split(copied({**question, "ask": "derive"}, "command"))[1:]
+    asked = shlex.split(copy_text({**question, "ask": "derive"}, "command"))[1:]
     assert scalecalc(*asked).stderr == f"scalecalc: {line}\n".replace(
         "exists)", "exists; derive --prove names the conflict)"
     )
@@ -157,9 +161,9 @@ def test_deriving_explaining_and_recipes_need_neither_sympy_nor_z3():
     """So that the browser has less to load; a proof names what it needs."""
     code = (
         "import json, sys\nfor name in ('sympy', 'mpmath', 'z3', 'numpy', 'click', 'torch'): sys.modules[name] = None\n"
-        "from scaling_algebra.page.questions import COPIES, answered\n"
+        "from scaling_algebra.page.questions import COPIES, answer_question\n"
         f"asked = [{{**q, **more}} for q in {QUESTIONS!r} for more in ({{}}, *({{'as': x}} for x in COPIES))]\n"
-        "print(json.dumps([[q['ask'], answered(q).get('needs')] for q in asked]))"
+        "print(json.dumps([[q['ask'], answer_question(q).get('needs')] for q in asked]))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     found = {(ask, need) for ask, need in json.loads(done.stdout) if need}
@@ -167,13 +171,15 @@ def test_deriving_explaining_and_recipes_need_neither_sympy_nor_z3():
 
 
 def test_an_empty_network_of_ones_own_is_no_other_network():
-    said = answered({"ask": "derive", "regime": "III", "optimizer": "adam", "parameterization": "mup", "network": ""})
+    said = answer_question(
+        {"ask": "derive", "regime": "III", "optimizer": "adam", "parameterization": "mup", "network": ""}
+    )
     assert "mine.toml" in said["error"] and "html" not in said
 
 
 def test_a_module_that_is_not_there_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "scaling_algebra.recipes.recipe", None)
-    assert answered(QUESTIONS[6])["needs"] == "scaling_algebra.recipes.recipe"
+    assert answer_question(QUESTIONS[6])["needs"] == "scaling_algebra.recipes.recipe"
 
 
 # maps ----------------------------------------------------------------------------------------------------------------
@@ -190,12 +196,12 @@ def test_a_module_that_is_not_there_is_named(monkeypatch):
     ],
 )
 def test_a_ray_lies_in_a_cell_or_on_walls(rates, says):
-    found = place(Ray.parse(rates), kept()["sgd-mup"])
+    found = place(Ray.parse(rates), load_maps()["sgd-mup"])
     assert found.startswith(says) and bool(found) == bool(says)
 
 
 def test_regimes_lie_on_two_walls():
-    assert all("on the walls" in place(ray, record) for ray in REGIMES.values() for record in kept().values())
+    assert all("on the walls" in place(ray, record) for ray in REGIMES.values() for record in load_maps().values())
 
 
 # the folder ----------------------------------------------------------------------------------------------------------
@@ -206,7 +212,7 @@ def test_the_package_goes_in_unmodified():
     assert (name, content) == package.wheel()
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         there = {x: archive.read(x) for x in archive.namelist() if ".dist-info/" not in x}
-    assert there == {x: path.read_bytes() for x, path in package.installed()}
+    assert there == {x: path.read_bytes() for x, path in package.list_installed()}
     assert {"scaling_algebra/tables/__init__.py", "scaling_algebra/page/maps/sgd-mup.json"} <= set(there)
     assert not any(part in x for x in there for part in ("__pycache__", "/emitted/", "/evidence/"))
 
@@ -242,7 +248,7 @@ def test_another_file_is_not_taken(tmp_path, monkeypatch):
     for asset in (assets.RUNTIME, *assets.WHEELS):
         (tmp_path / asset.file).write_bytes(b"another")
     with pytest.raises(UsageError, match="its sha256 is another"):
-        assets.collected(tmp_path, lambda _: None)
+        assets.collect_assets(tmp_path, lambda _: None)
 
 
 def test_without_a_network_it_says_what_to_do(tmp_path, monkeypatch):

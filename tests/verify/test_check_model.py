@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from scaling_algebra import plan
 from scaling_algebra.errors import UsageError
 from scaling_algebra.solver import search
-from scaling_algebra.solver.derivation import searched
+from scaling_algebra.solver.derivation import search_cached
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.apply.checking import (
@@ -35,9 +35,9 @@ from scaling_algebra.verify.apply.loading import load
 from scaling_algebra.verify.judging.fit import Verdict
 from scaling_algebra.verify.judging.measurement import Measurement
 from scaling_algebra.verify.judging.verdicts import judge
+from scaling_algebra.verify.tracing.building import built
 from scaling_algebra.verify.tracing.measuring import Watch
-from scaling_algebra.verify.tracing.models import built, traced
-from scaling_algebra.verify.tracing.shapes import read
+from scaling_algebra.verify.tracing.readings import read, traced
 
 from ..docs.pages import ROOT, write_files
 from .test_tracing import Attention, FourWays, Stop
@@ -315,7 +315,7 @@ def test_what_a_plan_leaves_open_is_asked_first(monkeypatch):
             return self.head(torch.tanh(self.up(self.norm(self.tok(ids)))))
 
     monkeypatch.setattr(search, "PROPOSED", 1_000)  # enough for the embedding and the norm alone
-    searched.cache_clear()
+    search_cached.cache_clear()
     report = check_model(lambda z: GatedRows(z["N"]), "N=16", "N=64", seeds=4)
     order = list(dict.fromkeys(row.quantity for row in report.rows))
     assert order[0] == "up.weight.init" and order[-5:-3] == ["tok.weight.init", "tok.weight.update"]

@@ -18,7 +18,7 @@ from scaling_algebra.verify.networks.moment import rms
 from scaling_algebra.verify.networks.replicas import Draw
 from scaling_algebra.verify.networks.run import TorchRun
 from scaling_algebra.verify.networks.torch_network import TorchNetwork
-from scaling_algebra.verify.tracing.models import traced
+from scaling_algebra.verify.tracing.readings import traced
 
 TEXT = """
 axes = { a = "N", b = "N", i = "M", k = "N_e", x = "D" }

@@ -16,7 +16,7 @@ from scaling_algebra.verify.measuring.training import by_autograd
 from scaling_algebra.verify.networks.replicas import Draw
 from scaling_algebra.verify.networks.run import TorchRun
 from scaling_algebra.verify.networks.torch_network import TorchNetwork
-from scaling_algebra.verify.tracing.models import traced
+from scaling_algebra.verify.tracing.readings import traced
 
 
 def spread(gate, lr, n, z=0.0, seeds=32, regime="II"):

@@ -15,7 +15,7 @@ from scaling_algebra import UsageError, check_model, plan
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.judging.fit import Verdict
 from scaling_algebra.verify.tracing.measuring import Watch
-from scaling_algebra.verify.tracing.models import traced
+from scaling_algebra.verify.tracing.readings import traced
 from scaling_algebra.verify.tracing.recording import record
 
 

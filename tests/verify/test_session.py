@@ -86,13 +86,15 @@ def test_a_campaign_derives_each_configuration_once(tmp_path):
     rays = [f"N={k}/53,N_e=1,M=1" for k in range(1, 7)]
     lines = [f"rays = {rays}", "sizes = [8, 12, 18]", "seeds = 4", "optimizers = ['sgd']", "architectures = ['mlp']"]
     (tmp_path / "mine.toml").write_text("\n".join(["[[run]]", *lines]))
-    before = derivation.searched.cache_info().misses
-    assert len(load("library")) > 40 and derivation.searched.cache_info().misses == before, "planning derives nothing"
+    before = derivation.search_cached.cache_info().misses
+    assert len(load("library")) > 40 and derivation.search_cached.cache_info().misses == before, (
+        "planning derives nothing"
+    )
     for _ in range(3):
         for run in load(str(tmp_path / "mine.toml")):
             assert run.setup().digest
-    assert derivation.searched.cache_info().misses == before + len(rays)
-    assert derivation.searched.cache_parameters()["maxsize"] >= MOST_RUNS
+    assert derivation.search_cached.cache_info().misses == before + len(rays)
+    assert derivation.search_cached.cache_parameters()["maxsize"] >= MOST_RUNS
 
 
 @pytest.mark.parametrize("network", ["moe", "mlp"])

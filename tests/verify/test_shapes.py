@@ -23,9 +23,10 @@ from scaling_algebra.verify.apply.checking import check_model
 from scaling_algebra.verify.apply.starts import is_drawn
 from scaling_algebra.verify.judging.fit import Verdict
 from scaling_algebra.verify.tracing import Unreadable, traced
+from scaling_algebra.verify.tracing.building import built
 from scaling_algebra.verify.tracing.measuring import Watch
-from scaling_algebra.verify.tracing.models import built
-from scaling_algebra.verify.tracing.shapes import Shaped, Shapes, by_shape, read
+from scaling_algebra.verify.tracing.readings import read
+from scaling_algebra.verify.tracing.shapes import Shaped, Shapes, by_shape
 from scaling_algebra.verify.tracing.sources import ModelOption
 
 from ..shared import scalecalc

@@ -30,7 +30,8 @@ from scaling_algebra.verify.tracing import Traced, Unreadable, traced
 from scaling_algebra.verify.tracing.calls import RULES, plain
 from scaling_algebra.verify.tracing.gradients import ALONE, FROZEN, MIXED, TRAINING, UNREACHED, ZERO, frozen_roles
 from scaling_algebra.verify.tracing.models import TOLERANCE
-from scaling_algebra.verify.tracing.shapes import by_shape, read
+from scaling_algebra.verify.tracing.readings import read
+from scaling_algebra.verify.tracing.shapes import by_shape
 from scaling_algebra.verify.tracing.sources import ModelOption
 
 from .. import shared
@@ -481,7 +482,7 @@ def test_a_gain_that_is_a_number():
 REFUSED = {
     "cumsum: no rule": lambda m, h: m.w(h).cumsum(-1),
     "sort: no rule": lambda m, h: m.w(h).sort(-1).values,
-    "gt: no rule for this call; return a loss made": lambda m, h: m.w(h) + (h > 0).double().mean(),
+    "gt: no rule for this call; write what it selects": lambda m, h: m.w(h) + (h > 0).double().mean(),
     "randn_like: noise in evaluation mode": lambda m, h: m.w(F.normalize(h) + torch.randn_like(h)),
     "a branch on what is computed": lambda m, h: m.w(h) if h.sum() > 0 else h,
     "a branch on what is computed ": lambda m, h: m.w(h) if bool((h > 0).any()) else h,

@@ -5,14 +5,17 @@ from types import SimpleNamespace
 
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from scaling_algebra.errors import UsageError
 from scaling_algebra.recipes.settings import Setting
 from scaling_algebra.spec.powers import Power
+from scaling_algebra.verify.apply import plan
 from scaling_algebra.verify.tracing import traced
-from scaling_algebra.verify.tracing.sources import ModelOption, build_of, kinds_of_layers, not_trained
+from scaling_algebra.verify.tracing.config_probing import probe
+from scaling_algebra.verify.tracing.config_reading import config_of, kinds_of_layers, not_trained
+from scaling_algebra.verify.tracing.sources import ModelOption, build_of
 
 from ..shared import scalecalc
 
@@ -66,9 +69,69 @@ def test_families_are_read_and_executed(family, tmp_path):
     assert model.error < 1e-6
     assert ("alpha" in model.factors) is (family not in ("llama", "qwen3", "gpt2"))
     assert any("mask is left out" in line for line in model.lines)
-    said = kinds_of_layers(json.loads((tmp_path / "config.json").read_text()), "config.json", model, False)
+    said = kinds_of_layers(config_of(f"hf:{tmp_path / 'config.json'}")[0], model, False)
     assert said.startswith("read with one layer, which stands for all") and BESIDE.get(family, "") in said
     assert (";" in said) is (family in BESIDE), said
+
+
+PROBED = {
+    "gpt2": {"N": "n_embd", "L": "n_layer"},
+    "mixtral": {"N": "hidden_size", "L": "num_hidden_layers", "M": "num_local_experts", "N_e": "intermediate_size",
+                "K": "num_experts_per_tok"},
+    "lfm2_moe": {"N": "hidden_size", "L": "num_hidden_layers", "M": "num_experts", "N_e": "moe_intermediate_size",
+                 "K": "num_experts_per_tok"},
+    "mamba2": {"N": "hidden_size", "L": "num_hidden_layers"},
+}  # fmt: skip
+SAID = {"lfm2_moe": {"layer_types": ["full_attention"] * 32}}
+KINDS = {
+    "gpt2": {"n_head": "count", "vocab_size": "table", "n_positions": "table"},
+    "mixtral": {"num_attention_heads": "count", "num_key_value_heads": "count", "intermediate_size": "expert"},
+    "lfm2_moe": {"num_attention_heads": "count", "num_key_value_heads": "count"},
+    "mamba2": {"num_heads": "count", "head_dim": "dimension", "vocab_size": "table"},
+}
+
+
+@pytest.mark.parametrize("family", PROBED)
+def test_numbers_of_a_configuration_are_told_by_what_moves(family):
+    """Of mamba2 no number changes alone: width times 2 is heads times their dimension. The first two layers of lfm2_moe
+    have no experts."""
+    config = probe({"model_type": family, **SAID.get(family, {})}, "config.json")
+    assert config.axes == PROBED[family] and KINDS[family].items() <= config.kinds.items() and config.trouble is None
+    assert ("num_dense_layers" in config.pattern) is config.mixed is (family == "lfm2_moe")
+    assert (
+        config.sizes({"model_type": family, **config.full}) == config.sizes()
+        and config.sizes().keys() == config.axes.keys()
+    )
+
+
+def granite(n, **more):
+    heads = {"num_attention_heads": n // 16, "num_key_value_heads": n // 16, "attention_multiplier": 1 / 16}
+    sizes = {"hidden_size": n, "intermediate_size": 2 * n, "num_hidden_layers": 1, "vocab_size": 64}
+    with torch.device("meta"):
+        config = transformers.GraniteConfig(**heads, **sizes, residual_multiplier=0.22, **more)
+        return transformers.GraniteForCausalLM(config)
+
+
+@pytest.mark.parametrize(("scaling", "left"), [((8.0, 8.0), 0.5), ((8.0, 16.0), 1.0), ((8.0, 32.0), 2.0)])
+def test_a_constant_that_two_configurations_have_otherwise_is_a_factor(scaling, left):
+    """The logits of a tied embedding are to be divided by the width; a constant may do so, or more, or not at all."""
+    small, large = (
+        granite(n, logits_scaling=x, tie_word_embeddings=True) for n, x in zip((32, 64), scaling, strict=True)
+    )
+    p = plan(large, small, lr=1e-3, eps=1e-8, std=0.02)
+    assert p.multipliers["scale"] == pytest.approx(left) and p.level.certified
+    told = f"logits_scaling is {scaling[1]} and {scaling[0]} in the two configurations"
+    assert (told in str(p)) is (scaling[0] != scaling[1])
+
+
+def test_what_no_number_says_of_two_configurations_is_open():
+    """Another activation is another model; the base of rotary angles is no factor; an idle number is not named."""
+    odd = plan(granite(64, logits_scaling=24.0), granite(32), lr=1e-3, eps=1e-8, std=0.02)
+    assert odd.level.code == 3 and "logits_scaling is 24.0 and 1.0 in the two" in odd.level.lines[0]  # no power of 2
+    other = {"hidden_act": "gelu", "rope_theta": 5e5, "max_position_embeddings": 512, "attention_dropout": 0.1}
+    p = plan(granite(64), granite(32, **other), lr=1e-3, eps=1e-8, std=0.02)
+    assert p.level.code == 3 and "hidden_act is 'silu' and 'gelu'" in p.level.lines[0]
+    assert "max_position_embeddings" not in str(p) and "attention_dropout" not in str(p)
 
 
 DEEP = {

@@ -44,16 +44,18 @@ from scaling_algebra.verify.measuring.batches import descend
 from scaling_algebra.verify.measuring.predictions import ALL, briefly
 from scaling_algebra.verify.networks.steppers import Fold, assembled, group, optimizers_of
 from scaling_algebra.verify.tracing import Traced
+from scaling_algebra.verify.tracing.building import Inputs, built, called, exactly, limited, usual
 from scaling_algebra.verify.tracing.gradients import listed, roles_of
 from scaling_algebra.verify.tracing.measuring import OUTPUT, UPDATE, Watch, of_role
-from scaling_algebra.verify.tracing.models import Inputs, built, called, limited, usual
-from scaling_algebra.verify.tracing.recording import exactly, losses_of, output_of, running
+from scaling_algebra.verify.tracing.readings import read
+from scaling_algebra.verify.tracing.recording import losses_of, output_of, running
 from scaling_algebra.verify.tracing.shapes import CHOSEN as CHOSEN_FEW
-from scaling_algebra.verify.tracing.shapes import along, read
+from scaling_algebra.verify.tracing.shapes import along
 from scaling_algebra.waiting import each
 
 from .folding import foldable, folded
-from .planning import frozen, opened, planned
+from .frozen import frozen
+from .planning import opened, planned
 from .plans import Plan, trainer
 
 OFF = 0.1

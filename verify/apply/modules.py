@@ -19,7 +19,7 @@ from scaling_algebra.errors import unknown_name
 from scaling_algebra.recipes.settings import Setting
 from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.trained import glob, read, whole
-from scaling_algebra.verify.tracing.sources import general
+from scaling_algebra.verify.tracing.config_skeletons import general
 
 SEEN = 1024
 """Entries of a buffer that are compared."""

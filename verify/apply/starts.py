@@ -1,6 +1,6 @@
 """Which parameters of a module start as random draws, and which start with structure: ``find_structured``.
 
-``Plan.init_`` draws the first and leaves the second as they are. Read next: ``planning.py`` (who asks).
+``Plan.init_`` draws the first and leaves the second as they are. Read next: ``entries.py`` (who asks).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from scaling_algebra.verify.tracing.building import called
 from scaling_algebra.verify.tracing.measuring import of_role
-from scaling_algebra.verify.tracing.models import called
 
 UNLIKELY = 1e-4
 """p-value below which a start is no draw of one law centred at zero."""
@@ -43,11 +43,8 @@ def find_structured(pairs: Sequence[tuple[nn.Module, nn.Module]], roles: Iterabl
               for role in roles}  # fmt: skip
     known = {role: pair for role, pair in starts.items() if pair and not any(x.is_meta for both in pair for x in both)}
     seeded = any(not torch.equal(a, b) for pair in known.values() for a, b in pair)
-    return {
-        role
-        for role, pair in known.items()
-        if not is_drawn(*(torch.cat([both[k].flatten() for both in pair]) for k in (0, 1)), seeded)
-    }
+    joined = {role: [torch.cat([both[k].flatten() for both in pair]) for k in (0, 1)] for role, pair in known.items()}
+    return {role for role, (first, second) in joined.items() if not is_drawn(first, second, seeded)}
 
 
 def is_drawn(first: Tensor, second: Tensor, seeded: bool = True) -> bool:

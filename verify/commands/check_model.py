@@ -62,7 +62,7 @@ def command(model: str, every: bool, form: str | None, output: Path | None, **si
     from scaling_algebra.verify.apply.checking import check_model, culprit
     from scaling_algebra.verify.apply.loading import load
     from scaling_algebra.verify.judging import presentation
-    from scaling_algebra.verify.tracing.sources import not_trained
+    from scaling_algebra.verify.tracing.config_reading import not_trained
 
     build, options = load(model, {key: value for key, value in sizes.items() if value is not None})
     report = check_model(build, **options)

@@ -233,7 +233,7 @@ class TorchRun:
 
         return viewed(self, own, own)
 
-    def weighed(self, loss: str, signal: str, t: int) -> SignalEntries:
+    def loss_gradient_ratio(self, loss: str, signal: str, t: int) -> SignalEntries:
         """Raises NotMeasured: both gradients are measured, each by itself."""
         raise NotMeasured(f"the gradients of {loss} and of the output are measured, each by itself")
 

@@ -19,7 +19,7 @@ from torch import nn
 
 from scaling_algebra.errors import UsageError
 from scaling_algebra.files import HUGGING_FACE
-from scaling_algebra.recipes.files import read_config, size_names
+from scaling_algebra.recipes.files import read_config
 from scaling_algebra.recipes.recipe import recipe
 from scaling_algebra.recipes.sizes import Sizes
 from scaling_algebra.spec.optimizers import Optimizer
@@ -28,9 +28,11 @@ from scaling_algebra.spec.trained import trained
 from scaling_algebra.verify.apply.planning import planned
 from scaling_algebra.verify.apply.plans import Plan
 from scaling_algebra.verify.tracing import Traced, traced
+from scaling_algebra.verify.tracing.building import called, usual
+from scaling_algebra.verify.tracing.config_probing import ProbedConfig, probe
+from scaling_algebra.verify.tracing.config_reading import layered
 from scaling_algebra.verify.tracing.measuring import of_role
-from scaling_algebra.verify.tracing.models import called, usual
-from scaling_algebra.verify.tracing.sources import build_of, layered, small_of
+from scaling_algebra.verify.tracing.sources import build_of
 
 EPS = 1e-8
 """Epsilon at the base."""
@@ -79,16 +81,15 @@ class Model:
         return ":" in self.name and not self.name.startswith(HUGGING_FACE)
 
     @cached_property
-    def _config(self) -> tuple[dict[str, Any], str]:
+    def _config(self) -> ProbedConfig:
         path = self.name.removeprefix(HUGGING_FACE)
-        record = {"model_type": self.name} if path == self.name else read_config(Path(path))
-        return record, path
+        return probe({"model_type": self.name} if path == self.name else read_config(Path(path)), path)
 
     @cached_property
     def _build(self) -> Callable[[dict[str, int]], Any]:
         if self.own:
             return build_of(self.name)[0]
-        return small_of(*self._config, deep=True, instead=TRAINED)
+        return self._config.builder(deep=True, instead=TRAINED)
 
     def build(self, sizes: Sizes, seed: int) -> nn.Module:
         """The module at these sizes, with the initial values of a seed.
@@ -103,9 +104,7 @@ class Model:
         """Sizes where none are given: those beside the function, or small ones of every axis that it asks for."""
         if self.own:
             return dict(build_of(self.name)[1]) or usual(self._build)
-        record, _ = self._config
-        experts = "M" in size_names(record["model_type"], record)
-        return {axis: n for axis, n in USUAL.items() if experts or axis in ("N", "L")}
+        return {axis: n for axis, n in USUAL.items() if axis in self._config.axes}
 
     def numbers(self, parameterization: str, optimizer: str, sizes: Sequence[Sizes]) -> list[Numbers]:
         """Of every parameter at each of the sizes, the first of which is the base; there derived parameterizations
@@ -131,7 +130,7 @@ class Model:
         if self.own:
             return traced(self._build, base)
         shallow = {axis: n for axis, n in base.items() if axis != "L"}
-        return layered(traced(small_of(*self._config, deep=False), shallow))
+        return layered(traced(self._config.builder(deep=False), shallow))
 
 
 @lru_cache(maxsize=8)

@@ -20,9 +20,10 @@ from torch import Tensor, nn
 from scaling_algebra.dynamics.quantities import quantities
 from scaling_algebra.errors import UsageError
 
+from .building import Inputs, exactly
 from .gradients import roles_of
-from .models import Inputs, Traced
-from .recording import Recording, Ref, TorchCall, exactly, leaves, mapped, record, refs
+from .models import Traced
+from .recording import Recording, Ref, TorchCall, leaves, mapped, record, refs
 
 NONE: Mapping[str, Tensor] = {}
 OUTPUT, UPDATE = "output", ".update"

@@ -1,4 +1,4 @@
-"""``traced``: the network of a module, read from a function that builds it at any size.
+"""``read_equations``: the network of a module, read from a function that builds it at any size.
 
 Read next: ``recording.py``, ``reading.py``, ``folding.py``, ``writing.py``, in that order.
 """
@@ -8,47 +8,36 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import chain, zip_longest
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from scaling_algebra.errors import UsageError, foreign, shown
+from scaling_algebra.errors import UsageError, foreign
 from scaling_algebra.spec.axes import AXES
 from scaling_algebra.spec.level import Open
 from scaling_algebra.spec.networks.ancestors import learns
 from scaling_algebra.spec.networks.files import from_toml
 from scaling_algebra.spec.networks.language import TRACED, Network
 from scaling_algebra.spec.powers import Power
-from scaling_algebra.verify.networks.steppers import Several
 from scaling_algebra.waiting import each
 
 from . import functions, layout, routing, rules  # noqa: F401 - fill the table
+from .building import Asked, Build, built, called, doubled, exactly
 from .folding import Folder, bare, settled
 from .gradients import FROZEN, TRAINING, ZERO, frozen_roles, lacking, listed, roles_of, states
 from .graph import IndexClass, Restart, TracedNode, Unreadable, View, refused, walk, wiring
 from .naming import Powers, Span
 from .reading import Reader
-from .recording import Guessed, Recording, choosing, exactly, numbered, record
+from .recording import Recording, choosing, numbered, record
 from .regions import Regions
-from .returned import check_returned, check_torch, optimizers_in
 from .table import apply
 from .writing import Writer
 
-DEFAULTS = {"N": 32, "N_e": 24, "M": 4, "K": 4, "L": 2}
-"""Sizes at which a module is read where nothing is said; of any other axis ``OTHER``."""
-OTHER = 4
-MOST = 32
-"""Axes that a module may have."""
-WIDEST = 256
-"""A size from which a module is not read once more, wider."""
-TOKENS = 5
-"""Length of the input."""
 COUNTS = ("M", "L")
 """Axes whose number of calls may grow with them."""
 LOAD = (
@@ -63,12 +52,9 @@ EVERY = "a choice among what does not grow in number is read as all of it"
 JOINT = "every expert was active where it was read, so that powers of K count as powers of M"
 ONE = "a reading with one layer for all leaves that out; build them in a fixed number, without sizes['L']"
 SHARE = "or write the choice as torch.topk(scores, K), scatter or gather, which are read at any K"
-STILL = "no parameter of the model grows, so all numbers stay; let build use its sizes"
 START = "all zeros at the start, and so derived; it is drawn where its init is given by name"
 OTHERWISE = " read as ", " left out", " held at "
 """What notes say of values that are not those of the module."""
-Inputs = tuple[tuple[Any, ...], dict[str, Any]]
-Build = Callable[[dict[str, int]], Any]
 
 
 @dataclass(frozen=True)
@@ -84,6 +70,7 @@ class Traced:
         error: relative difference of the executed equations from the module. base: the first sizes. spans: where
             parts of parameters lie. training: parameters that act in training mode alone. beside: those by shape.
         blocked: roles whose gradient is exactly zero, whatever the weights.
+        how: the strategy of ``READINGS`` that read it. tried: those that failed before, with the reason.
         joint: whether factors were read with all experts active alone, so that those of K count as powers of M.
     """
 
@@ -98,6 +85,8 @@ class Traced:
     training: Sequence[str] = ()
     beside: Network | None = None
     blocked: Sequence[str] = ()
+    how: str = ""
+    tried: Mapping[str, str] = field(default_factory=dict)
     joint: bool = False
 
     @property
@@ -160,6 +149,8 @@ class Traced:
             left: by multiplier, what is left to multiply by besides the module's own factor; empty for nothing.
         """
         where: dict[str, list[str]] = {}
+        usual = self.network.unread or self.how in ("", "at small sizes", "with half of the experts active")
+        how = [] if usual else [f"read {self.how}; not {name}: {why}" for name, why in self.tried.items()]
         for path, note in self.notes:
             where.setdefault(note, []).append(path or "model")
         lines = [
@@ -175,143 +166,10 @@ class Traced:
         factors: dict[Power, list[str]] = {}
         for name, power in self.network.multiplied.items():
             factors.setdefault(power, []).append(name)
-        return lines + [
+        return [*how, *lines] + [
             f"{listed(names)}: the module multiplies by {own}; these numbers are for the parameter itself"
             for own, names in factors.items()
         ]
-
-
-class Asked(dict[str, int]):
-    """Sizes that note which axes are asked for; those that are not given have a default."""
-
-    def __missing__(self, axis: str) -> int:
-        if len(self) >= MOST:
-            raise Unreadable(f"build asks for more than {MOST} sizes, the last of them {shown(axis)}; give fewer")
-        self[axis] = DEFAULTS.get(axis, OTHER)
-        return self[axis]
-
-    def get(self, axis: str, default: Any = None) -> Any:
-        return self[axis]
-
-
-class Limited(dict[str, int]):
-    """Sizes of which those that are not among ``axes`` keep the default that ``build`` gives them."""
-
-    def __init__(self, sizes: dict[str, int], axes: Collection[str]) -> None:
-        super().__init__(sizes)
-        self.sizes, self.axes = sizes, axes
-
-    def __missing__(self, axis: str) -> int:
-        return self.sizes[axis]
-
-    def get(self, axis: str, default: Any = None) -> Any:
-        known = axis in self.axes or default is None
-        return self.sizes.get(axis, default) if known else default
-
-
-def limited(build: Build, axes: Collection[str]) -> Build:
-    """A builder whose sizes are ``axes``, and what it asks for without a default."""
-    return lambda sizes: build(Limited(sizes, axes))
-
-
-class MissingSize(KeyError):
-    """A size that is not among those given."""
-
-    def __str__(self) -> str:
-        return f"{shown(self.args[0])}; give {self.args[0]}=NUMBER, too, in base and target"
-
-
-class SizesGiven(dict[str, int]):
-    """Sizes that name the one that is asked for and was not given."""
-
-    def __missing__(self, axis: str) -> int:
-        raise MissingSize(axis)
-
-
-def called(build: Build, sizes: dict[str, int], seed: int | None = 0) -> tuple[nn.Module, list[Any]]:
-    """What ``build`` returns: the module, and beside it its optimizer, its input, both or nothing.
-
-    Raises:
-        UsageError: it raises an error, returns no module or something odd beside it, or changes torch.
-    """
-    if seed is not None:
-        torch.manual_seed(seed)
-    try:
-        with foreign(lambda: f"build({dict(sizes)})"):
-            made = build(sizes if isinstance(sizes, Asked) else SizesGiven(sizes))
-    except UsageError as error:
-        if not any(table.__name__ in str(error) for table in (Asked, Limited, SizesGiven)):
-            raise
-        raise UsageError(f'{error}; build is called with a table of sizes, which it reads as sizes["N"]') from error
-    if isinstance(made, Coroutine):
-        made.close()
-    model, *rest = made if isinstance(made, tuple) and len(made) in (2, 3) else (made,)
-    model = getattr(model, "_orig_mod", model)  # of torch.compile
-    if isinstance(model, torch.jit.ScriptModule):
-        raise Unreadable("build returns a module of TorchScript, which hides its calls; return the module itself")
-    if not isinstance(model, nn.Module):
-        raise Unreadable(f"build returns {shown(made)}; return a torch.nn.Module, or (model, optimizer, input)")
-    parameters = dict(model.named_parameters())
-    state = {**parameters, **dict(model.named_buffers())}
-    if lazy := [x for x, p in state.items() if nn.parameter.is_lazy(p)]:
-        raise Unreadable(f"{lazy[0]} has no shape before the first call; call the model once in build")
-    if not parameters:
-        raise Unreadable("the model has no parameters")
-    check_returned(rest)
-    check_torch()
-    return model, rest
-
-
-def built(build: Build, sizes: Mapping[str, int], seed: int = 0) -> tuple[nn.Module, Inputs, Any]:
-    """The module at these sizes, in float64, its input, and its optimizer if it brings one, or several as one.
-
-    ``build`` returns a module; or that and its optimizers, its input (a tensor, a tuple, a dict of keywords), or both.
-
-    Raises:
-        Unreadable: no module, two inputs, or none that can be guessed.
-    """
-    model, rest = called(build, dict(sizes), seed)
-    while isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):  # of torch.compile
-        model = inner
-    if callable(choose := getattr(model, "set_experts_implementation", None)):  # the usual kernels know no float64
-        choose("batched_mm")
-    if away := [n for n, p in model.named_parameters() if p.device.type != "cpu"]:
-        raise Unreadable(f"{away[0]} is not on the CPU at {dict(sizes)}; build small models there")
-    optimizers: list[torch.optim.Optimizer] = []
-    inputs = []
-    for x in rest:
-        if found := optimizers_in(x):
-            optimizers += found
-        elif x is not None:
-            inputs.append(x)
-    if len(inputs) > 1:
-        raise Unreadable("build returns two inputs; return one, a tuple where forward takes several tensors")
-    optimizer = Several(optimizers) if len(optimizers) > 1 else optimizers[0] if optimizers else None
-    model = model.double()
-    return model, _input(inputs[0]) if inputs else (_guessed(model), {}), optimizer
-
-
-def _input(given: Any) -> Inputs:
-    """An input in float64: what ``forward`` takes by place, and by keyword."""
-    if isinstance(given, dict):
-        return (), {k: _exact(v) for k, v in given.items()}
-    return tuple(map(_exact, given if isinstance(given, tuple) else (given,))), {}
-
-
-def _guessed(model: nn.Module) -> Guessed:
-    """An input for the first layer that says what it takes."""
-    generator = torch.Generator().manual_seed(1)
-    for module in model.modules():
-        if isinstance(module, nn.Embedding):
-            ids = torch.randint(0, min(module.num_embeddings, 64), (1, TOKENS), generator=generator)
-            return Guessed((ids,))
-        if isinstance(module, nn.Linear):
-            return Guessed((torch.randn(1, module.in_features, generator=generator, dtype=torch.float64),))
-    raise Unreadable("the input of the model cannot be guessed; return (model, input) from build")
-
-
-def _exact(x: Any) -> Any:
-    return x.double() if isinstance(x, Tensor) and x.is_floating_point() else x
 
 
 def _recorded(build: Build, sizes: Mapping[str, int], every: int | None = None) -> Recording:
@@ -320,51 +178,36 @@ def _recorded(build: Build, sizes: Mapping[str, int], every: int | None = None) 
         return record(model, inputs, keywords, every=every)
 
 
-def doubled(sizes: Mapping[str, int], axis: str) -> dict[str, int]:
-    """Return the sizes with one axis doubled, and K with M where all experts are active."""
-    together = axis == "M" and sizes.get("K") == sizes["M"]
-    return {x: n * (2 if x == axis or (together and x == "K") else 1) for x, n in sizes.items()}
+class Thin(Unreadable):
+    """A module that cannot be read at these sizes, where something with one entry grows: larger ones say more."""
 
 
-def traced(build: Build, base: Mapping[str, int] | None = None, name: str = TRACED) -> Traced:
-    """The equations of the module that ``build(sizes)`` returns.
+def first_sizes(build: Build, base: Mapping[str, int] | None = None) -> dict[str, int]:
+    """Return the sizes of the first build: what ``build`` asks for beside the given ones has a small default.
 
-    The module runs once at the base and once with every axis doubled that ``build`` asks for, in float64 on the CPU.
-    It is built with half of its experts active, so that K changes alone like every other axis, and is run with all of
-    them (``record(every=K)``), so that every expert is seen. Where that gives other numbers than the module, it is
-    built with all experts active, and powers of M and K are known together alone (``Traced.joint``). There are at
-    least two experts and two layers, so that they are seen to be a loop.
+    There are at least two experts and two layers, so that they are seen to be a loop, and all experts are active.
+    """
+    called(build, asked := Asked(base or {}))
+    start = {axis: max(n, 2) if axis in COUNTS else n for axis, n in asked.items()}
+    return start | ({"K": start["M"]} if {"K", "M"} <= start.keys() else {})
+
+
+def read_equations(build: Build, start: Mapping[str, int], name: str = TRACED, every: bool = False) -> Traced:
+    """Read the equations of the module that ``build(sizes)`` returns.
+
+    The module runs once at the first sizes and once with every axis doubled, in float64 on the CPU. With fewer active
+    experts than experts, K changes alone like every other axis, and the module is run with all of them
+    (``record(every=K)``), so that every expert is seen.
 
     Args:
-        base: sizes at which it is read; what is left out has a small default.
+        build: function that returns the module at given sizes.
+        start: the sizes of the first build, of every axis that ``build`` asks for.
+        name: of the network.
+        every: whether a top-K that leaves some out of a number that does not grow is read with all.
 
     Raises:
         Unreadable: a call without a rule, a branch on values, a size that is no multiple of an axis, or equations that
             do not give the module's output.
-    """
-    asked = Asked(base or {})
-    called(build, asked)
-    start = {axis: max(n, 2) if axis in COUNTS else n for axis, n in asked.items()}
-    sparse = {"K", "M"} <= start.keys()
-    if sparse:
-        start["K"] = start["M"]
-        with suppress(UsageError):
-            return _traced(build, {**start, "K": start["M"] // 2}, name)
-    try:
-        return replace(_traced(build, start, name), joint=sparse)
-    except Unreadable as error:
-        try:
-            return _traced(build, start, name, every=True)
-        except UsageError:
-            raise error from None
-
-
-def _traced(build: Build, start: Mapping[str, int], name: str, every: bool = False) -> Traced:
-    """Reads the equations of a module.
-
-    Args:
-        start: the sizes of the first build.
-        every: whether a top-K that leaves some out of a number that does not grow is read with all.
     """
     apart = "M" in start and start.get("K", start["M"]) < start["M"]
     alike = [axis for axis in start if axis != "K" or apart]
@@ -388,9 +231,9 @@ def _traced(build: Build, start: Mapping[str, int], name: str, every: bool = Fal
             raise _differ(first, run, axis)
     try:
         reader, output = _read(runs)
-    except Unreadable:
-        if _thin(runs) and max(start.values()) < WIDEST:  # what has one entry there says less than what has two
-            return _traced(build, {x: n * (1 if x in (*COUNTS, "K") else 4) for x, n in start.items()}, name, every)
+    except Unreadable as error:
+        if _thin(runs):
+            raise Thin(str(error)) from None
         raise
     error = guard(reader, output, _output(build, start) if apart else None)
     longer = []
@@ -470,18 +313,6 @@ def _stream(network: Network) -> str:
     made = sorted(x for x in read if network.producer(x))
     learning = any(layers.intersection(t.letters) for role, t in network.tensors.items() if role not in network.frozen)
     return made[0] if learning and made and not any(learns(network, x) for x in made) else ""
-
-
-def usual(build: Build) -> dict[str, int]:
-    """Small sizes of every axis that ``build`` asks for.
-
-    Raises:
-        UsageError: it asks for none.
-    """
-    called(build, asked := Asked())
-    if not asked:
-        raise UsageError(STILL)
-    return dict(asked)
 
 
 def _read(runs: Sequence[Recording]) -> tuple[Reader, View]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from string import ascii_letters
@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from scaling_algebra.errors import foreign
 
+from .building import Guessed
 from .calls import APART, MAKERS, plain, ruled
 from .graph import NotFinite, Unreadable, refused
 
@@ -377,10 +378,6 @@ def numbered(run: Recording, first: Recording) -> Recording:
     return replace(run, calls=calls, tensors=tensors, output=first.output, places={})
 
 
-class Guessed(tuple[Any, ...]):
-    """An input that ``build`` does not return."""
-
-
 def running(inputs: tuple[Any, ...]) -> AbstractContextManager[None]:
     """Runs the forward pass of a model; the error says so where its input was guessed.
 
@@ -500,35 +497,6 @@ def choosing(run: Recording) -> list[str]:
     scores = {x.number for call in run.calls if call.name == "topk" for x in refs((call.arguments, call.keywords))}
     shifting, passed = _behind(run, scores), _behind(run, {run.output.number}, without="topk")
     return [name for number, name in run.buffers.items() if number in shifting - passed]
-
-
-ROUGH = {torch.float32, torch.float16, torch.bfloat16}
-CASTS = {"float", "half", "bfloat16"}
-
-
-class _Exact(TorchFunctionMode):
-    """Casts to fewer digits are casts to float64: a module that writes ``t.float()`` reads on."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if getattr(func, "__name__", "") in CASTS and args:
-            return args[0].double()
-        args = tuple(torch.float64 if isinstance(x, torch.dtype) and x in ROUGH else x for x in args)
-        named = {
-            k: torch.float64 if isinstance(x, torch.dtype) and x in ROUGH else x for k, x in (kwargs or {}).items()
-        }
-        return func(*args, **named)
-
-
-@contextmanager
-def exactly() -> Iterator[None]:
-    """Tensors that a module makes are of float64, as its parameters are."""
-    kept = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    try:
-        with _Exact():
-            yield
-    finally:
-        torch.set_default_dtype(kept)
 
 
 def output_of(out: Any) -> Tensor:

@@ -16,10 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .building import exactly
 from .calls import plain, ruled
 from .entries import classified, fitted, generic, seen
 from .graph import Vector
-from .recording import STOPS, Recording, Ref, TorchCall, exactly, leaves, mapped, refs
+from .recording import STOPS, Recording, Ref, TorchCall, leaves, mapped, refs
 
 ROOT = -1
 BREAKS = STOPS | {"topk"}

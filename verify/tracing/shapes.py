@@ -19,20 +19,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from scaling_algebra.errors import UsageError
-from scaling_algebra.spec.axes import AXES
 from scaling_algebra.spec.networks.files import as_toml
 from scaling_algebra.spec.networks.grammar import network
 from scaling_algebra.spec.networks.language import TRACED, Network
 from scaling_algebra.spec.powers import Power
 
+from .building import Asked, Build, built, called, doubled, exactly
 from .calls import plain
 from .fixed import made as replay
-from .gradients import FROZEN, TRAINING
-from .graph import NUMBER, NotFinite, Scaled, Sizes, Unreadable
-from .models import COUNTS, STILL, Asked, Build, Traced, built, called, doubled, traced
+from .gradients import FROZEN
+from .graph import NUMBER, Sizes, Unreadable
+from .models import COUNTS, Traced
 from .naming import LETTERS, Powers, powers_of
-from .recording import Recording, Ref, TorchCall, exactly, leaves, record
+from .recording import Recording, Ref, TorchCall, leaves, record
 
 Places = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 """Dimensions of a parameter: those that are summed, those that it makes, and those that count maps."""
@@ -246,7 +245,8 @@ def _probed(call: TorchCall, run: Recording, number: int) -> Places | None:
     if not run.tensors[number].is_floating_point():
         return None
     with suppress(Exception):  # what cannot be run again says nothing
-        (before, *_), summed, made = replay(call, run, {number: weight}), [], []
+        before, *_ = replay(call, run, {number: weight})
+        summed, made = list[int](), list[int]()
         for d, n in enumerate(weight.shape):
             kept = n > 1
             for j in {0, n - 1} if kept else ():
@@ -319,7 +319,7 @@ class Shapes:
         self.constants: dict[str, str] = {}
         self.lines: list[str] = []
         self.roles: dict[str, str] = {}
-        self.gauge: dict[str, Powers] = {}
+        self.multiplied: dict[str, Power] = {}
         groups: dict[str, list[Shaped]] = {}
         for p in parameters:
             groups.setdefault(NUMBER.sub("*", p.name), []).append(p)
@@ -352,7 +352,7 @@ class Shapes:
             entries = Power()
             for d in summed:
                 entries *= Power.of(grows[d])
-            self.gauge[name] = dict((entries ** Fraction(-1, 2)).terms)
+            self.multiplied[name] = entries ** Fraction(-1, 2)
             self.notes.append((name, BESIDE.format(p.beside)))
 
         def letters(dims: Sequence[int]) -> str:
@@ -421,44 +421,11 @@ class Shapes:
         used = set(re.findall(r"(?<=[\[,])\w(?=[\],])", text))
         axes = {x: a for x, a in self.axes.items() if x in used}
         read = network(name, text, axes, self.roles, constants=[x for x in self.constants.values() if x != "data"])
-        return replace(read, unread=why)
+        return replace(read, unread=why, multiplied=self.multiplied)
 
 
 def _named(name: str, letters: Sequence[str]) -> str:
     return f"{name}[{','.join(letters)}]" if letters else name
-
-
-def read(build: Build, base: Mapping[str, int] | None = None, strict: bool = False) -> Traced:
-    """The equations of a module (``traced``), and the shapes of what acts in training mode alone; or, where they cannot
-    be read, its shapes.
-
-    Args:
-        strict: equations, or nothing.
-
-    Raises:
-        Unreadable: strict, and not read; or no answer by shape either. UsageError: no parameter grows.
-    """
-    try:
-        reading = traced(build, base)
-    except UsageError as error:  # also of a module that raises one at these sizes, or in float64
-        if strict or isinstance(error, NotFinite):
-            raise
-        why = error
-    else:
-        if reading.training:
-            shapes = by_shape(build, reading.base, TRAINING, only=reading.training)
-            reading = replace(reading, beside=shapes.network, notes=[*reading.notes, *shapes.notes])
-        return _growing(reading).starting(build)
-    shapes = _growing(by_shape(build, base, str(why))).starting(build)
-    return replace(shapes, notes=[*shapes.notes, ("", SCALED if isinstance(why, Scaled) else FACTORS)])
-
-
-def _growing(reading: Traced) -> Traced:
-    if not set(AXES) & set(reading.network.axes.values()):
-        other = ", ".join(axis for axis in reading.base if axis not in AXES)
-        asked = f"; it asks for {other}, and what grows is called {', '.join(AXES)}" if other else ""
-        raise UsageError(STILL + asked)
-    return reading
 
 
 def along(reading: Traced, growing: Collection[str]) -> Traced:

@@ -1,4 +1,4 @@
-"""One module per format: ``SUFFIX``, the ending of its files, and ``write``, which renders documents.
+"""One module per format, with its file name suffix ``SUFFIX`` and the function ``write``, which renders documents.
 
-Adding a format: one more module here.
+To add a format, add a module here.
 """

@@ -1,4 +1,4 @@
-"""One self-contained page without scripts; wide tables scroll, so that a narrow screen shows the rest."""
+"""Writes a self-contained HTML page without scripts. Wide tables scroll on narrow screens."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from scaling_algebra.documents.blocks import Block, Document, Grid, Heading, Lines
 from scaling_algebra.documents.notation import html as set_
-from scaling_algebra.documents.notation import joined, plain
+from scaling_algebra.documents.notation import join_values, plain
 
 SUFFIX = ".html"
 STYLE = "\n" + Path(__file__).with_name("style.css").read_text("utf-8")
@@ -27,7 +27,7 @@ def write(documents: Sequence[Document]) -> str:
 
 
 def fragment(documents: Sequence[Document]) -> str:
-    """The part of a page that a notebook shows."""
+    """Renders the body of the page, which is what a notebook shows."""
     parts = []
     for d in documents:
         parts += [f"<!-- written by: {escape(d.source)} -->"] if d.source else []
@@ -63,6 +63,6 @@ def _grid(g: Grid) -> str:
             kind = ' class="part"' if row.part else ""
             name = escape(row.label.name)
             stub += f'<th{kind} title="{name}">{set_(row.label.piece)}</th>'
-            lines.append(f"<tr>{stub}{''.join(f'<td>{joined(c, set_)}</td>' for c in row.cells)}</tr>")
+            lines.append(f"<tr>{stub}{''.join(f'<td>{join_values(c, set_)}</td>' for c in row.cells)}</tr>")
     notes = [f"<p>{set_(note)}</p>" for note in g.footnotes]
     return "\n".join([*lines, "</tbody>", "</table>", "</div>", *notes])

@@ -1,4 +1,4 @@
-"""The record of a document, for programs. One document is an object, several are a list of them."""
+"""Writes records for programs: an object for one document, a list of objects for several."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from scaling_algebra.documents.blocks import Document
 
 SUFFIX = ".json"
 SCHEMA = 1
-"""Rises when the meaning of a key changes or a key goes."""
+"""Version of the JSON contract. It rises when a key changes its meaning or is removed."""
 
 
 def write(documents: Sequence[Document]) -> str:

@@ -1,6 +1,6 @@
-"""LaTeX to be included in a document: sections, lists and booktabs tables that fit the width of the page.
+"""Writes LaTeX to be included in a document: sections, lists, and booktabs tables that fit the width of the page.
 
-A grid with a title is a float (several where its rows do not fit on a page), any other one stands where it is.
+A grid with a title becomes a float, or several if its rows do not fit on a page. Any other grid stays in the text.
 """
 
 from __future__ import annotations
@@ -9,19 +9,19 @@ import re
 from collections.abc import Sequence
 
 from scaling_algebra.documents.blocks import Block, Cell, Code, Document, Grid, Heading, Label, Piece, Row, Text
-from scaling_algebra.documents.notation import NOTHING, joined, plain, rich, spans, width
+from scaling_algebra.documents.notation import NOTHING, join_values, plain, rich, spans, width
 
 SUFFIX = ".tex"
 PACKAGES = r"\usepackage{amsmath,booktabs,tabularx}"
 WRAP = 28
-"""Characters from which on the words of a column wrap."""
+"""A column with entries wider than this many characters wraps its words."""
 FLOAT, HERE = (42, 112), (34, 82)
-"""Lines that fit on a page, and characters that fit in a line: of a float across the page, and where the text runs."""
+"""(lines per page, characters per line) of a float across the page and of a table in the text."""
 _LEVELS = ("section", "subsection", "subsubsection", "paragraph")
 
 
 def write(documents: Sequence[Document]) -> str:
-    """The first line names the packages that the preamble needs."""
+    """Renders documents; the first line of each is a comment with the packages that the preamble needs."""
     parts = []
     for d in documents:
         source = f"written by: {d.source}; " if d.source else ""
@@ -75,7 +75,7 @@ def _float(g: Grid) -> list[str]:
 
 
 def _pages(g: Grid) -> list[Page]:
-    """The rows, packed into as few pages as their order allows: cut between groups where that does."""
+    """Divides the rows into as few pages as their order allows, and breaks between groups where possible."""
     (limit, line), rooms, first = FLOAT if g.title else HERE, _rooms(g), len(g.stub) - 1
     notes = sum(-(-width(note) // line) for note in g.footnotes)
     pages: list[Page] = [[]]
@@ -103,7 +103,7 @@ def _pages(g: Grid) -> list[Page]:
 
 
 def _environment(g: Grid) -> tuple[str, str]:
-    """Opening and closing of the rows: columns as wide as they are, or as wide as the page with columns that wrap."""
+    """Returns the opening and closing of a tabular, or of a tabularx as wide as the page if some columns wrap."""
     rooms, kinds = _rooms(g), []
     for k, column in enumerate(_columns(g)):
         if k in rooms:
@@ -119,7 +119,7 @@ def _environment(g: Grid) -> tuple[str, str]:
 
 
 def _columns(g: Grid) -> list[list[Piece | None]]:
-    """The content of each column, its heading first."""
+    """Returns the content of each column, its heading first."""
     lines: list[list[Piece | None]] = [[label.piece for label in g.header]]
     for row in g.rows:
         stub = [row.label] if g.sections else [row.group, row.label]
@@ -128,12 +128,15 @@ def _columns(g: Grid) -> list[list[Piece | None]]:
 
 
 def _as_piece(cell: Cell) -> Piece | None:
-    """A cell as one piece."""
-    return cell.values[0] if len(cell.shown) == 1 else Text(joined(cell, plain), joined(cell, rich))
+    """Merges the values of a cell into one piece."""
+    return cell.values[0] if len(cell.shown) == 1 else Text(join_values(cell, plain), join_values(cell, rich))
 
 
 def _rooms(g: Grid) -> dict[int, int]:
-    """The columns that wrap, each with the characters in a line of it: long words, and more where a line is full."""
+    """Selects the columns that wrap, and returns the width of each in characters.
+
+    Columns with long words wrap, and further ones while the table is wider than a line.
+    """
     columns, line = _columns(g), (FLOAT if g.title else HERE)[1]
     widths = [max(map(width, column)) for column in columns]
     words = [max((len(text) for piece in column for text in _words(piece)), default=0) for column in columns]
@@ -150,14 +153,14 @@ def _rooms(g: Grid) -> dict[int, int]:
 
 
 def _words(piece: Piece | None) -> list[str]:
-    """The words between formulas; a number or a power has none."""
+    """Returns the words of a piece outside its formulas; numbers and powers have none."""
     if not isinstance(piece, str | Text | Code):
         return []
     return [text for formula, text in spans(rich(piece)) if not formula]
 
 
 def _longest_word(piece: Piece | None) -> int:
-    """Characters of the longest part that stays in one line."""
+    """Returns the number of characters of the longest part that cannot be broken across lines."""
     lengths = [4]
     for formula, text in spans(rich(piece)):
         if formula:
@@ -192,13 +195,15 @@ def _body(g: Grid, groups: Page) -> list[str]:
         for k, row in enumerate(rows):
             stub = [] if g.sections else [_set(group.piece) if k == 0 else ""]
             label = (r"\quad " if row.part else "") + _set(row.label.piece)
-            cells = [joined(c, _boxed if len(c.shown) > 1 else _set, c.bar.replace("|", r"$\mid$")) for c in row.cells]
+            cells = [
+                join_values(c, _as_mbox if len(c.shown) > 1 else _set, c.bar.replace("|", r"$\mid$")) for c in row.cells
+            ]
             lines.append(" & ".join([*stub, label, *cells]) + r" \\")
     return lines
 
 
-def _boxed(piece: Piece | None) -> str:
-    """Text stays in one piece: a cell breaks between its values."""
+def _as_mbox(piece: Piece | None) -> str:
+    """Keeps text on one line, so that a cell breaks only between its values."""
     return rf"\mbox{{{_set(piece)}}}" if isinstance(piece, str) else _set(piece)
 
 
@@ -206,10 +211,11 @@ def _boxed(piece: Piece | None) -> str:
 
 
 def _set(piece: Piece | None, spaces: bool = False) -> str:
-    """A piece as LaTeX.
+    """Renders a piece as LaTeX.
 
     Args:
-        spaces: its formulas may part where a space stands, as products do in running text.
+        piece: the piece; None is printed as a dash.
+        spaces: allow line breaks at the spaces of its formulas, for products in running text.
     """
     if isinstance(piece, Code):
         return rf"\texttt{{{_breakable(piece.text, 1)}}}"
@@ -218,7 +224,7 @@ def _set(piece: Piece | None, spaces: bool = False) -> str:
 
 
 def _parting(tex: str, spaces: bool = False) -> str:
-    """A long formula may also part behind a comma or a semicolon, and beside words."""
+    """Allows line breaks in a long formula after commas and semicolons and next to words."""
     if width(f"${tex}$") < WRAP:
         return tex
     tokens, depth, before = [], 0, ""
@@ -234,16 +240,16 @@ def _parting(tex: str, spaces: bool = False) -> str:
 
 LONG = 15
 _BREAKS = re.compile(r"([.,\]/=_])(?=[\w\[(\\])")
-"""Places where a long word may part."""
+"""Places where a long word may break."""
 
 
 def _breakable(text: str, length: int = LONG) -> str:
-    """Escaped words; a long one may part behind a point, a comma, an underscore or a closing bracket."""
+    """Escapes words, and allows breaks in long ones after full stops, commas, underscores and closing brackets."""
 
     def part(word: re.Match[str]) -> str:
         if len(word[0]) < length:
-            return escaped(word[0])
-        return r"\allowbreak{}".join(map(escaped, _BREAKS.sub("\\1\0", word[0]).split("\0")))
+            return escape(word[0])
+        return r"\allowbreak{}".join(map(escape, _BREAKS.sub("\\1\0", word[0]).split("\0")))
 
     return re.sub(r"\S+", part, text)
 
@@ -255,7 +261,7 @@ _SPECIAL: dict[str, str] = {
 }  # fmt: skip
 
 
-def escaped(text: str) -> str:
-    """Plain text, with what LaTeX would read as markup escaped."""
+def escape(text: str) -> str:
+    """Escapes the characters of plain text that LaTeX would read as markup."""
     text = "".join(_SPECIAL.get(c, c) for c in text)
     return text.replace("$<$=", r"$\leq$").replace("$>$=", r"$\geq$").replace("--", "-{}-")

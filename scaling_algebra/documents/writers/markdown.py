@@ -1,4 +1,4 @@
-"""GitHub-flavoured markdown; GitHub sets the formulas."""
+"""Writes GitHub-flavoured markdown; GitHub typesets the formulas."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from scaling_algebra.documents.blocks import Block, Code, Document, Grid, Heading, Piece
-from scaling_algebra.documents.notation import joined, rich, spans
+from scaling_algebra.documents.notation import join_values, rich, spans
 
 SUFFIX = ".md"
 
@@ -21,10 +21,10 @@ def write(documents: Sequence[Document]) -> str:
 
 def _block(block: Block) -> str:
     if isinstance(block, Heading):
-        return f"{'#' * block.level} {_marked(block.text)}"
+        return f"{'#' * block.level} {_to_markdown(block.text)}"
     if isinstance(block, Grid):
         return _grid(block)
-    lines = ["".join(map(_marked, line)) for line in block.lines]
+    lines = ["".join(map(_to_markdown, line)) for line in block.lines]
     return "\n".join(f"- {line}" for line in lines) if block.listed else "  \n".join(lines)
 
 
@@ -40,26 +40,26 @@ def _grid(g: Grid) -> str:
         for row in members:
             label = ("&emsp;" if row.part else "") + _cell(row.label.piece)
             stub = [label] if g.sections else [_cell(group.piece), label]
-            rows.append([*stub, *(joined(cell, _cell, cell.bar.replace("|", r"\|")) for cell in row.cells)])
+            rows.append([*stub, *(join_values(cell, _cell, cell.bar.replace("|", r"\|")) for cell in row.cells)])
     table = tabulate(rows, header, tablefmt="github", disable_numparse=True)
-    long = [_marked(group.piece) for group, _ in g.columns if group.text]
-    notes = [*([f"{'; '.join(long)}."] if long else []), *map(_marked, g.footnotes)]
-    above = [f"**{_marked(g.title)}.** {_marked(g.caption)}"] if g.title else []
+    long = [_to_markdown(group.piece) for group, _ in g.columns if group.text]
+    notes = [*([f"{'; '.join(long)}."] if long else []), *map(_to_markdown, g.footnotes)]
+    above = [f"**{_to_markdown(g.title)}.** {_to_markdown(g.caption)}"] if g.title else []
     return "\n\n".join([*above, table, *(["\n".join(f"- {note}" for note in notes)] if notes else [])])
 
 
 def _cell(piece: Piece | None) -> str:
-    return _marked(piece).replace("|", r"\|")
+    return _to_markdown(piece).replace("|", r"\|")
 
 
-def _marked(piece: Piece | None) -> str:
-    """Formulas and code as they are, words with what markdown would read as markup escaped."""
+def _to_markdown(piece: Piece | None) -> str:
+    """Renders a piece: formulas and code unchanged, words with markdown's special characters escaped."""
     if isinstance(piece, Code):
         return f"`{piece.text}`"
     return "".join(f"${text}$" if formula else _words(text) for formula, text in spans(rich(piece)))
 
 
 def _words(text: str) -> str:
-    """Underscores inside a word are no markup; what would be the target of a link is plain."""
+    """Escapes words. Underscores inside a word are no markup and stay; link targets become plain text."""
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace("](", "]\\(")
     return re.sub(r"(?<!\w)_|_(?!\w)|[\\*`$]", lambda m: "\\" + m[0], text)

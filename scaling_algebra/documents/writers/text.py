@@ -1,17 +1,17 @@
-"""Plain text, aligned for a terminal."""
+"""Writes plain text, aligned for a terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from scaling_algebra.documents.blocks import Block, Document, Grid, Heading
-from scaling_algebra.documents.notation import joined, plain
+from scaling_algebra.documents.notation import join_values, plain
 
 SUFFIX = ".txt"
 
 
 def write(documents: Sequence[Document]) -> str:
-    """Documents are separated by an empty line; what belongs to a heading stands below it, further right."""
+    """Renders documents, separated by an empty line; the content below a heading is indented."""
     return "\n\n".join(filter(None, ("\n".join(_lines(d.blocks)) for d in documents)))
 
 
@@ -38,7 +38,7 @@ def _lines(blocks: Sequence[Block]) -> list[str]:
 
 
 def _grid(g: Grid) -> list[str]:
-    """Title and caption, columns of equal width, footnotes."""
+    """Returns the lines of a table: title and caption, aligned columns, footnotes."""
     from tabulate import tabulate
 
     rows = []
@@ -48,7 +48,7 @@ def _grid(g: Grid) -> list[str]:
         for k, row in enumerate(members):
             label = ("- " if row.part else "") + plain(row.label.piece)
             stub = [label] if g.sections else [plain(group.piece) if k == 0 else "", label]
-            rows.append([*stub, *(joined(cell, plain) for cell in row.cells)])
+            rows.append([*stub, *(join_values(cell, plain) for cell in row.cells)])
     header = [*(label.name for label in g.stub), *g.column_names]
     table = tabulate([header, *rows] if any(header) else rows, tablefmt="plain", disable_numparse=True)
     above = [f"{plain(g.title)}. {plain(g.caption)}", ""] if g.title else []

@@ -1,0 +1,174 @@
+"""A model of JAX as a module of torch that runs its jaxpr: ``torch_build``.
+
+Read next: ``program.py`` (how the jaxpr is run), ``plans.py`` (what a plan of it is as pytrees).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from scaling_algebra.errors import UsageError, shown
+
+from .program import Inliner, Program
+
+Build = Callable[[Mapping[str, int]], Any]
+GIVE = "return (init, apply, x): init(key) makes the parameters, and apply(parameters, x) gives the output"
+TOLERANCE = 1e-5
+"""Relative difference of the outputs of the torch calls and of JAX."""
+MOST = 3 * 10**7
+"""Parameters from which on they have shapes alone."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """What ``build`` returns at some sizes.
+
+    Attributes:
+        init: makes the parameters from a key.
+        apply: gives the output.
+        inputs: what one call takes beside the parameters.
+        names: of every leaf, in the order of the pytree.
+        tree: the structure of the pytree.
+        shapes: of the leaves.
+    """
+
+    init: Callable[[Any], Any]
+    apply: Callable[..., Any]
+    inputs: tuple[Any, ...]
+    names: tuple[str, ...]
+    tree: Any
+    shapes: tuple[Any, ...]
+
+    def make_tree(self, leaves: Sequence[Any]) -> Any:
+        """Return the pytree with these leaves."""
+        return jax.tree_util.tree_unflatten(self.tree, leaves)
+
+
+def model_of(made: Any) -> Model:
+    """What ``build`` returned, with the names of the leaves.
+
+    Raises:
+        UsageError: it is no (init, apply, x), or a leaf holds no floats.
+    """
+    if not isinstance(made, tuple) or len(made) < 3 or not all(map(callable, made[:2])):
+        raise UsageError(f"build returns {shown(made)}; {GIVE}")
+    init, apply, *inputs = made
+    abstract = jax.eval_shape(init, jax.random.key(0))
+    paths, tree = jax.tree_util.tree_flatten_with_path(abstract)
+    if odd := [name_of(path) for path, x in paths if not np.issubdtype(x.dtype, np.floating)]:
+        raise UsageError(f"{odd[0]} holds no floats; let init return what trains alone")
+    names = [name_of(path) for path, _ in paths]
+    numbered = [re.sub(r"_(\d+)(?=\.|$)", r".\1", name) for name in names]  # block_0 is as blocks.0 of torch
+    apart = len({*numbered}) == len(names) and not any(a.startswith(f"{b}.") for a in numbered for b in numbered)
+    return Model(init, apply, tuple(inputs), tuple(numbered if apart else names), tree, tuple(x for _, x in paths))
+
+
+def name_of(path: Any) -> str:
+    """Return the keys of a leaf, joined by dots."""
+    return jax.tree_util.keystr(path, simple=True, separator=".") or "parameters"
+
+
+class JaxModule(nn.Module):
+    """The leaves as parameters by their names, and the torch calls of the jaxpr.
+
+    Args:
+        values: of the leaves; without them the parameters are on meta.
+    """
+
+    def __init__(self, model: Model, program: Program, values: Sequence[Any] | None) -> None:
+        super().__init__()
+        self.program, self.places = program, dict[int, str]()
+        for k, (leaf, name) in enumerate(zip(program.leaves, model.names, strict=True)):
+            shape = model.shapes[k].shape
+            whole = torch.empty(shape, device="meta") if values is None else torch.tensor(values[k])
+            for number, part, x in parts_of(program, leaf, name, whole):
+                self._set(part, nn.Parameter(x.clone()))
+                self.places[number] = part
+
+    def _set(self, name: str, value: nn.Parameter) -> None:
+        *path, last = name.split(".")
+        module: nn.Module = self
+        for key in path:
+            if key not in module._modules:
+                module.add_module(key, nn.Module())
+            module = module._modules[key]  # type: ignore[assignment]
+        module.register_parameter(last, value)
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        by_name = dict(self.named_parameters(remove_duplicate=False))
+        return self.program.run({number: by_name[name] for number, name in self.places.items()}, inputs)
+
+
+def parts_of(program: Program, leaf: int, name: str, whole: Any) -> list[tuple[int, str, Any]]:
+    """Return number, name and value of a leaf; or of each slice, where the layers of a scan alone read it."""
+    if leaf not in program.layers:
+        return [(leaf, name, whole)]
+    return [(number, f"{name}.{k}", whole[k]) for k, number in enumerate(program.layers[leaf])]
+
+
+def torch_build(build: Build) -> Callable[[Mapping[str, int]], tuple[JaxModule, tuple[Tensor, ...]]]:
+    """Return a function of sizes that builds the module of torch and its input, for ``scaling_algebra.plan``,
+    ``check_model`` and ``scalecalc list --model``.
+
+    Args:
+        build: returns (init, apply, x) at sizes.
+
+    Raises:
+        UsageError: when it is called: a primitive without a rule, or torch gives another output than JAX.
+    """
+    programs: dict[str, Program] = {}
+
+    def build_torch(sizes: Mapping[str, int]) -> tuple[JaxModule, tuple[Tensor, ...]]:
+        model = model_of(build(sizes))
+        key = repr((dict(sizes), dict(getattr(sizes, "sizes", {})), model.shapes))  # the program is that of the sizes
+        if key not in programs:
+            programs[key] = program_of(model)
+        return build_module(model, programs[key])
+
+    return build_torch
+
+
+def program_of(model: Model) -> Program:
+    """Return the torch calls of a model, from its jaxpr in float64."""
+    floats = [jax.ShapeDtypeStruct(x.shape, np.float64) for x in model.shapes]
+    with jax.enable_x64(True):
+        closed = jax.make_jaxpr(model.apply)(model.make_tree(floats), *map(widen_input, model.inputs))
+        with torch.device("cpu"):
+            return Inliner(closed, len(floats)).program
+
+
+def widen_input(x: Any) -> Any:
+    """Return an input in float64 where it holds floats."""
+    array = np.asarray(x)
+    return array.astype(np.float64) if np.issubdtype(array.dtype, np.floating) else array
+
+
+def build_module(model: Model, program: Program) -> tuple[JaxModule, tuple[Tensor, ...]]:
+    """Build the module of a model, and its input; check that it gives what JAX gives, unless it is on meta or large.
+
+    Raises:
+        UsageError: it does not.
+    """
+    many = sum(prod(x.shape) for x in model.shapes) > MOST
+    if many or torch.get_default_device().type == "meta":
+        return JaxModule(model, program, None), tuple(torch.tensor(widen_input(x)) for x in model.inputs)
+    made = model.init(jax.random.key(torch.initial_seed() % 2**31))
+    values = [np.asarray(x, np.float64) for x in jax.tree_util.tree_leaves(made)]
+    module, inputs = JaxModule(model, program, values), tuple(torch.tensor(widen_input(x)) for x in model.inputs)
+    with jax.enable_x64(True):
+        true = np.asarray(model.apply(model.make_tree(values), *map(widen_input, model.inputs)), np.float64)
+    with torch.no_grad():
+        found = module(*inputs).double().numpy()
+    if found.shape != true.shape or not np.allclose(found, true, TOLERANCE, TOLERANCE * np.abs(true).max()):
+        off = "another shape" if found.shape != true.shape else f"{np.abs(found - true).max():.2g} off"
+        raise UsageError(f"apply: the torch calls of its jaxpr give {off}, and not the output of JAX; report the model")
+    return module, inputs

@@ -1,0 +1,180 @@
+"""The numbers of a model of JAX as pytrees: ``plan``.
+
+Read next: ``modules.py`` (the model as a module of torch, which is planned).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from inspect import Parameter, signature
+from typing import Any
+
+import jax
+import numpy as np
+
+from scaling_algebra.documents import Rendered
+from scaling_algebra.errors import UsageError
+from scaling_algebra.recipes.sizes import Sizes, read_sizes
+from scaling_algebra.spec.level import Level
+from scaling_algebra.verify.apply import plan as torch_plan
+from scaling_algebra.verify.apply.exports import ParameterGroup
+from scaling_algebra.verify.apply.modules import Entry
+from scaling_algebra.verify.apply.plans import Plan
+
+from .modules import Build, Model, model_of, parts_of, program_of, torch_build
+
+
+def plan(build: Build, base: str | Sizes, target: str | Sizes, **given: Any) -> JaxPlan:
+    """Compute the numbers of every leaf of a model of JAX.
+
+    Args:
+        build: a function of sizes that returns (init, apply, x): ``init(key)`` returns the pytree of parameters,
+            ``apply(parameters, x)`` the output. More inputs follow x.
+        base, target: sizes, as for ``scaling_algebra.plan``.
+        given: for ``scaling_algebra.plan``: ``lr``, ``eps``, ``std``, ``decay``, ``optimizer``, ``fold``, ...
+
+    Raises:
+        UsageError: a primitive without a rule, control flow that depends on values, or what the plan raises.
+    """
+    model = model_of(build(read_sizes(target, "target")))
+    program = program_of(model)
+    made = torch_plan(torch_build(build), base, target, **given)
+    names = [[x for _, x, _ in parts_of(program, leaf, name, np.empty(shape.shape[:1]))]
+             for leaf, name, shape in zip(program.leaves, model.names, model.shapes, strict=True)]  # fmt: skip
+    return JaxPlan(made, model, tuple(map(tuple, names)))
+
+
+@dataclass(frozen=True, repr=False)
+class JaxPlan(Rendered):
+    """Every leaf of a model with its numbers.
+
+    Attributes:
+        plan: that of the module of torch which runs the jaxpr.
+        model: at the target.
+        names: of every leaf its name there, or of every slice of it, where it is a stack of layers.
+    """
+
+    plan: Plan
+    model: Model
+    names: tuple[tuple[str, ...], ...]
+
+    @cached_property
+    def _leaves(self) -> list[list[tuple[Entry, ParameterGroup]]]:
+        return [[(e, self.plan.groups[e.group]) for e in map(self.plan.__getitem__, names)] for names in self.names]
+
+    def _tree(self, number: Callable[[ParameterGroup], Any], what: str) -> Any:
+        """Return a pytree with a number of every leaf.
+
+        Raises:
+            UsageError: slices of a leaf differ in it.
+        """
+        values = []
+        for leaf in self._leaves:
+            found = {number(group) for _, group in leaf}
+            if len(found) > 1:
+                raise UsageError(f"{leaf[0][0].name}: layers of one stack differ in {what}; scan over those alike")
+            values.append(found.pop())
+        return self.model.make_tree(values)
+
+    @property
+    def std(self) -> Any:
+        """The standard deviation that ``init`` draws with, by leaf; 0 where it draws none."""
+        return self._tree(lambda group: group.std, "std")
+
+    @property
+    def lr(self) -> Any:
+        """The learning rate, by leaf."""
+        return self._tree(lambda group: group.numbers["lr"], "lr")
+
+    @property
+    def eps(self) -> Any:
+        """The epsilon of Adam, by leaf; None where the optimizer has none."""
+        return self._tree(lambda group: group.numbers.get("eps"), "eps")
+
+    @property
+    def decay(self) -> Any:
+        """The weight decay, by leaf; 0 where none was tuned."""
+        return self._tree(lambda group: group.numbers.get("weight_decay", 0.0), "decay")
+
+    @property
+    def labels(self) -> Any:
+        """The name of the group, by leaf."""
+        return self._tree(lambda group: group.name, "group")
+
+    def init(self, key: Any) -> Any:
+        """Draw the parameters at the target with the std of their group, from a key of ``jax.random``. What starts
+        alike, or is no draw of one law that is centred at zero, is as ``init`` of the model makes it.
+
+        Raises:
+            UsageError: no std was given at the base.
+        """
+        own, *keys = jax.random.split(key, len(self.names) + 1)
+        starts = jax.tree_util.tree_leaves(self.model.init(own))
+        leaves = []
+        for start, key, leaf in zip(starts, keys, self._leaves, strict=True):
+            if len(leaf) == 1:
+                leaves.append(_draw_leaf(start, key, *leaf[0]))
+                continue
+            slices = zip(start, jax.random.split(key, len(leaf)), leaf, strict=True)
+            leaves.append(jax.numpy.stack([_draw_leaf(x, k, *one) for x, k, one in slices]))
+        return self.model.make_tree(leaves)
+
+    def optax_transformation(self, base_optimizer: Callable[..., Any]) -> Any:
+        """Return one transformation of ``optax`` for all leaves.
+
+        Args:
+            base_optimizer: makes the transformation of a group from ``learning_rate``, and from ``eps`` and
+                ``weight_decay``, where it takes them: ``optax.adamw``, or a function that calls it with a schedule.
+
+        Raises:
+            UsageError: it takes no epsilon or decay, and the plan has one; or two optimizers train the model.
+        """
+        import optax
+
+        if len(self.plan.optimizers) > 1:
+            raise UsageError(f"{' and '.join(self.plan.optimizers)} train this model; give plan one optimizer")
+        taken = signature(base_optimizer).parameters
+        every = any(x.kind is Parameter.VAR_KEYWORD for x in taken.values())
+        made = {}
+        for name, group in self.plan.groups.items():
+            numbers = {"learning_rate" if what == "lr" else what: x for what, x in group.numbers.items()}
+            lacking = [what for what in numbers if not every and what not in taken]
+            if lost := [what for what in lacking if numbers[what]]:
+                called = getattr(base_optimizer, "__name__", type(base_optimizer).__name__)
+                raise UsageError(f"{called} takes no {lost[0]}, and {name} has one; give an optimizer that takes it")
+            made[name] = base_optimizer(**{what: x for what, x in numbers.items() if what not in lacking})
+        return optax.multi_transform(made, self.labels)
+
+    @property
+    def about(self) -> str:
+        return self.plan.about
+
+    @property
+    def level(self) -> Level | None:
+        """How far the powers are shown to hold."""
+        return self.plan.level
+
+    def as_rows(self) -> list[dict[str, Any]]:
+        """Return the rows of a frame, as those of a plan of torch."""
+        return self.plan.as_rows()
+
+    def __str__(self) -> str:
+        return str(self.plan)
+
+
+def _draw_leaf(start: Any, key: Any, entry: Entry, group: ParameterGroup) -> Any:
+    """Draw a leaf, or a slice of one."""
+    if entry.kept or (entry.fill is not None and not entry.parts):
+        return start
+    for part, std in group.stds.items():
+        own, key = jax.random.split(key)
+        dim, at, many = entry.spans[part] if part else (0, 0, 0)
+        place = (slice(None),) * dim + (slice(at, at + many),) if part else ...
+        shape = start[place].shape
+        if group.tied and len(shape) == 3:
+            shape = (1, *shape[1:])
+        drawn = std * jax.random.normal(own, shape, start.dtype)
+        start = start.at[place].set(drawn if std else entry.fill or 0.0)
+    return start

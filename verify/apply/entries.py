@@ -1,0 +1,200 @@
+"""The numbers of a plan by parameter, in three steps: settings of every role, entries of every parameter, warnings.
+
+Read next: ``planning.py`` (puts them together), ``modules.py`` (what an entry is).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from torch import nn
+
+from scaling_algebra.errors import UsageError
+from scaling_algebra.recipes.recipe import Recipe
+from scaling_algebra.recipes.settings import Setting
+from scaling_algebra.spec.powers import Power
+from scaling_algebra.spec.trained import whole
+from scaling_algebra.verify.tracing import Traced
+from scaling_algebra.verify.tracing.gradients import listed, roles_of
+from scaling_algebra.verify.tracing.measuring import of_role
+from scaling_algebra.verify.tracing.shapes import along
+
+from .exports import shaped
+from .folding import ends, scaled
+from .modules import Entry, norms, parameters
+from .parts import Records, alike, apart, fused
+from .parts import spans as spans_of
+from .plans import trainer
+from .remarks import remarks
+from .starts import find_structured
+
+NEGLIGIBLE = "these are numbers of a negligible epsilon: keep it far below every gradient, as 1e-30 is and 1e-8 may be"
+UNDECAYED = (
+    "no decay was given: every group has weight_decay 0, whatever the optimizer itself is given; give decay=NUMBER"
+)
+ZERO = "{}: starts at zero in the module, and init_ draws it; leave out its std, and it stays"
+KEPT = (
+    "{}: init_ keeps the module's own start and does not use their std: under two seeds it is no draw of one law that "
+    "is centred at zero"
+)
+NORMS = "{}: init_ sets these to the norms of the matrices that it draws, as torch does; their init std is not heeded"
+SHAPED = (
+    "{}: more rows than columns; torch.optim.Muon multiplies its rate by sqrt(out/in) unless adjust_lr_fn says"
+    " otherwise, which these numbers do not know: plan with muon:original for it, or let your Muon multiply by 1"
+)
+
+
+Settings = dict[str, Mapping[str, Setting]]
+
+
+def settings_of(reading: Traced, numbers: Recipe, fold: bool = False) -> tuple[Settings, dict[str, float]]:
+    """Settings by role as the module itself needs them, and what is left to multiply by, by multiplier.
+
+    Args:
+        reading: of the module.
+        numbers: derived for the network of the reading.
+        fold: put what is left into the tensors that end the branch.
+
+    Raises:
+        UsageError: a multiplier that is to be folded ends in no matrix.
+    """
+    going = numbers.way
+    own = {name: Power.of(reading.factors.get(name, ("", {}))[1]) for name in numbers.multipliers}
+    left = {name: s.factor / own[name].ratio(going.base, going.target) for name, s in numbers.multipliers.items()}
+    left = {name: 1.0 if math.isclose(x, 1.0) else x for name, x in left.items()}
+    settings = dict(numbers.tensors)
+    for name in [name for name, x in left.items() if fold and x != 1]:
+        rule, x = numbers.multipliers[name].rule, left[name]
+        assert rule is not None
+        shared = [d.network for d in numbers.derivations if name in d.network.multipliers]  # kinds of layers
+        for role in dict.fromkeys(role for one in shared for role in ends(one, name).roles):
+            settings[role] = scaled(settings[role], rule / own[name], x, trainer(numbers, role))
+        left[name] = 1.0
+    return settings, left
+
+
+def entries_of(
+    model: nn.Module,
+    reading: Traced,
+    numbers: Recipe,
+    settings: Settings,
+    small: Sequence[nn.Module],
+    records: Callable[[], Records] | None = None,
+    twins: Sequence[nn.Module] = (),
+) -> list[Entry]:
+    """Every parameter of a model with its numbers.
+
+    Args:
+        model: at the target.
+        reading: of the module. numbers: derived for it. settings: as of ``settings_of``.
+        small: the modules that were read, which show how parameters start.
+        records: as for ``parts.spans``.
+        twins: the same modules under another seed; where there are none, each start is judged by itself.
+
+    Raises:
+        UsageError: parameters that train, and that the output does not depend on.
+    """
+    going = numbers.way
+    filled = {role: uniform_start(small, role) for role in numbers.tensors}
+    for role, value in filled.items():
+        rule = settings[role]["init_std"].rule
+        filled[role] = value if value is None or rule is None else value * rule.ratio(going.base, going.target)
+    found, named = [], list(parameters(model))
+    roles = roles_of([e.name for e in named], numbers)
+    _check_trains([e.name for e in named if not e.frozen], roles, reading.network.frozen)
+    given = max((d.optimizer.name for d in numbers.derivations), key=len)
+    pairs = [*zip(small, twins or small, strict=True)]
+    structured = find_structured(pairs, [role for role, value in filled.items() if value is None])
+    for e in named:
+        mine = roles[e.name]
+        rules = {role: trainer(numbers, role) for role in mine}
+        kinds = [(settings[role], rules[role]) for role in mine]
+        parts = {role: settings[role] for role in mine} if any(x != kinds[0] for x in kinds) else {}
+        role, group = (mine[0], whole(mine[0])) if mine else ("", "")
+        common = alike(parts) if parts else settings.get(role, {})
+        fill, spans = filled.get(role), spans_of(e, parts, reading, going.target, records)
+        do = apart(rules, group, given) if parts else ""
+        e = replace(e, kept=not e.frozen and not structured.isdisjoint(mine))
+        e = replace(e, role=role, settings=common, group=group, fill=fill, rules=rules, parts=parts, spans=spans)
+        found.append(replace(e, apart=do))
+    return found
+
+
+def _check_trains(train: Sequence[str], roles: Mapping[str, Sequence[str]], frozen: frozenset[str]) -> None:
+    """Raises UsageError for parameters that train, and that no gradient reaches."""
+    still = {
+        "the output does not depend on": [name for name in train if not roles[name]],
+        "no gradient of the output reaches": [x for x in train if roles[x] and frozen.issuperset(roles[x])],
+    }
+    if said := [f"{why} {listed(names)}" for why, names in still.items() if names]:
+        raise UsageError(f"{', and '.join(said)}; freeze, or leave out of the model")
+
+
+def warnings_of(
+    model: nn.Module,
+    reading: Traced,
+    numbers: Recipe,
+    entries: Sequence[Entry],
+    small: Sequence[nn.Module],
+    left: Mapping[str, str],
+) -> tuple[str, ...]:
+    """What to look at in a plan, a line each: the notes of the reading, and what a parameter needs besides its numbers.
+
+    Args:
+        model, reading, numbers, small: as for ``entries_of``.
+        entries: of the plan.
+        left: as for ``Traced.described``.
+    """
+    going = numbers.way
+    acting = [e for e in entries if e.role]
+
+    def groups(of: Callable[[Entry], bool]) -> str:
+        return ", ".join(dict.fromkeys(e.group for e in acting if of(e)))
+
+    kept = dict.fromkeys(e.group for e in entries if e.kept)
+    normed = [name for name, *_ in norms(model)]
+    tuned = [s for e in acting for s in (e.settings, *e.parts.values()) if "decay" in s and s["lr"].base is not None]
+    negligible = any(d.optimizer.regime == "negligible" for d in numbers.derivations)
+    undecayed = bool(tuned) and all(s["decay"].base is None for s in tuned)
+    stacks: dict[str, dict[str, None]] = {}
+    for e in (e for e in acting if e.stacked):
+        stacks.setdefault(shaped(e), {})[e.group] = None
+    high = groups(_unshaped)
+    zero = groups(lambda e: not e.frozen and _starts_at_zero(e, small))
+    return (
+        *along(reading, [axis for axis, n in going.base.items() if going.target[axis] != n]).described(left),
+        *([NEGLIGIBLE] if negligible else []),
+        *dict.fromkeys(line for d in numbers.derivations if not d.network.unread for line in remarks(d)),
+        *(fused(e) for e in {e.group: e for e in entries if e.parts}.values()),
+        *(f"{', '.join(names)}: {note}" for note, names in stacks.items()),
+        *([SHAPED.format(high)] if high else []),
+        *([ZERO.format(zero)] if zero else []),
+        *([KEPT.format(listed(kept))] if kept else []),
+        *([NORMS.format(listed(normed))] if normed else []),
+        *([UNDECAYED] if undecayed else []),
+    )
+
+
+def _unshaped(e: Entry) -> bool:
+    """Would ``torch.optim.Muon`` scale a step by its shape, of which the rule does not say how?"""
+    rule = e.rules[e.role]
+    muon = rule.torch == "Muon" and rule.shape == "none" and not e.frozen
+    return muon and len(e.shape) == 2 and e.shape[0] > e.shape[1]
+
+
+def _starts_at_zero(e: Entry, small: Sequence[nn.Module]) -> bool:
+    """Does a parameter that is drawn start at zero in the module?"""
+    found = [x for model in small for x in of_role(model, e.role)]
+    stds = [x["init_std"] for x in (e.settings, *e.parts.values()) if "init_std" in x]
+    drawn = e.fill is None and any(std.rule is not None for std in stds)
+    return drawn and bool(found) and not any(x.any() for x in found)
+
+
+def uniform_start(models: Sequence[nn.Module], role: str) -> float | None:
+    """The value that all entries of a vector start with, as the modules have it; None where they do not start alike."""
+    values = [p.flatten() for model in models for p in of_role(model, role)]
+    if not values or any(p.dim() > 1 or p.is_meta for model in models for p in of_role(model, role)):
+        return None
+    return float(values[0][0]) if all(bool((x == values[0][0]).all()) for x in values) else None

@@ -1,0 +1,68 @@
+"""Tensors of a plan that keep the module's own values: do these go with its size as the numbers need?
+
+Read next: ``planning.py``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+
+from torch import Tensor, nn
+
+from scaling_algebra.recipes.recipe import Recipe
+from scaling_algebra.spec.level import Open
+from scaling_algebra.spec.networks.language import Sum
+from scaling_algebra.verify.tracing.measuring import of_role
+
+from .plans import Plan
+
+APART, CHANCE = 0.05, 3.0
+"""Relative difference of the size of a frozen tensor from the power that the numbers need, and standard errors of it,
+from which on it is told."""
+
+
+def frozen(p: Plan, small: nn.Module, base: Mapping[str, int]) -> Iterator[Open]:
+    """Yield the tensors that keep the module's own values, where these change with its size by more than chance in
+    another way than the numbers need. Those whose parts need different powers are not compared."""
+    for e in (e for e in p.entries if (e.frozen or e.kept) and e.role):
+        what, do = ("it is frozen", "let it train") if e.frozen else ("init_ keeps its start", "draw it around zero")
+        found, demand = [*of_role(small, e.role)[:1], e.tensor], "a tensor that is not drawn is as large as derived"
+        if any(x.is_meta for x in found):  # has no values
+            continue
+        if "init_std" not in e.settings:
+            yield Open(demand, e.name, 0, f"{what}, and its parts are to go by different powers", e.role)
+            continue
+        rule, sizes = e.settings["init_std"].rule, [_size(x) for x in found]
+        if rule is None or not all(sizes):
+            continue
+        going = p.recipe.way
+        off = rule.ratio(base, going.target) / (sizes[-1] / sizes[0])
+        if off > 1 and _added(p.recipe, e.role):  # a bias that is smaller does no harm
+            continue
+        if abs(math.log(off)) > max(APART, CHANCE * math.sqrt(sum(1 / (2 * x.numel()) for x in found))):
+            at = ",".join(f"{axis}={n}" for axis, n in going.base.items())
+            off **= _share(base, going.base, going.target)
+            why = f"{what}, and the numbers need that it goes as {rule}: from {at} on the module's own is"
+            why += f" {1 / off:.3g} times that; multiply it, or what it makes, by {off:.3g}, or {do}"
+            yield Open(demand, e.name, 0, why, e.role)
+
+
+def _added(numbers: Recipe, role: str) -> bool:
+    """Is a tensor one number for each entry of what it is added to?"""
+    network = next(d.network for d in numbers.derivations if role in d.network.tensors)
+    read = (x.name for s in network.uses(role) for x in s.factors)
+    readers = (x for s in network.uses(role) for x, _ in network.consumers(s.out))
+    added = all(isinstance(x, Sum) for x in readers) and all(network.producer(name) is None for name in read)
+    return added and not network.tensors[role].fan_in
+
+
+def _share(small: Mapping[str, int], base: Mapping[str, int], target: Mapping[str, int]) -> float:
+    """The share of the way from small sizes to the target that is from the base on, along what grows most."""
+    axis = max(base, key=lambda x: target[x] / base[x])
+    far = math.log(target[axis] / small[axis]) if target[axis] != small.get(axis, 0) else 0.0
+    return math.log(target[axis] / base[axis]) / far if far else 1.0
+
+
+def _size(x: Tensor) -> float:
+    return float(x.detach().double().square().mean().sqrt())
