@@ -17,14 +17,14 @@ from .indices import constant
 from .products import contract
 from .reading import Reader
 from .recording import Ref
-from .regions import Known
+from .regions import ToldFunction
 from .routing import selection, slots_along
 
 STANDS = ": its powers are the same, its values are not"
 """How a note ends on a function that is read as another."""
 
 
-def read(reader: Reader, known: Known, number: int) -> View:
+def read(reader: Reader, known: ToldFunction, number: int) -> View:
     """A tensor, by number, as what it is of another one.
 
     Raises:
@@ -46,7 +46,7 @@ def read(reader: Reader, known: Known, number: int) -> View:
     return scaled(reader, made, reader.numbers(known.numbers)) if {*known.numbers} != {1.0} else made
 
 
-def _along(reader: Reader, known: Known, x: View, slots: tuple[int, ...]) -> View | None:
+def _along(reader: Reader, known: ToldFunction, x: View, slots: tuple[int, ...]) -> View | None:
     """A function along slots without its number; None: it is read call by call."""
 
     def exact(v: Tensor) -> Tensor:
@@ -96,7 +96,7 @@ def _less_mean(reader: Reader, x: View, over: Sequence[int]) -> tuple[View, tupl
     return y, tuple(e for d in over for e in y.dims[d] if isinstance(e, int))
 
 
-def _entrywise(reader: Reader, known: Known, x: View) -> View:
+def _entrywise(reader: Reader, known: ToldFunction, x: View) -> View:
     """A function of every entry."""
     if known.rank == 4:
         declared = f"its values are not of the class that functions.toml gives {reader.name}"

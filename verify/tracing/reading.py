@@ -19,7 +19,7 @@ from scaling_algebra.errors import UsageError
 
 from .graph import Dims, IndexClass, Restart, Sizes, TracedNode, Unreadable, View, join, refused, walk
 from .recording import Number, Recording, Ref, TorchCall, refs
-from .regions import Known, Regions
+from .regions import Regions, ToldFunction
 
 Splits = dict[tuple[Any, ...], tuple[Sizes, Sizes]]
 
@@ -43,7 +43,7 @@ class Reader:
         runs: Sequence[Recording],
         splits: Splits,
         apply: Callable[[Reader, list[Any], Any], Any],
-        told: Callable[[Reader, Known, int], View],
+        told: Callable[[Reader, ToldFunction, int], View],
         regions: Regions,
     ):
         self.runs, self.builds, self.splits, self.apply, self.told = runs, len(runs), splits, apply, told
@@ -92,7 +92,7 @@ class Reader:
         for k, r in enumerate(results):
             if r.number in found and r.number not in numbers:
                 x, told = self.view(Ref(found[r.number].x)), partial(self.told, self, found[r.number], r.number)
-                made = [self.constant(v) for v in self.values] if x.node.kind == "const" else self._given([x], told)
+                made = [self.constant(v) for v in self.values] if x.node.kind == "const" else _given(self, [x], told)
                 self._put(call, k, r, made)
         if not any(r.number in self.regions.needed - found.keys() for r in results):
             return
@@ -111,20 +111,11 @@ class Reader:
         args = list(self._bound([c.arguments for c in calls]))
         keywords = self._bound([c.keywords for c in calls])
         args += [keywords.pop(key) for k, key in enumerate(("input", "other")) if key in keywords and len(args) == k]
-        made = self._given(read, lambda: self.apply(self, args, keywords))
-        self._kept(call, results, made)
+        made = _given(self, read, lambda: self.apply(self, args, keywords))
+        _check_kept(self, results, made)
         for k, (r, view) in enumerate(zip(results, made if isinstance(made, list) else [made], strict=False)):
             if r.number not in found:
                 self._put(call, k, r, view)
-
-    def _given(self, read: Sequence[View], make: Callable[[], Any]) -> Any:
-        """What a call makes; of the input alone, where it does not grow, it is an input."""
-        try:
-            return make()
-        except UsageError:
-            if not all(v.node.given for v in read) or any(len({*shapes}) > 1 for shapes in self.shapes):
-                raise
-            return self.constants()
 
     def _put(self, call: TorchCall, k: int, ref: Ref, view: Any) -> None:
         """Keeps a result, the one in this place, of a call."""
@@ -135,15 +126,6 @@ class Reader:
         if call.held:
             self.held.add(ref.number)
         self.read_calls.append((call, ref, view))
-
-    def _kept(self, call: TorchCall, results: Sequence[Ref], made: Any) -> None:
-        """A sum is no smaller than rounding leaves of its terms: signs are in no equation."""
-        if isinstance(made, View) and made.node.kind == "add":
-            terms = (self.runs[0].tensors.get(r.number) for r in refs((call.arguments, call.keywords)))
-            size = [float(x.abs().max()) for x in terms if x is not None and x.numel()]
-            got = float(self.runs[0].tensors[results[0].number].abs().max())
-            if size and min(size) > 0 and got <= 1e-9 * max(size):
-                raise self.fail("a sum that cancels, and the equations have no signs")
 
     def _bound(self, trees: Sequence[Any]) -> Any:
         """Arguments at all builds: tensors are views, numbers that change are ``Number``."""
@@ -248,6 +230,28 @@ class Reader:
                     raise self.split(h, least)
             for h in found[1:]:
                 join(found[0], h)
+
+
+def _check_kept(reader: Reader, results: Sequence[Ref], made: Any) -> None:
+    """A sum is no smaller than rounding leaves of its terms: signs are in no equation."""
+    if isinstance(made, View) and made.node.kind == "add":
+        terms = (
+            reader.runs[0].tensors.get(r.number) for r in refs((reader.calls[0].arguments, reader.calls[0].keywords))
+        )
+        size = [float(x.abs().max()) for x in terms if x is not None and x.numel()]
+        got = float(reader.runs[0].tensors[results[0].number].abs().max())
+        if size and min(size) > 0 and got <= 1e-9 * max(size):
+            raise reader.fail("a sum that cancels, and the equations have no signs")
+
+
+def _given(reader: Reader, read: Sequence[View], make: Callable[[], Any]) -> Any:
+    """What a call makes; of the input alone, where it does not grow, it is an input."""
+    try:
+        return make()
+    except UsageError:
+        if not all(v.node.given for v in read) or any(len({*shapes}) > 1 for shapes in reader.shapes):
+            raise
+        return reader.constants()
 
 
 def trains(reader: Reader, node: TracedNode) -> bool:

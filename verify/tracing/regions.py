@@ -182,7 +182,7 @@ class Map:
 
 
 @dataclass(frozen=True)
-class Known:
+class ToldFunction:
     """What a tensor is of another one.
 
     Attributes:
@@ -224,7 +224,7 @@ class Regions:
     def __init__(self, runs: Sequence[Recording]) -> None:
         self.runs, self.tree = runs, Dominators(runs[0])
         self.left: set[int] = set()
-        self.asked: dict[Any, Known | None] = {}
+        self.asked: dict[Any, ToldFunction | None] = {}
         self.plan()
 
     def leave(self, number: int) -> None:
@@ -235,7 +235,7 @@ class Regions:
     def plan(self) -> None:
         """Goes back from the output: what is needed, and what it is made of."""
         run = self.runs[0]
-        self.needed, self.found = {run.output.number}, dict[int, Known]()
+        self.needed, self.found = {run.output.number}, dict[int, ToldFunction]()
         for call in reversed(run.calls):
             read = {r.number for r in refs((call.arguments, call.keywords))}
             for number in {r.number for r in refs(call.result)} & self.needed - read:
@@ -244,7 +244,7 @@ class Regions:
                     self.found[number] = known
                 self.needed |= read if known is None else {known.x}
 
-    def of(self, y: int) -> Known | None:
+    def of(self, y: int) -> ToldFunction | None:
         """What a tensor is of the farthest one for which this is known."""
         run = self.runs[0]
         if y not in self.tree.producer or not run.tensors[y].is_floating_point():
@@ -291,7 +291,7 @@ class Regions:
         places = self.tree.between(x, y)
         return tuple(Map(run, x, y, tuple(run.calls[k] for k in places)) for run in self.runs)
 
-    def known(self, x: int, y: int) -> Known | None:
+    def known(self, x: int, y: int) -> ToldFunction | None:
         """What a tensor is of another one that dominates it; None: not known."""
         if not self.runs[0].tensors[x].is_floating_point():
             return None
@@ -345,7 +345,7 @@ def reach(g: Map, v: Tensor, y: Tensor) -> tuple[int, ...] | None:
     return tuple(found) or None
 
 
-def _told(maps: tuple[Map, ...]) -> Known | None:
+def _told(maps: tuple[Map, ...]) -> ToldFunction | None:
     g = maps[0]
     v = drawn(g.value, 3)
     y = g(v)
@@ -357,7 +357,7 @@ def _told(maps: tuple[Map, ...]) -> Known | None:
     return (_turned(maps, over) or _along(maps, over)) if over else _entrywise(maps, v, y)
 
 
-def _entrywise(maps: tuple[Map, ...], v: Tensor, y: Tensor) -> Known | None:
+def _entrywise(maps: tuple[Map, ...], v: Tensor, y: Tensor) -> ToldFunction | None:
     """A function that acts entry by entry: the same one at every entry, at every build but for a number."""
     g, order = maps[0], torch.randperm(v.numel(), generator=torch.Generator().manual_seed(13))
     if any(reach(g, s * v, g(s * v)) != () for s in (0.01, 100)):  # a clip of a length
@@ -381,34 +381,34 @@ def _entrywise(maps: tuple[Map, ...], v: Tensor, y: Tensor) -> Known | None:
         return None
     slopes = tuple(float(z[-1] / at[-1]) for z in values)
     if all(torch.allclose(z, c * at) for z, c in zip(values, slopes, strict=True)):
-        return Known(maps, "same", numbers=_powers(slopes))
+        return ToldFunction(maps, "same", numbers=_powers(slopes))
     if all(torch.allclose(z, c * at.abs()) for z, c in zip(values, slopes, strict=True)):
-        return Known(maps, "abs", numbers=_powers(slopes), rank=1)
+        return ToldFunction(maps, "abs", numbers=_powers(slopes), rank=1)
     numbers = tuple(float((z * values[0]).sum() / values[0].square().sum()) for z in values)
     if not all(torch.allclose(z, c * values[0], rtol=CLOSE) for z, c in zip(values, numbers, strict=True)):
-        return Known(maps, rank=4, why="its values change with the sizes; no equation says this")
+        return ToldFunction(maps, rank=4, why="its values change with the sizes; no equation says this")
     alike = max(abs(c - 1) for c in numbers) < CLOSE
     found = fitted(f)
     if found and (alike or found[2] == 0):
-        return Known(maps, found[0], numbers=tuple(found[1] * c for c in numbers), middle=found[2])
+        return ToldFunction(maps, found[0], numbers=tuple(found[1] * c for c in numbers), middle=found[2])
     if not alike:
-        return Known(maps, rank=4, why="a power of the sizes times a function that is none of the equations")
+        return ToldFunction(maps, rank=4, why="a power of the sizes times a function that is none of the equations")
     if name := classified(f, g.calls[-1].name):
-        return Known(maps, name, rank=1)
+        return ToldFunction(maps, name, rank=1)
     middle = float(f(torch.zeros(1, dtype=torch.float64)))
     if name := classified(lambda u: f(u) - middle, g.calls[-1].name):
-        return Known(maps, name, middle=middle, rank=1)
+        return ToldFunction(maps, name, middle=middle, rank=1)
     if generic(f):
-        return Known(maps, "silu and tanh", middle=middle, rank=2)
+        return ToldFunction(maps, "silu and tanh", middle=middle, rank=2)
     ends = [(float(h.value.min()), float(h.value.max())) for h in maps]
     at = torch.linspace(min(a for a, _ in ends), max(b for _, b in ends), 101, dtype=torch.float64)
     for name, there in (("same", at), ("relu", at.relu())):
         if torch.allclose(f(at), there):
-            return Known(maps, name, rank=3)
-    return Known(maps, rank=4, why="no function of the equations has its values; give them with --network")
+            return ToldFunction(maps, name, rank=3)
+    return ToldFunction(maps, rank=4, why="no function of the equations has its values; give them with --network")
 
 
-def _turned(maps: tuple[Map, ...], over: tuple[int, ...]) -> Known | None:
+def _turned(maps: tuple[Map, ...], over: tuple[int, ...]) -> ToldFunction | None:
     """A linear map that keeps lengths up to a number. Law: what it makes of a signal meets that signal as it does
     itself if the mean of its diagonal is above zero (rotary positions); else it is ``mixed``, of the size of the
     signal alone, and ``signed`` if the mean of what it makes of ones is not."""
@@ -425,7 +425,7 @@ def _turned(maps: tuple[Map, ...], over: tuple[int, ...]) -> Known | None:
         same = same and meets > LEAST * sum(c * float(v.square().sum()) for v, c in zip(probes, sizes, strict=True))
         signed = signed or float(g(torch.ones_like(probes[0])).mean()) <= LEAST * sizes[0]
     name = "signed" if signed else "turned" if same else "mixed"
-    return Known(maps, name, over, _powers(numbers), rank=int(name != "turned"))
+    return ToldFunction(maps, name, over, _powers(numbers), rank=int(name != "turned"))
 
 
 def _multiple(y: Tensor, z: Tensor) -> float | None:
@@ -434,7 +434,7 @@ def _multiple(y: Tensor, z: Tensor) -> float | None:
     return c if torch.allclose(y, c * z, rtol=NEAR, atol=NEAR * 1e-2 * float(y.abs().max())) else None
 
 
-def _along(maps: tuple[Map, ...], over: tuple[int, ...]) -> Known | None:
+def _along(maps: tuple[Map, ...], over: tuple[int, ...]) -> ToldFunction | None:
     """A line of ``ALONG``, at three scales and every build."""
     along: Any = over[0] if len(over) == 1 else over
     for name, f in ALONG.items():
@@ -447,7 +447,9 @@ def _along(maps: tuple[Map, ...], over: tuple[int, ...]) -> Known | None:
                 break
             numbers.append(found[-1])
         else:
-            return Known(maps, name, over, _powers(_biased(maps, over, numbers) if name == "layernorm" else numbers))
+            return ToldFunction(
+                maps, name, over, _powers(_biased(maps, over, numbers) if name == "layernorm" else numbers)
+            )
     return None
 
 
