@@ -17,6 +17,7 @@ from scaling_algebra.verify.tracing import (
     Unreadable,
     elementwise,
     fixed,
+    functions,
     indices,
     models,
     recording,
@@ -783,8 +784,8 @@ def test_constants_stand_in_the_equations():
 @pytest.mark.parametrize(
     ("run", "said"),
     [
-        (lambda m, x: torch.dist(m.a(x), m.b(m.a(x))) * m.a(x), "dist: no rule"),
-        (lambda m, x: torch.addcdiv(m.a(x), m.b(m.a(x)), 2 + m.b2(m.a(x)).sigmoid()), "addcdiv: no rule"),
+        (lambda m, x: torch.dist(m.a(x), m.b(m.a(x))) * m.a(x), "norm: no rule"),
+        (lambda m, x: torch.addcdiv(m.a(x), m.b(m.a(x)), 2 + m.b2(m.a(x)).sigmoid()), "a division by a signal"),
         (lambda m, x: m.a(x) + torch.arange(1.0, 1 + m.a.weight.shape[0]), "differs along an axis that grows"),
     ],
 )
@@ -806,10 +807,11 @@ def test_a_difference_that_cannot_cancel_is_a_sum():
 
 
 def test_what_is_written_out_must_be_what_torch_gives(monkeypatch):
-    """A planted fault: interpolation the other way round."""
-    monkeypatch.setitem(recording.WRITTEN_OUT, "lerp", lambda a, b, weight: b + weight * (a - b))
-    with pytest.raises(Unreadable, match="lerp: torch gives other numbers than the calls"):
-        traced(CELL)
+    """A planted fault: attention that is twice as large."""
+    attention = recording.attention
+    monkeypatch.setattr(recording, "attention", lambda *args, **words: 2 * attention(*args, **words))
+    with pytest.raises(Unreadable, match="attention: torch gives other numbers than the calls"):
+        traced(RELATIVE)
 
 
 def doubled(f):
@@ -831,9 +833,9 @@ def rolled(f):
     ("module", "name", "fault", "build", "said"),
     [
         (fixed, "fixed", doubled, PLACES, r"(roll|pad|cumsum|cat)"),
-        (fixed, "real", lambda f: lambda x: f(x.conj().resolve_conj()), between(turned), "mul"),
+        (fixed, "real", lambda f: lambda x: f(x.conj().resolve_conj()), between(quarter), "mul"),
         (rules, "constant", turned_over, CONV, "conv2d"),
-        (rules, "constant", turned_over, NORMED, "not read"),
+        (functions, "constant", turned_over, NORMED, "not read"),
         (rules, "constant", turned_over, LARGEST, "max_pool1d"),
         (indices, "fixed", rolled, RELATIVE, "add"),
         (elementwise, "fixed", rolled, MERGED, "linear"),

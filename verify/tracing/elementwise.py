@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Iterator, Sequence
-from itertools import combinations, product
+from collections.abc import Iterator, Sequence
+from itertools import combinations
 from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .entries import classified, seen
 from .graph import (
-    LESS,
     NUMBER,
     Entrywise,
     Source,
@@ -21,18 +18,14 @@ from .graph import (
     Unreadable,
     Vector,
     View,
-    both,
-    then,
     times,
-    whole_of,
-    wiring,
 )
 from .indices import constant, differs, fixed, pick
-from .mixing import met, remade, settle, signed, turns
+from .mixing import met, signed
 from .products import SIGNED, acting, broadcast, contract, labelled
 from .reading import Reader
 
-SUMS = LESS, "layernorm", "normed_sigmoid", "softmax", "topk_softmax"
+SUMS = "layernorm", "normed_sigmoid", "softmax", "topk_softmax"
 """What sums to one, or to zero, along what it goes along."""
 GATES = (
     {"softmax": "softmax", "softmax_topk": "topk_softmax", "topk_softmax": "topk_softmax"}
@@ -53,24 +46,17 @@ class Cancels(Unreadable):
     """A difference that no other reading of the call makes right."""
 
 
-def same(reader: Reader, x: View, exact: Entrywise, note: str = "", entry: Entrywise | None = None) -> View:
-    """A tensor of the size of another. exact: on values in the dimensions of the view."""
-    node = x.node.behind("same", reader.where, note=note, exact=lambda v: x.taken_back(exact(x.laid_out(v)), v))
-    if entry is not None:
-        node.entry = tuple((r, then(f, entry)) for r, f in x.node.entries())
-    return View(node, x.dims)
+def same(reader: Reader, x: View, exact: Entrywise, note: str = "", entrywise: bool = False) -> View:
+    """A tensor of the size of another. exact: on values in the dimensions of the view, or of any shape."""
+    made = exact if entrywise else (lambda v: x.taken_back(exact(x.laid_out(v)), v))
+    return View(x.node.behind("same", reader.where, note=note, exact=made, entrywise=entrywise), x.dims)
 
 
-def function_of(
-    reader: Reader, name: str, x: View, exact: Entrywise, over: tuple[int, ...] = (), entrywise: bool = True
-) -> View:
+def function_of(reader: Reader, name: str, x: View, exact: Entrywise, over: tuple[int, ...] = ()) -> View:
     """A function of a signal. exact: on the node's own value."""
     if signed(x.node):
         raise reader.fail(SIGNED)
-    node = x.node.behind("func", reader.where, name=name, over=over, exact=exact)
-    if entrywise:
-        node.entry = tuple((r, then(f, exact)) for r, f in x.node.entries())
-    return View(node, x.dims)
+    return View(x.node.behind("func", reader.where, name=name, over=over, exact=exact), x.dims)
 
 
 def added(reader: Reader, views: Sequence[View]) -> View:
@@ -87,50 +73,14 @@ def added(reader: Reader, views: Sequence[View]) -> View:
         if (left := _merged(reader, views)) is not None:
             return added(reader, left) if len(left) > 1 else left[0]
         _opposed(reader, views)
-    mix = met([v.node for v in views])
-    if len(views) == 2 and (known := _one_function(reader, operator.add, *views)) is not None and not mix:
-        return known
+    if met([v.node for v in views]):
+        raise reader.fail("a sum of a signal and its own entries in another order, which is no rotation")
     if any(not v.node.weight for v in views):
-        views = [acting(reader, v) if v.node.weight and _bare(v.node).kind != "param" else v for v in views]
+        views = [acting(reader, v) if v.node.weight and bare_of(v.node).kind != "param" else v for v in views]
     _, classes, terms, order, dims = labelled(reader, *broadcast(views))
     sources = tuple((node, tuple(order.index(x) for x in mine)) for node, mine in terms)
     node = TracedNode("add", [classes[x] for x in order], reader.where, sources)
-    if len(views) == 2:
-        node.entry = _entries(operator.add, *views)
-    if mix is not None:
-        _rotation(reader, node, *mix[:2])
     return View(node, dims)
-
-
-def _rotation(reader: Reader, node: TracedNode, whole: TracedNode, mixed: TracedNode) -> None:
-    """Lets the sum of a signal and of its entries in another order count as that signal, if it is a rotation.
-
-    Raises:
-        Unreadable: it is none.
-    """
-    at = next(filter(None, (_slots_of(c, labels, whole) for c, labels in node.sources)), ())
-
-    def made(v: Tensor) -> Tensor:
-        return remade(node, whole, v).movedim(at, [*range(-len(at), 0)])
-
-    if not at or not turns(made, whole, mixed):
-        raise reader.fail("a sum of a signal and its own entries in another order, which is no rotation")
-    settle(node, whole)
-    if (more := met(node.children)) is not None and more[0] is not whole:
-        raise reader.fail("a sum of two signals and their own entries in another order")
-
-
-def _slots_of(node: TracedNode, labels: Sequence[int], whole: TracedNode) -> tuple[int, ...]:
-    """The labels of the slots of a signal which a node is times constants, or tensors; none, if it is not."""
-    while node is not whole:
-        sources = node.sources[:1] if node.kind == "same" else node.sources
-        signals = [s for s in sources if s[0].kind != "fixed" and not s[0].weight]
-        outs = node.out if node.kind == "contract" else node.slots
-        if node.kind not in ("same", "contract") or len(signals) != 1 or not {*signals[0][1]} <= {*outs}:
-            return ()
-        ((node, mine),) = signals
-        labels = [labels[outs.index(x)] for x in mine]
-    return tuple(labels)
 
 
 def _merged(reader: Reader, views: Sequence[View]) -> list[View] | None:
@@ -161,14 +111,12 @@ def _merged(reader: Reader, views: Sequence[View]) -> list[View] | None:
 
 
 def _opposed(reader: Reader, views: Sequence[View]) -> None:
-    """Refuses a difference of signals of one law, also within sums, but of the parts of one tensor, which rotate, and
-    of two functions of one signal that keep all of their powers.
+    """Refuses a difference of signals of one law, also within sums, but of two functions of one signal that
+    keep all of their powers.
 
     Raises:
         Cancels: there is one.
     """
-    wholes = {whole_of(v.node) for v in views}
-    parts = len(wholes) == 1 and None not in wholes
     laws = [
         {(law(t), bool(f) and f[0] < 0, (stops, law(t, looks=False))) for t, _, f, stops in _terms(v.node, alike=True)}
         for v in views
@@ -177,18 +125,9 @@ def _opposed(reader: Reader, views: Sequence[View]) -> None:
         pairs = [(x[2], y[2]) for x in one for y in other if x[0] == y[0] and x[1] != y[1]]
         if any(x != y for x, y in pairs):
             raise Cancels(str(reader.fail("a signal and the same signal stopped cancel; the equations have no signs")))
-        if pairs and not parts and not (len(views) == 2 and _keeps(*views)):
+        if pairs and not reader.regions.keeps(reader.call):
             why = "a difference of two signals of one law may cancel, and the equations have no signs"
             raise Cancels(str(reader.fail(why)))
-
-
-def _keeps(a: View, b: View) -> bool:
-    """Has the sum of two functions of one signal all powers that they have?"""
-    for (root, f), (other, g) in product(a.node.entries(), b.node.entries()):
-        if root is other and a.dims == b.dims:
-            one, two, total = (seen(x).get("powers") for x in (f, g, both(operator.add, f, g)))
-            return all(isinstance(x, frozenset) for x in (one, two, total)) and one | two == total  # type: ignore[operator]
-    return False
 
 
 def _terms(
@@ -207,7 +146,7 @@ def _terms(
         factor, into = times(factor, more), (source,)
     elif node.kind == "add" and (alike or node.exact is None):
         into = node.sources
-    elif not (alike and (stopped or node.kind == "shift" or (node.kind == "same" and node.name != LESS))):
+    elif not (alike and (stopped or node.kind == "shift" or node.kind == "same")):
         yield node, labels, factor, stops
         return
     for child, own in into:
@@ -246,8 +185,7 @@ def shifted(reader: Reader, x: View, by: View) -> View:
     y = spread(x, by)
     if number == 0 or not bool(c.any()):
         return y
-    entry: Entrywise | None = None if number is None else lambda u: u + number
-    out = same(reader, y, lambda v: v + c.to(v.dtype), entry=entry)
+    out = same(reader, y, lambda v: v + (c if number is None else number), entrywise=number is not None)
     if number is not None and 0 < number <= TINY:
         return out
     if c.is_floating_point() and bool(((c == 0) | (c < -1e3)).all()) and bool((c == 0).any()):
@@ -274,9 +212,9 @@ def law(node: TracedNode, named: bool = True, depth: int = LAW, looks: bool = Tr
     Args:
         looks: through a stop of the gradient.
     """
-    node = _bare(node)
+    node = bare_of(node)
     while looks and (node.kind, node.name) == ("func", "stopped"):
-        node = _bare(node.source)
+        node = bare_of(node.source)
     if node.kind == "param":
         return node.name if named else ""
     named = named and node.kind != "func"
@@ -287,109 +225,11 @@ def multiplied(reader: Reader, a: View, b: View) -> View:
     """Entry by entry. Known products are functions: x sigmoid(x), x / rms(x); an added constant is written out."""
     if "const" in (a.node.kind, b.node.kind):
         return scaled(reader, b, a) if a.node.kind == "const" else scaled(reader, a, b)
-    if (known := _one_function(reader, operator.mul, a, b) or _norm(reader, a, b) or _norm(reader, b, a)) is not None:
-        return known
     for x, y in ((a, b), (b, a)):
         if x.node.kind == "shift":  # (x + c) y = x y + c y
             inner = View(x.node.source, x.dims)
             return added(reader, [multiplied(reader, inner, y), scaled(reader, y, reader.constant(x.node.value))])
-    out = contract(reader, *broadcast([a, b]))
-    if out.node.kind == "contract" and len(out.node.sources) == 2:
-        out.node.entry = _entries(operator.mul, a, b)
-    return out
-
-
-def _one_function(reader: Reader, op: Callable[[Tensor, Tensor], Tensor], a: View, b: View) -> View | None:
-    """A sum or a product of functions of one signal that is a function with a name."""
-    for root, f in _entries(op, a, b):
-        if name := classified(f):
-            return function_of(reader, name, View(root, a.dims), f)
-    return None
-
-
-def _norm(reader: Reader, x: View, other: View) -> View | None:
-    """x times 1 / rms(x) is a norm, x / |x| one times a number; the values of gates divided by their sum are gates."""
-    f = other.node
-    if f.kind != "func" or f.name not in ("rsqrt", "reciprocal"):
-        return None
-    source = _bare(f.source)
-    rooted = f.name == "rsqrt"
-    if not rooted and source.kind == "func" and source.name == "sqrt":
-        rooted, source = True, _bare(source.source)
-    if source.kind != "contract" or len(source.sources) != 1 + rooted:
-        return None
-    value = _bare(source.source)
-    above, below = _multiple_of(x.node, value), _multiple_of(source.source, value)
-    if above is None or below is None:
-        return None
-    number, centred = times(above, tuple(1 / c for c in below)), value.name == LESS
-    if number and max(abs(c - 1) for c in number) > 1e-9:
-        x = View(source.source, x.dims)
-    else:
-        number = ()
-    mine = source.sources[0][1]
-    gone = tuple(k for k, label in enumerate(mine) if label not in source.out)
-    if not gone or any(not _is(_bare(c), value) or labels != mine for c, labels in source.sources):
-        return None
-    if not rooted:
-        if value.kind != "func" or value.name not in GATES:
-            return None
-        gates = value.exact
-        assert gates is not None
-
-        def normed(v: Tensor) -> Tensor:
-            return (y := gates(v)) / y.sum(gone, keepdim=True)
-
-        made = function_of(reader, GATES[value.name], View(value.source, x.dims), normed, value.over or gone, False)
-        number = times(number, tuple(1 / c for c in source.factor)) or (1.0,) * reader.builds
-        return made if max(abs(c - 1) for c in number) < 1e-6 else scaled(reader, made, reader.numbers(number))
-    factors, sizes = source.factor or (1.0,) * reader.builds, View(value, [gone]).sizes(0, reader.builds)
-    scale = next((g for r, g in f.entries() if r is source), None)
-    if scale is None:
-        return None
-    exact, factor, length = scale, factors[0], (factors[0] * sizes[0]) ** -0.5
-    lengths = tuple((c * n) ** -0.5 for c, n in zip(factors, sizes, strict=True))
-    if centred:
-        if value.over != gone:
-            return None
-        x = View(value.source, x.dims)
-
-    def normal(v: Tensor) -> Tensor:
-        v = v - v.mean(gone, keepdim=True) if centred else v
-        return v * exact(v.pow(2).sum(gone, keepdim=True) * factor) / length
-
-    made = function_of(reader, "layernorm" if centred else "rmsnorm", x, normal, gone, False)
-    made.node.note, lengths = _left_out(f, source), times(lengths, number)
-    return made if max(abs(c - 1) for c in lengths) < 1e-6 else scaled(reader, made, reader.numbers(lengths))
-
-
-def _multiple_of(node: TracedNode, of: TracedNode) -> Vector | None:
-    """The number, at every build, times which a signal is another one, empty for 1; nothing, where it is none."""
-    number: Vector = ()
-    while node is not of and (known := _multiple(node)) is not None and known[0][1] == node.slots:
-        (node, _), more = known
-        number = times(number, more)
-    below = _bare(node)
-    if _is(below, of):
-        return number
-    same = below.kind == of.kind == "contract" and below.exact is None and wiring(below) == wiring(of)
-    if not same or any(a is not b for a, b in zip(below.children, of.children, strict=True)):
-        return None
-    return times(times(number, below.factor), tuple(1 / c for c in of.factor))
-
-
-def _left_out(node: TracedNode, below: TracedNode) -> str:
-    """The note on what is left out of a signal behind another one."""
-    notes = []
-    while node is not below:
-        notes.append(node.note)
-        node = node.source
-    return next(filter(None, notes), "")
-
-
-def _is(a: TracedNode, b: TracedNode) -> bool:
-    """Are two nodes one, or one signal less its mean?"""
-    return a is b or (a.name == b.name == LESS and a.source is b.source and a.over == b.over)
+    return contract(reader, *broadcast([a, b]))
 
 
 def scaled(reader: Reader, x: View, by: View) -> View:
@@ -398,7 +238,7 @@ def scaled(reader: Reader, x: View, by: View) -> View:
     most = tuple(float(v.abs().max()) if v.numel() else 0.0 for v in values)
     if not any(most):
         return reader.constant(reader.values[0])
-    f = _bare(x.node)
+    f = bare_of(x.node)
     if f.kind == "func" and "topk" in f.name and (entry := _where_chosen(reader, x, values[0])) is not None:
         return entry
     keys = range(len(x.dims))
@@ -411,7 +251,7 @@ def scaled(reader: Reader, x: View, by: View) -> View:
             return contract(reader, [(x, keys)], keys, number) if inside is None else View(inside, x.dims)
         if number[0] == 1:
             return x
-        out = same(reader, x, lambda v: v * number[0], entry=lambda u: u * number[0])
+        out = same(reader, x, lambda v: v * number[0], entrywise=True)
         out.node.name, out.node.factor = "scale", number
         return out
     if not alike:
@@ -435,7 +275,7 @@ def scaled(reader: Reader, x: View, by: View) -> View:
 
 def _kept_sum(node: TracedNode) -> set[int]:
     """Slots along which a signal sums to one, or to zero, whatever it is made of."""
-    node = _bare(node)
+    node = bare_of(node)
     return {*node.over} if node.name in SUMS else set()
 
 
@@ -449,13 +289,13 @@ def _times(node: TracedNode, factor: Vector) -> TracedNode | None:
     if node.kind == "contract" and len(signals) > 1:
         if grows:
             taken = not any(c.weight for c in node.children)
-            return node.but(factor=times(node.factor, factor), entry=(), call=None) if taken else None
+            return node.but(factor=times(node.factor, factor), call=None) if taken else None
         signals = [k for k in signals if _times(node.children[k], factor)][:1]  # one factor of it has the number
     made = {k: _times(node.children[k], factor) for k in signals}
     if grows or None in made.values() or not made:
         return None
     sources = tuple((made.get(k) or c, labels) for k, (c, labels) in enumerate(node.sources))
-    return node.but(sources=sources, entry=(), call=None, part=None)
+    return node.but(sources=sources, call=None, part=None)
 
 
 def _where_chosen(reader: Reader, x: View, c: Tensor) -> View | None:
@@ -501,15 +341,8 @@ def _at(labels: Sequence[int], label: int) -> list[int]:
     return [k for k, x in enumerate(labels) if x == label]
 
 
-def _entries(op: Callable[[Tensor, Tensor], Tensor], a: View, b: View) -> Any:
-    """Of nodes before both the functions, entry by entry, that a sum or a product is of them."""
-    if a.dims != b.dims:
-        return ()
-    return tuple((r, both(op, f, g)) for r, f in a.node.entries() for s, g in b.node.entries() if r is s)
-
-
-def _bare(node: TracedNode) -> TracedNode:
+def bare_of(node: TracedNode) -> TracedNode:
     """The node below those of its size."""
-    while node.kind == "same" and node.name != LESS and len(node.indices) == len(node.source.indices):
+    while node.kind == "same" and len(node.indices) == len(node.source.indices):
         node = node.source
     return node

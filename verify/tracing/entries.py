@@ -12,9 +12,12 @@ import torch
 from torch import Tensor
 
 from scaling_algebra.spec.networks.functions import FUNCTIONS, FunctionKind
+from scaling_algebra.verify.networks.torch_network import entrywise
 
 _GRID = torch.linspace(-6, 6, 121, dtype=torch.float64)
 _TOLERANCE = 1e-6
+ALIKE = 1e-3
+"""Difference of values up to which a function is the one that it is read as (approximations of GELU)."""
 NAMES = tuple(name for name, f in FUNCTIONS.items() if f.kind == "entrywise" and not f.selects)
 """Functions of one tensor, entry by entry, that the language has."""
 
@@ -43,6 +46,8 @@ def seen(f: Callable[[Tensor], Tensor]) -> dict[str, object]:
     """
     u, middle = _GRID, len(_GRID) // 2
     y, near, far = f(u), f(u / 6e4), f(u * 1e3)
+    if not bool(torch.isfinite(far).all()) and float((again := f(u * 100)).abs().max()) < 1e5:
+        far = 10 * again  # exp within it is too large, it is not
     if y.shape != u.shape or not bool(torch.isfinite(y).all()) or not bool(y.any()):
         return {}
     odd, even, tiny = (y - y.flip(0)) / 2, (y + y.flip(0)) / 2, _TOLERANCE * float(y.abs().max())
@@ -81,6 +86,37 @@ def classified(f: Callable[[Tensor], Tensor], name: str = "") -> str:
     """
     both, names = (seen(f), seen(lambda u: -f(u))), sorted(NAMES, key=lambda x: x != name)
     return next((x for x in names if any(has_class(FUNCTIONS[x], values) for values in both)), "")
+
+
+def fitted(f: Callable[[Tensor], Tensor]) -> tuple[str, float, float] | None:
+    """The function of the language that has these values, the number that it is multiplied by, and what is added; None:
+    there is none. Values are those of the function up to ``ALIKE`` (approximations of GELU), also far from zero.
+
+    Examples:
+        >>> fitted(lambda x: x.clamp(max=0)), fitted(lambda x: 1 + torch.tanh(x))
+        (('relu', -1.0, 0.0), ('tanh', 1.0, 1.0))
+        >>> fitted(lambda x: 3 * x), fitted(lambda x: x.clamp(0, 50))
+        (None, None)
+    """
+    at, y = _GRID / 2, f(_GRID / 2)
+    for name in NAMES:
+        k = entrywise(FUNCTIONS[name])
+        z = k(at)
+        slope = float(((y - y.mean()) * (z - z.mean())).sum() / (z - z.mean()).square().sum())
+        middle = float(y.mean() - slope * z.mean())
+        if abs(slope) < ALIKE or not torch.allclose(y, slope * z + middle, rtol=0, atol=ALIKE * abs(slope)):
+            continue
+        far = (_GRID * 10, _GRID * 1e3)
+        if has_class(FUNCTIONS[name], seen(k)) and all(
+            torch.allclose(f(u), slope * k(u) + middle, rtol=ALIKE, atol=ALIKE * abs(slope)) for u in far
+        ):
+            return name, _whole(slope), _whole(middle)
+    return None
+
+
+def _whole(number: float) -> float:
+    """A number without rounding."""
+    return float(round(number)) if abs(number - round(number)) < ALIKE * 1e-1 else number
 
 
 def sign_of(f: Callable[[Tensor], Tensor]) -> int:

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from .graph import (
-    LESS,
     NUMBER,
     IndexClass,
     Source,
@@ -52,9 +51,6 @@ def bare(output: View, loops: bool = False) -> tuple[View, list[tuple[str, str]]
     def change(node: TracedNode) -> TracedNode:
         if node.note:
             notes[node.where, node.note] = None
-        if node.kind == "same" and node.name in ("centred", LESS):
-            what = "its mean; a norm" if node.name == LESS else "its largest entry; softmax"
-            raise node.fail(f"a signal less {what} does so itself")
         if node.kind == "same" and not (loops and node.factor and abs(node.factor[0]) != 1):
             return node
         sources = tuple(below(*source) for source in node.sources)

@@ -26,8 +26,6 @@ Vector = tuple[float, ...]
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 NUMBER = re.compile(r"(?<![A-Za-z_\[\d])\d+(?!\])")
 """A number in a parameter's name; the numbers of parts, in brackets, are no places in a loop."""
-LESS = "less its mean"
-"""The name of a signal that was centred, which a norm is made of."""
 _COUNT = itertools.count()
 
 
@@ -84,16 +82,6 @@ def join(a: IndexClass, b: IndexClass) -> IndexClass:
 Entrywise = Callable[[Tensor], Tensor]
 
 
-def then(f: Entrywise, g: Entrywise) -> Entrywise:
-    """g after f."""
-    return lambda x: g(f(x))
-
-
-def both(op: Callable[[Tensor, Tensor], Tensor], f: Entrywise, g: Entrywise) -> Entrywise:
-    """A sum or a product of two functions of one tensor."""
-    return lambda x: op(f(x), g(x))
-
-
 def times(a: Vector, b: Vector) -> Vector:
     """Factors multiplied; an empty one is 1."""
     return tuple(x * y for x, y in zip(a, b, strict=True)) if a and b else a or b
@@ -117,7 +105,7 @@ class TracedNode:
         factor: at every build, what the module itself multiplies by. name: of a parameter, or of a function.
         over: slots a function goes along. slot, at: of a pick or a cat. value: of a leaf, at the first build.
         exact: the value from those of the sources, where the kind does not say it.
-        entry: functions of nodes before it, entry by entry, of which this is the value.
+        entrywise: is ``exact`` one of every entry, whatever the shape?
         note: what the equations leave out here. part: of a part the whole, its slot, where it begins and ends.
         frozen: of an added constant, whether it differs along an axis that grows.
         axes: of a parameter the dimension of each slot.
@@ -137,7 +125,7 @@ class TracedNode:
     at: Sizes = ()
     value: Any = None
     exact: Callable[..., Tensor] | None = None
-    entry: tuple[tuple[TracedNode, Callable[[Tensor], Tensor]], ...] = ()
+    entrywise: bool = False
     note: str = ""
     part: tuple[TracedNode, int, Sizes, Sizes] | None = None
     call: tuple[str, str, int, int] | None = None
@@ -167,9 +155,6 @@ class TracedNode:
     def given(self) -> bool:
         """Is it made of the input and of constants alone?"""
         return all(node.kind != "param" for node in walk(self))
-
-    def entries(self) -> tuple[tuple[TracedNode, Callable[[Tensor], Tensor]], ...]:
-        return ((self, lambda x: x), *self.entry)
 
     def fail(self, what: str) -> Unreadable:
         return refused(self.where, what)
@@ -282,7 +267,7 @@ def pushed(node: TracedNode, slot: int, change: Callable[[TracedNode, int], Trac
         rest = 0 if product else count - 1
         return tuple(y for x in labels for y in (fresh if x == mine else [x + rest * (x > mine)]))
 
-    more: dict[str, Any] = {"entry": (), "call": None, "out": spread(node.out) if product else ()}
+    more: dict[str, Any] = {"call": None, "out": spread(node.out) if product else ()}
     more["over"] = moved(node.over, slot, count)
     if product:
         kept = {x: index for x, index in node.labels.items() if x != mine}
@@ -309,18 +294,6 @@ def wiring(node: TracedNode) -> tuple[Any, ...]:
     names: dict[int, int] = {}
     read = tuple(tuple(names.setdefault(x, len(names)) for x in labels) for _, labels in node.sources)
     return *read, tuple(names[x] for x in node.out)
-
-
-def whole_of(node: TracedNode) -> tuple[TracedNode, int] | None:
-    """The tensor that a part, through what leaves its size alone or adds parts of it, belongs to, and its slot."""
-    if node.part is not None:
-        return node.part[:2]
-    if node.kind == "same" and len(node.indices) == len(node.source.indices):
-        return whole_of(node.source)
-    if node.kind == "add" and all(labels == node.slots for _, labels in node.sources):
-        wholes = {whole_of(c) for c in node.children}
-        return wholes.pop() if len(wholes) == 1 else None
-    return None
 
 
 Dims = list[tuple[int | IndexClass, ...]]

@@ -39,25 +39,41 @@ def _part(reader: Reader, node: TracedNode, slot: int, start: Sizes, stop: Sizes
         return node.but(indices=indices, name=f"{node.name}[{start[0]}]", value=value, axes=axes)
     if (beside := _put_beside(reader, node, slot, start, stop)) is not None:
         return beside
-    if (
-        node.kind == "func" and slot in node.over and not node.indices[slot].fixed
-    ):  # of what is put together again (rotary positions)
-        first, n = start[0], stop[0] - start[0]
-        made = node.behind("a slice of a norm", reader.where, exact=lambda v: v.narrow(slot, first, n))
-        made.indices[slot] = IndexClass([b - a for a, b in zip(start, stop, strict=True)])
-        return made
+    if node.name == "turned":
+        return _turned_part(reader, node, slot, start, stop)
     sized = node.kind in ("same", "shift")
-    known = node.kind in ("contract", "add", "func", "pick") or (sized and node.entry)
+    known = node.kind in ("contract", "add", "func", "pick") or (sized and node.entrywise)
     if not known or slot in node.over or node.name == "blend":
         raise reader.fail(f"a slice along an axis that grows, of a {node.kind} {node.name}".rstrip())
     made = pushed(node, slot, lambda c, s: part_of(reader, c, s, start, stop))
     if len(made.indices) != len(node.indices) and node.over:
         raise reader.fail(f"a slice that is taken apart behind {node.name}; take the dimension apart first")
-    if sized:
-        root, made.exact = node.entry[0]
-        if root is not node.source:
-            raise reader.fail("a slice along an axis that grows, of a product with constants; slice before")
     return made
+
+
+def _turned_part(reader: Reader, node: TracedNode, slot: int, start: Sizes, stop: Sizes) -> TracedNode:
+    """A part of entries that turn among each other.
+
+    Raises:
+        Unreadable: others are turned into them.
+    """
+    first, n = start[0], stop[0] - start[0]
+    shape = [index.root().sizes[0] for index in node.indices]
+    turn = node.exact
+    assert turn is not None
+    other = torch.ones(shape, dtype=torch.float64)
+    other.narrow(slot, first, n).zero_()
+    if bool(turn(other).narrow(slot, first, n).any()):
+        raise reader.fail("a slice along an axis that grows, of entries that turn into others")
+    inner = part_of(reader, node.source, slot, start, stop)
+    sizes = [index.root().sizes[0] for index in inner.indices]
+
+    def exact(v: torch.Tensor) -> torch.Tensor:
+        whole = torch.zeros(shape, dtype=v.dtype)
+        whole.narrow(slot, first, n).copy_(v.reshape([*shape[:slot], n, *shape[slot + 1 :]]))
+        return turn(whole).narrow(slot, first, n).reshape(sizes)
+
+    return inner.behind("same", reader.where, name="turned", note=node.note, exact=exact)
 
 
 def _put_beside(reader: Reader, node: TracedNode, slot: int, start: Sizes, stop: Sizes) -> TracedNode | None:

@@ -9,13 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .graph import Dims, IndexClass, TracedNode, View, whole_of
+from .calls import rule
+from .graph import Dims, IndexClass, TracedNode, View
 from .indices import constant, entries_of, narrowed, regrouped, stepped
-from .mixing import drawn, remade, settle, turns
 from .products import acting, labelled
 from .reading import Reader
 from .recording import Ref, leaves, mapped
-from .table import rule
 
 
 @rule("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "view_as", "reshape_as")
@@ -30,6 +29,16 @@ def permute(reader: Reader, x: View, *given: Any) -> View:
     sizes = range(2, 2 + len(x.dims))
     moved = reader.call.function(torch.empty([*sizes], device="meta"), *given).shape
     return View(x.node, [x.dims[sizes.index(n)] for n in moved])
+
+
+@rule("pixel_shuffle")
+def shuffled(reader: Reader, x: View, upscale_factor: int) -> View:
+    """Channels as places of a finer grid."""
+    n, r, shapes = len(x.dims), upscale_factor, reader.shapes[0]
+    apart = [[*s[:-2], r, r, s[-2] // r, s[-1] // r] for s in shapes]
+    y = regrouped(reader, x, apart)
+    order = [*range(n - 2), n, n - 2, n + 1, n - 1]
+    return regrouped(reader, View(y.node, [y.dims[d] for d in order]), shapes)
 
 
 @rule("expand", "expand_as", "repeat", "broadcast_to", "repeat_interleave")
@@ -147,23 +156,12 @@ def stack(reader: Reader, parts: Sequence[View], dim: int = 0) -> View:
     """Of tensors of one kind along a new Theta(1) axis: all parts of one whole are the whole."""
     d = dim % len(reader.shapes[0][0])
     wide = [View(p.node, [*p.dims[:d], (), *p.dims[d:]]) for p in parts]
-    return concatenated(reader, wide, d, reader.shapes[0], d)
+    return concatenated(reader, wide, d, reader.shapes[0])
 
 
-def concatenated(
-    reader: Reader, parts: Sequence[View], d: int, shapes: Sequence[Sequence[int]], new: int | None = None
-) -> View:
+def concatenated(reader: Reader, parts: Sequence[View], d: int, shapes: Sequence[Sequence[int]]) -> View:
     """Along an axis that grows: kept apart until a product sums over it. Along a Theta(1) axis: a sum, to leading
-    order; constants among the parts are left out there, zeros everywhere.
-
-    Args:
-        new: the dimension that a stack makes; behind that of the parts of one whole, it interleaves them.
-    """
-    first, *more = {whole_of(p.node) for p in parts}
-    known = first is not None and not more and all(p.dims == parts[0].dims for p in parts)
-    known = known and (new is not None or first[1] in parts[0].dims[d])  # type: ignore[index]
-    if first is not None and known and _all_of(*first, parts):
-        return _mixed(reader, parts, *first[:2], between=new is not None and first[1] in parts[0].dims[new - 1])
+    order; constants among the parts are left out there, zeros everywhere."""
     live, sizes = [p for p in parts if p.node.kind != "const"], tuple(shape[d] for shape in shapes)
     wide = [p.index(e) for p in live for k, dim in enumerate(p.dims) for e in dim if k == d or not isinstance(e, int)]
     fixed = len(set(sizes)) == 1 and all(index.fixed for index in wide)
@@ -206,25 +204,3 @@ def concatenated(
     if fixed and len(live) < len(parts):
         node.note = "constants among the parts of a concatenation are left out"
     return view
-
-
-def _all_of(whole: TracedNode, slot: int, parts: Sequence[View]) -> bool:
-    """Are parts of one whole as many entries as it has?"""
-    alike = all(len(p.node.indices) == len(whole.indices) for p in parts)
-    return alike and sum(p.index(slot).sizes[0] for p in parts) == whole.indices[slot].root().sizes[0]
-
-
-def _mixed(reader: Reader, parts: Sequence[View], whole: TracedNode, slot: int, between: bool) -> View:
-    """All parts of one whole, in any order: of its size."""
-    mixed = whole.behind("same", reader.where, name="mixed", slot=slot, at=(int(between), 0))
-    mixed.sources += tuple((p.node, whole.slots) for p in parts)
-    mixed.exact = lambda whole, *v: torch.stack(v, slot + 1).flatten(slot, slot + 1) if between else torch.cat(v, slot)
-    y = drawn(whole)
-    made, ones, signs = (remade(mixed, whole, v) for v in (y, torch.ones_like(y), y.sign()))
-    if torch.equal(made, y):
-        return View(whole, parts[0].dims)
-    if whole.weight or turns(lambda v: remade(mixed, whole, v), whole, mixed):
-        settle(mixed, whole)
-    elif torch.equal(ones.abs(), signs.abs()):  # each is one of the entries
-        mixed.at = int(between), int(ones.min() < 0 < ones.max())
-    return View(mixed, parts[0].dims)

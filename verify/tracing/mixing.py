@@ -1,17 +1,9 @@
-"""Entries of a signal in another order (swapped halves): of its size, but another signal where both meet.
-
-Law: rotary positions are a matrix on each pair of entries. Its determinant is above zero, so that no entry is lost, and
-its trace, so that what it makes of a signal meets that signal as it does itself. Read next: ``layout.py`` (makes the
-order).
-"""
+"""A signal and its own entries in another order: of one size, but another signal where both meet."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
-
-import torch
-from torch import Tensor
 
 from .graph import TracedNode, walk
 
@@ -19,8 +11,6 @@ Mix = tuple[TracedNode, TracedNode, frozenset[str]]
 """A signal, its entries in another order, and the tensors that act on them before."""
 Way = tuple[Any, ...]
 """Something, and the tensors that act on it before, of one product at most."""
-LEAST = 0.1
-"""The least determinant and half trace, as shares of what the size of the matrix makes possible."""
 
 
 def mixes(node: TracedNode) -> frozenset[Mix]:
@@ -30,11 +20,6 @@ def mixes(node: TracedNode) -> frozenset[Mix]:
         node.cache["mixes"] = frozenset((*own, *(mixes(node.source) if own else _below(node, mixes))))
     known: frozenset[Mix] = node.cache["mixes"]
     return known
-
-
-def settle(node: TracedNode, whole: TracedNode) -> None:
-    """Lets a node count as the signal that it was made of."""
-    node.cache["mixes"] = frozenset(x for c in node.children for x in mixes(c) if x[0] is not whole)
 
 
 def _below(node: TracedNode, of: Callable[[TracedNode], Iterable[Way]]) -> Iterator[Way]:
@@ -71,47 +56,4 @@ def met(nodes: Sequence[TracedNode]) -> Mix | None:
 
 def signed(node: TracedNode) -> bool:
     """Has a part of a signal in another order another sign, which no tensor makes alike?"""
-    return any(not path and bool(mixed.at[1]) for _, mixed, path in mixes(node))
-
-
-def remade(node: TracedNode, whole: TracedNode, value: Tensor) -> Tensor:
-    """The value of a node where the signal that it is made of has another one."""
-    values = {whole.number: value}
-    for x in walk(node):
-        if x.part is not None and x.part[0] is whole and whole not in x.children:
-            _, slot, start, stop = x.part
-            values[x.number] = value.narrow(slot, start[0], stop[0] - start[0])
-    return node.evaluate(values)
-
-
-def drawn(whole: TracedNode) -> Tensor:
-    """Another value of a signal."""
-    generator = torch.Generator().manual_seed(7)
-    return torch.randn([x.root().sizes[0] for x in whole.indices], generator=generator, dtype=torch.float64)
-
-
-def turns(made: Callable[[Tensor], Tensor], whole: TracedNode, mixed: TracedNode) -> bool:
-    """Is a map of a signal a matrix on each of its pairs, with a determinant and a trace above zero on average?
-
-    Args:
-        made: the dimensions of the result are those of the signal, perhaps with others before.
-    """
-    if len(mixed.sources) != 3:
-        return False
-    slot, between = mixed.slot - len(whole.indices), bool(mixed.at[0])
-    axis = slot if between else slot - 1
-
-    def halves(v: Tensor) -> tuple[Tensor, ...]:
-        return v.unflatten(slot, (-1, 2) if between else (2, -1)).unbind(axis)
-
-    def joined(a: Tensor, b: Tensor) -> Tensor:
-        return torch.stack((a, b), axis).flatten(slot - 1, slot)
-
-    y = drawn(whole)
-    a, b = halves(y)
-    one, none = torch.ones_like(a), torch.zeros_like(a)
-    (aa, ba), (ab, bb) = halves(made(joined(one, none))), halves(made(joined(none, one)))
-    size = float((aa**2 + ab**2 + ba**2 + bb**2).mean()) / 2
-    if not torch.allclose(made(y), joined(aa * a + ab * b, ba * a + bb * b), atol=1e-6 * size**0.5):
-        return False
-    return float((aa * bb - ab * ba).mean()) > LEAST * size and float((aa + bb).mean()) / 2 > LEAST * size**0.5
+    return any(not path and bool(mixed.at[0]) for _, mixed, path in mixes(node))

@@ -26,14 +26,15 @@ from scaling_algebra.spec.networks.language import TRACED, Network
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.waiting import each
 
-from . import layout, routing, rules  # noqa: F401 - fill the table
+from . import functions, layout, routing, rules  # noqa: F401 - fill the table
 from .building import Asked, Build, built, called, doubled, exactly
 from .folding import Folder, bare, settled
 from .gradients import FROZEN, TRAINING, ZERO, frozen_roles, lacking, listed, roles_of, states
 from .graph import IndexClass, Restart, TracedNode, Unreadable, View, refused, walk, wiring
 from .naming import Powers, Span
 from .reading import Reader
-from .recording import Recording, choosing, record
+from .recording import Recording, choosing, numbered, record
+from .regions import Regions
 from .table import apply
 from .writing import Writer
 
@@ -317,8 +318,10 @@ def _stream(network: Network) -> str:
 def _read(runs: Sequence[Recording]) -> tuple[Reader, View]:
     """The reader, and the graph of the output."""
     splits: dict[Any, Any] = {}
+    runs = [runs[0], *(numbered(run, runs[0]) for run in runs[1:])]
+    regions = Regions(runs)
     for _ in range(_SPLITS):
-        reader = Reader(runs, splits, apply)
+        reader = Reader(runs, splits, apply, functions.read, regions)
         try:
             return reader, reader.read()
         except Restart:

@@ -35,6 +35,13 @@ def contract(reader: Reader, operands: Sequence[Operand], out: Sequence[Any], fa
         pairs = zip(operands, ones, strict=True)
         made = [(v if one else _constant(reader, v, keys, operands, out), keys) for (v, keys), one in pairs]
         return contract(reader, made, out, factor)
+    for key in {key for _, keys in operands for key in keys} - {*out}:  # weights summed where all else repeats
+        own = [(node, mine) for node, mine in factors if not {*labels.get(key, ())}.isdisjoint(mine)]
+        index = [classes[x] for x in labels.get(key, ())]
+        if len(own) == 1 < len(factors) and own[0][0].weight and index and all(x.fixed for x in index):
+            every = torch.ones([x.root().sizes[0] for x in index], dtype=torch.float64)
+            node = TracedNode("fixed", index, reader.where, value=every)
+            return contract(reader, [*operands, (View(node, [node.slots]), [key])], out, factor)
     owned = {x for _, mine in factors for x in mine}
     for label in (x for key in labels if key not in out for x in labels[key] if x not in owned):
         factor = times(factor, classes[label].root().sizes)  # a sum of what is constant along it
@@ -172,7 +179,7 @@ def _without_factor(node: TracedNode) -> TracedNode:
     """What it is of."""
     if "bare" not in node.cache:
         of = node.sources if node.kind == "contract" else tuple((_without_factor(c), own) for c, own in node.sources)
-        node.cache["bare"] = node.but(factor=(), sources=of, entry=(), call=None, part=None)
+        node.cache["bare"] = node.but(factor=(), sources=of, call=None, part=None)
     return node.cache["bare"]
 
 

@@ -8,6 +8,7 @@ dimension of a parameter or of the input, and the reading begins again. Read nex
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -18,6 +19,7 @@ from scaling_algebra.errors import UsageError
 
 from .graph import Dims, IndexClass, Restart, Sizes, TracedNode, Unreadable, View, join, refused, walk
 from .recording import Number, Recording, Ref, TorchCall, refs
+from .regions import Regions, ToldFunction
 
 Splits = dict[tuple[Any, ...], tuple[Sizes, Sizes]]
 
@@ -26,22 +28,30 @@ class Reader:
     """One reading.
 
     Attributes:
-        apply: the table of rules. splits: of leaves, kept by a reading that begins again.
+        apply: the table of rules. told: reads what a tensor is of another one, which ``regions`` has.
+        splits: of leaves, kept by a reading that begins again.
         call, calls: what is read, at the first build and at all. name: of the call in the table.
         shapes, values: of its results, by result, then by build.
         left_out: the largest entries of constants, and where they multiply.
-        fixed: constants of the equations, by their entries. means: slots of a node along which another is its mean.
+        fixed: constants of the equations, by their entries.
         frozen: constants that differ along an axis that grows, by their entries. held: tensors made without gradients.
         chosen: K of the last top-K that was recorded with all experts, at every build.
     """
 
-    def __init__(self, runs: Sequence[Recording], splits: Splits, apply: Callable[[Reader, list[Any], Any], Any]):
-        self.runs, self.builds, self.splits, self.apply = runs, len(runs), splits, apply
+    def __init__(
+        self,
+        runs: Sequence[Recording],
+        splits: Splits,
+        apply: Callable[[Reader, list[Any], Any], Any],
+        told: Callable[[Reader, ToldFunction, int], View],
+        regions: Regions,
+    ):
+        self.runs, self.builds, self.splits, self.apply, self.told = runs, len(runs), splits, apply, told
+        self.regions = regions
         self.views: dict[int, View] = {}
         self.read_calls: list[tuple[TorchCall, Ref, View]] = []
         self.one_hot: dict[int, TracedNode] = {}
         self.left_out: set[tuple[str, float]] = set()
-        self.means: dict[tuple[int, int], tuple[int, ...]] = {}
         self.fixed: dict[Any, TracedNode] = {}
         self.frozen: dict[bytes, View] = {}
         self.held: set[int] = set()
@@ -67,23 +77,32 @@ class Reader:
             value = value.double() if value.is_floating_point() else value
             self.views[number] = self.leaf_view(kind, name, shape, value)
         for calls in zip(*(run.calls for run in self.runs), strict=True):
-            self.call, self.calls, self.made = calls[0], calls, 0
-            self._step(calls)
+            self.call, self.calls, self.made, self.name = calls[0], calls, 0, calls[0].name.strip("_")
+            if any(r.number in self.regions.needed for r in refs(calls[0].result)):
+                self._step(calls)
         self.call = None
         return self.view(first.output)
 
     def _step(self, calls: Sequence[TorchCall]) -> None:
-        """Reads one call: its results become views."""
-        call = calls[0]
+        """Reads one call: those of its results that are needed become views."""
+        call, found = calls[0], self.regions.found
+        results, numbers = list(refs(call.result)), {r.number for r in refs((call.arguments, call.keywords))}
+        self.values = [[run.tensor(r) for run in self.runs] for r in results]
+        self.shapes = [[tuple(v.shape) for v in values] for values in self.values]
+        for k, r in enumerate(results):
+            if r.number in found and r.number not in numbers:
+                x, told = self.view(Ref(found[r.number].x)), partial(self.told, self, found[r.number], r.number)
+                made = [self.constant(v) for v in self.values] if x.node.kind == "const" else _given(self, [x], told)
+                self._put(call, k, r, made)
+        if not any(r.number in self.regions.needed - found.keys() for r in results):
+            return
         if call.stale:  # the values of now are not known
             raise self.fail("reads what was written in place through a view; write whole tensors, or torch.cat")
-        for number in {r.number for r in refs((call.arguments, call.keywords))} & self.held if not call.held else ():
+        for number in numbers & self.held if not call.held else ():
             if trains(self, self.views[number].node):
                 self.views[number] = stopped(self, self.views[number])
             self.held.discard(number)
-        results, read = list(refs(call.result)), [self.view(r) for r in refs((call.arguments, call.keywords))]
-        self.values = [[run.tensor(r) for run in self.runs] for r in results]
-        self.shapes = [[tuple(v.shape) for v in values] for values in self.values]
+        read = [self.view(r) for r in refs((call.arguments, call.keywords))]
         if all(v.node.kind == "const" for v in read):
             self.views |= {r.number: self.constant(v) for r, v in zip(results, self.values, strict=True)}
             return
@@ -92,29 +111,21 @@ class Reader:
         args = list(self._bound([c.arguments for c in calls]))
         keywords = self._bound([c.keywords for c in calls])
         args += [keywords.pop(key) for k, key in enumerate(("input", "other")) if key in keywords and len(args) == k]
-        try:
-            made = self.apply(self, args, keywords)
-        except UsageError:  # what is made of the input alone, and does not grow, is an input
-            if not all(v.node.given for v in read) or any(len({*shapes}) > 1 for shapes in self.shapes):
-                raise
-            made = self.constants()
-        self._kept(call, results, made)
+        made = _given(self, read, lambda: self.apply(self, args, keywords))
+        _check_kept(self, results, made)
         for k, (r, view) in enumerate(zip(results, made if isinstance(made, list) else [made], strict=False)):
-            if view.node.call is None:
-                view.node.call = (*call.key, k)
-            self.views[r.number] = view
-            if call.held:
-                self.held.add(r.number)
-            self.read_calls.append((call, r, view))
+            if r.number not in found:
+                self._put(call, k, r, view)
 
-    def _kept(self, call: TorchCall, results: Sequence[Ref], made: Any) -> None:
-        """A sum is no smaller than rounding leaves of its terms: signs are in no equation."""
-        if isinstance(made, View) and made.node.kind == "add":
-            terms = (self.runs[0].tensors.get(r.number) for r in refs((call.arguments, call.keywords)))
-            size = [float(x.abs().max()) for x in terms if x is not None and x.numel()]
-            got = float(self.runs[0].tensors[results[0].number].abs().max())
-            if size and min(size) > 0 and got <= 1e-9 * max(size):
-                raise self.fail("a sum that cancels, and the equations have no signs")
+    def _put(self, call: TorchCall, k: int, ref: Ref, view: Any) -> None:
+        """Keeps a result, the one in this place, of a call."""
+        view = view[k] if isinstance(view, list) else view
+        if view.node.call is None:
+            view.node.call = (*call.key, k)
+        self.views[ref.number] = view
+        if call.held:
+            self.held.add(ref.number)
+        self.read_calls.append((call, ref, view))
 
     def _bound(self, trees: Sequence[Any]) -> Any:
         """Arguments at all builds: tensors are views, numbers that change are ``Number``."""
@@ -219,6 +230,28 @@ class Reader:
                     raise self.split(h, least)
             for h in found[1:]:
                 join(found[0], h)
+
+
+def _check_kept(reader: Reader, results: Sequence[Ref], made: Any) -> None:
+    """A sum is no smaller than rounding leaves of its terms: signs are in no equation."""
+    if isinstance(made, View) and made.node.kind == "add":
+        terms = (
+            reader.runs[0].tensors.get(r.number) for r in refs((reader.calls[0].arguments, reader.calls[0].keywords))
+        )
+        size = [float(x.abs().max()) for x in terms if x is not None and x.numel()]
+        got = float(reader.runs[0].tensors[results[0].number].abs().max())
+        if size and min(size) > 0 and got <= 1e-9 * max(size):
+            raise reader.fail("a sum that cancels, and the equations have no signs")
+
+
+def _given(reader: Reader, read: Sequence[View], make: Callable[[], Any]) -> Any:
+    """What a call makes; of the input alone, where it does not grow, it is an input."""
+    try:
+        return make()
+    except UsageError:
+        if not all(v.node.given for v in read) or any(len({*shapes}) > 1 for shapes in reader.shapes):
+            raise
+        return reader.constants()
 
 
 def trains(reader: Reader, node: TracedNode) -> bool:

@@ -17,21 +17,18 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch._decomp import decomposition_table
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from scaling_algebra.errors import foreign
 
 from .building import Guessed
+from .calls import APART, MAKERS, plain, ruled
 from .graph import NotFinite, Unreadable, refused
 
-COMPOSITES = {"multi_head_attention_forward", "gru", "lstm", "rnn_tanh", "rnn_relu", "gru_cell", "lstm_cell",
-              "rnn_tanh_cell", "rnn_relu_cell"}  # fmt: skip
-"""Functions without a rule: their calls of aten are written down."""
 ASKS = {"__bool__", "item", "tolist", "__float__", "__int__", "__index__"}
 """Calls that make numbers of python of a tensor."""
-MAKERS = ("zeros", "ones", "empty", "full", "rand", "arange")
-"""Beginnings of names whose result depends on no argument's values."""
 NOISE = ("rand", "normal_", "uniform_", "bernoulli", "dropout", "exponential_", "multinomial", "gumbel")
 """Beginnings of names of calls that draw."""
 STOPS = {"detach", "detach_", "get_data"}
@@ -70,7 +67,8 @@ class Recording:
     Attributes:
         calls: in order. tensors: by number, as they were made.
         parameters, buffers: names by number. inputs: places by number. places: of entries, by call, kept by who reads.
-        output: the logits. outputs: what every module returned last, by name. few: a top-K leaves some out.
+        frozen: parameters that do not train. output: the logits. outputs: what every module returned last, by name.
+        few: a top-K leaves some out.
         doubled: the axis that is twice as large as in the first run of a reading.
     """
 
@@ -82,6 +80,7 @@ class Recording:
     places: dict[tuple[str, str, int], Any] = field(default_factory=dict)
     output: Ref = Ref(-1)
     outputs: dict[str, Ref] = field(default_factory=dict)
+    frozen: frozenset[int] = frozenset()
     few: bool = False
     doubled: str = ""
 
@@ -123,83 +122,30 @@ def attention(
     return logits.softmax(-1) @ value
 
 
-def added(c: Tensor, *factors: Tensor, beta: float = 1, alpha: float = 1, **named: Tensor) -> Tensor:
-    """beta c + alpha a b"""
-    product = torch.matmul(*factors, *named.values())
-    return (c if beta == 1 else beta * c) + (product if alpha == 1 else alpha * product)
-
-
-def gated(x: Tensor, dim: int = -1) -> Tensor:
-    """The first half times a sigmoid of the second."""
-    a, b = x.chunk(2, dim)
-    return a * b.sigmoid()
-
-
-def product_added(x: Tensor, a: Tensor, b: Tensor, value: float = 1) -> Tensor:
-    """x + value a b"""
-    return x + (a * b if value == 1 else value * a * b)
-
-
-def kinked(x: Tensor, weight: Tensor) -> Tensor:
-    """x above zero, and below it x times a weight."""
-    weight = weight.view(-1, *[1] * (x.dim() - 2)) if weight.numel() > 1 else weight
-    return torch.relu(x) + weight * -torch.relu(-x)
-
-
-def twice_linear(a: Tensor, b: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """A matrix for each entry, between two signals."""
-    y = torch.einsum("...oj,...j->...o", torch.einsum("...i,oij->...oj", a, weight), b)
-    return y if bias is None else y + bias
-
-
-def mean_of_places(x: Tensor, output_size: Any) -> Tensor:
-    """A matrix of means along each of two axes."""
-    sizes = output_size if isinstance(output_size, list | tuple) else (output_size,) * 2
-    eyes = [torch.eye(n, dtype=x.dtype)[None] for n in x.shape[-2:]]
-    rows, columns = (nn.functional.adaptive_avg_pool1d(e, n or len(e[0]))[0] for e, n in zip(eyes, sizes, strict=True))
-    return rows.T @ x @ columns
-
-
-def shuffled(x: Tensor, upscale_factor: int) -> Tensor:
-    """Channels as places of a finer grid."""
-    *b, c, h, w = x.shape
-    r, n = upscale_factor, len(b)
-    y = x.reshape(*b, c // r**2, r, r, h, w).permute(*range(n + 1), n + 3, n + 1, n + 4, n + 2)
-    return y.reshape(*b, c // r**2, h * r, w * r)
-
-
-WRITTEN_OUT: dict[str, Callable[..., Any]] = {
-    "scaled_dot_product_attention": attention, "addmm": added, "baddbmm": added, "glu": gated, "addcmul": product_added,
-    "lerp": lambda a, b, weight: a + weight * (b - a), "prelu": kinked, "bilinear": twice_linear,
-    "adaptive_avg_pool2d": mean_of_places, "pixel_shuffle": shuffled,
-}  # fmt: skip
-"""Functions as python in the calls that have rules."""
-
-
 def real(x: Tensor) -> Tensor:
     """Complex numbers as pairs along one more dimension."""
     return torch.view_as_real(x) if x.is_complex() else x
 
 
 class _Inside(TorchDispatchMode):
-    """Calls of aten inside of a composite."""
+    """Calls of aten inside of a call that has no rule, each taken apart until it has one."""
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()
         self.recorder = recorder
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        keywords = kwargs or {}
-        name = func._schema.name.split("::")[1]
+        keywords, name = kwargs or {}, func._schema.name.split("::")[1]
         if name.startswith("_scaled_dot_product"):
-            written = {"is_causal": any(args[4:5]), **keywords}
             truth = func(*args, **keywords)
-            return self.recorder.written(self, "scaled_dot_product_attention", truth[0], args[:3], written), *truth[1:]
-        if name in WRITTEN_OUT:
-            return self.recorder.written(self, name, func(*args, **keywords), args, keywords)
-        result = func(*args, **keywords)
-        self.recorder.note(name, func, args, keywords, result, fresh=name.endswith("_"))
-        return result
+            written = {"is_causal": any(args[4:5]), **keywords}
+            return self.recorder.attended(self, truth[0], args[:3], written), *truth[1:]
+        if self.recorder.whole(name, args, keywords) or func not in decomposition_table:
+            result = func(*args, **keywords)
+            self.recorder.note(name, func, args, keywords, result, fresh=name.endswith("_"))
+            return result
+        with self:
+            return decomposition_table[func](*args, **keywords)
 
 
 class _Every(TorchFunctionMode):
@@ -266,9 +212,9 @@ class Recorder(TorchFunctionMode):
         keywords, name = kwargs or {}, getattr(func, "__name__", str(func))
         if name == "__get__":
             name = "get_" + func.__self__.__name__
-        if name in WRITTEN_OUT:
-            return self.written(self, name, func(*args, **keywords), args, keywords)
-        if name in COMPOSITES:
+        if name == "scaled_dot_product_attention":
+            return self.attended(self, func(*args, **keywords), args, keywords)
+        if not self.whole(name, args, keywords):
             with _Inside(self):
                 result = func(*args, **keywords)
             self.versions |= {self.ids[id(x)]: x._version for x in self.kept if id(x) in self.ids}
@@ -294,16 +240,21 @@ class Recorder(TorchFunctionMode):
         self.note(name, func, args, keywords, result, stale)
         return result
 
-    def written(self, mode: AbstractContextManager[Any], name: str, truth: Tensor, args: Any, keywords: Any) -> Tensor:
-        """What a function gives, written out in other calls.
+    def whole(self, name: str, args: Any, keywords: Any) -> bool:
+        """Is a call written down as it is: by its rule, as a function of one tensor, or because it writes in place?"""
+        moved = [x for x in leaves((args, keywords), Tensor) if self.ids.get(id(x), -1) in self.moved]
+        return ruled(name) or (len(moved) < 2 and plain(name) not in APART) or name.endswith("_")
+
+    def attended(self, mode: AbstractContextManager[Any], truth: Tensor, args: Any, keywords: Any) -> Tensor:
+        """Attention, call by call.
 
         Raises:
             Unreadable: it is not what torch gives.
         """
         with mode:
-            made: Tensor = WRITTEN_OUT[name](*args, **keywords)
+            made = attention(*args, **keywords)
         if made.shape != truth.shape or not torch.allclose(made, truth, 1e-5, 1e-7, equal_nan=True):
-            raise self.fail(name, "torch gives other numbers than the calls that it is written out in")
+            raise self.fail("attention", "torch gives other numbers than the calls that it is written out in")
         return made
 
     def _paired(self, func: Any, terms: list[str], out: str, operands: list[Tensor]) -> Any:
@@ -356,7 +307,7 @@ class Recorder(TorchFunctionMode):
             return
         out = mapped(args[0] if name == "__setitem__" else result, Tensor, lambda x: self.ref(x, made=True))
         moved = any(r.number in self.moved for r in refs((arguments, named)))
-        if moved and not name.removeprefix("new_").startswith(MAKERS):
+        if moved and not name.startswith(MAKERS):
             outs = list(refs(out))
             if name == "topk" and result[0].shape == args[0].shape:
                 outs = outs[:1]
@@ -409,6 +360,22 @@ def mapped(tree: Any, kind: type[Leaf], f: Callable[[Leaf], Any]) -> Any:
 def refs(tree: Any) -> Iterator[Ref]:
     """The tensors of arguments or of a result, in order."""
     return leaves(tree, Ref)
+
+
+def numbered(run: Recording, first: Recording) -> Recording:
+    """A recording with the numbers that another one of the same calls has for its tensors."""
+    same = {call.key: call for call in run.calls}
+    tensors, calls = {n: run.tensors[n] for n in (*run.parameters, *run.inputs, *run.buffers)}, []
+    for call in first.calls:
+        other, keep = same[call.key], (call.arguments, call.keywords, call.result)
+        tree = other.arguments, other.keywords, other.result
+        for mine, its in zip(refs(keep), refs(tree), strict=True):
+            tensors.setdefault(mine.number, run.tensors[its.number])
+        numbers = refs(keep)
+        arguments, keywords, result = mapped(tree, Ref, lambda _, numbers=numbers: next(numbers))  # type: ignore[misc]
+        calls.append(replace(other, arguments=arguments, keywords=keywords, result=result))
+    tensors.setdefault(first.output.number, run.tensors[run.output.number])
+    return replace(run, calls=calls, tensors=tensors, output=first.output, places={})
 
 
 def running(inputs: tuple[Any, ...]) -> AbstractContextManager[None]:
@@ -469,6 +436,7 @@ def record(
         if x.is_floating_point():
             recorder.moved.add(number)
     learning = [p for p in model.parameters() if p.requires_grad]
+    recorder.run.frozen = frozenset(recorder.ref(p).number for p in model.parameters() if not p.requires_grad)
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:

@@ -5,19 +5,18 @@ Read next: ``layout.py`` (indices), ``rules.py``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from .calls import rule
 from .elementwise import function_of, same, spread
 from .graph import IndexClass, TracedNode, View
 from .indices import entries_of
 from .products import contract
 from .reading import Reader
-from .table import rule
 
 
 def slots_along(reader: Reader, x: View, d: int) -> tuple[int, ...]:
@@ -27,24 +26,7 @@ def slots_along(reader: Reader, x: View, d: int) -> tuple[int, ...]:
     return slots
 
 
-def along(reader: Reader, name: str, x: View, d: int, exact: Callable[[Tensor, int], Tensor]) -> View:
-    """A function along a torch dimension, exact on the torch tensor."""
-    d %= len(x.dims)
-    over = slots_along(reader, x, d)
-    return function_of(reader, name, x, lambda v: x.taken_back(exact(x.laid_out(v), d), v), over, entrywise=False)
-
-
-@rule("softmax")
-def softmax(reader: Reader, x: View, dim: int = -1, *_: Any, **__: Any) -> View:
-    while x.node.kind == "same" and x.node.name == "centred":
-        x = View(x.node.source, x.dims)
-    f = x.node
-    if f.kind == "func" and f.name == "topk":
-        return _selection(reader, "topk_softmax", View(f.source, x.dims), f.over, f.at[0])
-    return along(reader, "softmax", x, dim, lambda v, k: v.softmax(k))
-
-
-def _selection(reader: Reader, name: str, x: View, over: tuple[int, ...], k: int) -> View:
+def selection(reader: Reader, name: str, x: View, over: tuple[int, ...], k: int) -> View:
     """The k largest along a slot, the others zero.
 
     Args:
@@ -60,7 +42,7 @@ def _selection(reader: Reader, name: str, x: View, over: tuple[int, ...], k: int
         gates = v.sigmoid() if "sigmoid" in name else v.softmax(slot) if name == "softmax_topk" else v
         return (gates / gates.sum(slot, keepdim=True) if name == "normed_sigmoid_topk" else gates) * mask
 
-    made = function_of(reader, name, x, exact, over, False)
+    made = function_of(reader, name, x, exact, over)
     made.node.at = (k,)
     return made
 
@@ -74,7 +56,7 @@ def _largest(reader: Reader, x: View, over: tuple[int, ...], k: int) -> View:
     """The largest of scores, perhaps behind a function of all of them."""
     f = x.node
     known = f.kind == "func" and f.name in SELECTED and f.over in ((), over)
-    return _selection(reader, SELECTED[f.name] if known else "topk", View(f.source if known else f, x.dims), over, k)
+    return selection(reader, SELECTED[f.name] if known else "topk", View(f.source if known else f, x.dims), over, k)
 
 
 @rule("topk")
@@ -95,14 +77,6 @@ def topk(reader: Reader, x: View, k: Any, dim: int = -1, *_: Any, **__: Any) -> 
         few.indices[slot] = IndexClass(reader.same_everywhere(most[0]))
         return [View(few, x.dims)] * 2
     return [_largest(reader, x, over, most[0]), *reader.constants(1)]
-
-
-@rule("max")
-def largest(reader: Reader, x: View, dim: Any = None, keepdim: bool = False, *_: Any) -> list[View]:
-    if not isinstance(dim, int | tuple):
-        raise reader.fail("no rule for the largest of a tensor, or of two")
-    d = dim if isinstance(dim, int) else dim[0]
-    return [along(reader, "max", x, d, lambda v, k: v.amax(k, keepdim=True).expand(v.shape)), *reader.constants(1)]
 
 
 def _ordered(index: View, dim: int) -> bool:

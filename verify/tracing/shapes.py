@@ -25,13 +25,13 @@ from scaling_algebra.spec.networks.language import TRACED, Network
 from scaling_algebra.spec.powers import Power
 
 from .building import Asked, Build, built, called, doubled, exactly
+from .calls import plain
 from .fixed import made as replay
 from .gradients import FROZEN
 from .graph import NUMBER, Sizes, Unreadable
 from .models import COUNTS, Traced
 from .naming import LETTERS, Powers, powers_of
 from .recording import Recording, Ref, TorchCall, leaves, record
-from .table import plain
 
 Places = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 """Dimensions of a parameter: those that are summed, those that it makes, and those that count maps."""
