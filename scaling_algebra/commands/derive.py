@@ -245,7 +245,11 @@ def _with_either_epsilon(configuration: Configuration) -> Derivation:
             d = derive(configuration.but(epsilon="negligible"))
         except NotFound:
             raise error from None
-        found = "so do these with --epsilon negligible" if d.level.failed else "found with --epsilon negligible"
+        found = (
+            "so do these with --epsilon negligible"
+            if d.level is not None and d.level.failed
+            else "found with --epsilon negligible"
+        )
         click.echo(f"scalecalc: epsilon derived: {error.failure}; {found}", err=True)
         return d
 

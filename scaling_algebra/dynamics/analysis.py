@@ -244,7 +244,7 @@ class Analysis:
 
     def _alone(self, name: str, t: int) -> Trajectory:
         decided: list[Rung] = []
-        for rung in LADDER if t > 1 else (*LADDER, BEGUN):
+        for rung in LADDER if t else (*LADDER, BEGUN):
             if self.runs.read(name, t, rung).decided:
                 run = self.runs.on(rung)
                 with run.ledger.question():
@@ -423,8 +423,6 @@ def monomial(q: Query, known: Bracket) -> Bracket:
         return known
     few = look.whole is not None or (look.raised and not t)  # kernels of as many leaves as products have signals
     rungs: tuple[Rung, ...] = PARTS if few else WITNESSES
-    if look.whole is not None and t == 1 and look.network.norms:
-        rungs = (*rungs, BEGUN)
     for rung in rungs:
         found = two_sided(look, name, t, rung)
         if found.lead is not None and found.low is not None and (known.lead is None or found.lead > known.lead):
@@ -445,7 +443,7 @@ def climb(q: Query, known: Bracket, rungs: Sequence[Rung] = ()) -> Bracket:
     look, name, t = q
     low = known.low
     usual = LADDER[:1] if look.whole is not None else look.ladder or LADDER
-    if t <= 1 and look.network.norms:
+    if not t and look.network.norms:
         usual = (usual[0], BEGUN, *usual[1:])
     for rung in () if known.decided else rungs or usual:
         known = two_sided(look, name, t, rung)

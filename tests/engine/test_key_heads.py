@@ -131,13 +131,16 @@ def test_a_number_times_a_polynomial_is_as_large_as_their_sizes_say():
 
 def test_a_first_step_that_is_normalised_is_that_of_a_part():
     """Sizes from runs in which one tensor learns are those of the run in which all do. Negative controls: later steps,
-    and a part whose gradient has another size."""
-    look = looked(PLAIN)
+    and a part whose gradient has another size. What only the budget for sizes before training would decide stays open:
+    it is not proved for steps."""
+    look, opened = looked(PLAIN), []
     for name in ("q.change", "v.change", "p_1.change", "o.change", "h1.change", "r2.change", "f.change"):
         part = look(name, 1, RESTRICTED)
-        assert part.size == 0, name
+        opened += [] if part.decided else [name]
+        assert not part.decided or part.size == 0, name
         whole = read(look, name, 1, BEGUN)
-        assert not whole.decided or whole.size == part.size, name
+        assert not (whole.decided and part.decided) or whole.size == part.size, name
+    assert opened == ["v.change", "p_1.change", "o.change"]
     one = look.parts._where_less(replace(look.point, frozen=frozenset(PLAIN.tensors) - {"value"}))
     assert look.parts.divides_alike(one, 0) and look.parts.divides_alike(one, 1)
     assert not look.parts.divides_alike(one, 2)

@@ -51,7 +51,7 @@ def theories(sizes: Sequence[str], optimizer: str, network: Network) -> tuple[li
     assumption of its own. Every other size is one of the model, which a plan takes care of.
     """
     found, notes = list[Theory](), list[str]()
-    axes = {axis: (axis, name) for axis, name in AXES.items()}
+    axes: dict[str, tuple[str, ...]] = {axis: (axis, name) for axis, name in AXES.items()}
     axes["T"] = ("T", "tokens", "D")
     try:
         rules = rate_rules(optimizer)
@@ -105,9 +105,11 @@ class RateAnswer(FittedAnswer):
             blocks.append(Grid.of(("power of", "theory", "rule", "verdict", "needs"), rows))
         for group, f in self.fits.items():
             if len(f.sizes) > 1:
-                rows = [(literal(a), *(f"{x:.2g}" for x in row)) for a, row in zip(f.powers, f.covariance, strict=True)]
+                matrix = [
+                    (literal(a), *(f"{x:.2g}" for x in row)) for a, row in zip(f.powers, f.covariance, strict=True)
+                ]
                 blocks.append(Heading(literal(f"covariance of powers {group}".rstrip()), 3))
-                blocks.append(Grid.of(("power of", *map(literal, f.powers)), rows))
+                blocks.append(Grid.of(("power of", *map(literal, f.powers)), matrix))
         blocks.append(Lines.of(literal(f"next, the law of the loss at the best rates: {self.next_command}")))
         return blocks
 

@@ -123,7 +123,7 @@ class ConfigKinds(ConfigFamily):
         counts = {self.first.dims[name][k] // (at if k == 0 else 1) for name, k in stacks}
         for key in [k for k in self._numbers() if 1 < self.full[k] in counts]:
             n = self.full[key]
-            moved = {}
+            moved: dict[Any, Any] = {}
             for more in (n + 1, 2 * n):
                 moved = moved or self._moved(self.first, self.full | {key: more}) or {}
                 exact = all(self._gained(d, x) == more - n for d, x in moved.items())

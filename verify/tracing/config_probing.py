@@ -143,13 +143,15 @@ class ProbedConfig(ConfigKinds):
         grows = {
             k for k in changed & self.moving if self.kinds.get(k) in (None, "dimension") and k not in self.axes.values()
         }
-        found = {}
+        found: dict[str, tuple[Any, Any]] = {}
         for k in dict.fromkeys(chain(*flat)):
             a, b = (one.get(k) for one in flat)
             several = isinstance(a, list) and isinstance(b, list) and {*map(str, a)} == {*map(str, b)}
             if a != b and not several and k not in sizes | grows:
                 found[k] = a, b
-        numbers = {k: (a, b) for k, (a, b) in found.items() if _number(a) and _number(b) and a * b > 0}
+        numbers: dict[str, tuple[Any, Any]] = {
+            k: (a, b) for k, (a, b) in found.items() if _number(a) and _number(b) and a * b > 0
+        }
         others = {k: x for k, x in found.items() if k not in numbers}
         return Difference(frozenset(stays), frozenset(grows), numbers, others)
 
@@ -200,7 +202,7 @@ class ProbedConfig(ConfigKinds):
         numbers = [*self.unset, *self.free, *self.kinds, *self.bound, *self._numbers()]
         numbers = [k for k in dict.fromkeys(numbers) if k not in (*self.axes.values(), *self.long)]
         lists = [(k, x) for k, v in self.full.items() if isinstance(v, list) for x in patterns(v, self.depth)]
-        fixes = [(self.pattern, k, x) for k, x in lists]
+        fixes: list[tuple[dict[str, Any], str, Any]] = [(self.pattern, k, x) for k, x in lists]
         fixes += [(self.fixed, k, x) for k in numbers for x in (1, 0, 2, None)]
         for among, key, value in fixes if self.trouble is not None else ():
             kept = dict(among)

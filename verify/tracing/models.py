@@ -235,7 +235,7 @@ def read_equations(build: Build, start: Mapping[str, int], name: str = TRACED, e
         if _thin(runs):
             raise Thin(str(error)) from None
         raise
-    error = guard(reader, output, _output(build, start) if apart else None)
+    deviation = guard(reader, output, _output(build, start) if apart else None)
     longer = []
     for axis in loops:
         others = [recorded(doubled(b, axis)) for b in builds]
@@ -272,7 +272,7 @@ def read_equations(build: Build, start: Mapping[str, int], name: str = TRACED, e
     notes = [*writer.notes, *notes, *((buffer, LOAD) for buffer in choosing(first)), *[("", EVERY)] * every]
     network = replace(network, stands=next((note for _, note in notes if any(x in note for x in OTHERWISE)), ""))
     base = {**start, "K": start["M"]} if apart else start
-    reading = Traced(text, network, writer.factors, notes, calls, error, base, writer.names.spans)
+    reading = Traced(text, network, writer.factors, notes, calls, deviation, base, writer.names.spans)
     return _with_gradients(reading, build, writer.names.frozen)
 
 
