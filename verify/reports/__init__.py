@@ -1,1 +1,1 @@
-"""Reports and pictures of what was measured."""
+"""Reports and pictures of measured exponents."""

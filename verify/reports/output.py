@@ -30,16 +30,19 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Judged = Sequence[tuple[Job, Report]]
-"""Runs with what they show."""
+"""Runs, each with the report of its comparison with the predictions."""
 
 
 def document(judged: Judged, command: str, every: bool = False) -> Document:
-    """The output of runs: one its report; several a line that sums up, a table of runs, and what does not agree.
+    """Returns the output of the command for one or several runs.
 
-    The record is the JSON contract of ``verify``: of one run, or of all runs with the total.
+    One run gives its report. Several runs give a summary line, a table of the runs, and the rows that do not agree. The
+    record is the JSON contract of ``verify``: that of the single run, or of all runs with their total.
 
     Args:
-        every: what agrees, too.
+        judged: runs with their reports.
+        command: the command line, which the output quotes.
+        every: also print the rows that agree and the gates that passed.
     """
     if len(judged) == 1:
         ((job, report),) = judged
@@ -68,12 +71,12 @@ def _record(judged: Judged, command: str) -> dict[str, Any]:
 
 
 def as_json(job: Job, report: Report) -> dict[str, Any]:
-    """One run in the JSON contract of ``verify``."""
+    """Returns one run in the JSON contract of ``verify``."""
     return {**job.configuration.as_json(), "job": job.as_json(), **report.as_json()}
 
 
 def total(judged: Judged) -> dict[str, int]:
-    """The number of exponents judged, and the verdicts."""
+    """Counts the exponents that were judged, in all and by verdict."""
     counts: Counter[str] = Counter()
     for _, report in judged:
         counts.update(report.counts)
@@ -81,7 +84,8 @@ def total(judged: Judged) -> dict[str, int]:
 
 
 def closing(judged: Judged) -> str:
-    """One line: so many exponents, so many agree, are refuted, are inconclusive; runs that prove nothing."""
+    """Returns the summary line: the number of runs and of exponents by verdict, then the names of the runs that
+    prove nothing."""
     tally = Tally.of(row for _, report in judged for row in report.judged)
     void = [job.name for job, report in judged if report.exit_code in (3, 130)]
     line = f"{len(judged)} {'run' if len(judged) == 1 else 'runs'}: {tally}"
@@ -89,13 +93,13 @@ def closing(judged: Judged) -> str:
 
 
 def exit_code(judged: Judged) -> int:
-    """The worst of all runs: interrupted, refuted, inconclusive, then agreement."""
+    """Returns the worst exit code of all runs, in the order interrupted, refuted, inconclusive, agreement."""
     codes = {report.exit_code for _, report in judged} or {3}
     return next(code for code in (130, 1, 3, 0) if code in codes)
 
 
 def html(judged: Judged, command: str) -> str:
-    """The page: what the command prints, every row of every run, and pictures."""
+    """Returns the HTML page: the output of the command, every row of every run, and the pictures."""
     documents = [document(judged, command)]
     documents += [presentation.report(report, job.name, every=True) for job, report in judged]
     pictures = [
@@ -112,10 +116,13 @@ def _slopes(judged: Judged) -> Iterator[tuple[Job, Figure]]:
 
 
 def write(folder: Path, judged: Judged, command: str) -> None:
-    """Writes all three files into a folder: the same bytes whenever and by however many processes it was measured.
+    """Writes the three report files into a folder.
+
+    Time and memory spent are removed first, so that the bytes do not depend on when the runs were measured or on the
+    number of processes.
 
     Raises:
-        UsageError: it cannot be written.
+        UsageError: the folder or a file cannot be written.
     """
     judged = [(job, untimed(report)) for job, report in judged]
     files = {
@@ -129,7 +136,7 @@ def write(folder: Path, judged: Judged, command: str) -> None:
 
 
 def untimed(report: Report) -> Report:
-    """A report without the time and the memory that were spent."""
+    """Returns a report without the time and the memory that its run took."""
     return replace(report, environment={k: x for k, x in report.environment.items() if k not in SPENT})
 
 
@@ -137,9 +144,10 @@ EVIDENCE = "evidence.json"
 
 
 def evidence(folder: Path, judged: Judged, command: str) -> None:
-    """Writes what is worth keeping of a run: every verdict in one short row, where it was measured, and a picture.
+    """Writes the evidence to keep of some runs: ``evidence.json`` with one short row per verdict and the environment of
+    each measurement, and a picture of predicted against measured exponents.
 
-    Rows are ``[quantity, updates, predicted, slope, low, high, verdict]``.
+    A row is ``[quantity, updates, predicted, slope, low, high, verdict]``.
 
     Raises:
         UsageError: the folder cannot be written.
@@ -147,7 +155,7 @@ def evidence(folder: Path, judged: Judged, command: str) -> None:
     runs = []
     for job, report in judged:
         rows = [
-            [r.quantity, r.step, None if r.predicted is None else str(r.predicted), *_rounded(r), str(r.verdict)]
+            [r.quantity, r.step, None if r.predicted is None else str(r.predicted), *_rounded_fit(r), str(r.verdict)]
             for r in report.rows
         ]
         where = {**report.environment, "sizes": list(report.sizes), "gates": all(g.passed for g in report.gates)}
@@ -161,7 +169,7 @@ def evidence(folder: Path, judged: Judged, command: str) -> None:
     write_file(folder / "predicted_and_measured.png", picture.getvalue(), "choose another folder")
 
 
-def _rounded(row: ReportRow) -> list[float | None]:
+def _rounded_fit(row: ReportRow) -> list[float | None]:
     f = row.fit
     return [None if x != x else round(x, 3) for x in (f.slope, f.low, f.high)]
 

@@ -1,4 +1,4 @@
-"""Pictures of a report: predicted against measured exponents, and the sizes of what does not agree.
+"""Pictures of a report: predicted against measured exponents, and the sizes of the quantities that do not agree.
 
 ``python -m scaling_algebra.verify.reports.plots EVIDENCE.json PICTURE.png`` draws the first from kept evidence.
 """
@@ -29,14 +29,15 @@ COLOURS = {Verdict.AGREES: "#2a7a3b", Verdict.REFUTED: "#b3261e", Verdict.INCONC
 STYLE: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "scalecalc", "legend.frameon": False}
 STYLE |= {"text.parse_math": False}
 PANELS, ACROSS = 6, 3
-"""Most panels of a picture, and how many stand side by side."""
+"""Maximum number of panels in a picture, and number of panels in a row."""
 
 Point = tuple[float, float, float, float, str]
-"""Predicted exponent, measured exponent, ends of its interval, verdict."""
+"""Predicted exponent, measured exponent, lower and upper end of its interval, verdict."""
 
 
 def family(quantity: str) -> str:
-    """The panel of a quantity: the signal or gradient it is a part of, all updates, or all raw gradients."""
+    """Returns the panel in which a quantity is plotted: its signal or gradient, "cumulative updates" or "raw
+    gradients"."""
     parts = quantity.split(".")
     if parts[0] in ("g1",) and len(parts) > 1:
         return ".".join(parts[:2])
@@ -46,8 +47,14 @@ def family(quantity: str) -> str:
 
 
 def slopes(report: Report) -> Figure | None:
-    """Size of every quantity that does not agree against n, from the smallest n on, at its last step; one panel for
-    each family, dashed lines predicted. None where everything agrees."""
+    """Plots the measured size of every quantity that does not agree against n.
+
+    Sizes are those at the quantity's last step, relative to the smallest n. Each family of quantities has its own
+    panel; dashed lines show the predicted power of n.
+
+    Returns:
+        The figure, or None if every quantity agrees.
+    """
     last = {r.quantity: r for r in report.judged if r.verdict is not Verdict.AGREES and r.predicted is not None}
     families: dict[str, list[ReportRow]] = {}
     for r in last.values():
@@ -74,24 +81,24 @@ def slopes(report: Report) -> Figure | None:
 
 
 def points(reports: Iterable[Report]) -> list[Point]:
-    """Every exponent that is predicted and can be measured."""
+    """Lists the exponents that have both a prediction and a finite measured slope."""
     rows = [r for report in reports for r in report.rows if r.predicted is not None and math.isfinite(r.fit.slope)]
     return [(float(r.predicted or 0), r.fit.slope, r.fit.low, r.fit.high, str(r.verdict)) for r in rows]
 
 
 def kept_points(evidence: Path) -> list[Point]:
-    """The exponents of an ``evidence.json``."""
+    """Reads from an ``evidence.json`` the exponents that have both a prediction and a measured slope."""
     rows = [row for run in json.loads(evidence.read_text(encoding="utf-8"))["runs"] for row in run["rows"]]
     return [(float(Fraction(r[2])), *r[3:]) for r in rows if r[2] is not None and r[3] is not None]
 
 
 def overview_png(shown: Sequence[Point], path: Path | BinaryIO) -> None:
-    """The overview as a file of fixed size, however many exponents there are."""
+    """Writes the overview as a PNG file. The size of the picture does not depend on the number of exponents."""
     overview(shown).savefig(path, format="png", dpi=160, metadata={"Software": None})
 
 
 def overview(shown: Sequence[Point]) -> Figure:
-    """Every measured exponent against the predicted one, coloured by verdict."""
+    """Plots every measured exponent against the predicted one, coloured by verdict."""
     with matplotlib.rc_context({**STYLE, "font.size": 10.5, "legend.fontsize": 9}):
         figure = Figure(figsize=(5.4, 5.0), layout="constrained")
         axes = figure.add_subplot()
@@ -118,13 +125,13 @@ def overview(shown: Sequence[Point]) -> Figure:
 
 
 def _bars(at: Sequence[float], low: Sequence[float], high: Sequence[float]) -> list[list[float]]:
-    """Lengths of error bars below and above."""
+    """Returns the lengths of the error bars below and above each value."""
     down = [max(0.0, x - y) for x, y in zip(at, low, strict=True)]
     return [down, [max(0.0, y - x) for x, y in zip(at, high, strict=True)]]
 
 
 def svg(figure: Figure) -> str:
-    """The picture as text, the same bytes every time."""
+    """Returns a figure as SVG text. The same figure always gives the same bytes."""
     out = io.StringIO()
     with matplotlib.rc_context(STYLE):
         figure.savefig(out, format="svg", metadata={"Date": None})
