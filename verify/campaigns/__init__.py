@@ -1,8 +1,8 @@
-"""Plans of what to verify, and doing them within a time and a memory."""
+"""Plans of what to verify, and their execution within given limits of time and memory."""
 
 from pathlib import Path
 
 
 def campaigns() -> dict[str, Path]:
-    """Campaign files that come with the package, by name."""
+    """Returns the campaign files that come with the package: name -> path."""
     return {path.stem: path for path in sorted(Path(__file__).parent.glob("*.toml"))}

@@ -1,10 +1,10 @@
-"""What to verify: configurations with sizes and seeds, one from the command line or many from a file.
+"""Plans of what to verify: configurations with sizes and seeds, one from the command line or many from a file.
 
-A campaign (``campaigns/*.toml``) has optional top-level ``steps``, ``dtype``, ``largest`` (weight entries of the
-largest model), ``work`` (weight entries trained at every size, all seeds together), ``together`` (replicas in a cell, a
-power of two; more suit a large GPU), and tables ``[[run]]`` whose lists ``regimes`` or ``rays``, ``optimizers``,
-``parameterizations`` and ``architectures`` are combined; a run may override the top level, and say ``epsilon`` or
-``readout_init``.
+A campaign (``campaigns/*.toml``) has optional top-level keys and tables ``[[run]]``. The top-level keys are ``steps``,
+``dtype``, ``largest`` (weight entries of the largest model), ``work`` (weight entries trained at every size, all seeds
+together) and ``together`` (replicas in a cell, a power of two; a large GPU profits from more). In a run, the lists
+``regimes`` or ``rays``, ``optimizers``, ``parameterizations`` and ``architectures`` are combined; it may override the
+top level, and set ``epsilon`` or ``readout_init``.
 """
 
 from __future__ import annotations
@@ -51,25 +51,29 @@ from . import campaigns
 from .schema import MOST_RUNS, check_entry, check_run
 
 PREDICTED_STEPS = 3
-"""Updates up to which exponents are predicted; later steps are measured and shown."""
+"""Number of updates up to which exponents are predicted; later steps are measured and displayed only."""
 
 DTYPES = tuple(ROUNDING)
-"""Of torch."""
+"""Names of the torch dtypes in which a run can be trained."""
 
 MOST = 2**20
-"""Bytes of a campaign."""
+"""Maximum size of a campaign file in bytes."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """One run: a configuration, where it is measured, and how often.
+    """One run: a configuration with the sizes, seeds and steps at which it is measured.
 
     Attributes:
-        configuration: what the powers are derived for.
-        sizes, seeds: n, and replicas at every n.
-        products: inner products that are measured as well.
-        planted: powers of tensors to train with instead, such as ``readout.lr=N^(-1/2)``; what is predicted stays.
-        together: replicas in a cell (``cells.Setup``).
+        configuration: the configuration for which the powers are derived.
+        steps: number of updates.
+        sizes: values of n.
+        seeds: number of replicas at each n.
+        dtype: name of a torch dtype.
+        products: inner products to measure in addition.
+        together: number of replicas in a cell (``cells.Setup``).
+        planted: powers of tensors to train with in place of the derived ones, such as ``readout.lr=N^(-1/2)``; the
+            predictions do not change.
     """
 
     configuration: Configuration
@@ -83,7 +87,7 @@ class Job:
 
     @property
     def name(self) -> str:
-        """Names the run in a plan; fit for a file."""
+        """The name of the run in a plan. It can be used as a file name."""
         configuration, ray = self.configuration, self.configuration.ray
         axes = (*WIDTHS, *(["K"] if ray["K"] != ray["M"] else []), *(["L"] if ray["L"] else []))
         rates = {axis: r for axis, r in ray.rates.items() if axis in axes}
@@ -103,7 +107,7 @@ class Job:
 
     @property
     def heading(self) -> str:
-        """The run in words, for a heading."""
+        """The description of the run in a heading."""
         seeds = self.seeds[:1] if len(set(self.seeds)) == 1 else self.seeds
         later = self.steps > PREDICTED_STEPS
         ends = f"; predictions end after {PREDICTED_STEPS} of {self.steps} updates" if later else ""
@@ -111,26 +115,30 @@ class Job:
         return f"{self.configuration}; {', '.join(map(str, seeds))} seeds{ends}{instead}"
 
     def signals(self, claims: Sequence[Claim] = ()) -> Signals:
-        """The predictions of the engine for the network, for the first updates."""
+        """Predicts the exponents of the network with the engine, for the first `PREDICTED_STEPS` updates.
+
+        Args:
+            claims: claims whose quantities are predicted first.
+        """
         claimed = tuple(claim.quantity for claim in claims)
         return _signals(self.configuration, min(self.steps, PREDICTED_STEPS), claimed)
 
     def setup(self) -> Setup:
-        """The run as it is trained."""
+        """Derives the powers to train with and returns the run as it is trained."""
         configuration, standard = self.configuration, None
         if configuration.parameterization.name != STANDARD:
             standard = derive(configuration.but(parameterization=STANDARD, readout_init="maximal", given=None))
         grid, how = (self.steps, self.sizes, self.seeds), (self.dtype, self.products)
         trained = derive(configuration)
-        trained = replace(trained, scaling=_planted(configuration, self.planted).over(trained.scaling))
+        trained = replace(trained, scaling=_parse_planted(configuration, self.planted).over(trained.scaling))
         return Setup(trained, *grid, self.name, *how, standard, self.together)
 
     def prediction(self) -> Prediction:
-        """Exponents of what is measured, for the first updates."""
+        """Returns the decided exponents of the quantities that are measured, for the first updates."""
         return decided(self.signals())
 
     def measured(self, store: Store, interrupted: bool = False) -> Measurement:
-        """The measurement of the run that a store holds."""
+        """Collects the measurement of the run from a store."""
         m = collect(self.setup(), store, interrupted)
         m.environment["predicted_with"] = as_trained(derive(self.configuration)).network.name
         return m
@@ -138,7 +146,7 @@ class Job:
     def report(
         self, store: Store, claims: Sequence[Claim] = (), interrupted: bool = False, required: Fraction = REQUIRED
     ) -> Report:
-        """The measurement of the run that a store holds, judged."""
+        """Judges the measurement of the run that a store contains against the predictions and the claims."""
         signals = self.signals(claims)
         look = signals.derivation.analysis()
 
@@ -150,12 +158,16 @@ class Job:
         return judge(self.measured(store, interrupted), signals, claims, required, powers)
 
     def as_json(self) -> dict[str, Any]:
-        """The entry of ``plan.json``."""
+        """Returns the entry of the run in ``plan.json``."""
         return {f.name: getattr(self, f.name) for f in fields(self)} | {"configuration": self.configuration.as_json()}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Job:
-        """Raises UsageError if it is not one."""
+        """Reads the entry of a run in ``plan.json``.
+
+        Raises:
+            UsageError: the entry does not describe a run.
+        """
         older = ("looks", 1), ("testbed", "moe"), ("testbed", "network")  # as older plans have it
         data = {key: value for key, value in data.items() if (key, value) not in older}
         check_run(data, "a run in plan.json")
@@ -172,11 +184,16 @@ class Job:
 
 @dataclass(frozen=True)
 class Effort:
-    """How much to measure; sizes and seeds that are None are chosen.
+    """How much to measure. Sizes and seeds that are None are chosen automatically.
 
     Attributes:
-        sizes, seeds: n, and replicas at every n.
-        largest, work: weight entries of the largest model, and trained at every size with all seeds.
+        steps: number of updates.
+        sizes: values of n.
+        seeds: number of replicas at each n.
+        dtype: name of a torch dtype.
+        largest: weight entries of the largest model.
+        work: weight entries trained at each size, all seeds together.
+        together: number of replicas in a cell, a power of two.
     """
 
     steps: int = 2
@@ -191,7 +208,7 @@ class Effort:
 USUAL = Effort()
 
 
-def _planted(configuration: Configuration, planted: Sequence[str]) -> Given:
+def _parse_planted(configuration: Configuration, planted: Sequence[str]) -> Given:
     given = Given.of(planted, configuration.network, configuration.optimizer)
     if zero := [name for name, power in given.items if power is None]:
         raise UsageError(f"{zero[0]}=0 is no power to train with; plant one such as N^-1/2")
@@ -201,15 +218,18 @@ def _planted(configuration: Configuration, planted: Sequence[str]) -> Given:
 def job(
     configuration: Configuration, effort: Effort = USUAL, products: Sequence[str] = (), planted: Sequence[str] = ()
 ) -> Job:
-    """A run with its sizes and seeds chosen where they are not given; its powers are derived when they are asked for.
+    """Makes a run and chooses the sizes and seeds that are not given. Powers are derived only when they are needed.
 
     Args:
-        planted: as in ``Job``.
+        configuration: the configuration to verify.
+        effort: how much to measure.
+        products: inner products to measure in addition.
+        planted: powers to train with in place of the derived ones, as in ``Job``.
 
     Raises:
         UsageError: unusable sizes, seeds, steps or powers.
     """
-    _planted(configuration, planted)
+    _parse_planted(configuration, planted)
     e = effort
     limits.within("steps", e.steps, 0, limits.STEPS)
     if e.together < 1 or e.together & (e.together - 1):
@@ -224,10 +244,10 @@ def job(
 
 
 def load(name: str) -> list[Job]:
-    """The runs of a campaign, by name or path of its file.
+    """Loads the runs of a campaign, given its name or the path of its file.
 
     Raises:
-        UsageError: no such campaign, or a file that cannot be used; the message names the place.
+        UsageError: there is no such campaign, or its file cannot be used; the message names the place.
     """
     path = campaigns().get(name, Path(name))
     if not path.is_file():
@@ -252,10 +272,14 @@ def load(name: str) -> list[Job]:
 
 
 def distinct(jobs: Sequence[Job], where: str) -> list[Job]:
-    """Runs that each have a place of their own.
+    """Returns the runs if no two of them have the same name.
+
+    Args:
+        jobs: the runs.
+        where: their source, which the message names.
 
     Raises:
-        UsageError: one is there twice.
+        UsageError: two runs have the same name (regardless of case).
     """
     names: set[str] = set()
     for job in jobs:

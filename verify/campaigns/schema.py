@@ -1,4 +1,4 @@
-"""What may stand in a campaign and in a stored plan: every key with its type, its range, and how it is written."""
+"""Schemas of a campaign and of a stored plan: the type, the range and the notation of every key."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scaling_algebra import limits
 from scaling_algebra.errors import UsageError, shown, unknown_name
 
 MOST_RUNS = 20_000
-"""Configurations of one campaign or plan."""
+"""Maximum number of configurations in one campaign or plan."""
 
 _WHOLE = "an integer from {} to {}".format
 _Word = Annotated[str, Meta(min_length=1, max_length=200, description="a name")]
@@ -31,7 +31,7 @@ _Together = Annotated[int, Meta(ge=1, le=2**20, description=_WHOLE(1, 2**20))]
 
 
 class CampaignEntry(Struct):
-    """A table ``[[run]]`` of a campaign, the top level put in."""
+    """A table ``[[run]]`` of a campaign, after the top-level keys have been merged into it."""
 
     regimes: _Words | UnsetType = UNSET
     rays: _Rays | UnsetType = UNSET
@@ -63,7 +63,7 @@ class StoredRun(Struct, forbid_unknown_fields=True):
 
 
 class CampaignPlan(Struct):
-    """The plan of a folder."""
+    """The plan stored in a folder."""
 
     runs: Annotated[list[dict[str, Any]], Meta(min_length=1, max_length=MOST_RUNS)]
     claims: list[str] = []
@@ -72,8 +72,12 @@ class CampaignPlan(Struct):
 
 
 def check_entry(run: Mapping[str, Any], where: str) -> None:
-    """Raises UsageError for an unknown key, a value of the wrong type or beyond its range, or no regime and no ray; the
-    message names the place and the key."""
+    """Checks a table ``[[run]]`` of a campaign.
+
+    Raises:
+        UsageError: an unknown key, a value of the wrong type or out of range, or neither a regime nor a ray. The
+            message names the place and the key.
+    """
     for key in run:
         if key not in CampaignEntry.__struct_fields__:
             raise unknown_name(f"key in {where}", key, CampaignEntry.__struct_fields__)
@@ -88,7 +92,11 @@ def check_entry(run: Mapping[str, Any], where: str) -> None:
 
 
 def check_run(run: Any, where: str) -> None:
-    """Raises UsageError for a stored run that is none; the message names the place and the key."""
+    """Checks a run of a stored plan.
+
+    Raises:
+        UsageError: the value does not describe a run. The message names the place and the key.
+    """
     try:
         kept = convert(run, StoredRun)
     except ValidationError as error:
@@ -100,7 +108,11 @@ def check_run(run: Any, where: str) -> None:
 
 
 def check_plan(plan: Mapping[str, Any], where: str) -> None:
-    """Raises UsageError for a stored plan that is none; the message names the place and the key."""
+    """Checks a stored plan.
+
+    Raises:
+        UsageError: the value does not describe a plan. The message names the place and the key.
+    """
     try:
         convert(dict(plan), CampaignPlan)
     except ValidationError as error:
@@ -108,7 +120,7 @@ def check_plan(plan: Mapping[str, Any], where: str) -> None:
 
 
 def _path(error: ValidationError) -> str:
-    """``.sizes[2]``: where it is."""
+    """Returns the path of the invalid value in the data, such as ``.sizes[2]``; empty if the error names none."""
     return str(error).rpartition(" - at `$")[2].removesuffix("`") if " - at `$" in str(error) else ""
 
 

@@ -1,4 +1,4 @@
-"""Does all runs of a plan on some hardware, with progress."""
+"""Executes all runs of a plan on given hardware and displays the progress."""
 
 from __future__ import annotations
 
@@ -20,16 +20,20 @@ from scaling_algebra.verify.measuring.store import Store
 from .plans import Job, distinct
 
 SIZED = re.compile(r"\w+-n(\d+)-t(\d+)-")
-"""Size and steps in the name of a cell (``Setup.name``)."""
+"""Matches the name of a cell (``Setup.name``); the groups are its size and its number of steps."""
 
 
 @dataclass
 class Session:
-    """Where runs are kept, and who does them.
+    """A store of runs together with the pool that executes them.
 
     Attributes:
-        shard: (i, n): only the i-th of n parts of all cells, from 1, each of about the same cost.
-        failed: cells that could not be done.
+        store: where results are kept.
+        pool: the processes that train the cells.
+        shard: (i, n): execute only the i-th of n parts of all cells, counted from 1. All parts have about the same
+            cost.
+        interrupted: whether the user interrupted the session.
+        failed: cells that could not be trained.
     """
 
     store: Store
@@ -39,18 +43,26 @@ class Session:
     failed: list[Failed] = field(default_factory=list)
 
     def check(self, jobs: Sequence[Job]) -> None:
-        """Raises UsageError or Infeasible for a run that cannot be done here, before anything is written or trained."""
+        """Checks that all runs can be executed here, before anything is written or trained.
+
+        Raises:
+            UsageError, Infeasible: one cannot.
+        """
         self.todo(jobs)
 
     def elsewhere(self, jobs: Sequence[Job]) -> str:
-        """Differences between this machine and the one where these runs were begun; empty if there are none."""
+        """Describes how this machine differs from the one on which these runs began; empty if it does not."""
         here = Hardware().described()
         begun = next(filter(None, (self.store.environment(job.name) for job in jobs)), {})
         changed = [k for k in ("torch", "machine") if here[k] not in begun.get(k, here[k]).split("; ")]
         return "; ".join(f"begun with {k} {begun[k]}, goes on with {here[k]}" for k in changed)
 
     def check_stored(self, jobs: Sequence[Job]) -> None:
-        """Raises UsageError if the store holds a run, size or number of steps that none of these runs has."""
+        """Checks that the store contains no run, size or number of steps that is missing from the plan.
+
+        Raises:
+            UsageError: it does.
+        """
         planned = {(job.name, str(n), str(job.steps)) for job in jobs for n in job.sizes}
         for run, cell in self.store.names():
             if (at := SIZED.match(cell)) and (run, *at.groups()) not in planned:
@@ -59,11 +71,13 @@ class Session:
                                  "put its own plan back, or begin with another -o DIR")  # fmt: skip
 
     def todo(self, jobs: Sequence[Job]) -> list[tuple[Setup, RunCell]]:
-        """All cells of this part that are not in the store, and the first of a run whose circumstances are not: it
-        tells them.
+        """Lists the cells of this shard that are still to be trained.
+
+        These are the cells that are not in the store. If the store lacks the environment of a run, the first cell of
+        that run is trained again to record it.
 
         Raises:
-            UsageError, Infeasible: one cannot be done here.
+            UsageError, Infeasible: a run cannot be executed here.
         """
         setups, (part, parts) = derived(distinct(jobs, "the plan")), self.shard
         every = [(setup, cell) for setup in setups for cell in cells(setup)]
@@ -77,7 +91,8 @@ class Session:
         return missing
 
     def perform(self, jobs: Sequence[Job]) -> None:
-        """Does all cells of this part that are not in the store; an interrupt ends it, nothing is lost."""
+        """Trains all cells of this shard that are not in the store. An interrupt ends the session without loss of
+        results."""
         began, count = time.monotonic(), 0
         with progress_bar() as bar:
             line = bar.add_task("starting", total=None)
@@ -99,10 +114,10 @@ class Session:
 
 
 def derived(jobs: Sequence[Job]) -> list[Setup]:
-    """Every run as it is trained.
+    """Derives the powers of every run and returns the runs as they are trained.
 
     Raises:
-        UsageError, Infeasible: as ``derive``; where there are several runs, the message of the first names the run.
+        UsageError, Infeasible: as ``derive``. If there are several runs, the message names the first one that fails.
     """
     setups = []
     for job in jobs:
@@ -114,7 +129,7 @@ def derived(jobs: Sequence[Job]) -> list[Setup]:
 
 
 def progress_bar() -> Progress:
-    """On stderr; empty where that is not a terminal."""
+    """Makes a progress bar on stderr, which displays nothing if stderr is not a terminal."""
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     console = Console(stderr=True)
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
