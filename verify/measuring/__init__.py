@@ -1,1 +1,1 @@
-"""Trains at growing sizes and records every quantity at every step."""
+"""Trains networks at growing sizes and records every quantity after every step."""

@@ -1,4 +1,4 @@
-"""One loop of training for all networks with replicas: ``descend``."""
+"""The training loop ``descend`` of all networks with replicas."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from torch import Tensor
 
 
 def descend(optimizer: torch.optim.Optimizer, losses: Callable[[int], Tensor], steps: int) -> Iterator[Tensor]:
-    """Trains all replicas: yields after every step the loss (S,) before it.
+    """Trains all replicas and yields after every step the loss before it, (S,).
 
     Args:
-        losses: of a step, (S,).
+        optimizer: optimizer of the parameters of all replicas.
+        losses: returns the loss at a step, (S,).
+        steps: number of steps.
     """
     for step in range(steps):
         loss = losses(step)

@@ -1,4 +1,4 @@
-"""A run as a grid of independent cells: what to train, cut into pieces that may be done in any order."""
+"""Divides a run into a grid of independent cells, which can be trained in any order."""
 
 from __future__ import annotations
 
@@ -32,24 +32,26 @@ from .sizes import dims_at, effective_n, elements
 from .store import Store, Table, joined
 
 CELL, TOGETHER = 2**25, 32
-"""Most weight entries (some seconds on a CPU core) and replicas trained in one cell, unless a campaign wants more
-replicas: then it may have as many times more entries."""
+"""Maximum number of weight entries in one cell (some seconds of training on a CPU core), and default number of
+replicas in it. If a campaign requests more replicas, the maximum number of entries grows by the same factor."""
 
 CHECKED = 4
-"""Replicas at every size whose gradients are compared with autograd's, however replicas are cut into cells."""
+"""Number of replicas at each size whose gradients are compared with autograd's, however the replicas are divided
+into cells."""
 
 CONTROL_SEEDS, STANDARD_SEEDS, EXACT_SEEDS = 64, 8, 4
-"""Most replicas at every size of the controls, and of the comparison with float64."""
+"""Maximum number of replicas at each size: of the control, of the standard parameterization, and of the comparison
+with float64."""
 
 STREAMS = {"values": 0, "control": 1000, "standard": 2000, "exact": 0}
-"""Offsets of the random streams by kind of cell, as ``Measurement`` names its series: no two of them coincide, but the
-exact replicas repeat the first ones."""
+"""Offset of the random streams for each kind of cell (the kinds are the series of ``Measurement``). No two kinds
+share a stream, except that the exact replicas repeat the first measured ones."""
 
 SHARED = 3000
-"""Offset of the random streams of what does not grow: noise, and tensors with fixed indices only."""
+"""Offset of the random streams of everything that does not grow: noise, and tensors with fixed indices only."""
 
 STANDARD = "sp"
-"""The parameterization that every other one is told apart from."""
+"""The parameterization that serves as the negative control of all others."""
 
 Kind = Literal["values", "control", "standard", "exact"]
 
@@ -59,13 +61,16 @@ class Setup:
     """A run as it is trained and measured.
 
     Attributes:
-        derivation: how.
-        sizes, seeds: n, and replicas at every n.
-        run: name under which its pieces are kept.
-        dtype: of torch, such as ``float64``.
-        products: inner products ``<A@s, B@t>`` to record as well.
-        standard: the standard parameterization of this optimizer, to be refuted as a control; None for no such control.
-        together: replicas in a cell where they are small; more suit a large GPU, which waits for small networks.
+        derivation: network, powers, optimizer and ray.
+        steps: number of updates.
+        sizes: values of n.
+        seeds: number of replicas at each n.
+        run: name under which the results are stored.
+        dtype: name of a torch dtype, such as ``float64``.
+        products: inner products ``<A@s, B@t>`` to record in addition.
+        standard: the standard parameterization of this optimizer, which must be refuted as a control; None for no such
+            control.
+        together: number of replicas in a cell of small networks; a large GPU profits from more.
     """
 
     derivation: Derivation
@@ -79,13 +84,14 @@ class Setup:
     together: int = TOGETHER
 
     def name(self, cell: RunCell) -> str:
-        """Names what a cell measures, in this run or another one; fit for a file."""
+        """Returns a name for the results of a cell, the same in every run that trains this cell. It can be used as a
+        file name."""
         n = self.sizes[0 if cell.kind == "control" else cell.size]
         return f"{cell.kind}-n{n}-t{self.steps}-{cell.size}-{cell.first}-{cell.count}-{self.digest}"
 
     @property
     def constants(self) -> Mapping[str, Any]:
-        """Base constants of what is trained."""
+        """Base constants of the network that is trained."""
         return MOE_CONSTANTS if self.network == MOE_BLOCK else constants(self.network).as_json()
 
     @property
@@ -94,8 +100,11 @@ class Setup:
 
     @cached_property
     def digest(self) -> str:
-        """A digest of what was trained and recorded. Pieces with other powers, base constants or quantities are not
-        used."""
+        """Hash of everything that determines the recorded numbers: powers, optimizer, network, base constants,
+        quantities.
+
+        Stored results with another digest are not used.
+        """
         powers = [
             [
                 {m: str(p) for m, p in s.multipliers.items()},
@@ -114,7 +123,7 @@ class Setup:
         return hashlib.sha256(text.encode()).hexdigest()[:8]
 
     def dims(self, size: int) -> dict[str, int]:
-        """Dimensions at the size with this index."""
+        """Returns the dimensions (axis -> size) at the value of n with this index."""
         return dict(self._dims[size])
 
     @cached_property
@@ -123,20 +132,20 @@ class Setup:
 
     @cached_property
     def entries(self) -> list[int]:
-        """Weight entries of a replica at every size."""
+        """Number of weight entries of a replica at each size."""
         return [elements(dims, self.network) for dims in self._dims]
 
     def dims_of(self, cell: RunCell) -> dict[str, int]:
-        """Dimensions that a cell trains: those of its size, but controls all have the first one."""
+        """Returns the dimensions that a cell trains: those of its size, or of the first size if it is a control."""
         return self.dims(0 if cell.kind == "control" else cell.size)
 
     @property
     def standard_steps(self) -> int:
-        """Updates after which standard parameterization shows."""
+        """Number of updates after which the standard parameterization can be refuted."""
         return min(1, self.steps)
 
     def of(self, kind: Kind) -> Setup:
-        """The run with the derivation, steps and dtype of cells of this kind."""
+        """Returns the run with the derivation, steps and dtype that cells of this kind use."""
         if kind == "standard":
             assert self.standard is not None
             return replace(self, derivation=self.standard, steps=self.standard_steps, products=())
@@ -145,7 +154,14 @@ class Setup:
 
 @dataclass(frozen=True)
 class RunCell:
-    """Replicas first .. first + count - 1 of one size (by index), of one kind (see ``Measurement``)."""
+    """Some replicas of one size and one kind.
+
+    Attributes:
+        kind: the series of ``Measurement`` to which they belong.
+        size: index of the size.
+        first: index of the first replica.
+        count: number of replicas.
+    """
 
     kind: Kind
     size: int
@@ -154,18 +170,19 @@ class RunCell:
 
     @property
     def seeds(self) -> list[int]:
-        """A different random stream for every kind, size and replica, the same however replicas are cut into cells."""
+        """Seeds of the replicas: different for every kind, size and replica, and independent of the division into
+        cells."""
         stream = self.size + STREAMS[self.kind]
         return [seed(stream, replica) for replica in self.replicas]
 
     @property
     def shared(self) -> list[int]:
-        """Random streams that the replicas of all sizes and kinds share."""
+        """Seeds of the random streams that the replicas of all sizes and kinds share."""
         return [seed(SHARED, replica) for replica in self.replicas]
 
     @property
     def checked(self) -> int:
-        """The number of first replicas whose gradients are compared with autograd's."""
+        """Number of replicas, counted from the first, whose gradients are compared with autograd's."""
         return max(0, min(CHECKED - self.first, self.count)) if self.kind == "values" else 0
 
     @property
@@ -174,12 +191,15 @@ class RunCell:
 
 
 def seed(stream: int, replica: int) -> int:
-    """The seed of a replica, another one for every stream and replica."""
+    """Returns the seed of a replica; it differs for every pair of a stream and a replica."""
     return 1 + replica + 1_000_003 * stream
 
 
 def cells(setup: Setup) -> list[RunCell]:
-    """All cells of a run, small sizes first. More seeds, in multiples of ``together``, add cells and change none."""
+    """Lists all cells of a run, small sizes first.
+
+    Increasing the number of seeds by a multiple of ``together`` adds cells and changes none.
+    """
     cut: list[RunCell] = []
     for size, count in enumerate(setup.seeds):
         cut += _cut(setup, "values", size, count)
@@ -192,13 +212,13 @@ def cells(setup: Setup) -> list[RunCell]:
 
 
 def cost(setup: Setup, cell: RunCell) -> int:
-    """Weight entries a cell trains, times updates and their measurement: proportional to its time."""
+    """Returns the cost of a cell, which is proportional to its time: weight entries times measured steps."""
     steps = setup.standard_steps if cell.kind == "standard" else setup.steps
     return setup.entries[0 if cell.kind == "control" else cell.size] * cell.count * (steps + 1)
 
 
 def collect(setup: Setup, store: Store, interrupted: bool = False) -> Measurement:
-    """All that a store holds of a run; sizes without a replica of every kind are left out."""
+    """Collects from a store everything measured in a run. Sizes that lack replicas of some kind are omitted."""
     ray = setup.derivation.ray
     measured = Measurement(ray, setup.steps, interrupted=interrupted)
     if setup.network != MOE_BLOCK:
@@ -227,10 +247,14 @@ def collect(setup: Setup, store: Store, interrupted: bool = False) -> Measuremen
 
 
 def _take_facts(measured: Measurement, done: float) -> dict[str, Any]:
-    """Moves the facts recorded with replicas to their places; what the run took.
+    """Moves the facts that were recorded with the replicas to their attributes of the measurement.
 
     Args:
-        done: its cost.
+        measured: the measurement, which is changed.
+        done: cost of the cells that were trained.
+
+    Returns:
+        Time, speed and peak memory.
     """
     every = [getattr(measured, kind) for kind in STREAMS]
     parameters, inputs, seconds, memory, gradients = (
@@ -248,12 +272,13 @@ def _take_facts(measured: Measurement, done: float) -> dict[str, Any]:
 
 
 def kept(setup: Setup, cell: RunCell, store: Store) -> Table | None:
-    """The record of a cell that a store holds; None if the cell must be measured."""
+    """Loads the record of a cell from a store; returns None if the cell is still to be measured."""
     return store.load(setup.run, setup.name(cell), cell.count)
 
 
 def watched(network: Network) -> tuple[str, ...]:
-    """Three signals from first to last that tensors make."""
+    """Returns the names of up to three signals that are products with tensors: the first, the middle and the last
+    one."""
     signals = [s.out for s in network.statements if isinstance(s, Product) and s.out != network.output]
     spread = {round(k * (len(signals) - 1) / 2) for k in range(3)} if signals else set()
     return tuple(signals[k] for k in sorted(spread))

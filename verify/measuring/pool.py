@@ -1,8 +1,8 @@
-"""Pools: this process, or the workers of a Dask cluster. One interface, so that a run is the same work anywhere.
+"""Pools that execute tasks: this process, or the workers of a Dask cluster. Both have the same interface.
 
-A pool is called with tasks and yields each with its result as soon as it has one. A task is a function of a module and
-its arguments; it gets its device from the pool, keeps no state and writes nothing: what is kept, the caller writes.
-Read next: ``runs.py`` (cells as tasks), ``store.py`` (keeps results).
+A pool is called with tasks and yields each task with its result as soon as the result exists. A task is a function at
+module level with its arguments. It receives its device from the pool, keeps no state and writes no files; the caller
+stores the results. Read next: ``runs.py`` (cells as tasks), ``store.py`` (keeps results).
 """
 
 from __future__ import annotations
@@ -29,23 +29,25 @@ from scaling_algebra.errors import UsageError, describe_error, missing
 from scaling_algebra.verify.hardware import SHARED, Hardware, spare_threads
 
 TRIES = 3
-"""Workers on which a task may fail or die before it is given up."""
+"""Number of workers on which a task may fail or die before the pool gives it up."""
 WORTH = 2.0
-"""Seconds of work in this process before workers are started, and half of the least that is left for them; 0: none."""
+"""Seconds of work in this process before workers are started, and half of the least work in seconds that must remain
+for them. 0 disables work in this process."""
 REACHED = 5.0
-"""Seconds in which a scheduler must answer."""
+"""Timeout in seconds for the answer of a scheduler."""
 PATIENCE = 300.0
-"""Seconds without any worker after which a run ends."""
+"""Seconds without any worker after which a run is aborted."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """Work that any process can do.
+    """A task that any process can execute.
 
     Attributes:
-        name: in messages.
-        call: a function of a module, called with the ``Hardware`` and the arguments.
-        cost: in any unit; large ones are begun first.
+        name: its name in messages.
+        call: a function at module level, called with the ``Hardware`` and the arguments.
+        arguments: the remaining arguments of ``call``.
+        cost: the expected cost in any unit; expensive tasks are started first.
     """
 
     name: str
@@ -56,7 +58,12 @@ class Work:
 
 @dataclass(frozen=True)
 class Failed:
-    """The reason why a task has no result."""
+    """A task without a result.
+
+    Attributes:
+        task: the task.
+        why: the reason of the failure.
+    """
 
     task: Work
     why: str
@@ -66,26 +73,26 @@ class Failed:
 
 
 class Here:
-    """This process, one task after the other, as they come."""
+    """A pool that executes the tasks in this process, one after the other in the given order."""
 
     def __init__(self, hardware: Hardware) -> None:
         self.hardware, self.workers = hardware, 1
 
     @property
     def free(self) -> int | None:
-        """Bytes that a task may take; None where nobody knows."""
+        """Memory in bytes that a task may use; None if it is unknown."""
         return self.hardware.free
 
     def __call__(self, tasks: Iterable[Work]) -> Iterator[tuple[Work, Any]]:
-        """Every task with its result, or with ``Failed``.
+        """Executes the tasks and yields each with its result, or with ``Failed``.
 
         Raises:
-            UsageError: what no other try would mend, such as too little memory.
+            UsageError: a failure that another attempt would not mend, such as too little memory.
         """
         for task in tasks:
-            yield task, self._tried(task)
+            yield task, self._try_task(task)
 
-    def _tried(self, task: Work) -> Any:
+    def _try_task(self, task: Work) -> Any:
         try:
             return done(versions(), self.hardware, task.call, *task.arguments)
         except UsageError:
@@ -95,13 +102,17 @@ class Here:
 
 
 class Cluster(Here):
-    """The workers of a Dask cluster, each with one task at a time: a worker that dies takes no other task with it.
+    """The workers of a Dask cluster. Each executes one task at a time, so that a worker that dies takes no other task
+    with it.
+
+    Workers of this machine take seconds to start. On a CPU this process therefore executes cheap tasks itself until the
+    workers are ready, and starts no workers if the remaining work would take less time than that.
 
     Args:
-        workers: how many are asked for.
-        connect: makes a client of them. Workers of this machine take seconds to start: on a CPU this process does small
-            tasks itself until they are there, and starts none where what is left takes less time than that.
-        local: the workers share this machine.
+        hardware: the device of this process, of the kind that workers must offer.
+        workers: number of workers to start.
+        connect: starts or finds the workers and returns a client of them.
+        local: whether the workers run on this machine.
     """
 
     def __init__(self, hardware: Hardware, workers: int, connect: Callable[[], Any], local: bool) -> None:
@@ -112,7 +123,7 @@ class Cluster(Here):
         self._spent = self._cost = 0.0
 
     def close(self) -> None:
-        """Ends the connection, and the workers that were started for it."""
+        """Closes the connection and stops the workers that were started for it."""
         with suppress(Exception):
             if self._client is not None:
                 client = self._client.result()
@@ -132,7 +143,7 @@ class Cluster(Here):
         alone = self._local and self.hardware.kind == "cpu" and WORTH > 0
         while waiting and alone and not (self._client and self._client.done()):
             task, began = waiting.popleft(), time.perf_counter()
-            result = self._tried(task)
+            result = self._try_task(task)
             self._spent, self._cost = self._spent + time.perf_counter() - began, self._cost + task.cost
             left -= task.cost
             if self._client is None and min(self._spent, self._spent * left / self._cost / 2) > WORTH:
@@ -175,10 +186,10 @@ class Cluster(Here):
                 client.cancel(list(running))
 
     def _places(self, client: Any) -> int:
-        """Workers that have such a device.
+        """Counts the workers that offer the required kind of device.
 
         Raises:
-            UsageError: there are workers, and none of them has; the scheduler is gone.
+            UsageError: there are workers, but none offers the device; or the scheduler does not answer any more.
         """
         kind = self.hardware.kind
         try:
@@ -191,10 +202,10 @@ class Cluster(Here):
         return fit
 
     def _result(self, future: Any, task: Work) -> Any:
-        """What became of a task.
+        """Returns the result of a finished future, or ``Failed``.
 
         Raises:
-            UsageError: as of ``done``; the scheduler is gone, or a worker lacks the package.
+            UsageError: as ``done``; also if the scheduler is gone or a worker lacks the package.
         """
         from distributed import KilledWorker
 
@@ -211,24 +222,32 @@ class Cluster(Here):
 
 
 EVERY = 1.0
-"""Seconds after which the workers are counted again."""
+"""Interval in seconds at which the workers are counted."""
 MALLOC = {"ARENA_MAX": 1, "MMAP_THRESHOLD_": 2**25, "TRIM_THRESHOLD_": 2**30}
-"""Settings of a worker's allocator, which keeps freed memory: every step asks for the same sizes again.
+"""Settings of the memory allocator of a worker: it keeps freed memory, because every step requests the same sizes
+again.
 
-Under Dask's own setting a third of a worker's time goes into page faults."""
+With Dask's own settings a worker spends a third of its time on page faults.
+"""
 LOST = "the scheduler is gone; go on from what is kept"
 
 
 def versions() -> dict[str, str]:
-    """Of the packages that numbers depend on."""
+    """Returns the versions of the packages on which measured numbers depend."""
     return {"scalecalc": version("scalecalc"), "torch": torch.__version__}
 
 
 def done(asked: dict[str, str], hardware: Hardware, call: Callable[..., Any], *arguments: Any) -> Any:
-    """Does a task, in whatever process this is.
+    """Executes a task in the current process and returns its result.
+
+    Args:
+        asked: versions of the packages in the process that submitted the task.
+        hardware: the device to use.
+        call: the function of the task.
+        *arguments: its arguments after the hardware.
 
     Raises:
-        UsageError: other versions are installed here than where the task comes from.
+        UsageError: other versions are installed here.
     """
     if (here := versions()) != asked:
         pairs = ", ".join(f"{name} {here[name]} and not {asked[name]}" for name in here if here[name] != asked[name])
@@ -241,15 +260,16 @@ def done(asked: dict[str, str], hardware: Hardware, call: Callable[..., Any], *a
 def pool(
     device: str = "auto", most: int | None = None, workers: int | None = None, scheduler: str | None = None
 ) -> Iterator[Here]:
-    """A pool: this process, ``workers`` processes of this machine, or the cluster of a scheduler.
+    """Opens a pool: this process, ``workers`` processes of this machine, or the cluster of a scheduler.
 
     Args:
-        device: as of ``Hardware.of``; ``cuda`` gives every process another device, in turn.
-        most: bytes that the replicas trained at once may take.
-        scheduler: its address, or the file that it wrote.
+        device: as for ``Hardware.of``; ``cuda`` assigns the devices to the processes in turn.
+        most: maximum memory in bytes for the replicas that are trained at once.
+        workers: number of processes to start on this machine.
+        scheduler: address of a Dask scheduler, or the file that it wrote.
 
     Raises:
-        UsageError: no such device, no such scheduler, or Dask is not installed.
+        UsageError: there is no such device or scheduler, or Dask is not installed.
     """
     if workers is None and scheduler is None:
         yield Here(Hardware.of(device, most))
@@ -262,7 +282,7 @@ def pool(
         logging.getLogger(name).setLevel(logging.CRITICAL)
     if scheduler is None:
         hardware = Hardware.of(device, most)
-        cluster = Cluster(hardware, workers or 1, partial(_started, hardware, workers or 1), local=True)
+        cluster = Cluster(hardware, workers or 1, partial(_start_workers, hardware, workers or 1), local=True)
     else:
         where = {"scheduler_file": scheduler} if Path(scheduler).is_file() else {"address": scheduler}
         try:
@@ -276,8 +296,9 @@ def pool(
         yield cluster
 
 
-def _started(hardware: Hardware, workers: int) -> Any:
-    """A client of so many new processes of this machine. A worker that was killed may take long to be back."""
+def _start_workers(hardware: Hardware, workers: int) -> Any:
+    """Starts worker processes on this machine and returns a client of them. A killed worker may take any time to
+    restart."""
     import dask
     from distributed import Client, Nanny, Scheduler, SpecCluster
 
@@ -292,7 +313,8 @@ def _started(hardware: Hardware, workers: int) -> Any:
 
 
 def visible(hardware: Hardware, k: int, workers: int) -> dict[str, str]:
-    """The environment of process k of so many: the one CUDA device that it sees, and how many see it, too."""
+    """Returns the environment variables of worker k: the one CUDA device it sees, and the number of workers that
+    share it."""
     if hardware.kind == "cpu":
         return {}
     chosen = hardware.device.partition(":")[2]

@@ -1,4 +1,4 @@
-"""The exponents that a trained network must have, from the engine. Needs no torch."""
+"""Predicts with the engine the exponents that a trained network must have. Does not need torch."""
 
 from __future__ import annotations
 
@@ -14,15 +14,20 @@ from scaling_algebra.spec.networks.library import ARCHITECTURES, moving
 from scaling_algebra.waiting import each
 
 EACH, ALL = 40_000, 400_000
-"""Work of one prediction, and of all, where a network is not one that ships: what takes more is undecided."""
+"""Work budgets of one prediction and of all predictions for a network that does not ship with the package. A
+quantity that needs more is undecided."""
 
 
 def predicted_signals(d: Derivation, steps: int, claimed: Sequence[str] = ()) -> Signals:
-    """Exponents of the quantities of a network after 0 .. ``steps`` updates: of one that ships all that can be
-    certified, of another what a bounded amount of work certifies, and of what is claimed all.
+    """Predicts the exponents of the quantities of a network after 0 .. ``steps`` updates.
+
+    For a network that ships with the package, everything that can be certified is returned. For any other network the
+    work is bounded, except for the quantities of claims.
 
     Args:
-        claimed: quantities that are asked for first.
+        d: the derivation, with the powers to train with.
+        steps: number of updates.
+        claimed: quantities of claims, which are predicted first and without a budget.
     """
     trained = as_trained(d)
     look, table = trained.analysis(), d.analysis().table
@@ -37,20 +42,23 @@ def predicted_signals(d: Derivation, steps: int, claimed: Sequence[str] = ()) ->
 
 
 def briefly(look: Analysis, name: str, t: int) -> Bracket:
-    """An exponent, if ``EACH`` is enough work for it."""
+    """Predicts one exponent with the work budget ``EACH``; the bracket is undecided if the budget does not suffice."""
     with look.meter.within(EACH):
         answer = look(name, t, SHORTLY)
         return look(name, t) if answer.decided else Bracket(why=WORK)
 
 
 def bounded(network: Network) -> bool:
-    """Predictions take a bounded amount of work: the network is not one that ships."""
+    """Tells whether predictions for a network have a work budget, as is the case unless it ships with the package."""
     return network.name not in ARCHITECTURES
 
 
 def as_trained(d: Derivation) -> Derivation:
-    """The derivation with the gate in the dynamics, as torch has it, where holding it at its mean and slope (assumption
-    B2 of MSSP paper, J.2) would change exponents: where there are more experts than neurons."""
+    """Returns the derivation in which the gate moves during training, as it does in torch, if this changes exponents.
+
+    Otherwise the gate is held at its mean and slope (assumption B2 of MSSP paper, J.2). It changes exponents if there
+    are more experts than neurons.
+    """
     if d.ray["M"] <= d.ray["N"]:
         return d
     return replace(d, configuration=d.configuration.but(network=moving(d.network)))

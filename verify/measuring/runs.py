@@ -36,10 +36,10 @@ from .store import Store
 from .training import train_network
 
 Progress = Callable[[float, float, str | Failed], None]
-"""Called after every cell with (cost done, cost in all, what it was or why it failed)."""
+"""Callback after every cell: (cost of finished cells, total cost, description of the cell or its failure)."""
 
 SIGNALS = 27
-"""Parts of signals and gradients of every expert, each with N_e entries, that are kept at once."""
+"""Number of copies of the signals of a network, in parts of signals and gradients, that are in memory at once."""
 
 
 def measure(
@@ -58,8 +58,10 @@ def measure(
         derivation: network, powers, optimizer and ray.
         sizes: values of n; by default spread geometrically so that a run takes well under a minute on two cores.
         seeds: replicas per size; by default more at small sizes, where they are cheap.
+        steps: number of updates.
         device: ``cpu``, ``cuda`` or ``auto`` (CUDA if there is one).
-        products: inner products ``<A@s, B@t>`` to record as well, over all indices but the expert's.
+        products: inner products ``<A@s, B@t>`` to record in addition, over all indices but the expert's.
+        progress: called after every cell.
 
     Raises:
         UsageError: unusable sizes, seeds, steps, device or optimizer.
@@ -78,15 +80,18 @@ def measure(
 
 
 def check(setup: Setup, most: int | None = None, free: int | None = None) -> None:
-    """Counts the memory of the largest model, builds the smallest one and its optimizer: what cannot be run fails
-    before the long part, and before anything is allocated.
+    """Checks that a run can be executed, before anything large is allocated.
+
+    Estimates the memory of a replica at every size, then builds the smallest network and its optimizer.
 
     Args:
-        most: bytes that may be taken. free: bytes that are there.
+        setup: the run.
+        most: maximum memory in bytes that a replica may use.
+        free: memory in bytes that is free.
 
     Raises:
-        UsageError: the optimizer cannot be trained, the scaling lacks an epsilon, or a replica takes more than
-            ``most`` or ``free``.
+        UsageError: the optimizer cannot be trained, the scaling lacks an epsilon, the network needs K = M, or a replica
+            needs more than ``most`` or ``free``.
     """
     for size, n in enumerate(setup.sizes):
         needed = replica_bytes(setup, setup.dims(size)) / 2**20
@@ -111,10 +116,10 @@ def check(setup: Setup, most: int | None = None, free: int | None = None) -> Non
 def perform(
     todo: Iterable[tuple[Setup, RunCell]], pool: Here, store: Store, progress: Progress | None = None
 ) -> list[Failed]:
-    """Does cells of runs and keeps what they measured, whoever does them; those that failed.
+    """Trains cells of runs in a pool, stores what they measured, and returns those that failed.
 
     Raises:
-        UsageError: not enough memory, or what a pool raises.
+        UsageError: not enough memory, or an error of the pool.
     """
     named = [(f"{setup.run}/{setup.name(cell)}", setup, cell) for setup, cell in todo]
     tasks = [Work(name, timed_cell, (setup, cell), cost(setup, cell)) for name, setup, cell in named]
@@ -136,7 +141,7 @@ def perform(
 
 
 def timed_cell(hardware: Hardware, setup: Setup, cell: RunCell) -> tuple[Record, dict[str, Any]]:
-    """The record of a cell, with the seconds and the memory that it took, and where it was measured."""
+    """Trains a cell and returns its record, including the seconds and the memory it took, with its environment."""
     began = time.perf_counter()
     record = train_cell(setup, cell, hardware)
     spent = (time.perf_counter() - began) / cell.count
@@ -145,25 +150,26 @@ def timed_cell(hardware: Hardware, setup: Setup, cell: RunCell) -> tuple[Record,
 
 
 def _before(network: Network, signal: str) -> set[str]:
-    """A signal and all that it is computed from."""
+    """Returns the names of a signal and of all signals from which it is computed."""
     s = network.producer(signal)
     return {signal}.union(*(_before(network, x.name) for x in s.inputs)) if s else {signal}
 
 
 def growing(setup: Setup) -> frozenset[str]:
-    """Axes that grow."""
+    """Returns the axes that grow."""
     return frozenset(axis for axis, rate in setup.derivation.ray.rates.items() if rate)
 
 
 def described(hardware: Hardware, setup: Setup) -> dict[str, Any]:
-    """The circumstances of a measurement: the hardware, dtype, optimizer and base constants."""
+    """Describes the environment of a measurement: hardware, dtype, optimizer and base constants."""
     rule = setup.derivation.optimizer
     what = {"dtype": setup.dtype, "optimizer": class_name(rule), "constants": dict(setup.constants)}
     return {**hardware.described(), **what}
 
 
 def replica_bytes(setup: Setup, dims: Mapping[str, int]) -> int:
-    """Memory of a replica: copies of its weights (gradient, optimizer, initial values, a spare), parts of signals."""
+    """Estimates the memory of a replica in bytes: weights with gradient, optimizer state, initial values and a spare
+    copy, and the parts of signals."""
     copies = 6 if linear(setup.derivation.optimizer) else 8
     sizes, network = every_size(setup.network, dims), setup.network
     formed = [network.signals[s.out] for s in network.statements]
@@ -173,7 +179,9 @@ def replica_bytes(setup: Setup, dims: Mapping[str, int]) -> int:
 
 
 def train_cell(setup: Setup, cell: RunCell, hardware: Hardware) -> Record:
-    """The record of a cell, a few replicas at a time where there are many, and half of them where memory runs out.
+    """Trains a cell and returns its record.
+
+    Replicas that do not fit into memory together are trained in parts; if memory runs out, the parts are halved.
 
     Raises:
         UsageError: not enough memory for one replica.
@@ -200,7 +208,7 @@ def train_cell(setup: Setup, cell: RunCell, hardware: Hardware) -> Record:
 
 
 def _within_memory(setup: Setup, cell: RunCell, hardware: Hardware) -> Record | None:
-    """The record of a cell, all of its replicas at once; None where memory runs out."""
+    """Trains all replicas of a cell at once and returns their record, or None if memory runs out."""
     try:
         draw = Draw(setup.dims_of(cell), cell.seeds, cell.shared, hardware.device, growing(setup))
         return train_network(setup, draw, cell.checked)

@@ -1,4 +1,4 @@
-"""The sizes and the number of seeds of a run: pure arithmetic on dimensions."""
+"""Chooses the sizes and the number of seeds of a run by arithmetic on dimensions."""
 
 from __future__ import annotations
 
@@ -20,30 +20,38 @@ FIXED = 4
 """Size of an axis that does not grow."""
 
 WIDEST = 64
-"""The largest default size over the smallest."""
+"""Maximum ratio of the largest to the smallest default size."""
 
 COUNT = 5
-"""Sizes in a default run."""
+"""Number of sizes in a default run."""
 
 SMALLEST = {2: 64, 3: 44}
-"""First default n, by growth of the largest tensor (rate of N + N_e + M, rounded): smaller ones bend too much."""
+"""Smallest default n by growth of the largest tensor (rate of N + N_e + M, rounded). At smaller n the power law
+bends too much."""
 
 LARGEST_ELEMENTS = 7.2e6
-"""Weight entries of one replica at the largest default size."""
+"""Number of weight entries of one replica at the largest default size."""
 
 WORK = 1.2e8
-"""Weight entries trained at each size of a default run, all seeds together (about eight seconds on two cores)."""
+"""Number of weight entries trained at each size of a default run, all seeds together (about eight seconds on two
+cores)."""
 
 SEEDS = (32, 256)
-"""Fewest and most seeds of a default run."""
+"""Minimum and maximum number of seeds of a default run."""
 
 WIDTHS = ("N", "N_e", "M")
 """Axes that have a size on every ray."""
 
 
 def dims_at(ray: Ray, n: int) -> dict[str, int]:
-    """Dimensions at size n: ``n**rate`` on a growing axis, so that every size lies on the same side of every wall (at
-    equal sizes of all axes it would lie on them); the other axes are fixed. K is there only where K < M."""
+    """Returns the dimensions at size n: ``n**rate`` on a growing axis, a constant on the others.
+
+    Every size thereby lies on the same side of every wall of the ray; with equal sizes on all axes it would lie on the
+    walls. K is included only if K < M.
+
+    Raises:
+        UsageError: an axis would be too large.
+    """
     if n > 1 and float(ray.largest) * math.log10(n) > math.log10(limits.SIZE):
         raise UsageError(f"at n={n} an axis of {ray} is larger than {limits.SIZE}; give smaller --sizes")
     grown = (axis for axis in ray.axes if ray[axis] and axis not in (*WIDTHS, "K"))
@@ -53,14 +61,16 @@ def dims_at(ray: Ray, n: int) -> dict[str, int]:
 
 
 def effective_n(ray: Ray, dims: Mapping[str, int], first_dims: Mapping[str, int], first: int) -> float:
-    """The n whose powers fit the rounded dimensions best (least squares in logs): exact for integer rates."""
+    """Returns the n whose powers fit the rounded dimensions best, by least squares in logs. It is exact for integer
+    rates."""
     rates = {axis: float(ray[axis]) for axis in dims if axis != "K"}
     fitted = sum(r * math.log(dims[axis] / first_dims[axis]) for axis, r in rates.items())
     return round(first * math.exp(fitted / sum(r * r for r in rates.values())), 9)
 
 
 def elements(dims: Mapping[str, int], network: Network = MOE_BLOCK) -> int:
-    """Weight entries of one replica, up to lower-order terms: those of tensors with two letters that may grow."""
+    """Counts the weight entries of one replica up to lower-order terms: only tensors with at least two indices that
+    can grow, or all tensors if there is none."""
     size = {"K": dims["M"], **every_size(network, dims)}
     axes = [[network.axes[x] for x in t.letters] for t in network.tensors.values()]
     largest = [tensor_axes for tensor_axes in axes if sum(axis not in NEVER for axis in tensor_axes) > 1] or axes
@@ -70,10 +80,11 @@ def elements(dims: Mapping[str, int], network: Network = MOE_BLOCK) -> int:
 def plan_sizes(
     ray: Ray, sizes: Sequence[int] | None, largest: float = LARGEST_ELEMENTS, network: Network = MOE_BLOCK
 ) -> list[int]:
-    """The sizes asked for, or ``COUNT`` default ones spread geometrically, the last with ``largest`` weight entries.
+    """Checks the given sizes, or chooses ``COUNT`` sizes in geometric progression, the last with ``largest`` weight
+    entries.
 
     Raises:
-        UsageError: fewer than 3, not positive, or not increasing.
+        UsageError: the sizes are fewer than 3, below 2, or not increasing.
     """
     if sizes is not None:
         if len(sizes) > limits.RATES:
@@ -101,17 +112,17 @@ def plan_sizes(
 
 
 def _growth(ray: Ray, network: Network, letters: str) -> Fraction:
-    """Rate of the number of entries of a tensor."""
+    """Returns the rate at which the number of entries of a tensor grows."""
     return sum((ray[network.axes[x]] for x in letters), Fraction(0))
 
 
 def plan_seeds(
     ray: Ray, sizes: Sequence[int], seeds: int | None, work: float = WORK, network: Network = MOE_BLOCK
 ) -> list[int]:
-    """Seeds at every size: the number asked for, or as many as ``work`` weight entries in all allow.
+    """Returns the number of seeds at each size: the given number, or as many as ``work`` weight entries in all allow.
 
     Raises:
-        UsageError: fewer than one.
+        UsageError: the given number is below one or too large.
     """
     if seeds is not None:
         limits.within("seeds", seeds, 1, limits.SEEDS)

@@ -1,8 +1,8 @@
-"""Keeps what a long command has measured, in memory or in a folder that an interrupted command continues from.
+"""Stores the measurements of a long command, in memory or in a folder from which an interrupted command continues.
 
-A folder holds ``plan.json`` (what was asked) and ``measured.sqlite``: cells of runs, and pieces (losses, findings)
-under all that they depend on. A transaction is done or not: a killed process costs only what it had not finished.
-Every row carries a checksum: what was damaged counts as not there. One process writes into a folder.
+A folder contains ``plan.json`` (the request) and ``measured.sqlite``: cells of runs, and pieces (losses, findings),
+each with a key of everything it depends on. Writes are transactions, so a killed process loses only unfinished work.
+Every row has a checksum; damaged rows are treated as missing. Only one process writes into a folder.
 """
 
 from __future__ import annotations
@@ -26,19 +26,20 @@ from scaling_algebra.verify.judging.measurement import Record
 
 PLAN, MEASURED = "plan.json", "measured.sqlite"
 FORMAT = 3
-"""Version of the files of a folder; others are refused, but for older plans."""
+"""Version of the files of a folder. Other versions are refused, except older plans."""
 MOST = 2**28
-"""Bytes of a plan."""
+"""Maximum size of a plan in bytes."""
 INSTEAD = "make room or choose another folder"
 CHECKED = 16
-"""Bytes of the checksum in front of the content of a row."""
+"""Length in bytes of the checksum before the content of a row."""
 
 Table = dict[tuple[str, int], Array]
-"""A record by name and step; what is not finite is NaN, as of a run that diverged."""
+"""A record: (name, step) -> values. Values that are not finite, as after divergence, are NaN."""
 
 
 def joined(tables: Iterable[Table]) -> Table:
-    """The replicas of several tables, one after the other; what one of them lacks is left out."""
+    """Joins the replicas of several tables, one after the other. Keys that are missing from one of the tables are
+    omitted."""
     first, *rest = tables
     common = [key for key in first if all(key in table for table in rest)]
     return {key: np.concatenate([first[key], *(table[key] for table in rest)]) for key in common}
@@ -46,7 +47,8 @@ def joined(tables: Iterable[Table]) -> Table:
 
 @lru_cache(maxsize=256)
 def _keys(names: str) -> list[tuple[str, int]]:
-    """Name and step of every row of a cell; cells of a run share them."""
+    """Parses the names and steps of the rows of a cell. The cache serves the many cells of a run, which have the
+    same ones."""
     return [(name, int(t)) for name, _, t in (text.rpartition("@") for text in json.loads(names))]
 
 
@@ -58,7 +60,7 @@ _PLACES = {"device": ", ", "machine": "; "}
 
 
 def united(environments: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """The circumstances of a measurement in several places: all their devices and machines."""
+    """Merges the environments of a measurement on several machines; the result lists all their devices and machines."""
     records = [e for e in environments if e]
     together = dict(records[0]) if records else {}
     for part, between in _PLACES.items():
@@ -68,10 +70,10 @@ def united(environments: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 class Store:
-    """Records by run and cell, and pieces.
+    """A store of records (by run and cell) and of pieces.
 
     Args:
-        folders: where they are looked for; new ones go to the first. None at all: they stay in memory.
+        *folders: folders to read from; new rows are written to the first. Without folders everything is kept in memory.
     """
 
     def __init__(self, *folders: Path) -> None:
@@ -82,10 +84,12 @@ class Store:
         """Keys of rows that fail their checksum."""
 
     def load(self, run: str, cell: str, replicas: int | None = None) -> Table | None:
-        """The record of a cell; None if it is not there.
+        """Loads the record of a cell; returns None if it is missing.
 
         Args:
-            replicas: how many it must have.
+            run: name of the run.
+            cell: name of the cell.
+            replicas: required number of replicas; None accepts any.
         """
         for names, content in self._read(f"{run}/{cell}"):
             keys = _keys(names)
@@ -100,42 +104,42 @@ class Store:
         self._write(f"{run}/{cell}", [f"{name}@{t}" for name, t in record], values.tobytes())
 
     def names(self) -> Iterator[tuple[str, str]]:
-        """Run and cell of everything that folders hold."""
+        """Yields the run and the cell of every row in the folders."""
         for folder in self._folders:
             if (folder / MEASURED).exists():
-                with _opened(folder / MEASURED) as database:
+                with _open_database(folder / MEASURED) as database:
                     for (key,) in database.execute("SELECT key FROM measured"):
                         run, _, cell = str(key).rpartition("/")
                         yield run, cell
 
     def describe(self, run: str, environment: Mapping[str, Any]) -> None:
-        """Adds to the circumstances of a measurement."""
+        """Adds to the environment of a run."""
         before = self.environment(run)
         if (now := united([before, environment])) != before:
             self._write(f"{run}/environment", [], json.dumps(now).encode())
 
     def environment(self, run: str) -> dict[str, Any]:
-        """The circumstances of a measurement; of several places: all their devices and machines."""
+        """Returns the environment of a run, merged over all places where it was measured."""
         return united(json.loads(content) for _, content in self._read(f"{run}/environment"))
 
     def piece(self, what: Mapping[str, Any]) -> Any:
-        """A value that depends on exactly these settings; None if it is not there."""
+        """Returns the value stored for exactly these settings, or None if it is missing."""
         for _, content in self._read(json.dumps(what, sort_keys=True)):
             return json.loads(content)
         return None
 
     def keep(self, what: Mapping[str, Any], value: Any) -> Any:
-        """Keeps a value that JSON can hold and that depends on exactly these settings; the value as it is read."""
+        """Stores a JSON value for exactly these settings and returns it as it will be read."""
         text = json.dumps(value)
         self._write(json.dumps(what, sort_keys=True), [], text.encode())
         return json.loads(text)
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """No other process writes into the folder meanwhile.
+        """Locks the folder against other processes that write.
 
         Raises:
-            UsageError: one does.
+            UsageError: another process holds the lock.
         """
         if not self._folders:
             yield
@@ -145,11 +149,11 @@ class Store:
             yield
 
     def _read(self, key: str) -> list[tuple[str, bytes]]:
-        """Names and content of a row, in every folder that has it whole."""
+        """Returns the names and the content of all undamaged rows with a key, from memory and every folder."""
         rows: list[tuple[Any, Any]] = [self._memory[key]] if key in self._memory else []
         for folder in self._folders:
             if (folder / MEASURED).exists():
-                with _opened(folder / MEASURED) as database:
+                with _open_database(folder / MEASURED) as database:
                     rows += database.execute("SELECT names, content FROM measured WHERE key = ?", [key])
         sound = [(names, content) for names, content in rows if _whole(key, names, content)]
         self.damaged |= {key} if len(sound) < len(rows) else set()
@@ -164,7 +168,7 @@ class Store:
             return
         files.make_folder(self._folders[0], INSTEAD)
         path = self._folders[0] / MEASURED
-        with _opened(path) as database:
+        with _open_database(path) as database:
             database.execute("BEGIN IMMEDIATE")
             (last,) = database.execute("PRAGMA application_id").fetchone()
             if not self._writer:
@@ -176,18 +180,18 @@ class Store:
 
 
 def _whole(key: str, names: Any, content: Any) -> bool:
-    """Is a row as it was written?"""
+    """Tells whether a row agrees with its checksum."""
     if not isinstance(names, str) or not isinstance(content, bytes):
         return False
     return content[:CHECKED] == _checksum(key, names, content[CHECKED:])
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[sqlite3.Connection]:
-    """One transaction.
+def _open_database(path: Path) -> Iterator[sqlite3.Connection]:
+    """Opens the database for one transaction.
 
     Raises:
-        UsageError: no database of this version, or no room.
+        UsageError: it is not a database of this version, or there is no room.
     """
     if path.exists() and not path.is_file():  # a pipe or a device, which never ends
         raise UsageError(f"cannot use {path}: it is no regular file; {INSTEAD}")
@@ -206,10 +210,15 @@ def _opened(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def write_plan(folder: Path, plan: dict[str, Any], again: bool = False) -> None:
-    """Writes the plan of a folder; ``again`` replaces another plan.
+    """Writes the plan of a folder.
+
+    Args:
+        folder: the folder.
+        plan: the plan, in JSON types.
+        again: whether another plan may be replaced.
 
     Raises:
-        UsageError: the folder cannot be written, or holds another run.
+        UsageError: the folder cannot be written, or contains another run.
     """
     path = folder / PLAN
     files.make_folder(folder, "choose another -o DIR")
@@ -219,10 +228,10 @@ def write_plan(folder: Path, plan: dict[str, Any], again: bool = False) -> None:
 
 
 def read_plan(folder: Path) -> dict[str, Any]:
-    """The plan of a folder.
+    """Reads the plan of a folder.
 
     Raises:
-        UsageError: it is not a folder of a run, or a newer version wrote it.
+        UsageError: it is not the folder of a run, or a newer version wrote it.
     """
     path, instead = folder / PLAN, "give a folder that scalecalc verify -o DIR wrote, or begin again with -o DIR"
     text = files.read_text(path, instead, MOST)

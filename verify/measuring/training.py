@@ -24,10 +24,15 @@ from .cells import Setup
 
 
 def train_network(setup: Setup, draw: Draw, checked: int = 0) -> Record:
-    """Trains all replicas and returns the root-mean-square of every quantity at every step, one for each replica.
+    """Trains all replicas and records the root mean square of every quantity at every step.
 
-    Of the first ``checked`` replicas autograd's gradients at the last step are compared with those of the chain rule;
-    -1 stands for the others.
+    Args:
+        setup: the run.
+        draw: dimensions, seeds and device of the replicas.
+        checked: number of replicas whose gradients at the last step are compared with autograd's; the others record -1.
+
+    Returns:
+        Map (quantity, step) -> array of shape (S,), one value for each replica.
     """
     derivation, steps, products = setup.derivation, setup.steps, setup.products
     network = derivation.network
@@ -59,7 +64,8 @@ def train_network(setup: Setup, draw: Draw, checked: int = 0) -> Record:
 
 
 def _entropies(run: TorchRun, t: int) -> dict[str, Tensor]:
-    """Entropy of every softmax in units of the most that its active entries allow, and what lacks to it, (S,).
+    """Returns for every softmax its entropy relative to the maximum over its active entries, and 1 minus that, (S,)
+    each.
 
     Source: routers paper, Fig. 1 (normalised router entropy).
     """
@@ -77,7 +83,7 @@ def _entropies(run: TorchRun, t: int) -> dict[str, Tensor]:
 
 
 def _size(q: Quantity, run: TorchRun, t: int) -> Tensor | None:
-    """The size of a quantity of each replica, (S,); None where the optimizer does not leave it apart."""
+    """Returns the size of a quantity in each replica, (S,), or None if the optimizer does not keep it separately."""
     try:
         read = q.read(run, t)
     except NotMeasured:
@@ -86,8 +92,11 @@ def _size(q: Quantity, run: TorchRun, t: int) -> Tensor | None:
 
 
 def _gradient_difference(run: TorchRun, t: int, checked: int) -> Array:
-    """Largest relative difference between gradients by the chain rule and autograd's, over signals and tensors, for
-    each of the first replicas."""
+    """Compares the gradients by the chain rule with autograd's in the first ``checked`` replicas.
+
+    Returns:
+        For each replica the largest relative difference over all signals and tensors.
+    """
     batch, network = at(run.states, t)[1], run.network
     differences = []
     with torch.no_grad():
@@ -102,8 +111,11 @@ def _gradient_difference(run: TorchRun, t: int, checked: int) -> Array:
 
 
 def by_autograd(batch: Backward, replicas: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """The gradients of the first replicas as torch has them, at signals and of the loss with respect to tensors: what
-    those by the chain rule must equal."""
+    """Computes the gradients of the first replicas with autograd, for comparison with those by the chain rule.
+
+    Returns:
+        The gradients at signals, and the gradients of the loss with respect to tensors, both by name.
+    """
     model, network, moment = batch.model, batch.network, batch.moment
     weights = {role: w[:replicas].detach().requires_grad_() for role, w in moment.now.items()}
     noise = {name: x[:replicas].detach().requires_grad_() for name, x in moment.noise.items()}
