@@ -1,9 +1,9 @@
-"""Configurations at several sizes: what the engine derives for the one that is trained, and what was measured.
+"""Experiments that train a configuration at several sizes and compare the measured exponents with the engine's.
 
-The configuration may start saturated (standard parameterization) or have another epsilon than the derived one: where
-Adam's epsilon is above the gradients its step is ``gradient / epsilon``, so d is an exponent like any other; below a
-gradient that a symmetry cancels, noise is amplified to a Theta(1) step.
-Read next: ``measuring/runs.py`` (trains the block), ``claims/routers.toml``, ``claims/epsilon.toml``.
+The configuration may start saturated (standard parameterization) or have an epsilon other than the derived one. If
+Adam's epsilon is above the gradients, its step is ``gradient / epsilon``, so that d is an exponent like any other; if
+it is below a gradient that a symmetry cancels, noise is amplified to a Theta(1) step. Read next: ``measuring/runs.py``
+(trains the block), ``claims/routers.toml``, ``claims/epsilon.toml``.
 """
 
 from __future__ import annotations
@@ -26,20 +26,23 @@ from .findings import Conditions, Observation
 
 
 def deficit(d: Derivation, t: int) -> Fraction | None:
-    """Law: 1 - entropy ~ spread^2 for a small spread of the logits over experts, Theta(1) otherwise.
+    """Returns the exponent of 1 - entropy of the router's softmax after t updates; None if it is exactly zero.
 
-    Assumes: softmax; entropy in units of its largest value. A softmax of logits psi differs from uniform by its
-    centred logits, and the entropy is stationary there.
+    Law: 1 - entropy ~ spread^2 for a small spread of the logits over experts, Theta(1) otherwise.
+    Assumes: softmax; entropy in units of its largest value. A softmax of logits psi differs from uniform by its centred
+    logits, and the entropy is stationary there.
     """
     spread = d.analysis()("psi.spread", t).exponent
     return None if spread is None else min(2 * spread, Fraction(0))
 
 
 def with_epsilon(d: Derivation, epsilon: Mapping[str, str], share: str = "1") -> Derivation:
-    """The same scaling with other epsilons.
+    """Replaces the epsilons of a scaling.
 
     Args:
-        epsilon: powers by role; under ``all`` of every role. share: what all others are raised to.
+        d: the derivation.
+        epsilon: powers by role; the key ``all`` applies to every role.
+        share: the power to which all other epsilons are raised.
     """
 
     def changed(role: str, derived: Power | None) -> Power | None:
@@ -65,14 +68,24 @@ def block(
     scale: str = "1",
     more: int = 1,
 ) -> dict[str, Observation]:
-    """Quantities ``NAME@t``; with ``, typical`` as the seeds have them, rounding included, for their median.
+    """Trains a block and returns the observations of quantities ``NAME@t``.
+
+    A name that ends in ``, typical`` gives the values of the seeds including rounding, from which a median is taken.
 
     Args:
-        epsilon, share: other powers of Adam's epsilon than the derived ones.
-        scale, more: factors on sizes and seeds: for what underflows or settles late, is rare, or has few entries.
+        how: device, sizes and seeds.
+        names: the quantities.
+        optimizer: name of the optimizer.
+        parameterization: name of the parameterization.
+        architecture: name of the network.
+        regime: regime of the axes.
+        epsilon: powers that replace those of Adam's epsilon, as for `with_epsilon`.
+        share: the power to which all other epsilons are raised.
+        scale: factor on the sizes, for quantities that underflow or converge late.
+        more: factor on the number of seeds, for quantities that are rare or have few entries.
 
     Raises:
-        UsageError: sizes that become one or none.
+        UsageError: the scaled sizes are below 2 or coincide.
     """
     factor = Fraction(scale)
     sizes = [int(n * factor) for n in how.sizes]
@@ -97,11 +110,11 @@ def block(
 
 
 Question = tuple[Derivation, str, int]
-"""(configuration, quantity, number of updates); ``*`` in a quantity stands for the largest that fits."""
+"""(configuration, quantity, number of updates); a quantity with ``*`` stands for the largest one that matches."""
 
 
 def slopes(questions: Sequence[Question]) -> list[str]:
-    """Slope and 95 % interval as text for each question, or why there is none.
+    """Returns for each question the measured slope with its 95 % interval as text, or the reason why there is none.
 
     Every configuration is trained once, with the default sizes and seeds: under a minute on two cores.
     """

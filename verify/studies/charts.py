@@ -1,9 +1,9 @@
 """Construction A of the MoE-laws paper: one expert for each of M charts, fitted to noisy samples by least squares.
 
 The target is a sum of cosines that is Hoelder of order beta everywhere and no smoother; an expert is a constant on a
-cube of side M^(-1/d). Does the error of estimation grow with log(M), as the printed bound says, which counts the
-parameters that a sample uses, or with M, as a bound does that counts all experts? Errors are squared.
-Read next: ``claims/charts.toml``.
+cube of side M^(-1/d). The question is whether the estimation error grows with log(M), as the printed bound says (it
+counts the parameters that a sample uses), or with M, as a bound does that counts all experts. Errors are squared. Read
+next: ``claims/charts.toml``.
 """
 
 from __future__ import annotations
@@ -19,21 +19,26 @@ from scaling_algebra.verify.judging.fit import Array
 from .findings import Conditions, Observation
 
 OCTAVES, POINTS, NOISE = 16, 2**15, 3.0
-"""Cosines of a target, points at which errors are taken, and the noise's std."""
+"""Number of cosines of a target, number of points at which errors are evaluated, and std of the noise."""
 ERRORS = ("approximation", "estimation", "error")
-"""Of the best constants, of fitted ones beside these, and in all."""
+"""Error of the best constants, of the fitted constants relative to the best ones, and in total."""
 Indices = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
 
 @dataclass(frozen=True)
 class Target:
-    """A target function: its smoothness (at most 1) and dimension."""
+    """A target function.
+
+    Attributes:
+        beta: its smoothness, at most 1.
+        d: its dimension.
+    """
 
     beta: Fraction
     d: int
 
     def at(self, x: Array, phases: Array) -> Array:
-        """Values at points x, (points, d); phases of the cosines, (d, octaves)."""
+        """Evaluates the target at points x, (points, d), given the phases of the cosines, (d, octaves)."""
         values = np.zeros(len(x))
         for octave in range(OCTAVES):
             waves = np.cos(2 * np.pi * 2.0**octave * x + phases[:, octave])
@@ -41,18 +46,18 @@ class Target:
         return values
 
     def side(self, count: int) -> int:
-        """Charts along one dimension, for about this many in all."""
+        """Returns the number of charts along one dimension, for about ``count`` charts in total."""
         return max(1, round(count ** (1 / self.d)))
 
     def chart(self, x: Array, count: int) -> Indices:
-        """The chart of every point."""
+        """Returns the index of the chart of every point."""
         side = self.side(count)
         index: Indices = np.minimum((x * side).astype(np.int64), side - 1) @ side ** np.arange(self.d)
         return index
 
 
 def errors(target: Target, count: int, samples: int, seed: int) -> tuple[float, ...]:
-    """Mean squares of ``ERRORS`` with about ``count`` charts; a chart without samples predicts 0."""
+    """Computes the mean squares of ``ERRORS`` with about ``count`` charts. A chart without samples predicts 0."""
     draw = np.random.default_rng([4, seed, count, samples])
     phases, total = draw.uniform(0, 2 * np.pi, (target.d, OCTAVES)), target.side(count) ** target.d
     points, x = draw.random((POINTS, target.d)), draw.random((samples, target.d))
@@ -72,7 +77,8 @@ def errors(target: Target, count: int, samples: int, seed: int) -> tuple[float, 
 def charts(
     how: Conditions, names: Sequence[str], *, beta: str, d: int, samples: int = 0, power: str = "", spacing: str = "1/2"
 ) -> dict[str, Observation]:
-    """One of ``ERRORS`` against the number M of charts, or against n where the number of samples is a power of M."""
+    """Measures one of ``ERRORS`` against the number M of charts, or against n if the number of samples is a power of
+    M."""
     (name,), target = names, Target(Fraction(beta), d)
     counts = [target.side(m) ** d for m in how.sizes]
     drawn = [round(m ** float(Fraction(power))) for m in counts] if power else [samples] * len(counts)

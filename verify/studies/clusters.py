@@ -1,14 +1,14 @@
 """The clustered data and the switch-routed mixture of the switch-cluster paper, trained by its Algorithm 1.
 
-An example of cluster k shows its label as +-v_k, the centre c_k and, as feature noise, the signal of another cluster
-with a random sign: only who knows the cluster can tell signal from noise, so no single expert can. Only the expert that
-an example is sent to is computed.
+An example of cluster k contains its label as +-v_k, the centre c_k and, as feature noise, the signal of another cluster
+with a random sign. Signal and noise can only be distinguished with knowledge of the cluster, so that no single expert
+can classify all examples. Only the expert to which an example is routed is computed.
 
-Not claimed: the accuracies of the paper's tables, for it leaves initial scale and number of steps open, and linear
-mixtures come out better here; nor anything about small training sets or long training, where a cubic mixture may lose
-the clusters again (500 steps: one seed of five in setting 1 with 2000 examples, entropy 0.82; five of ten in setting 2
-with 4000, entropies 0.24 to 0.73). Theorem 4.2 asks for data and a stop in time.
-Read next: ``claims/clusters.toml`` (what must come out).
+Not claimed: the accuracies of the paper's tables, because the paper does not state the initial scale and the number of
+steps, and linear mixtures are more accurate here. Nor is anything claimed about small training sets or long training,
+where a cubic mixture may lose the clusters again (500 steps: one seed of five in setting 1 with 2000 examples, entropy
+0.82; five of ten in setting 2 with 4000, entropies 0.24 to 0.73). Theorem 4.2 requires enough data and early stopping.
+Read next: ``claims/clusters.toml`` (the claims).
 """
 
 from __future__ import annotations
@@ -31,14 +31,19 @@ from scaling_algebra.verify.judging.fit import Array
 from .findings import Conditions, Observation
 
 CLUSTERS, PATCHES, DIMENSION = 4, 4, 50
-"""Clusters K, patches P and their dimension d. Source: Sec. 6.1."""
+"""Number of clusters K and of patches P, and dimension d of a patch. Source: Sec. 6.1."""
 SPECIALISED = 0.15
-"""Dispatch entropy in nats, log 4 at most, below which nearly every expert has one cluster."""
+"""Dispatch entropy in nats (at most log 4) below which nearly every expert has one cluster."""
 
 
 @dataclass(frozen=True)
 class Distribution:
-    """A distribution of data: feature noise gamma ~ Unif(``low``, ``gamma``), random noise of size ``noise`` (sigma_p).
+    """A distribution of data.
+
+    Attributes:
+        gamma: upper end of the feature noise, Unif(``low``, ``gamma``).
+        noise: size sigma_p of the random noise.
+        low: lower end of the feature noise.
 
     Source: Sec. 6.1 (settings 1, 2) and App. A (3, 4, Fig. 1). Signals alpha ~ Unif(0.5, 2), centres beta ~ Unif(1, 2).
     """
@@ -55,19 +60,26 @@ DISTRIBUTIONS = {
     "setting 4": Distribution(2.0, 2.0),
     "figure 1": Distribution(2.0, 1.0, 1.0),
 }
-"""By their names in the paper; in 3 and 4 signal and feature noise have the same law (Theorem 4.1)."""
+"""Distributions by their names in the paper. In settings 3 and 4 signal and feature noise have the same distribution
+(Theorem 4.1)."""
 
 
 @dataclass(frozen=True)
 class Schedule:
     """Experts, router and training.
 
+    The paper gives eta and eta_r but neither sigma_0 nor T, and with unit signals its rates leave the loss near log 2.
+    The authors' code multiplies the data by 10 and starts at 8.2e-5. The defaults are the same dynamics for unit
+    signals: x -> s x is (eta, eta_r, sigma_0) -> (s eta, s^2 eta_r, s sigma_0), because expert steps are normalised.
+
     Attributes:
-        experts, filters: M and J. cubic: activation z^3; else the identity. steps: iterations T.
-        lr, router_lr, init: eta, eta_r and sigma_0. The paper gives eta and eta_r but neither sigma_0 nor T, and with
-            unit signals its rates leave the loss near log 2. The authors' code multiplies the data by 10 and starts at
-            8.2e-5; these values are the same dynamics for unit signals: x -> s x is (eta, eta_r, sigma_0) -> (s eta,
-            s^2 eta_r, s sigma_0), because expert steps are normalised.
+        experts: number of experts M.
+        filters: number of filters J of an expert.
+        cubic: whether the activation is z^3; else it is the identity.
+        steps: number of iterations T.
+        lr: learning rate eta of the experts.
+        router_lr: learning rate eta_r of the router.
+        init: initial scale sigma_0.
     """
 
     experts: int = 8
@@ -81,7 +93,13 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Examples:
-    """Data: patches x (n, P, d) in random order, labels y (n) in +-1, clusters (n)."""
+    """A set of n examples.
+
+    Attributes:
+        x: patches in random order, (n, P, d).
+        y: labels, +-1, (n,).
+        cluster: clusters, (n,).
+    """
 
     x: Tensor
     y: Tensor
@@ -89,7 +107,7 @@ class Examples:
 
 
 def signals(generator: torch.Generator) -> Tensor:
-    """Orthonormal v_1 .. v_K, c_1 .. c_K, shape (2 K, d)."""
+    """Draws orthonormal v_1 .. v_K, c_1 .. c_K, shape (2 K, d)."""
     drawn = torch.randn(DIMENSION, 2 * CLUSTERS, generator=generator)
     rows: Tensor = torch.linalg.qr(drawn).Q.T.contiguous()
     return rows
@@ -98,10 +116,14 @@ def signals(generator: torch.Generator) -> Tensor:
 def examples(
     n: int, law: Distribution, directions: Tensor, generator: torch.Generator, device: str = "cpu"
 ) -> Examples:
-    """n examples of Def. 3.1.
+    """Samples n examples of Def. 3.1.
 
     Args:
+        n: number of examples.
+        law: distribution of the data.
         directions: v_k, then c_k, shape (2 K, d).
+        generator: source of random numbers.
+        device: device of the result.
     """
 
     def uniform(low: float, high: float) -> Tensor:
@@ -123,13 +145,14 @@ def examples(
 
 
 class Switch:
-    """F(x) = pi_m f_m(x), m = argmax h(x), pi = softmax(h): a mixture in which one expert sees an example.
+    """The mixture F(x) = pi_m f_m(x), m = argmax h(x), pi = softmax(h), in which one expert processes an example.
 
     Experts f_m = sum_j sum_p activation(<w_mj, x_p>); router h = Theta^T sum_p x_p.
     Source: switch-cluster paper, Sec. 3.2 and (3.1).
 
     Attributes:
-        w: filters, (M, J, d), entries N(0, init^2). theta: router, (M, d), zero.
+        w: filters, (M, J, d), initialised with entries N(0, init^2).
+        theta: router, (M, d), initialised with zeros.
     """
 
     def __init__(self, schedule: Schedule, generator: torch.Generator, device: str = "cpu") -> None:
@@ -139,12 +162,13 @@ class Switch:
         self.theta = torch.zeros(schedule.experts, DIMENSION, device=device)
 
     def score(self, expert: int, x: Tensor) -> Tensor:
-        """f_m(x), (n)."""
+        """Returns f_m(x) of one expert, (n,)."""
         z = x @ self.w[expert].T
         return (z**3 if self.schedule.cubic else z).sum((1, 2))
 
     def loss(self, data: Examples, noise: Tensor) -> Tensor:
-        """The perturbed loss (3.3); ``noise`` (n, M) is added to h for the choice of the expert, and no part of pi."""
+        """Returns the perturbed loss (3.3). The ``noise`` (n, M) is added to h for the choice of the expert, but not
+        in pi."""
         h = data.x.sum(1) @ self.theta.T
         chosen, f = (h + noise).argmax(1), torch.zeros_like(data.y)
         for m in range(self.schedule.experts):
@@ -154,9 +178,9 @@ class Switch:
         return softplus(-data.y * gate * f).mean()
 
     def step(self, data: Examples, noise: Tensor) -> None:
-        """Normalised gradient descent of every expert (3.4), plain gradient descent of the router (3.5).
+        """Updates every expert by normalised gradient descent (3.4) and the router by plain gradient descent (3.5).
 
-        An expert without examples has no gradient and stays.
+        An expert without examples has no gradient and does not change.
         """
         tensors = self.w.requires_grad_(), self.theta.requires_grad_()
         gw, gtheta = torch.autograd.grad(self.loss(data, noise), tensors)
@@ -165,7 +189,7 @@ class Switch:
         self.theta = self.theta.detach() - self.schedule.router_lr * gtheta
 
     def test(self, data: Examples) -> tuple[float, float]:
-        """Share of examples with y F > 0, and entropy of the dispatch in nats, without routing noise."""
+        """Returns the share of examples with y F > 0, and the dispatch entropy in nats, both without routing noise."""
         chosen = (data.x.sum(1) @ self.theta.T).argmax(1)
         output = torch.zeros_like(data.y)
         sent = torch.zeros(CLUSTERS, self.schedule.experts, dtype=torch.int64)
@@ -177,10 +201,11 @@ class Switch:
 
 
 def dispatch_entropy(dispatch: Sequence[Sequence[int]] | Array) -> float:
-    """Entropy (6.1) in nats of the clusters that an expert receives, averaged over examples; at most log K.
+    """Returns the entropy (6.1) in nats of the clusters that an expert receives, averaged over examples; at most log K.
 
     Args:
-        dispatch: examples by cluster and expert, (K, M). The inner sum of (6.1) runs over clusters k, not "K".
+        dispatch: number of examples by cluster and expert, (K, M). The inner sum of (6.1) runs over clusters k, not
+            "K".
     """
     sent = np.asarray(dispatch, dtype=np.float64)
     load = sent.sum(0)
@@ -191,7 +216,7 @@ def dispatch_entropy(dispatch: Sequence[Sequence[int]] | Array) -> float:
 
 @dataclass(frozen=True)
 class Training:
-    """One run of Algorithm 1 on n examples. One seed draws the same data for every network."""
+    """One run of Algorithm 1 on n examples. Equal seeds draw the same data for every network."""
 
     schedule: Schedule
     law: Distribution
@@ -200,8 +225,11 @@ class Training:
     device: str = "cpu"
 
     def run(self, sets: int = 1) -> tuple[Switch, Tensor, list[Examples]]:
-        """The network after its steps, the signals v of the labels, and so many sets of examples, of which the first
-        is learned."""
+        """Trains a network on the first of ``sets`` sets of examples.
+
+        Returns:
+            The trained network, the label signals v, and all sets of examples.
+        """
         generator = torch.Generator().manual_seed(self.seed)
         directions = signals(generator)
         drawn = [examples(self.n, self.law, directions, generator, self.device) for _ in range(sets)]
@@ -211,12 +239,15 @@ class Training:
         return model, v, drawn
 
     def tested(self) -> tuple[float, float]:
-        """Accuracy and dispatch entropy on n other examples."""
+        """Trains a network and returns its accuracy and its dispatch entropy on n new examples."""
         model, _, (_, test) = self.run(sets=2)
         return model.test(test)
 
     def own_outputs(self) -> Array:
-        """y f_m(x), (M,): each expert's mean over its own cluster, with whose label signal it is best aligned."""
+        """Trains a network and returns for each expert the mean of y f_m(x) over its own cluster, (M,).
+
+        The own cluster of an expert is the one with whose label signal its filters are best aligned.
+        """
         model, v, (train,) = self.run()
         means = []
         for m, cluster in enumerate((model.w @ v.T).amax(1).argmax(1)):
@@ -234,10 +265,15 @@ def dispatch(
     n: int = 4000,
     first: int = 0,
 ) -> dict[str, Observation]:
-    """``NETWORK: accuracy``, ``ONE minus OTHER: accuracy``, dispatch entropies, seeds with every cluster.
+    """Measures accuracies, dispatch entropies and the share of seeds in which the experts separate all clusters.
 
     Args:
-        networks: a schedule by name; ``times`` as many seeds. first: seed.
+        how: device and number of seeds.
+        names: the quantities to return, such as ``NETWORK: accuracy`` or ``ONE minus OTHER: accuracy``.
+        data: name of the distribution.
+        networks: fields of ``Schedule`` by name; ``times`` multiplies the number of seeds.
+        n: number of examples.
+        first: the first seed.
     """
     observed: dict[str, Array] = {}
     for name, settings in networks.items():
@@ -257,7 +293,7 @@ def dispatch(
 def margins(
     how: Conditions, names: Sequence[str], *, data: str, experts: Sequence[int], lr: float, init: float
 ) -> dict[str, Observation]:
-    """Output of an expert on its own cluster after T_2 = 1/(eta M^2) steps, against M; eta_r = M^2 eta.
+    """Measures the output of an expert on its own cluster after T_2 = 1/(eta M^2) steps against M; eta_r = M^2 eta.
 
     The derived exponent is that of ``expert_margin`` in the assumptions that ship as switch-cluster.
     """

@@ -1,10 +1,9 @@
-"""Verdicts on sweeps of learning rates: pure functions on losses.
+"""Verdicts on sweeps of learning rates, as pure functions of losses.
 
 The optimum of a curve is that of ``judging.optima``, in log2 of the learning rate. Losses are compared as factors, in
-log2, each at its own best learning rate, seed by seed, because equal seeds see equal batches; their errors are
-bootstrapped over seeds. Two things prove nothing and make a verdict INCONCLUSIVE:
-an optimum on the edge of its grid, and a comparison whose negative control (a parameterization that is defined, not
-derived) does not drift.
+log2, each at its own best learning rate, seed by seed because equal seeds see equal batches; their errors are
+bootstrapped over seeds. Two things prove nothing and make a verdict INCONCLUSIVE: an optimum at the edge of its grid,
+and a comparison whose negative control (a parameterization that is defined, not derived) does not drift.
 """
 
 from __future__ import annotations
@@ -28,7 +27,14 @@ UNKNOWN = Estimate(*(math.nan,) * 4)
 
 @dataclass(frozen=True)
 class Change:
-    """A slope or ratio in log2, over the widths in ``used``, with the verdict and one line why."""
+    """A slope or ratio in log2 with its verdict.
+
+    Attributes:
+        estimate: the value and its interval.
+        used: the widths from which it was computed.
+        verdict: the verdict.
+        why: the reason of the verdict, in one line.
+    """
 
     estimate: Estimate
     used: tuple[int, ...]
@@ -38,20 +44,25 @@ class Change:
 
 @dataclass(frozen=True)
 class Question:
-    """The name of a change, by the region where its interval lies; ``small``: the tolerance."""
+    """The verdicts on a change, each with the region in which the interval must lie.
+
+    Attributes:
+        named: verdicts with their regions.
+        small: the tolerance in words.
+    """
 
     named: Named
     small: str
 
     def judged(self, estimate: Estimate, used: Sequence[int], unknown: str) -> Change:
-        """The verdict on an estimate; ``unknown`` says why nothing can be known."""
+        """Judges an estimate. A text ``unknown`` that is not empty makes the verdict inconclusive and is its reason."""
         verdict = Settled.INCONCLUSIVE if unknown else outcome(self.named, estimate.low, estimate.high)
         where = "in none of the regions" if verdict is Settled.INCONCLUSIVE else f"in the region of {verdict}"
         return Change(estimate, tuple(used), verdict, unknown or f"the interval lies {where}; {self.small}")
 
 
 def _of_losses(below: Settled, about: Settled, above: Settled) -> Question:
-    """An interval on one side of no change is a change, however small."""
+    """Makes the question about a change of losses. An interval on one side of 0 shows a change, however small."""
     none = Acceptance(-math.log2(1.05), math.log2(1.05))
     named = (below, Acceptance(-math.inf, 0)), (above, Acceptance(0, math.inf)), (about, none)
     return Question(named, "a change by 5% is small")
@@ -65,12 +76,12 @@ DRIFT = Question(
     ),
     "a drift by 0.25 is small",
 )
-"""Of log2 of the best rate per doubling of the width: exponents are multiples of 1/2, so a tolerance of 1/4 is half way
-to the nearest wrong one."""
+"""Change of log2 of the best rate per doubling of the width. Exponents are multiples of 1/2, so a tolerance of 1/4
+is half the distance to the nearest wrong one."""
 SCALE = _of_losses(Settled.IMPROVES, Settled.STALLS, Settled.WORSENS)
-"""Of log2 of the best loss per doubling of the width."""
+"""Change of log2 of the best loss per doubling of the width."""
 RANK = _of_losses(Settled.BETTER, Settled.EQUAL, Settled.WORSE)
-"""Of log2 of the best loss of one parameterization over that of another at one width."""
+"""log2 of the ratio of the best losses of two parameterizations at one width."""
 
 
 @dataclass(frozen=True)
@@ -78,10 +89,12 @@ class LossCurve:
     """Loss against learning rate at one width.
 
     Attributes:
-        width, dims, parameters: of the network.
-        log2_lr: learning rates in increasing order, shape (R,).
-        losses: what is judged, shape (R, seeds): the held-out loss, or that of the first batch where a run diverged.
-        held: the held-out loss as it is, shape (R, seeds), not finite where a run diverged.
+        width: width of the network.
+        dims: sizes of all axes.
+        parameters: number of parameters.
+        log2_lr: log2 of the learning rates in increasing order, shape (R,).
+        losses: losses to judge, shape (R, seeds): the held-out loss, or that of the first batch if the run diverged.
+        held: held-out losses, shape (R, seeds), not finite if the run diverged.
     """
 
     width: int
@@ -102,44 +115,48 @@ class LossCurve:
 
     @property
     def loss(self) -> tuple[float, float, float]:
-        """Smallest mean loss, its standard error over seeds, and the held-out loss there."""
+        """The smallest mean loss, its standard error over seeds, and the mean held-out loss at the same rate."""
         best = self.losses[self.best]
         error = float(best.std(ddof=1) / self.seeds**0.5) if self.seeds > 1 else math.nan
         return float(best.mean()), error, float(self.held[self.best].mean())
 
     @property
     def diverged(self) -> list[float]:
-        """Rates at which some training ended in no number."""
+        """log2 of the rates at which the training of some seed diverged."""
         return [x for x, held in zip(self.log2_lr, self.held, strict=True) if not np.isfinite(held).all()]
 
     def mean_at(self, log2: float) -> float:
-        """Mean loss at a rate, NaN where it was not trained."""
+        """Returns the mean loss at log2 of a rate, NaN if the rate was not trained."""
         return float(self.losses[self.log2_lr.index(log2)].mean()) if log2 in self.log2_lr else math.nan
 
     @cached_property
     def optimum(self) -> Estimate:
-        """log2 of the best rate; its interval ends where the grid does."""
+        """log2 of the best rate, with its interval clipped to the grid."""
         found = optimum([self], np.ones(1))
         return found._replace(low=max(found.low, self.log2_lr[0]), high=min(found.high, self.log2_lr[-1]))
 
     @property
     def edge(self) -> int:
-        """-1 or 1 where the smallest mean loss lies at the lower or upper end of the grid, 0 inside."""
+        """-1 or 1 if the smallest mean loss lies at the lower or upper end of the grid, 0 if it lies inside."""
         return {0: -1, len(self.log2_lr) - 1: 1}.get(self.best, 0)
 
     @cached_property
     def unknown(self) -> int:
-        """-1 or 1 where that, or an end of what seeds leave open, lies there, so that the optimum is not known."""
+        """-1 or 1 if the optimum, or an end of its interval over seeds, lies at an end of the grid, so that it is
+        not known; else 0."""
         _, _, low, high = optimum([self], np.ones(1), exact=False)
         ends = (high >= self.log2_lr[-1], low <= self.log2_lr[0])
         return self.edge or {(True, False): 1, (False, True): -1}.get(ends, 0)
 
 
 def optimum(curves: Sequence[LossCurve], weights: Array, exact: bool = True) -> Estimate:
-    """The weighted sum of log2 of the best rates, with noise over seeds, and what the form of curves leaves open.
+    """Estimates a weighted sum of log2 of the best rates of several curves, with an interval.
 
     Args:
-        exact: the interval counts the form, too, and that noise is estimated from few seeds.
+        curves: the curves.
+        weights: weight of each curve.
+        exact: whether the interval also covers the unknown form of the curves and the estimation of the noise from few
+            seeds.
     """
     rates = [(np.array(c.log2_lr), c.losses) for c in curves]
     if min(c.seeds for c in curves) == 1:
@@ -153,10 +170,10 @@ def optimum(curves: Sequence[LossCurve], weights: Array, exact: bool = True) -> 
 
 
 def drift(curves: Sequence[LossCurve]) -> Change:
-    """Change of log2 of the best rate per doubling of the width: one curve per width.
+    """Estimates the change of log2 of the best rate per doubling of the width, given one curve per width.
 
     TRANSFERS: the interval lies within the tolerance of no drift. DRIFTS: it lies outside, on one side. INCONCLUSIVE:
-    anything else, and whenever a width has its optimum on the edge of its grid, or widths or seeds are too few.
+    anything else, and whenever the optimum of some width lies at the edge of its grid, or widths or seeds are too few.
     """
     inside = [c for c in curves if not c.unknown]
     used = [c.width for c in inside]
@@ -169,10 +186,12 @@ def drift(curves: Sequence[LossCurve]) -> Change:
 
 
 def improvement(curves: Sequence[LossCurve]) -> Change:
-    """Change of log2 of the best loss per doubling, from the middle width on, where a stall would be.
+    """Estimates the change of log2 of the best loss per doubling, from the middle width on, where a stall would be
+    visible.
 
-    IMPROVES, WORSENS: the interval of the slope lies below 0, above 0. STALLS: it holds 0, within the tolerance.
-    INCONCLUSIVE: it holds 0 and is wider, or widths or seeds are too few, or a best loss lies on the edge of its grid.
+    IMPROVES, WORSENS: the interval of the slope lies below 0, above 0. STALLS: it contains 0 and lies within the
+    tolerance. INCONCLUSIVE: it contains 0 and is wider, or widths or seeds are too few, or a best loss lies at the edge
+    of its grid.
     """
     top = curves[max(0, len(curves) - 1) // 2 :]
     unknown = few(curves, len(curves)) or _at_edge(top) if len(top) > 1 else "one width shows no change"
@@ -183,10 +202,11 @@ def improvement(curves: Sequence[LossCurve]) -> Change:
 
 
 def compare(curve: LossCurve, reference: LossCurve) -> Change:
-    """log2 of the best loss of one parameterization over that of another, at the same width and seeds.
+    """Compares the best loss of one parameterization with that of another, at the same width and seeds, as log2 of the
+    ratio.
 
-    BETTER, WORSE: the interval lies below 0, above 0. EQUAL: it holds 0 and lies within the tolerance. INCONCLUSIVE: it
-    holds 0 and is wider, or seeds are too few, or a best loss lies on the edge of its grid.
+    BETTER, WORSE: the interval lies below 0, above 0. EQUAL: it contains 0 and lies within the tolerance. INCONCLUSIVE:
+    it contains 0 and is wider, or seeds are too few, or a best loss lies at the edge of its grid.
     """
     seeds = min(curve.seeds, reference.seeds)
     few = f"{amount(seeds, 'seed')}; at least {MIN_SEEDS} needed"
@@ -196,7 +216,7 @@ def compare(curve: LossCurve, reference: LossCurve) -> Change:
 
 
 def regret(curve: LossCurve, log2: float) -> Estimate:
-    """Loss at a rate above the smallest one, nats; unknown where the rate was not trained."""
+    """Returns the loss at log2 of a rate minus the smallest loss, in nats; unknown if the rate was not trained."""
     if log2 not in curve.log2_lr:
         return UNKNOWN
     at = curve.log2_lr.index(log2)
@@ -204,10 +224,10 @@ def regret(curve: LossCurve, log2: float) -> Estimate:
 
 
 def overall(derived: Sequence[Settled], controls: Sequence[Settled]) -> Settled:
-    """The verdict on the derived parameterizations, given those of the negative controls run beside them.
+    """Returns the verdict on the derived parameterizations, given those on the negative controls.
 
     Without derived ones the controls are judged themselves. A control that does not drift shows that this experiment
-    cannot see a drift: INCONCLUSIVE, unless a derived one drifts anyway.
+    cannot detect a drift: INCONCLUSIVE, unless a derived one drifts anyway.
     """
     judged = derived or controls
     if Settled.DRIFTS in judged:
@@ -217,7 +237,7 @@ def overall(derived: Sequence[Settled], controls: Sequence[Settled]) -> Settled:
 
 
 def few(curves: Sequence[LossCurve], widths: int) -> str:
-    """Why widths or seeds are too few; empty where they are not."""
+    """Explains why widths or seeds are too few; returns an empty text if they suffice."""
     seeds = min((c.seeds for c in curves), default=0)
     if widths >= MIN_SIZES and seeds >= MIN_SEEDS:
         return ""
@@ -225,11 +245,11 @@ def few(curves: Sequence[LossCurve], widths: int) -> str:
 
 
 def _lowest(means: Sequence[Array]) -> Array:
-    """log2 of the smallest mean loss of each curve, (curves, ...)."""
+    """Returns log2 of the smallest mean loss of each curve, (curves, ...)."""
     return np.log2(np.stack([losses.min(axis=0) for losses in means]))
 
 
 def _at_edge(curves: Sequence[LossCurve]) -> str:
-    """Why the best losses are not known; empty where they are."""
+    """Explains why the best losses are not known; returns an empty text if they are."""
     outside = dict.fromkeys(str(c.width) for c in curves if c.edge)
     return f"the smallest loss lies on the edge of the grid at width {', '.join(outside)}" if outside else ""

@@ -1,7 +1,7 @@
-"""What models learn in ``study transfer``: bytes of text, handwritten digits, what a random network says, or one's own.
+"""The data of ``study transfer``: bytes of text, handwritten digits, labels of a random network, or the user's own.
 
-Batches depend on seed and step only, so that they are the same at every size, rate and parameterization; step None is
-the held-out batch, alike for every seed. Adding data: a function here, and its line in ``DATA``.
+Batches depend on seed and step only, so that they are the same at every size, rate and parameterization. Step None
+gives the held-out batch, which is the same for every seed. To add data, write a function here and list it in ``DATA``.
 """
 
 from __future__ import annotations
@@ -22,22 +22,26 @@ from scaling_algebra.errors import UsageError, foreign, missing, shown, unknown_
 from scaling_algebra.verify.tracing.sources import function_of
 
 CLASSES = 10
-"""Of digits, and of the teacher's answers: the loss starts at log 10."""
+"""Number of classes of the digits and of the teacher's labels: the loss starts at log 10."""
 HELD_OUT = 1024
-"""Examples in the teacher's held-out batch."""
+"""Number of examples in the teacher's held-out batch."""
 STRETCHES = 128
-"""Stretches of text in the held-out batch."""
+"""Number of stretches of text in the held-out batch."""
 
 Cut = Callable[[int, int | None], tuple[Any, Any]]
-"""Inputs and targets by seed and step."""
+"""A function (seed, step) -> (inputs, targets)."""
 
 
 @dataclass(frozen=True)
 class Data:
-    """Batches in memory.
+    """A source of batches, held in memory.
 
     Attributes:
-        unit: of the loss. digest: tells data apart. settings: what they were made with.
+        name: its name.
+        cut: returns the batch of a seed and a step.
+        digest: hash that distinguishes data.
+        unit: unit of the loss.
+        settings: the settings it was made with.
     """
 
     name: str
@@ -47,10 +51,10 @@ class Data:
     settings: Mapping[str, int] = field(default_factory=dict)
 
     def batch(self, seed: int, step: int | None, device: str) -> tuple[Tensor, Tensor]:
-        """Inputs and targets on a device.
+        """Returns the inputs and targets of a seed and a step on a device.
 
         Raises:
-            UsageError: a function of the reader's gives something else.
+            UsageError: a function of the user returns something else.
         """
         drawn = self.cut(seed, step)
         if not (isinstance(drawn, tuple) and len(drawn) == 2):
@@ -66,10 +70,12 @@ def _digest(*arrays: np.ndarray) -> str:
 
 
 def text(batch: int = 16, context: int = 64) -> Data:
-    """Bytes of the documentation that Python ships, and the next ones; the last twentieth is held out.
+    """Makes data of bytes from the documentation that ships with Python; the targets are the next bytes.
+
+    The last twentieth is held out.
 
     Raises:
-        UsageError: this Python has none, or too little for the context.
+        UsageError: this Python has no such documentation, or too little for the context.
     """
     try:
         from pydoc_data.topics import topics
@@ -90,7 +96,7 @@ def text(batch: int = 16, context: int = 64) -> Data:
 
 
 def digits(batch: int = 32) -> Data:
-    """8x8 images of digits that ship with scikit-learn, standardised; one in five is held out.
+    """Makes data of the 8x8 images of digits that ship with scikit-learn, standardised; one in five is held out.
 
     Raises:
         UsageError: scikit-learn is missing.
@@ -114,7 +120,7 @@ def digits(batch: int = 32) -> Data:
 
 
 def teacher(batch: int = 32, inputs: int = 16, units: int = 8) -> Data:
-    """Gaussian inputs, never the same twice, and the class that a fixed random network of one hidden layer gives them.
+    """Makes data of Gaussian inputs, which never repeat, and the classes that a fixed random network assigns to them.
 
     class = argmax(V tanh(U x)), x of ``inputs`` entries, U with rows of norm about 2, V Gaussian. A network that knew U
     and V would reach loss 0.
@@ -131,18 +137,19 @@ def teacher(batch: int = 32, inputs: int = 16, units: int = 8) -> Data:
 
 
 DATA: dict[str, Callable[..., Data]] = {"text": text, "digits": digits, "teacher": teacher}
-"""Every kind of data, by name."""
+"""The functions that make each kind of data, by name."""
 
 
 @lru_cache(maxsize=2)
 def load(name: str, settings: tuple[str, ...] = ()) -> Data:
-    """The data of a name, or of a function ``FILE.py:batches`` that is called with seed and step.
+    """Loads data by name, or from a function ``FILE.py:batches`` that is called with seed and step.
 
     Args:
-        settings: ``name=number``, what the function of the name takes.
+        name: a name in ``DATA``, or the function.
+        settings: ``name=number``, arguments of the function in ``DATA``.
 
     Raises:
-        UsageError: no such data, an unknown setting, or what they need is missing.
+        UsageError: there is no such data, a setting is unknown, or a package is missing.
     """
     if name not in DATA:
         if ":" not in name:
@@ -164,7 +171,12 @@ def load(name: str, settings: tuple[str, ...] = ()) -> Data:
 
 
 def numbers(kind: str, texts: Iterable[str], names: Mapping[str, int]) -> dict[str, int]:
-    """``NAME=NUMBER``, each a positive whole number.
+    """Parses texts ``NAME=NUMBER``, where each number is a positive integer.
+
+    Args:
+        kind: describes the names in messages.
+        texts: the texts.
+        names: the names that are allowed, with an example of a value.
 
     Raises:
         UsageError: an unknown name, or no such number.

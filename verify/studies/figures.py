@@ -1,8 +1,8 @@
 """Pictures of studies, from the JSON that `scalecalc study transfer -o` and `study limit -o` write.
 
 ``python -m scaling_algebra.verify.studies.figures KIND PICTURE.png RECORD.json ...``, KIND one of ``KINDS``: loss
-against learning rate at every width, best loss against width, limits and training beside them.
-Read next: ``transfer.py`` (writes the records).
+against learning rate at every width, best loss against width, or limits with the training at finite width. Read next:
+``transfer.py`` (writes the records).
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ with headless():
 
 
 COLOURS = ("#b3261e", "#1f5fa8", "#777777", "#2a7a3b", "#b58900")
-"""Of parameterizations, in the order in which a record names them."""
+"""Colours of parameterizations, in the order in which a record lists them."""
 STYLE: dict[Any, Any] = {"font.size": 9, "legend.frameon": False, "axes.titlesize": 9.5}
 
 LABELS = {"mup": "plan (muP)", "mssp": "plan (MSSP)", "sp": "one rate for all"}
-"""Of parameterizations, where a panel shows one."""
+"""Titles of panels that display one parameterization."""
 
 Record = Mapping[str, Any]
 
 
 def _rates(studies: Sequence[Record], titles: Sequence[str]) -> Figure:
-    """Loss against learning rate at every width: a row for each study, a column for each parameterization."""
+    """Plots the loss against the learning rate at every width: a row for each study, a column for each
+    parameterization."""
     columns = max(len(s["parameterizations"]) for s in studies)
     figure = Figure(figsize=(2.9 * columns, 2.3 * len(studies)), layout="constrained")
     grid = figure.subplots(len(studies), columns, sharey="row", squeeze=False)
@@ -59,7 +60,7 @@ def _rates(studies: Sequence[Record], titles: Sequence[str]) -> Figure:
 
 
 def _losses(studies: Sequence[Record], titles: Sequence[str]) -> Figure:
-    """Best loss against width, a panel for each study."""
+    """Plots the best loss against the width, with a panel for each study."""
     figure = Figure(figsize=(2.9 * len(studies), 2.8), layout="constrained")
     panels = figure.subplots(1, len(studies), squeeze=False)[0]
     for axes, study, title in zip(panels, studies, titles, strict=True):
@@ -83,7 +84,7 @@ def _losses(studies: Sequence[Record], titles: Sequence[str]) -> Figure:
 
 
 def _limits(studies: Sequence[Record], titles: Sequence[str]) -> Figure:
-    """The limit of f, and its mean over seeds at every trained width, after every update."""
+    """Plots after every update the limit of f, and its mean over seeds at every trained width."""
     figure = Figure(figsize=(3.8 * len(studies), 2.8), layout="constrained")
     for axes, study, title in zip(figure.subplots(1, len(studies), squeeze=False)[0], studies, titles, strict=True):
         f, (limit, *_) = study["trained"]["f"], (v for name, v in study["limit"].items() if name.startswith("f"))
@@ -104,14 +105,20 @@ KINDS: dict[str, Callable[[Sequence[Record], Sequence[str]], Figure]] = {
     "losses": _losses,
     "limits": _limits,
 }
-"""Every picture, by name."""
+"""The function that draws each kind of picture, by name."""
 
 
 def picture(kind: str, path: Path, records: Sequence[Path], titles: Sequence[str] = ()) -> None:
-    """Draws records into a PNG; of several each is titled by its file name if no titles are given.
+    """Draws records of studies into a PNG file.
+
+    Args:
+        kind: a name in ``KINDS``.
+        path: the PNG file.
+        records: the JSON files.
+        titles: titles of the studies; by default the names of the files if there are several.
 
     Raises:
-        UsageError: records of another study.
+        UsageError: the records belong to another kind of study.
     """
     studies = [json.loads(record.read_text(encoding="utf-8")) for record in records]
     names = [record.stem.replace("_", " ") if len(records) > 1 else "" for record in records]
@@ -124,7 +131,7 @@ def picture(kind: str, path: Path, records: Sequence[Path], titles: Sequence[str
 
 
 def draw(kind: str, path: Path, studies: Sequence[Record], titles: Sequence[str]) -> None:
-    """Draws studies, as JSON has them, into a PNG."""
+    """Draws studies, given as parsed JSON, into a PNG file."""
     with matplotlib.rc_context(STYLE):
         KINDS[kind](studies, titles).savefig(path, format="png", dpi=150, metadata={"Software": None})
 

@@ -1,9 +1,9 @@
-"""A finding of an experiment: a claim, what was observed, the verdict, and the verdict there must be.
+"""Findings of an experiment: a claim, the observation, its verdict, and the verdict that is expected.
 
-A claim is a text: an exponent (``-1/2``, ``zero``, or ``derived``: what the laboratory derives), a bound on the mean
-over seeds (``> 0.98``), or a fall faster than any power (``below -6``). A planted claim, and a published one that
-contradicts the prediction, must be refuted: it is the experiment's negative control.
-Read next: ``claims/`` (every claim), ``runner.py`` (runs experiments).
+A claim is a text: an exponent (``-1/2``, ``zero``, or ``derived``: the one that the laboratory derives), a bound on the
+mean over seeds (``> 0.98``), or a fall faster than a power (``below -6``). Planted claims, and published ones that
+contradict the prediction, must be refuted: they are the negative controls of the experiment. Read next: ``claims/``
+(every claim), ``runner.py`` (runs experiments).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from scaling_algebra.verify.judging.resampling import median, resampled, slope_w
 
 
 class By(StrEnum):
-    """The origin of a claim: the prediction, a paper, or the experiment itself, as a control that must fail."""
+    """The origin of a claim: the prediction, a paper, or the experiment itself as a control that must fail."""
 
     PREDICTED = "predicted"
     PUBLISHED = "published"
@@ -34,7 +34,13 @@ class By(StrEnum):
 
 @dataclass(frozen=True)
 class Conditions:
-    """The run of a trial: device, values of n (none where the size is fixed), and replicas at every size."""
+    """The conditions of a trial.
+
+    Attributes:
+        device: the device that trains.
+        sizes: values of n; empty if the size is fixed.
+        seeds: number of replicas at each size.
+    """
 
     device: str
     sizes: tuple[int, ...]
@@ -46,10 +52,11 @@ class Observation:
     """The values of one quantity that a laboratory measured.
 
     Attributes:
-        values: one number per seed, at every n; of a bound at one size.
-        n, of: sizes, and what they count.
-        derived: the exponent that the theory of the laboratory gives; None is exactly zero.
-        spacing: of the exponents that may be true.
+        values: one number per seed at each n; a bound is tested at a single size.
+        n: the sizes.
+        of: the name of the sizes.
+        derived: the exponent that the theory of the laboratory gives; None if the quantity is exactly zero.
+        spacing: distance between neighbouring exponents that are possible.
     """
 
     values: Sequence[Array]
@@ -60,21 +67,26 @@ class Observation:
 
     @property
     def data(self) -> str:
-        """``n = 16 to 128, 32 seeds``."""
+        """The sizes and seeds as text, such as ``n = 16 to 128, 32 seeds``."""
         sizes = f"{self.of} = {min(self.n):g} to {max(self.n):g}, " if len(self.n) else ""
         return f"{sizes}{amount(min(map(len, self.values)), 'seed')}"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One claim and its verdict.
+    """One claim with its verdict.
 
     Attributes:
-        quantity: what it is about; ``@t`` is after t updates.
+        quantity: the quantity of the claim; ``@t`` means after t updates.
+        by: the origin of the claim.
         claimed: the claim, such as ``n^(-1/2)`` or ``> 0.99``.
-        measured, low, high: slope, or mean over seeds, with its 95 % interval; NaN where there is none.
-        expected: what the verdict must be.
-        data: sizes and seeds behind it. source: paper and section.
+        measured: slope, or mean over seeds.
+        low: lower end of its 95 % interval; NaN if there is none.
+        high: upper end of its 95 % interval; NaN if there is none.
+        verdict: the verdict on the claim.
+        expected: the verdict that is expected.
+        data: the sizes and seeds that were measured.
+        source: paper and section.
     """
 
     quantity: str
@@ -96,18 +108,19 @@ class Finding:
         return Verdict.AGREES if self.verdict is self.expected else Verdict.REFUTED
 
     def as_json(self) -> dict[str, Any]:
-        """Numbers are rounded to six digits; null where there is none."""
+        """Returns the finding in JSON types, numbers rounded to six digits and null in place of NaN."""
         measured = {"measured": number(self.measured), "ci": [number(self.low), number(self.high)]}
         claim = {name: str(vars(self)[name]) for name in ("quantity", "by", "claimed")}
         return claim | measured | {name: str(vars(self)[name]) for name in ("verdict", "expected", "data", "source")}
 
 
 def findings(claim: Mapping[str, str], observation: Observation) -> list[Finding]:
-    """The claims about one quantity, each with its verdict.
+    """Judges the claims about one quantity.
 
     Args:
-        claim: ``of``, ``source``, and a text for one or more of ``By``; ``wrong``: the one of them that must be refuted
-            although it is neither planted nor beside a prediction that differs.
+        claim: ``of``, ``source``, and a text for one or more of ``By``. ``wrong`` names the origin of a claim that must
+            be refuted although it is neither planted nor different from a prediction.
+        observation: the measured values.
     """
     claims = {by: _exponent(claim[by], observation) for by in By if by in claim}
     judged = []
@@ -115,20 +128,20 @@ def findings(claim: Mapping[str, str], observation: Observation) -> list[Finding
         contradicts = claimed != claims.get(By.PREDICTED, claimed)
         must_fail = by is By.PLANTED or contradicts or claim.get("wrong") == by
         expected = Verdict.REFUTED if must_fail else Verdict.AGREES
-        judgement = _judged(claimed, observation)
+        judgement = _judge_claim(claimed, observation)
         judged.append(Finding(claim["of"], by, *judgement, expected, observation.data, claim["source"]))
     return judged
 
 
 def _exponent(text: str, observation: Observation) -> str | Fraction | None:
-    """The exponent that a text claims; the text itself where it claims something else."""
+    """Returns the exponent that a text claims; the text itself if it claims something else."""
     if text[0] in "<>b":
         return text
     return {"derived": observation.derived, "zero": None}[text] if text.isalpha() else Fraction(text)
 
 
-def _judged(claimed: str | Fraction | None, observation: Observation) -> tuple[str, float, float, float, Verdict]:
-    """The claim as a text, what was measured with its interval, and the verdict."""
+def _judge_claim(claimed: str | Fraction | None, observation: Observation) -> tuple[str, float, float, float, Verdict]:
+    """Returns the claim as text, the measured value with the ends of its interval, and the verdict."""
     if not isinstance(claimed, str):
         slope = fit(observation.n, observation.values)
         verdict = judge_exponent(slope, claimed, observation.spacing)
@@ -153,7 +166,7 @@ def _judged(claimed: str | Fraction | None, observation: Observation) -> tuple[s
 
 
 def power(e: Fraction | None, of: str = "n") -> str:
-    """``n^(-1/2)``, ``n^0``, or ``zero`` for None."""
+    """Prints an exponent as ``n^(-1/2)`` or ``n^0``; None as ``zero``."""
     if e is None:
         return "zero"
     return f"{of}^{e}" if e.denominator == 1 else f"{of}^({e})"

@@ -1,6 +1,8 @@
-"""The models of ``study transfer``: what builds them at any sizes, and how every parameter starts and learns there.
+"""The models of ``study transfer``: how to build them at any sizes, and the initialisation and learning rate of every
+parameter.
 
-A family of transformers is read with one layer, whatever number is trained. Read next: ``training.py`` (trains one).
+The equations of a family of transformers are read with one layer, whatever number is trained. Read next:
+``training.py`` (trains one).
 """
 
 from __future__ import annotations
@@ -35,23 +37,25 @@ from scaling_algebra.verify.tracing.measuring import of_role
 from scaling_algebra.verify.tracing.sources import build_of
 
 EPS = 1e-8
-"""Epsilon at the base."""
+"""Epsilon of the optimizer at the base sizes."""
 BYTES = 256
-"""Tokens that a family is built for."""
+"""Size of the vocabulary with which a family is built."""
 USUAL = {"N": 32, "N_e": 64, "M": 4, "K": 2, "L": 2}
-"""Base sizes of a family."""
+"""Default base sizes of a family."""
 TRAINED: Mapping[str, Any] = {"vocab_size": BYTES, "experts_implementation": "eager", "attn_implementation": "sdpa"}
-"""Options of a family that is trained, beside those with which it is read."""
+"""Options of a family in training, in addition to those with which its equations are read."""
 
 
 @dataclass(frozen=True)
 class Trainee:
-    """How one parameter starts and learns.
+    """The initialisation and the learning rate of one parameter.
 
     Attributes:
-        lr: over the rate that is swept. eps: of its rule, where it has one.
-        std: of initial values that are drawn; None for the module's own.
-        alike: do all experts start alike?
+        rule: its optimizer.
+        lr: its learning rate over the one that is swept.
+        eps: epsilon of its optimizer, if that has one.
+        std: standard deviation of initial values to draw; None keeps the module's own values.
+        alike: whether all experts start with the same values.
     """
 
     rule: Optimizer
@@ -65,19 +69,24 @@ class Trainee:
 
 
 Numbers = Mapping[str, Trainee]
-"""By parameter."""
+"""Map: name of a parameter -> its initialisation and learning rate."""
 
 
 @dataclass(frozen=True)
 class Model:
-    """A model by its name, relative to a folder: ``FILE.py:build``, ``hf:config.json``, or a family of transformers."""
+    """A model given by its name: ``FILE.py:build``, ``hf:config.json``, or a family of transformers.
+
+    Attributes:
+        name: the name.
+        folder: the folder to which paths are relative.
+    """
 
     name: str
     folder: str = field(default_factory=os.getcwd)
 
     @property
     def own(self) -> bool:
-        """Is it a function of the reader's?"""
+        """Whether the model is a function of the user."""
         return ":" in self.name and not self.name.startswith(HUGGING_FACE)
 
     @cached_property
@@ -92,7 +101,7 @@ class Model:
         return self._config.builder(deep=True, instead=TRAINED)
 
     def build(self, sizes: Sizes, seed: int) -> nn.Module:
-        """The module at these sizes, with the initial values of a seed.
+        """Builds the module at these sizes, with the initial values of a seed.
 
         Raises:
             UsageError: it cannot be built.
@@ -101,18 +110,22 @@ class Model:
 
     @cached_property
     def base(self) -> dict[str, int]:
-        """Sizes where none are given: those beside the function, or small ones of every axis that it asks for."""
+        """Default base sizes: those that stand beside the user's function, or small ones for every axis that the
+        model needs."""
         if self.own:
             return dict(build_of(self.name)[1]) or usual(self._build)
         return {axis: n for axis, n in USUAL.items() if axis in self._config.axes}
 
     def numbers(self, parameterization: str, optimizer: str, sizes: Sequence[Sizes]) -> list[Numbers]:
-        """Of every parameter at each of the sizes, the first of which is the base; there derived parameterizations
-        start and learn as the module itself does. ``sp`` is that at every size: its own values, and one rate.
+        """Returns the initialisation and learning rate of every parameter at each of the sizes, the first of which is
+        the base.
+
+        At the base, derived parameterizations keep the initialisation and the rates of the module itself. ``sp`` keeps
+        them at every size: the module's own initial values and one learning rate.
 
         Raises:
-            UsageError: a parameterization that is defined elsewhere, or what ``plan`` raises.
-            Infeasible: there is none on the ray.
+            UsageError: the parameterization is not one for modules, or as ``plan``.
+            Infeasible: there is no such parameterization on the ray.
         """
         derived = PARAMETERIZATIONS[parameterization].derived
         if not derived and parameterization != "sp":
@@ -126,7 +139,7 @@ class Model:
         return [started, *found[1:]]
 
     def reading(self, base: Sizes) -> Traced:
-        """The equations, read at the base."""
+        """Reads the equations of the model at the base sizes."""
         if self.own:
             return traced(self._build, base)
         shallow = {axis: n for axis, n in base.items() if axis != "L"}
@@ -137,7 +150,7 @@ class Model:
 def _plans(
     model: Model, parameterization: str, optimizer: str, sizes: tuple[tuple[tuple[str, int], ...], ...]
 ) -> list[Plan]:
-    """The plans of one reading at several sizes."""
+    """Returns the plans of one model at several sizes, all from one reading of its equations."""
     base, *_, last = map(dict, sizes)
     reading, small = model.reading(base), model.build(base, 0)
     stds = {role: _std(small, role) for role in reading.network.tensors}
@@ -153,7 +166,7 @@ def _plans(
 
 
 def _std(model: nn.Module, role: str) -> float:
-    """The standard deviation of the module's own values, 1 where they are all zero: those stay."""
+    """Returns the standard deviation of the module's own values; 1 if all are zero, in which case they remain zero."""
     return max(float(p.double().square().mean().sqrt()) for p in of_role(model, role)) or 1.0
 
 
@@ -165,13 +178,15 @@ def _number(p: Plan, name: str) -> Trainee:
 
 
 def tuned(numbers: Numbers, rates: Mapping[str, float]) -> Numbers:
-    """The numbers with rates multiplied.
+    """Multiplies the learning rates of parameters by factors.
 
     Args:
-        rates: factors by pattern of names, such as ``*embed*``; all that match multiply.
+        numbers: the numbers of all parameters.
+        rates: factors by pattern of names, such as ``*embed*``. If several patterns match, their factors are
+            multiplied.
 
     Raises:
-        UsageError: a pattern that no parameter has.
+        UsageError: a pattern that no parameter matches.
     """
     for pattern in rates:
         if not any(fnmatchcase(name, pattern) for name in numbers):
@@ -181,7 +196,7 @@ def tuned(numbers: Numbers, rates: Mapping[str, float]) -> Numbers:
 
 
 def start(model: nn.Module, numbers: Numbers) -> None:
-    """Draws the initial values that are not the module's own."""
+    """Draws the initial values of those parameters that do not keep the module's own values."""
     with torch.no_grad():
         for name, p in model.named_parameters():
             if (x := numbers[name]).std is not None:

@@ -23,7 +23,8 @@ _HEADER = ("quantity", "by", "claimed", "measured", "interval", "verdict", "data
 
 
 def shown(results: Sequence[Result]) -> Document:
-    """One grid for each trial, and a closing line for each experiment with the counts."""
+    """Returns the document of some results: a grid for each trial, and a closing line with the counts of each
+    experiment."""
     blocks: list[Block] = []
     closing = []
     for r in results:
@@ -40,7 +41,7 @@ def shown(results: Sequence[Result]) -> Document:
 
 
 def listed(experiments: Sequence[Experiment]) -> Document:
-    """All experiments with their trials."""
+    """Returns a document that lists the experiments with their trials."""
     blocks: list[Block] = []
     for e in experiments:
         blocks.append(Heading(f"{e.name}: {e.title} ({e.source})"))
@@ -64,7 +65,8 @@ def _row(f: Finding) -> tuple[Piece, ...]:
 
 @document_of.register
 def study(r: Study) -> Document:
-    """Optima and regrets by size, drifts, improvements and comparisons with verdicts, and one closing line."""
+    """Returns the document of a study: optima and regrets by size, then drifts, improvements and comparisons with
+    verdicts, and a closing line."""
     axes = list(r.series[0].curves[0].dims)
     header = ("", *axes, "parameters", "log2 lr", "interval", "loss", "transferred", "regret", "interval")
     optima = [(s.name, *_optimum(c, s.at)) for s in r.series for c in s.curves]

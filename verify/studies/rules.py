@@ -1,13 +1,14 @@
-"""Rules for batch, tokens and experts, tried out: do they keep what their invariants say?
+"""Experiments on the scaling rules for batch, tokens and experts: does training keep the invariants that a rule states?
 
-Adam on a noisy quadratic: the gradient is ``slope + curvature w + z / sqrt(B)`` with z standard normal and far above
-the rest, as the equation of Malladi et al. (2205.10287) assumes. Every derived exponent is what a rule of ``horizon``
-makes of the monomial of an observable.
-Mixtures on digits. Matched time: every run sees the same number of examples. With lr, eps and betas as ``horizon``
-says, steps times lr^2 is the same for every batch, and so must be the loss and the distance from the initial weights;
-batches are so small that noise rules the gradient. One expert of M: ``horizon`` takes its examples for a random share
-K/M of the batch, so that the mean of its gradient falls as K/M and the noise as (K/M)^(1/2). Where a router chooses,
-examples of one expert are alike, and that changes.
+Quadratic: Adam on a noisy quadratic, whose gradient is ``slope + curvature w + z / sqrt(B)`` with z standard normal and
+much larger than the rest, as the equation of Malladi et al. (2205.10287) assumes. The derived exponent of an observable
+follows from its monomial and the rule of ``horizon``.
+Mixtures on digits, matched time: every run sees the same number of examples. With lr, eps and betas from ``horizon``,
+steps times lr^2 is the same for every batch; so must be the loss and the distance from the initial weights. Batches are
+small enough for noise to dominate the gradient.
+One expert of M: ``horizon`` assumes that the examples of an expert are a random share K/M of the batch, so that the
+mean of its gradient falls as K/M and the noise as (K/M)^(1/2). If a router chooses, the examples of one expert are
+alike, and both powers change.
 Read next: ``recipes/horizon.py`` (the rules), ``claims/batch.toml``, ``claims/sde.toml``, ``claims/experts.toml``.
 """
 
@@ -35,19 +36,26 @@ from .data import CLASSES, Data, digits
 from .findings import Conditions, Observation
 
 COPIES = 64
-"""Weights of a replica."""
+"""Number of weights in a replica."""
 Rule = Mapping[str, Monomial]
 
 
 @dataclass(frozen=True)
 class Observable:
-    """Something of a run that is a monomial in lr, wd, batch B and steps S, where noise rules: Adam's step is
-    lr (sqrt(B) gradient + z), divided by 1 + eps sqrt(B).
+    """A number measured in a run, which is a monomial in lr, wd, batch B and steps S as long as noise dominates the
+    gradient.
+
+    Adam's step is then lr (sqrt(B) gradient + z), divided by 1 + eps sqrt(B).
 
     Attributes:
-        decay: with weight decay. start: where weights start.
-        log: the observable is minus the logarithm of the mean; else the mean where there is a slope; else the rms.
-        steps: of a run at batch 1.
+        monomial: the monomial.
+        curvature: curvature of the quadratic.
+        slope: slope of the quadratic at zero. If it is not 0, the observable is the size of the mean weight, else the
+            rms.
+        decay: whether to train with weight decay.
+        start: initial value of the weights.
+        log: whether the observable is minus the logarithm of the mean weight over its initial value.
+        steps: number of steps of a run at batch 1.
     """
 
     monomial: str
@@ -60,7 +68,13 @@ class Observable:
 
 
 def rule_of(hold: Sequence[str], axis: str, instead: Mapping[str, str]) -> Rule:
-    """The powers that hold invariants; for the axis s those of an expert. ``instead``: powers that replace some."""
+    """Returns the powers by which the parameters of AdamW scale so that some invariants are kept.
+
+    Args:
+        hold: the invariants, as for ``horizon``.
+        axis: the axis that grows. For ``s`` the powers are those of an expert.
+        instead: powers that replace some of the derived ones.
+    """
     if axis == "s":
         share = {"K": monomial("s"), "M": monomial("1")}
         rule: Rule = {q: m.substituted(share) for q, m in horizon("adamw", hold).experts.items()}
@@ -81,11 +95,18 @@ def quadratic(
     observables: Mapping[str, Mapping[str, Any]],
     instead: Mapping[str, str] | None = None,
 ) -> dict[str, Observation]:
-    """A rule's exponents of observables, along an axis.
+    """Measures observables on the noisy quadratic along an axis, for comparison with the exponents that a rule derives.
 
     Args:
-        base: values at batch 1. factors: of an axis: batch B, tokens T, or the share s = K/M of experts that is active.
-        places: batch and steps of a tensor along an axis. observables: by name. instead: other powers of the rule.
+        how: device and number of replicas.
+        names: the observables to measure.
+        axis: batch B, tokens T, or the share s = K/M of active experts.
+        hold: the invariants that the rule keeps.
+        base: values of the parameters at batch 1.
+        factors: the factors by which each axis grows.
+        places: batch and steps of a tensor as monomials in each axis.
+        observables: fields of ``Observable`` by name.
+        instead: powers that replace some of the rule.
     """
     rule, observations, n = rule_of(hold, axis, instead or {}), {}, factors[axis]
     placed = {name: monomial(text) for name, text in places[axis].items()}
@@ -100,7 +121,8 @@ def quadratic(
 def _run(
     of: Observable, base: Mapping[str, float], rule: Rule, places: Rule, at: Mapping[str, float], how: Conditions
 ) -> Array:
-    """The observable of every replica where an axis has grown by a factor."""
+    """Trains the quadratic after the axes have grown by the factors ``at``, and returns the observable of every
+    replica."""
     value = {name: x * rule.get(name, monomial("1")).at(at) for name, x in base.items()}
     placed = {"B": at.get("B", 1.0), **{name: place.at(at) for name, place in places.items()}}
     share = at.get("s", 1.0)  # an expert's gradient is averaged over the batch of all
@@ -128,13 +150,14 @@ def _run(
 
 
 BATCHES, EXAMPLES = (1, 2, 4, 8), 4096
-"""Batches, and examples of a run."""
+"""Batch sizes, and number of examples in a run."""
 BASE = {"lr": 2.0**-11, "eps": 0.01, "one_minus_beta1": 0.04, "one_minus_beta2": 0.001}
-"""At batch 1; eps is of the size of gradients."""
+"""Parameters of Adam at batch 1; eps is of the size of gradients."""
 EXPERTS, BATCH, SAMPLES = (2, 4, 8, 16), 32, 64
-"""Numbers of experts, examples of a batch, and batches from which mean and noise of a gradient are taken."""
+"""Numbers of experts, number of examples in a batch, and number of batches from which the mean and the noise of a
+gradient are estimated."""
 FIRST = 100
-"""Seed of the first replica of experts: what is claimed was found on others."""
+"""Seed of the first replica in experiments on experts. The claims were found with other seeds."""
 BALANCING = 0.1
 """Weight of the load-balancing loss."""
 
@@ -143,7 +166,7 @@ PIXELS = 64
 
 
 class Replicas(nn.Module):
-    """x -> gelu(W1 x) -> mixture -> W4, one replica for each seed; std fan_in^-1/2, the readout at zero.
+    """A mixture x -> gelu(W1 x) -> mixture -> W4 with one replica per seed; std fan_in^-1/2, the readout at zero.
 
     Attributes:
         weights: parameters by name, shape (S, ...); both matrices of the experts are (S, M, N_e, N).
@@ -163,12 +186,13 @@ class Replicas(nn.Module):
         self.weights["readout"] = nn.Parameter(torch.zeros(len(seeds), CLASSES, n, device=device))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits (S,B,classes) of inputs (S,B,pixels), by the K experts with the largest logits."""
+        """Returns the logits (S,B,classes) of inputs (S,B,pixels), computed by the K experts with the largest router
+        logits."""
         h = F.gelu(x @ self.weights["input"].mT)
         return self.mixed(h, chosen(h @ self.weights["router"].mT, self.active))
 
     def mixed(self, h: Tensor, mask: Tensor) -> Tensor:
-        """Logits of signals (S,B,N) where the experts of a mask (S,B,M) are active."""
+        """Returns the logits of signals h (S,B,N), computed by the experts in a mask (S,B,M)."""
         w = self.weights
         gates = (h @ w["router"].mT).sigmoid() * mask
         h2 = (h @ w["expert_in"].flatten(1, 2).mT).unflatten(-1, (self.count, -1))
@@ -177,14 +201,15 @@ class Replicas(nn.Module):
 
 
 def chosen(psi: Tensor, active: int) -> Tensor:
-    """Mask of the ``active`` largest logits of every token, (S,P,M) of zeros and ones; no gradient passes."""
+    """Returns the mask of the ``active`` largest logits of every token, (S,P,M) of zeros and ones, without a
+    gradient."""
     if active >= psi.shape[-1]:
         return torch.ones_like(psi)
     return torch.zeros_like(psi).scatter(-1, psi.detach().topk(active, -1).indices, 1.0)
 
 
 def balance(psi: Tensor, mask: Tensor) -> Tensor:
-    """Load-balancing loss M sum_i f_i P_i of every replica, (S,); 1 at perfect balance.
+    """Returns the load-balancing loss M sum_i f_i P_i of every replica, (S,). It is 1 at perfect balance.
 
     f_i: share of the routed pairs that go to expert i; P_i: mean over tokens of phi_i / sum_j phi_j.
     Source: Fedus et al. (2022), with normalised sigmoid scores for the softmax.
@@ -197,14 +222,15 @@ def balance(psi: Tensor, mask: Tensor) -> Tensor:
 
 
 def batches(data: Data, seeds: Sequence[int], step: int | None, device: str) -> tuple[Tensor, Tensor]:
-    """One batch for each replica."""
+    """Returns one batch for each replica, stacked."""
     drawn = [data.batch(seed, step, device) for seed in seeds]
     x, y = (torch.stack(part) for part in zip(*drawn, strict=True))
     return x, y
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """Mean over all but the replica dimension, nats, (S,): logits (S,...,classes), targets (S,...)."""
+    """Returns the cross entropy in nats of logits (S,...,classes) and targets (S,...), averaged over all but the
+    replica dimension, (S,)."""
     losses = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="none")
     return losses.view(len(targets), -1).mean(1)
 
@@ -212,7 +238,8 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
 def matched_time(
     how: Conditions, names: Sequence[str], *, instead: Mapping[str, str] | None = None
 ) -> dict[str, Observation]:
-    """Loss and distance against the batch, under the rule that holds the equation, or with other powers."""
+    """Measures the loss and the distance from the initial weights against the batch, with the rule that keeps the
+    stochastic differential equation, or with the powers ``instead``."""
     rule, losses, distances = rule_of(("sde",), "B", instead or {}), list[Array](), list[Array]()
     for batch in BATCHES:
         lr, eps, beta1, beta2 = (x * rule[name].at({"B": batch}) for name, x in BASE.items())
@@ -238,11 +265,14 @@ def matched_time(
 
 @dataclass(frozen=True)
 class Rates:
-    """The training of a mixture.
+    """Hyperparameters of the training of a mixture.
 
     Attributes:
-        lr: log2 of the learning rate of what is dense. experts, router: by what theirs is multiplied.
-        random: examples go to experts at random.
+        lr: log2 of the learning rate of the dense weights.
+        experts: factor on the learning rate of the experts.
+        router: factor on the learning rate of the router.
+        steps: number of steps.
+        random: whether examples are assigned to experts at random.
     """
 
     lr: float
@@ -253,10 +283,10 @@ class Rates:
 
 
 class Mixture:
-    """Top-1 MLP mixture of M experts with one replica per seed, trained.
+    """A top-1 MLP mixture of M experts with one replica per seed. The constructor trains it.
 
     Attributes:
-        late: loss over the last quarter of the training, (seeds,).
+        late: mean loss over the last quarter of the training, (seeds,).
     """
 
     def __init__(self, count: int, rates: Rates, how: Conditions) -> None:
@@ -278,7 +308,7 @@ class Mixture:
         self.late: Array = torch.stack(late).mean(0).cpu().numpy().astype(np.float64)
 
     def losses(self, step: int) -> tuple[Tensor, Tensor]:
-        """Cross entropy and balancing loss of a batch, (seeds,) each."""
+        """Returns the cross entropy and the balancing loss of a batch, (seeds,) each."""
         x, y = batches(self.data, self.seeds, step, self.device)
         w = self.model.weights
         h = F.gelu(x @ w["input"].mT)
@@ -288,7 +318,8 @@ class Mixture:
         return cross_entropy(self.model.mixed(h, mask), y), BALANCING * balance(psi, mask)
 
     def gradient(self) -> tuple[Array, Array]:
-        """Root mean square over experts' weights of the mean gradient and of the noise of a batch, (seeds,) each."""
+        """Returns the root mean squares, over the weights of experts, of the mean gradient and of the noise of a
+        batch, (seeds,) each."""
         weights = [self.model.weights[name] for name in ("expert_in", "expert_out")]
         first = second = torch.zeros(())
         for k in range(SAMPLES):
@@ -301,7 +332,7 @@ class Mixture:
 
 
 def expert_gradient(how: Conditions, names: Sequence[str], **given: Any) -> dict[str, Observation]:
-    """Noise of an expert's gradient, and its mean over its noise, against s = K/M."""
+    """Measures the noise of an expert's gradient, and the ratio of its mean to its noise, against s = K/M."""
     noises, ratios = [], []
     for count in EXPERTS:
         mean, noise = Mixture(count, Rates(**given), how).gradient()
@@ -314,7 +345,14 @@ def expert_gradient(how: Conditions, names: Sequence[str], **given: Any) -> dict
 def expert_rates(
     how: Conditions, names: Sequence[str], *, equal: Mapping[str, Any], others: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Observation]:
-    """Loss late in training less that with equal rates, one expert of the largest number."""
+    """Measures the loss late in training minus that with equal rates, one active expert of the largest number.
+
+    Args:
+        how: device and number of replicas.
+        names: the quantities that are needed.
+        equal: fields of ``Rates`` with equal rates.
+        others: fields of ``Rates`` to compare with them, by name.
+    """
     late = {}
     for name, rates in {"equal rates": equal, **others}.items():
         late[name] = Mixture(EXPERTS[-1], Rates(**rates), how).late

@@ -1,6 +1,6 @@
-"""Every experiment by name, and what running one gives: a table of claims, counts and an exit code.
+"""All experiments by name, and their execution, which gives a table of claims, counts and an exit code.
 
-Adding an experiment: a file in ``claims/`` whose trials name a laboratory of ``LABORATORIES``.
+To add an experiment, write a file in ``claims/`` whose trials name a laboratory of ``LABORATORIES``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from . import blocks, charts, clusters, rules
 from .findings import Conditions, Finding, Observation, findings
 
 Laboratory = Callable[..., Mapping[str, Observation]]
-"""Called with ``Conditions``, the quantities asked for, and what the trial gives; returns what was seen of each."""
+"""Called with ``Conditions``, the names of the quantities to measure, and the settings of the trial; returns an
+observation of each."""
 
 LABORATORIES: dict[str, Laboratory] = {
     "block": blocks.block,
@@ -44,21 +45,22 @@ LABORATORIES: dict[str, Laboratory] = {
 
 @dataclass(frozen=True)
 class Trial:
-    """One configuration of an experiment, or a few that are compared with each other, and what is claimed of it."""
+    """One configuration of an experiment, or a few to compare, with the claims about it."""
 
     title: str
     run: Laboratory
     claims: tuple[Mapping[str, str], ...]
 
     def findings(self, how: Conditions) -> list[Finding]:
-        """Every claim with its verdict."""
+        """Runs the trial and judges every claim."""
         observations = self.run(how, list(dict.fromkeys(claim["of"] for claim in self.claims)))
         return [finding for claim in self.claims for finding in findings(claim, observations[claim["of"]])]
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """Trials that answer one question; default sizes (none where the size is fixed) and seeds take some minutes."""
+    """Trials that answer one question. With the default sizes (empty if the size is fixed) and seeds they take some
+    minutes."""
 
     name: str
     title: str
@@ -82,7 +84,7 @@ def _experiment(name: str) -> Experiment:
 EXPERIMENTS: dict[str, Experiment] = {
     name: _experiment(name) for name in ("routers", "epsilon", "clusters", "charts", "batch", "sde", "experts")
 }
-"""Every experiment, by name."""
+"""All experiments by name."""
 
 
 @dataclass(frozen=True)
@@ -90,8 +92,11 @@ class Result:
     """The outcome of an experiment.
 
     Attributes:
-        findings: by trial, in the order of the experiment; trials after an interruption are missing.
+        experiment: the experiment.
+        how: device, sizes and seeds.
+        findings: findings by trial, in the order of the experiment; trials after an interruption are missing.
         seconds: wall time.
+        interrupted: whether the user interrupted the experiment.
     """
 
     experiment: Experiment
@@ -102,20 +107,20 @@ class Result:
 
     @property
     def counts(self) -> dict[Verdict, int]:
-        """Claims by outcome: as they must be, the opposite, undecided."""
+        """Number of claims by outcome: as expected, the opposite, undecided."""
         outcomes = Counter(f.outcome for part in self.findings.values() for f in part)
         return {v: outcomes[v] for v in Verdict}
 
     @property
     def exit_code(self) -> int:
-        """130 if interrupted; 1 if any claim came out against the prediction; 3 if any is inconclusive; else 0."""
+        """130 if interrupted; 1 if a verdict is the opposite of the expected one; 3 if one is inconclusive; else 0."""
         _, against, undecided = self.counts.values()
         if self.interrupted:
             return 130
         return 1 if against else 3 if undecided or not self.findings else 0
 
     def as_json(self) -> dict[str, Any]:
-        """The JSON contract of one experiment."""
+        """Returns the JSON contract of one experiment."""
         return {
             "experiment": self.experiment.name,
             "title": self.experiment.title,
@@ -131,17 +136,18 @@ class Result:
 
 
 def worst(results: Sequence[Result]) -> int:
-    """The exit code of several: interrupted, against the prediction, inconclusive, then agreement."""
+    """Returns the worst exit code of several results: interrupted, against the prediction, inconclusive, then
+    agreement."""
     return max((r.exit_code for r in results), key=(0, 3, 1, 130).index)
 
 
 def planned(
     chosen: Experiment, device: str, sizes: Sequence[int] | None = None, seeds: int | None = None
 ) -> Conditions:
-    """The run of an experiment: its own sizes and seeds unless others are given.
+    """Returns the conditions of an experiment: its own sizes and seeds unless others are given.
 
     Raises:
-        UsageError: unusable sizes, or sizes for an experiment that has none.
+        UsageError: unusable sizes, or sizes for an experiment of fixed size.
     """
     if sizes is not None and not chosen.sizes:
         raise UsageError(f"{chosen.name} has a fixed size; leave out --sizes")
@@ -156,12 +162,14 @@ def perform(
     store: Store | None = None,
     watch: Callable[[int, str], None] = lambda done, what: None,
 ) -> Result:
-    """Runs every trial of an experiment; an interruption keeps the trials that are complete.
+    """Runs all trials of an experiment. After an interruption the completed trials are returned.
 
     Args:
-        pool: who trains.
-        store: where complete trials are kept, for the next time.
-        watch: told how many trials are done, and which was the last.
+        chosen: the experiment.
+        how: device, sizes and seeds.
+        pool: the processes that train.
+        store: keeps completed trials for the next time.
+        watch: called with the number of completed trials and the title of the last one.
 
     Raises:
         UsageError: a trial failed.
@@ -189,5 +197,5 @@ def perform(
 
 
 def tried(hardware: Hardware, trial: Trial, how: Conditions) -> Any:
-    """The findings of a trial, as JSON can hold them."""
+    """Runs a trial on some hardware and returns its findings in JSON types."""
     return msgspec.to_builtins(trial.findings(replace(how, device=hardware.device)))

@@ -1,4 +1,4 @@
-"""Trains one model of ``study transfer``: any module, its real optimizer, one seed and one rate.
+"""Trains one model of ``study transfer``: any module with its real optimizer, one seed and one learning rate.
 
 Read next: ``transfer.py`` (which rates and seeds), ``models.py`` (the numbers of every parameter).
 """
@@ -26,20 +26,25 @@ from .data import Data, load
 from .models import Model, Numbers, start
 
 WARMUP = 0.1
-"""Share of the steps in which the rate grows; it falls to zero in the others, both linearly."""
+"""Share of the steps in which the learning rate grows; in the others it falls to zero. Both are linear."""
 DTYPES = ("float32", "bfloat16")
-"""Of a training; with bfloat16 products are rounded (autocast), and weights are not."""
+"""Dtypes of a training. With bfloat16 products are rounded (autocast), but weights are not."""
 PART = 32
-"""Examples of the held-out batch that are in memory at once."""
+"""Number of examples of the held-out batch that are evaluated at once."""
 
 
 @dataclass(frozen=True)
 class How:
-    """What all runs of a study share.
+    """What all runs of a study have in common.
 
     Attributes:
-        settings: of the data. digest: of the data, which must be the same wherever they are trained.
-        decay: weight decay over the learning rate's own factor: every tensor shrinks by rate times decay a step.
+        model: name of the model.
+        data: name of the data.
+        settings: settings of the data, as ``name=number``.
+        digest: hash of the data, which must be the same on every machine.
+        steps: number of steps.
+        dtype: one of ``DTYPES``.
+        decay: weight decay over the factor of the learning rate: every tensor shrinks by rate times decay in a step.
     """
 
     model: str
@@ -59,13 +64,20 @@ def _model(name: str, folder: str) -> Model:
 def trained(
     hardware: Hardware, how: How, sizes: Sizes, numbers: Numbers, lr: float, seed: int, watch: Watched | None = None
 ) -> tuple[float, float]:
-    """The loss of the first batch, and that of the held-out data after training; not finite where it diverged.
+    """Trains a model and returns the loss of the first batch and that of the held-out data; not finite after
+    divergence.
 
     Args:
-        watch: called with the module before every step, and after the last.
+        hardware: the device to use.
+        how: what all runs of the study have in common.
+        sizes: sizes of the model.
+        numbers: initialisation and learning rate of every parameter.
+        lr: the learning rate that is swept.
+        seed: seed of the initial values and of the batches.
+        watch: called with (step, module, data) before every step and after the last one.
 
     Raises:
-        UsageError: the data are other ones here, or the model does not take them.
+        UsageError: the data differ on this machine, or the model cannot process them.
     """
     data, device = load(how.data, how.settings), hardware.device
     if data.digest != how.digest:
@@ -98,7 +110,7 @@ Watched = Callable[[int, nn.Module, Data], None]
 
 @torch.no_grad()
 def held_out(model: nn.Module, data: Data, hardware: Hardware, how: How) -> float:
-    """The mean loss of the held-out batch."""
+    """Returns the mean loss of the held-out batch."""
     model.eval()
     x, y = data.batch(0, None, hardware.device)
     with torch.autocast(hardware.kind, torch.bfloat16, enabled=how.dtype == "bfloat16"):
@@ -108,10 +120,10 @@ def held_out(model: nn.Module, data: Data, hardware: Hardware, how: How) -> floa
 
 
 def loss(model: nn.Module, x: Tensor, y: Tensor, what: str) -> Tensor:
-    """Cross entropy of classes, or the mean square of a difference from numbers.
+    """Returns the cross entropy for integer targets, or the mean squared error for floating-point targets.
 
     Raises:
-        UsageError: the model does not take such data.
+        UsageError: the model cannot process such data; the message names them as ``what``.
     """
     try:
         out = output_of(model(x)).float()
@@ -128,7 +140,11 @@ def loss(model: nn.Module, x: Tensor, y: Tensor, what: str) -> Tensor:
 
 
 def optimizer(model: nn.Module, numbers: Numbers, lr: float, decay: float = 0.0) -> torch.optim.Optimizer:
-    """The real optimizer, a group for each parameter with its own rate and epsilon."""
+    """Makes the real optimizer, with a group for each parameter that has its own learning rate and epsilon.
+
+    Raises:
+        UsageError: the optimizer of a parameter has a constraint other than a sphere.
+    """
     groups = []
     for name, p in model.named_parameters():
         if name in numbers:
@@ -141,12 +157,12 @@ def optimizer(model: nn.Module, numbers: Numbers, lr: float, decay: float = 0.0)
 
 
 def matrices(p: Tensor) -> Fold:
-    """A parameter as matrices: the last two dimensions, or one column."""
+    """Tells how a parameter consists of matrices: of its last two dimensions, or a single column."""
     places = tuple(range(p.ndim))
     return Fold(places[:-2], places[-2:-1], places[-1:]) if p.ndim > 1 else Fold((), places, ())
 
 
 def rate(step: int, steps: int) -> float:
-    """Learning rate over its maximum."""
+    """Returns the learning rate at a step relative to its maximum."""
     first = max(1, round(WARMUP * steps))
     return min(1.0, (step + 1) / first) * (1 - step / steps)

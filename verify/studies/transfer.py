@@ -1,5 +1,7 @@
-"""Does the rate that was tuned on a small model stay the best of a large one? Sweeps of any module, side by side, each
-run trained once and kept."""
+"""Tests whether the learning rate tuned on a small model remains the best one for a large model.
+
+It sweeps the learning rate of any module under several parameterizations. Each run is trained once and stored.
+"""
 
 from __future__ import annotations
 
@@ -32,19 +34,21 @@ EXIT = {Settled.TRANSFERS: 0, Settled.DRIFTS: 1, Settled.INCONCLUSIVE: 3}
 GRID = (-10.0, -5.0, 1.0)
 """log2 of the learning rates: first, last, spacing."""
 BYTES = 16
-"""Of memory that a parameter takes: its value, gradient and two moments."""
+"""Bytes of memory per parameter: its value, gradient and two moments."""
 AHEAD = 10**5
-"""Parameters whose training takes as long as what a run costs besides."""
+"""Constant cost of a run, as the number of parameters whose training takes the same time."""
 
 
 @dataclass(frozen=True)
 class Course:
-    """The training of every model of a study.
+    """How the models of a study are trained.
 
     Attributes:
-        seeds: one run for each. pool: who trains.
-        watch: told the cost of all runs, of those that are done, and which was the last.
-        store: where losses are kept.
+        how: what all runs have in common.
+        seeds: one run is trained for each.
+        pool: the processes that train.
+        watch: called with the total cost of all runs, that of the finished ones, and a description of the last one.
+        store: keeps the losses.
     """
 
     how: How
@@ -59,7 +63,11 @@ class SizedModel:
     """A model of a study at one size.
 
     Attributes:
-        series: the parameterization. width: the size of the axis that is named. parameters: how many there are.
+        series: name of the parameterization.
+        width: size of the axis along which models grow.
+        sizes: sizes of all axes.
+        numbers: initialisation and learning rate of every parameter.
+        parameters: number of parameters.
     """
 
     series: str
@@ -70,15 +78,18 @@ class SizedModel:
 
 
 Losses = Mapping[float, tuple[Array, Array]]
-"""By log2 of the rate: the loss of the first batch and the held-out one, (seeds,) each."""
+"""Map: log2 of the learning rate -> (losses of the first batch, held-out losses), (seeds,) each."""
 
 
 def sweep(course: Course, points: Sequence[SizedModel], grid: Sequence[float], extend: int = 0) -> list[LossCurve]:
-    """Trains every point at every rate of a grid, then, while an optimum may lie on the edge of its grid, at up to
-    ``extend`` more.
+    """Trains every model at every rate of a grid. While an optimum may lie at the edge of the grid, the grid of that
+    model is extended.
 
     Args:
+        course: how to train.
+        points: the models.
         grid: log2 of the learning rates, increasing, at least two.
+        extend: maximum number of additional rates per model.
     """
     found: list[dict[float, tuple[Array, Array]]] = [{} for _ in points]
     pending, curves = [list(grid) for _ in points], list[LossCurve]()
@@ -95,14 +106,17 @@ def sweep(course: Course, points: Sequence[SizedModel], grid: Sequence[float], e
 
 
 def _curve(point: SizedModel, by_rate: Losses) -> LossCurve:
-    """A run that diverged has the loss of its first batch."""
+    """Returns the loss curve of a model. A run that diverged counts with the loss of its first batch."""
     first, held = (np.stack(part) for part in zip(*(by_rate[x] for x in sorted(by_rate)), strict=True))
     judged = np.where(np.isfinite(held), np.fmin(held, first), first)
     return LossCurve(point.width, point.sizes, point.parameters, tuple(sorted(by_rate)), judged, held)
 
 
 def losses(course: Course, asked: Sequence[tuple[SizedModel, float]]) -> Iterator[tuple[Array, Array]]:
-    """The first and the held-out loss of every seed, of points at a rate each; what several ask for is trained once."""
+    """Returns the first and the held-out losses of all seeds, (seeds,) each, for pairs of a model and log2 of a rate.
+
+    A run that occurs several times is trained once.
+    """
     runs = [(point, x, seed) for point, x in asked for seed in course.seeds]
     keys = [_key(course, *run) for run in runs]
     texts = [repr(key) for key in keys]
@@ -125,7 +139,7 @@ def losses(course: Course, asked: Sequence[tuple[SizedModel, float]]) -> Iterato
 
 
 def _key(course: Course, point: SizedModel, log2: float, seed: int) -> dict[str, object]:
-    """All that a loss depends on."""
+    """Returns everything that a loss depends on, as the key of the store."""
     numbers = {name: x.as_json() for name, x in point.numbers.items()}
     where = {"sizes": dict(point.sizes), "device": course.pool.hardware.kind}
     return {"run": asdict(course.how), **where, "numbers": numbers, "log2_lr": log2, "seed": seed}
@@ -133,7 +147,7 @@ def _key(course: Course, point: SizedModel, log2: float, seed: int) -> dict[str,
 
 @dataclass(frozen=True)
 class Series:
-    """One parameterization at all sizes; ``at``: log2 of the best rate of the base, which is transferred."""
+    """One parameterization at all sizes."""
 
     name: str
     curves: tuple[LossCurve, ...]
@@ -148,7 +162,7 @@ class Series:
 
     @property
     def derived(self) -> bool:
-        """Is the parameterization derived? Else it is a negative control."""
+        """Whether the parameterization is derived; otherwise it is a negative control."""
         return PARAMETERIZATIONS[self.name].derived
 
     @property
@@ -180,10 +194,15 @@ class Series:
 
 @dataclass(frozen=True)
 class Study(Rendered):
-    """Everything that was trained; ``verdict`` is that of the derived parameterizations, see ``curves.overall``.
+    """The result of all sweeps. Its ``verdict`` is that of the derived parameterizations, see ``curves.overall``.
 
     Attributes:
-        along: the axis whose values are called widths. environment: where and how it was trained.
+        model: name of the model.
+        data: the data.
+        optimizer: name of the optimizer.
+        along: the axis whose sizes are called widths.
+        series: the curves of every parameterization.
+        environment: where and how the models were trained.
     """
 
     model: str
@@ -199,7 +218,7 @@ class Study(Rendered):
 
     @property
     def diverged(self) -> str:
-        """Where training ended in no number; empty where none did."""
+        """The models whose training diverged, each with the smallest such rate; empty if none did."""
         lowest = {
             f"{s.name} at {self.along} = {c.width}": min(ends)
             for s in self.series
@@ -214,7 +233,7 @@ class Study(Rendered):
 
     @cached_property
     def comparisons(self) -> tuple[tuple[str, str, Change], ...]:
-        """The best loss of every parameterization over that of every later one, at every size."""
+        """Compares the best losses of every pair of parameterizations at every size."""
         return tuple(
             (first.name, second.name, compare(*pair))
             for first, second in combinations(self.series, 2)
@@ -246,13 +265,17 @@ class Study(Rendered):
 def points(
     model: Model, names: Sequence[str], optimizer: str, sizes: Sequence[Sizes], rates: Mapping[str, float]
 ) -> list[SizedModel]:
-    """Every parameterization at every size.
+    """Returns the models of all parameterizations at all sizes.
 
     Args:
-        sizes: the first one is the base. rates: what the rates of parameters are multiplied by, by pattern of names.
+        model: the model.
+        names: names of the parameterizations.
+        optimizer: name of the optimizer.
+        sizes: sizes of the models; the first one is the base.
+        rates: factors on the learning rates of parameters, by pattern of names.
 
     Raises:
-        UsageError: a pattern that no parameter has, or as ``Model.numbers``.
+        UsageError: a pattern that no parameter matches, or as ``Model.numbers``.
     """
     along = axis_of(sizes)
     counts = [sum(p.numel() for p in model.build(one, 0).parameters()) for one in sizes]
@@ -264,7 +287,7 @@ def points(
 
 
 def axis_of(sizes: Sequence[Sizes]) -> str:
-    """The axis that grows most."""
+    """Returns the axis that grows most."""
     return max(sizes[0], key=lambda axis: sizes[-1][axis] / sizes[0][axis])
 
 
@@ -276,11 +299,15 @@ def transfer(
     grid: Sequence[float],
     extend: int = 4,
 ) -> Study:
-    """Sweeps every parameterization, and judges where its optimum goes.
+    """Trains every parameterization on a grid of learning rates and judges how the optimum moves.
 
     Args:
-        asked: as ``points`` makes them. grid: log2 of the rates.
-        extend: how many more rates may be tried per size while the optimum lies on the edge.
+        course: how to train.
+        data: the data.
+        optimizer: name of the optimizer.
+        asked: models as returned by ``points``.
+        grid: log2 of the learning rates.
+        extend: maximum number of additional rates per model while its optimum lies at the edge.
     """
     began = time.perf_counter()
     names = dict.fromkeys(point.series for point in asked)
@@ -299,7 +326,11 @@ def transfer(
 
 
 def check_memory(free: int | None, point: SizedModel) -> None:
-    """Raises UsageError if values, gradients and moments alone are more than the memory that is free."""
+    """Checks that the values, gradients and moments of a model fit into the free memory.
+
+    Raises:
+        UsageError: they do not.
+    """
     needed = BYTES * point.parameters
     if free is not None and needed > free:
         raise UsageError(
@@ -314,5 +345,5 @@ def _record(name: str, change: Change, **more: Any) -> dict[str, Any]:
 
 
 def _numbers(names: Sequence[str], values: Sequence[float]) -> dict[str, float | None]:
-    """JSON has no NaN."""
+    """Maps names to values, with None in place of NaN, which JSON does not have."""
     return dict(zip(names, map(number, values), strict=True))
