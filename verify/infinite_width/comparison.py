@@ -1,4 +1,5 @@
-"""Training at finite width beside the limit: the same data, rates and tensors that do not grow."""
+"""Trains networks of finite width for comparison with the limit: same data, same rates, same tensors that do not
+grow."""
 
 from __future__ import annotations
 
@@ -21,11 +22,15 @@ from .program import Limit
 from .vectors import Values
 
 ENTRIES = 1e7
-"""Weight entries that are trained side by side."""
+"""Maximum number of weight entries that are trained at once."""
 
 
 def trained(course: Descent, limit: Limit, n: int, seeds: Sequence[int], device: str) -> dict[str, Values]:
-    """Numbers that do not grow, f among them, (replicas, updates, samples, *letters), of networks of width n."""
+    """Trains networks of width n and returns the signals that do not grow, f among them.
+
+    Returns:
+        Arrays (replicas, updates, samples, *indices) by name.
+    """
     d, dims = course.derivation, dims_at(course.derivation.ray, n)
     model = TorchNetwork(d.network, Draw(dims, list(seeds), list(seeds), device), d.scaling).to(device)
     optimizer = model.optimizer(d.optimizer)
@@ -66,8 +71,13 @@ class Compared:
     """A number that does not grow, trained at several widths.
 
     Attributes:
-        error: largest deviation of the mean over seeds at the largest width. scale: largest value of the limit.
-        means: over seeds, by width, (updates, samples, *letters). slope: of the deviation of one seed against n.
+        name: name of the signal.
+        sizes: the widths.
+        means: means over seeds at each width, (updates, samples, *indices).
+        error: largest deviation of the mean over seeds at the largest width.
+        scale: largest absolute value of the limit.
+        slope: fitted slope of the deviation of one seed against n.
+        verdict: whether the deviation falls as n^(-1/2).
     """
 
     name: str
@@ -89,9 +99,9 @@ class Compared:
 def compared(
     t: Computed, sizes: Sequence[int], seeds: int, device: str, say: Callable[[str], None] = lambda what: None
 ) -> dict[str, Compared]:
-    """Trains at several widths; deviations from the limit, as far as it goes.
+    """Trains networks at several widths and compares them with the limit, for as many updates as it was computed.
 
-    Law: deviations are sums over n of what is independent: n^(-1/2).
+    Law: deviations are sums over n of independent terms: n^(-1/2).
     """
     course, steps = t.course, len(t.states)
     runs: list[dict[str, Values]] = []

@@ -1,4 +1,4 @@
-"""Products of numbers, vectors and random variables with letters, and how large they are."""
+"""Contracts numbers, vectors and random variables with named indices, and tracks the powers of n of their sizes."""
 
 from __future__ import annotations
 
@@ -14,18 +14,20 @@ from scaling_algebra.spec.networks.language import Factor
 from .vectors import Diverges, NotCovered, Particles, Points, Space, Values
 
 NONE = Fraction(-(10**6))
-"""The power of what is exactly zero."""
+"""The power of a quantity that is exactly zero."""
 HALF = Fraction(1, 2)
 
 
 @dataclass(frozen=True)
 class Leading:
-    """Numbers, or random variables where letters grow.
+    """The leading term of a quantity: numbers, or random variables if it has growing indices.
 
     Attributes:
-        letters: those that do not grow, in the order of the first dimensions.
-        over: the letters that grow, in the order of the last dimensions: coefficients over atoms, or samples.
-        power: of n; ``NONE`` for exact zeros. rest: bound on the power of what is left out.
+        `letters`: the indices that do not grow, in the order of the first dimensions.
+        over: the growing indices, in the order of the last dimensions, which are coefficients over atoms, or samples.
+        values: the numbers without the power of n.
+        power: power of n; ``NONE`` for exact zeros.
+        rest: upper bound on the power of the neglected terms.
     """
 
     letters: str
@@ -49,11 +51,13 @@ class Leading:
 
 @dataclass(frozen=True)
 class Contractions:
-    """Products in the limit.
+    """Contractions in the limit of infinite width.
 
     Attributes:
-        letters: axis of every letter. growing: those that grow. sizes: of the others.
-        spaces: of the axes that grow.
+        `letters`: the axis of every index.
+        growing: the indices that grow.
+        sizes: sizes of the other indices.
+        spaces: random variables of every growing axis.
     """
 
     letters: Mapping[str, str]
@@ -62,7 +66,16 @@ class Contractions:
     spaces: Mapping[str, Space | Particles]
 
     def contract(self, operands: Sequence[Leading], out: str, where: str) -> Leading:
-        """The product of quantities, the letters that ``out`` lacks summed; experts come last."""
+        """Multiplies quantities and sums over the indices that ``out`` lacks, those of experts last.
+
+        Args:
+            operands: the quantities.
+            out: indices of the result.
+            where: name of the statement in messages.
+
+        Raises:
+            NotCovered: the result has no limit that can be computed here.
+        """
         left = list(operands)
         for letter in sorted({x for q in operands for x in q.over}, key=self.sampled):
             vectors, left = [q for q in left if letter in q.over], [q for q in left if letter not in q.over]
@@ -81,18 +94,18 @@ class Contractions:
         return Leading(fixed, over, values, _power(left) if values.any() else NONE, _rest(left))
 
     def ordered(self, letters: str) -> tuple[str, str]:
-        """The letters that do not grow, and those that do, experts first."""
+        """Splits indices into those that do not grow and those that do, experts first."""
         grow = sorted((x for x in letters if x in self.growing), key=lambda x: (not self.sampled(x), x))
         return "".join(x for x in letters if x not in self.growing), "".join(grow)
 
     def zero(self, letters: str) -> Leading:
-        """Exactly zero, with some letters."""
+        """Returns the exact zero with some indices."""
         fixed, over = self.ordered(letters)
         shape = [*(self.sizes[x] for x in fixed), *(self.space(x).zero.size for x in over)]
         return Leading(fixed, over, np.zeros(shape), NONE)
 
     def sampled(self, letter: str) -> bool:
-        """An index that grows, of experts or at points, whose random variables are samples."""
+        """Tells whether an index grows and its random variables are given by samples or points."""
         return letter in self.growing and isinstance(self.space(letter), Particles)
 
     def _ones(self, letter: str, where: str) -> Leading:
@@ -104,7 +117,7 @@ class Contractions:
         return Leading("", letter, np.ones(space.zero.shape))
 
     def entrywise(self, vectors: Sequence[Leading], letter: str, where: str) -> Leading:
-        """The product at each value of an index that grows."""
+        """Multiplies quantities at each value of a growing index."""
         if len(vectors) == 1:
             return vectors[0]
         letters = "".join(dict.fromkeys("".join(q.letters for q in vectors)))
@@ -117,7 +130,7 @@ class Contractions:
     def apply(
         self, function: Callable[..., Values], vectors: Sequence[Leading], letters: str, letter: str, where: str
     ) -> Leading:
-        """A function of vectors, entry by entry, linear in each of power other than 0."""
+        """Applies a function to vectors entry by entry; it must be linear in every vector whose power is not 0."""
         space, found = self.space(letter), []
         if any(q.over != letter for q in vectors):
             raise NotCovered(f"{where} is a function along {letter} of what has two indices that grow")
@@ -132,17 +145,19 @@ class Contractions:
         return Leading(letters, letter, values, _power(vectors), _rest(vectors))
 
     def inner(self, x: Leading, y: Leading, letter: str) -> Leading:
-        """Sum over an index that grows: n times an expectation; where that is zero, a random sum of size n^(1/2)."""
+        """Sums a product over a growing index: n times an expectation. If that is zero, the sum is random, of size
+        n^(1/2)."""
         pair = [replace(q, values=v) for q, v in zip((x, y), self._dual(x, y, letter), strict=True)]
         letters = "".join(dict.fromkeys(x.letters + y.letters))
         over = "".join(dict.fromkeys((x.over + y.over).replace(letter, "")))
         values = self.einsum([q.values for q in pair], pair, letters + over)
         lengths = [self.lengths(q, letter) for q in (x, y)]
         most = self.einsum(lengths, [replace(q, over=q.over.replace(letter, "")) for q in (x, y)], letters + over)
-        return self._summed(Leading(letters, over, values, x.power + y.power), most, (x, y))
+        return self._finish_sum(Leading(letters, over, values, x.power + y.power), most, (x, y))
 
     def _dual(self, x: Leading, y: Leading, letter: str) -> tuple[Values, Values]:
-        """The coefficients over atoms, whose products are expectations; the letter is the last of what grows."""
+        """Returns arrays whose products are expectations over an index, which must be the last growing index of
+        both."""
         if self.sampled(letter):
             return x.values / self.space(letter).zero.size, y.values
         if {x.over[-1], y.over[-1]} != {letter}:
@@ -150,15 +165,16 @@ class Contractions:
         return self.space(letter).dual(x.values, y.values)
 
     def mean(self, q: Leading, letter: str) -> Leading:
-        """Sum over experts that grow in number: n times the mean over samples, zero where these do not resolve it."""
+        """Sums over a growing number of experts: n times the mean over samples, or zero if they cannot distinguish
+        it from zero."""
         space, over = self.space(letter), q.over.replace(letter, "")
         values = self.einsum([q.values / q.values.shape[len(q.letters) + q.over.index(letter)]], [q], q.letters + over)
         products = np.moveaxis(q.values, len(q.letters) + q.over.index(letter), -1)
         values = space.resolved(values, lambda: products)
-        return self._summed(Leading(q.letters, over, values, q.power), self.lengths(q, letter), (q,))
+        return self._finish_sum(Leading(q.letters, over, values, q.power), self.lengths(q, letter), (q,))
 
     @staticmethod
-    def _summed(q: Leading, most: Values, parts: Sequence[Leading]) -> Leading:
+    def _finish_sum(q: Leading, most: Values, parts: Sequence[Leading]) -> Leading:
         if not (np.isfinite(q.values) & np.isfinite(most)).all():
             raise Diverges
         values = np.where(np.abs(q.values) > 1e-12 * most, q.values, 0.0)
@@ -167,7 +183,7 @@ class Contractions:
         return replace(q, values=values, power=exact, rest=max(HALF + sizes, 1 + _rest(parts), NONE))
 
     def lengths(self, q: Leading, letter: str = "") -> Values:
-        """Root-mean-squares along an index that grows, or all of them, without the power of n."""
+        """Returns root mean squares along one growing index, or along all, without the power of n."""
         along = letter or q.over
         values = [q.values, q.values]
         if not self.sampled(along[-1]):
@@ -182,7 +198,7 @@ class Contractions:
         return self.spaces[self.letters[letter]]
 
     def einsum(self, values: Sequence[Values], of: Sequence[Leading], out: str) -> Values:
-        """The product of arrays with the letters of quantities; atoms that are new to one are zero there."""
+        """Contracts arrays that have the indices of given quantities. Arrays with fewer atoms are padded with zeros."""
         letters = list(dict.fromkeys("".join(q.letters + q.over for q in of) + out))
         count = {x: k for k, x in enumerate(letters)}
         widths = {
@@ -201,7 +217,7 @@ class Contractions:
 
 
 def added(parts: Sequence[Leading]) -> Leading:
-    """The sum; what is of a smaller power than the largest is left out."""
+    """Adds quantities. Terms of a smaller power than the largest are neglected and counted in ``rest``."""
     if len(parts) == 1:
         return parts[0]
     power, first = max(q.power for q in parts), parts[0]
@@ -216,23 +232,23 @@ def added(parts: Sequence[Leading]) -> Leading:
 
 
 def _power(parts: Sequence[Leading]) -> Fraction:
-    """The power of a product."""
+    """Returns the power of a product."""
     return NONE if any(q.power == NONE for q in parts) else sum((q.power for q in parts), Fraction(0))
 
 
 def _rest(parts: Sequence[Leading]) -> Fraction:
-    """Bound on the power of what a product leaves out."""
+    """Returns the upper bound on the power of the neglected terms of a product."""
     sizes = [q.size for q in parts]
     return max([NONE, *(sum(sizes[:k] + sizes[k + 1 :], q.rest) for k, q in enumerate(parts))])
 
 
 def named(q: Leading, own: str, factor: Factor) -> Leading:
-    """A signal with the letters that it has in a statement."""
+    """Renames the indices of a signal to those that a statement uses."""
     return q.renamed(dict(zip(own, factor.letters, strict=True)))
 
 
 def numbers(q: Leading) -> Values:
-    """Limits of numbers; those of a negative power vanish."""
+    """Returns the limits of numbers, which are zero if the power is negative."""
     return q.values if q.power == 0 else np.zeros_like(q.values)
 
 

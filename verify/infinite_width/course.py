@@ -1,4 +1,4 @@
-"""A question about a limit, and how far the answer goes."""
+"""Questions about the limit of infinite width, and the computation of their answers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,16 @@ from .vectors import Diverges, Many, NotCovered, Values
 
 @dataclass(frozen=True)
 class Descent:
-    """Training: inputs (samples, *data), targets (samples,) or None for the loss f, updates and learning rate."""
+    """A training whose limit is computed.
+
+    Attributes:
+        derivation: network, ray, optimizer and powers.
+        inputs: inputs, (samples, *dimensions of the data).
+        targets: targets, (samples,); None for the loss f.
+        steps: number of updates.
+        lr: learning rate.
+        seed: seed of the inputs and of the tensors that do not grow.
+    """
 
     derivation: Derivation
     inputs: Values
@@ -28,7 +37,11 @@ class Descent:
 
     @classmethod
     def of(cls, derivation: Derivation, steps: int, lr: float, samples: int, loss: str, seed: int = 0) -> Descent:
-        """Inputs of unit length, drawn at random; targets 1, -1, 1, ..."""
+        """Makes a training on random inputs of unit length with targets 1, -1, 1, ...
+
+        Raises:
+            UsageError: the network has losses in addition to its output.
+        """
         network = derivation.network
         if network.losses:
             beside = ", ".join(network.losses)
@@ -42,11 +55,16 @@ class Descent:
 
 @dataclass(frozen=True)
 class Computed:
-    """States of all samples by updates; ``why`` they end before the last one, if they do.
+    """A limit that has been computed.
 
     Attributes:
-        error: of the output where expectations are sampled: its standard error over sets of samples; else 0.
-        many: it ends where points may go on: a function depends on too many Gaussians to be integrated.
+        course: the training.
+        limit: the network of infinite width.
+        states: the states of all samples by updates.
+        why: the reason why the states end before the last update; empty if they do not.
+        error: standard error of the output over sets of samples if expectations are sampled; else 0.
+        many: whether the states end because a function depends on too many Gaussians to be integrated. Integration at
+            points may then go on.
     """
 
     course: Descent
@@ -65,20 +83,24 @@ class Computed:
 
 
 SETS = 4
-"""Sets of samples whose numbers are averaged."""
+"""Number of sets of samples over which results are averaged."""
 SHARE, LEAST = 0.05, 5e-5
-"""Errors of the output are too large above a share of its largest value so far, where they show in four digits."""
+"""An error of the output is too large if it exceeds both this share of the largest output so far and the second
+number, below which errors are invisible in four digits."""
 
 
 def trajectory(course: Descent) -> Computed:
-    """The limit, as far as it is covered: exactly, or by samples where a function depends on too many Gaussians."""
-    exact = _computed(course, 0)
+    """Computes a limit for as many updates as the theory here covers.
+
+    The computation is exact, or uses samples if a function depends on too many Gaussians.
+    """
+    exact = _compute(course, 0)
     points = exact.many and not exact.limit.sampled
     if not points and not (exact.limit.sampled and exact.states):
         return exact
     sets = [exact] if exact.limit.sampled else []
     for draw in range(len(sets), SETS):
-        sets.append(replace(_computed(course, draw, points), limit=exact.limit))
+        sets.append(replace(_compute(course, draw, points), limit=exact.limit))
         if points and len(sets[-1].states) <= len(exact.states):
             return exact
     least = min(sets, key=lambda x: len(x.states))
@@ -100,7 +122,7 @@ def _mean(*states: LimitState) -> LimitState:
 
 
 @np.errstate(over="ignore", invalid="ignore")  # what is not finite is refused
-def _computed(course: Descent, draw: int, points: bool = False) -> Computed:
+def _compute(course: Descent, draw: int, points: bool = False) -> Computed:
     limit, states = Limit(course.derivation, course.inputs, course.lr, course.seed, draw, points), []
     try:
         for state in limit.train(course.steps, course.targets):

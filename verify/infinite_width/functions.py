@@ -1,4 +1,4 @@
-"""Functions with their slopes, as torch has them."""
+"""Evaluates functions and their slopes with torch."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from scaling_algebra.verify.networks.torch_network import applied, entrywise, se
 from .vectors import NotCovered, Values
 
 MARGIN = 0.05
-"""Least difference of what is selected and what is not: above the errors of what is sampled."""
+"""Minimum difference between the selected and the other entries. It exceeds the errors of sampled expectations."""
 
 
 def value_of(kind: FunctionKind, x: Values) -> Values:
-    """The function, entry by entry."""
+    """Evaluates a function entry by entry."""
     found: Values = entrywise(kind)(torch.tensor(np.asarray(x, np.float64))).numpy()
     return found
 
 
 def slope_of(kind: FunctionKind, x: Values) -> Values:
-    """Its slope, entry by entry."""
+    """Evaluates the derivative of a function entry by entry."""
     with torch.enable_grad():
         at = torch.tensor(np.asarray(x, np.float64), requires_grad=True)
         (found,) = torch.autograd.grad(entrywise(kind)(at).sum(), at)
@@ -31,10 +31,17 @@ def slope_of(kind: FunctionKind, x: Values) -> Values:
 
 
 def numbers_of(s: Function, letters: str, x: Values, above: Values | None = None) -> Values:
-    """A function of numbers that do not grow, or its gradient from that at its value; a selection does not move.
+    """Evaluates a function of numbers that do not grow, or its gradient.
+
+    Args:
+        s: the statement of the function.
+        `letters`: the indices of x, one for each dimension.
+        x: the argument.
+        above: the gradient at the value; if it is given, the gradient at the argument is returned. The choice of a
+            selection counts as constant.
 
     Raises:
-        NotCovered: what is selected and what is not differ by less than ``MARGIN``.
+        NotCovered: the selected and the other entries differ by less than ``MARGIN``.
     """
     at = torch.tensor(x, requires_grad=above is not None)
     if s.kind.selects:

@@ -1,4 +1,4 @@
-"""Networks whose signals have at most one index that grows, beside that of experts."""
+"""Rewrites networks so that a signal has at most one index that grows, in addition to that of experts."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ from scaling_algebra.spec.networks.language import Network, Product
 
 
 def fused(network: Network, growing: frozenset[str]) -> Network:
-    """The network in which a product with several indices that grow is written into the product that alone reads it.
+    """Merges every product with several growing indices into the only product that reads it.
 
-    Where a sum over experts reads what comes out of them, ``h3[b] = phi[i] W3[i,b,k] h2[i,k]``.
+    Example: where a sum over experts reads their outputs, ``h3[b] = phi[i] W3[i,b,k] h2[i,k]``.
+
+    Args:
+        network: the network.
+        growing: the indices that grow.
     """
     left: dict[str, Any] = {s.out: s for s in network.statements}
     for s in network.statements:

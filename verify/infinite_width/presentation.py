@@ -1,4 +1,4 @@
-"""Documents of limits: numbers by updates, and what training at finite width differs from them."""
+"""Documents of limits: numbers by updates, and the deviations of training at finite width."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ if TYPE_CHECKING:
     from .comparison import Compared
 
 COLUMNS = 10
-"""Updates that are printed; the record has all."""
+"""Maximum number of updates that are printed; the record contains all."""
 
 
 def document(t: Computed, compared: Mapping[str, Compared]) -> Document:
-    """Limits of f, of all numbers and of the sizes of vectors; then deviations of what was trained."""
+    """Returns the document of a limit: f, all other numbers, the sizes of vectors, and the deviations of trained
+    networks."""
     course, steps = t.course, len(t.states)
     blocks: list[Block] = [Heading(f"limit of infinite width: {course.derivation.configuration}")]
     columns = sorted({round(k) for k in np.linspace(0, steps - 1, min(COLUMNS, steps))}) if steps else []
@@ -50,7 +51,7 @@ def document(t: Computed, compared: Mapping[str, Compared]) -> Document:
         lines.append(
             "error: of the mean over seeds, of: the largest value of the limit; a deviation must fall as n^(-1/2)"
         )
-        lines.append(_moved(t, compared))
+        lines.append(_describe_delay(t, compared))
         if not all(np.isfinite(c.error) for c in compared.values()):
             lines.append("nan, inf: a finite network diverges; give a smaller --lr or fewer --steps")
     record = {
@@ -67,7 +68,7 @@ def document(t: Computed, compared: Mapping[str, Compared]) -> Document:
 
 
 def exit_code(t: Computed, compared: Mapping[str, Compared]) -> int:
-    """1 where a deviation does not fall, 3 where something is undecided, else 0."""
+    """Returns 1 if a deviation does not fall with n, 3 if something is undecided, else 0."""
     verdicts = {c.verdict for c in compared.values()}
     return 1 if Verdict.REFUTED in verdicts else 3 if t.why or Verdict.INCONCLUSIVE in verdicts else 0
 
@@ -76,8 +77,8 @@ MOVED = 0.1
 """Change of the output that ends the delay of learning (MSSP paper, Fig. 1 and App. Q.3)."""
 
 
-def _moved(t: Computed, compared: Mapping[str, Compared]) -> str:
-    """After how many updates the output has moved, in the limit and where it was trained."""
+def _describe_delay(t: Computed, compared: Mapping[str, Compared]) -> str:
+    """Describes after how many updates the output has moved, in the limit and at every trained width."""
     f = compared[t.limit.network.output]
     courses = {"in the limit": t.outputs, **{f"at n = {n}": x for n, x in zip(f.sizes, f.means, strict=True)}}
     found = []
@@ -88,7 +89,8 @@ def _moved(t: Computed, compared: Mapping[str, Compared]) -> str:
 
 
 def _rows(t: Computed) -> Iterator[tuple[str, Values]]:
-    """Every number by updates; one for all samples and indices that are alike."""
+    """Yields the name and the values by updates of every number; only one if it is equal for all samples and
+    indices."""
     network, output = t.limit.network, t.limit.network.output
     whole: dict[str, Any] = {}
     for prefix, part in (("", "signals"), ("d ", "gradients")):

@@ -1,7 +1,7 @@
-"""Training of a network of infinite width, read from its equations: forward pass, gradients and updates in the limit.
+"""Computes the training of a network of infinite width from its equations: forward pass, gradients and updates.
 
-Every axis that grows is as large as n. A quantity is ``n^power`` times numbers, with a bound on the power of what is
-left out: a signal has a limit where its power is 0 and the bound is below it.
+Every growing axis is as large as n. A quantity is ``n^power`` times numbers, with an upper bound on the power of the
+neglected terms: a signal has a limit if its power is 0 and the bound is below it.
 """
 
 from __future__ import annotations
@@ -34,28 +34,38 @@ from .stepping import Stepped
 from .vectors import Diverges, GaussianMatrix, NotCovered, Particles, Points, Space, Values
 
 SAMPLES = 2**16
-"""Samples of the Gaussians of one expert."""
+"""Number of samples of the Gaussians of one expert."""
 POINTS, PAIRS = (2**14, 2**11), 2**25
-"""Points along an index, and most where steps are normalised; most pairs of points of all matrices there."""
+"""Number of points along an index, and its maximum if steps are normalised; maximum number of pairs of points of all
+matrices in that case."""
 
 OPTIONS = "weight_decay", "dampening", "nesterov", "maximize"
-"""Options of steps that are not computed: decay of any, the others of SGD."""
+"""Options of optimizers that the limit does not support: decay for all, the others for SGD only."""
 INSTEAD = "scalecalc verify trains it at finite width"
-"""The answer where there is no limit."""
+"""Advice in messages if a limit cannot be computed."""
 LARGE = 1e12
 """A signal above this diverges: inputs have unit length and targets are of size one."""
 
 
 @dataclass
 class LimitTensor:
-    """A tensor while it trains: numbers or vectors as they are, matrices as they start, and their updates.
+    """A tensor in training. Numbers and vectors are stored as they are; matrices as their initial values and updates.
 
     Attributes:
-        start, current, momentum: of tensors with at most one letter that grows.
-        grow: the letters of a matrix. matrices: by the values of the others that do not grow.
-        extra: power of n beside that of entries of variance 1/n.
-        updates: factors of every rank-one gradient. shares, buffer: what the tensor and its momentum have of each.
-        decay: of momentum. stepped: what training added to a tensor whose steps are normalised.
+        tensor: the tensor of the network.
+        `letters`: its indices.
+        rate: learning rate as (number, power of n); None if it is not trained.
+        grow: the growing indices, without that of experts that start alike.
+        start: initial value of a tensor with at most one growing index.
+        current: current value of such a tensor.
+        momentum: momentum of such a tensor.
+        matrices: initial matrices by the values of the indices that do not grow.
+        extra: power of n of a matrix relative to entries of variance 1/n.
+        updates: factors of every rank-one gradient of a matrix.
+        shares: coefficient of each update in the matrix.
+        buffer: coefficient of each update in its momentum.
+        decay: decay of the momentum.
+        stepped: sum of the steps, if they are normalised.
     """
 
     tensor: Tensor
@@ -76,8 +86,8 @@ class LimitTensor:
 
 @dataclass(frozen=True)
 class LimitState:
-    """What one sample gives after some updates: signals and their gradients, ``{name: values}``; of what grows, the
-    root-mean-square of the entries."""
+    """The signals of one sample and their gradients after some updates, by name. Growing signals give the rms of
+    their entries."""
 
     signals: Mapping[str, Values]
     gradients: Mapping[str, Values]
@@ -90,15 +100,16 @@ class Limit:
         derivation: network, ray, optimizer and powers.
         inputs: (samples, *dimensions of the data).
         lr: the learning rate of every tensor, without its power of n; all other constants are 1.
-        seed: of the tensors that do not grow, whose values the limit depends on.
-        draw: of the samples of experts that grow in number, and of points.
-        points: integrate at points whatever the functions depend on; else where steps are normalised.
+        seed: seed of the tensors that do not grow; the limit depends on their values.
+        draw: seed of the samples along a growing number of experts, and of points.
+        points: whether to integrate at points in any case; by default only if steps are normalised.
 
     Attributes:
-        made: names of the signals that a statement computes. constants: values of those that nothing computes.
+        made: names of the signals that statements compute.
+        constants: values of the signals that no statement computes.
 
     Raises:
-        UsageError: an axis that grows otherwise than the width, an optimizer or a statement without a rule.
+        UsageError: an axis grows at another rate than the width, or an optimizer or a statement has no rule here.
     """
 
     def __init__(
@@ -137,7 +148,7 @@ class Limit:
             rate = None if rate is None else (lr * rate[0], rate[1])
             std = (0.0, Fraction(0)) if powers.init_std is None else self._number(powers.init_std)
             alike = tensor.experts if role in scaling.tied else ""
-            self.weights[role] = weight = self._drawn(tensor, rate, std, alike, drawn)
+            self.weights[role] = weight = self._draw_weight(tensor, rate, std, alike, drawn)
             rule = derivation.optimizer.of(role)
             weight.decay = float(rule.options.get("momentum", 0.0))
             if rate is not None and rule in self.normalised:
@@ -147,7 +158,8 @@ class Limit:
     def _spaces(
         self, axes: Iterable[str], tied: frozenset[str], fixed: Mapping[str, int]
     ) -> dict[str, Space | Particles]:
-        """The random variables of every axis that grows; along experts samples, of the tensors that differ there."""
+        """Makes the random variables of every growing axis: points, or samples along experts (of the tensors that
+        differ between experts) and exact spaces elsewhere."""
         if self.points:
             return {axis: Points(self._points(fixed), self.draw, axis) for axis in sorted(axes)}
         letters, sources = self.network.letters, list[str]()
@@ -158,11 +170,12 @@ class Limit:
 
     @property
     def sampled(self) -> bool:
-        """Some expectations are means over samples."""
+        """Whether some expectations are means over samples or points."""
         return any(isinstance(space, Particles) for space in self.products.spaces.values())
 
     def _points(self, fixed: Mapping[str, int]) -> int:
-        """Points along every index, so that the pairs of all matrices fit."""
+        """Returns the number of points along every index such that the pairs of points of all matrices fit into
+        memory."""
         if not self.normalised:
             return POINTS[0]
         matrices = [t for t in self.network.tensors.values() if len(self.growing & set(t.letters)) == 2]
@@ -170,10 +183,10 @@ class Limit:
         return min(POINTS[1], 2 ** int(np.log2(PAIRS / max(1, pairs)) / 2))
 
     def _check_steps(self, rules: Iterable[Optimizer], axes: Iterable[str]) -> None:
-        """The rules by which tensors step.
+        """Checks that the limit supports the optimizers of all tensors.
 
         Raises:
-            UsageError: one that has no limit here.
+            UsageError: it does not support one.
         """
         scalars = [x for x, own in self.network.signals.items() if x != DATA and not set(own) & self.growing]
         for rule in rules:
@@ -202,7 +215,7 @@ class Limit:
             raise UsageError("experts grow in number: the limit is computed with sgd and momentum; give --regime I")
 
     def _number(self, power: Any) -> tuple[float, Fraction]:
-        """A power of the axes as a number and a power of n."""
+        """Returns a power of the axes as (number, power of n)."""
         fixed = {axis: 1 if self.ray[axis] else FIXED for axis, _ in power.terms}
         return float(power.at(fixed)), power.on(self.ray) / self.rate
 
@@ -231,7 +244,7 @@ class Limit:
                     f"the softmax at {s.out} goes along an index that grows: its limit is not computed; {INSTEAD}"
                 )
 
-    def _drawn(
+    def _draw_weight(
         self, tensor: Tensor, rate: Any, std: tuple[float, Fraction], alike: str, drawn: np.random.Generator
     ) -> LimitTensor:
         letters, grow = tensor.letters, "".join(x for x in tensor.letters if x in self.growing and x != alike)
@@ -260,7 +273,7 @@ class Limit:
         return weight
 
     def _through(self, role: str, letters: str, operands: Sequence[Leading], out: str, where: str) -> Leading:
-        """The product with a tensor that has these letters there."""
+        """Multiplies operands with a tensor that has the given indices in the statement."""
         weight = self.weights[role]
         names = dict(zip(weight.letters, letters, strict=True))
         if weight.current is not None:
@@ -283,7 +296,8 @@ class Limit:
     def _matrix(
         self, weight: LimitTensor, names: Mapping[str, str], operands: Sequence[Leading], out: str, where: str
     ) -> Leading:
-        """The product with a matrix as it started; what only its operands sum is summed first."""
+        """Multiplies operands with the initial value of a matrix. Indices that only the operands contain are summed
+        first."""
         row, column = (names[x] for x in weight.grow)
         sides = {x: {q.over for q in operands if x in q.over} for x in (column, row)}
         transposed = not sides[column] or (sides[column] != {column} and sides[row] == {row})
@@ -318,10 +332,11 @@ class Limit:
     # passes ---------------------------------------------------------------------------------------------------------
 
     def forward(self, data: Values) -> dict[str, Leading]:
-        """Every signal of one sample.
+        """Computes every signal of one sample.
 
         Raises:
-            NotCovered: a signal without a limit that is known here. Diverges: one above ``LARGE``.
+            NotCovered: a signal has no limit that can be computed here.
+            Diverges: a signal is above ``LARGE``.
         """
         signals = {DATA: Leading(self.network.signals[DATA], "", data), **self.constants}
         for s in self.network.statements:
@@ -336,7 +351,7 @@ class Limit:
                 assert s.source is not None
                 q = named(signals[s.source.name], self.network.signals[s.source.name], s.source)
                 signals[s.out] = _function(self.products, s, self.products.contract([q], letters, s.out))
-            _settled(s.out, signals[s.out])
+            _check_limit(s.out, signals[s.out])
         return signals
 
     def _product(self, s: Product, operands: Sequence[Leading], letters: str) -> Leading:
@@ -349,7 +364,12 @@ class Limit:
         return q
 
     def backward(self, signals: Mapping[str, Leading]) -> tuple[dict[str, Leading], list[tuple[str, Any]]]:
-        """Gradients of the output at every signal, and at every tensor: quantities, or factors of rank-one matrices."""
+        """Computes the gradients of the output at every signal and every tensor.
+
+        Returns:
+            The gradients at signals by name, and pairs (tensor, gradient), where the gradient of a matrix is given by
+            the factors of a rank-one matrix.
+        """
         found = {self.network.output: [Leading("", "", np.ones(()))]}
         gradients, tensors = dict[str, Leading](), list[tuple[str, Any]]()
         for s in reversed(self.network.statements):
@@ -368,7 +388,9 @@ class Limit:
                     pulled = self.products.contract([above], f.letters, s.out)
                 else:
                     pulled = self.products.contract(
-                        [_pulled(self.products, s, self.products.contract([q], letters, s.out), above)], f.letters, ""
+                        [_pull_back(self.products, s, self.products.contract([q], letters, s.out), above)],
+                        f.letters,
+                        "",
                     )
                 own = pulled.renamed(dict(zip(f.letters, self.network.signals[f.name], strict=True)))
                 found.setdefault(f.name, []).append(own)
@@ -393,13 +415,14 @@ class Limit:
     # training -------------------------------------------------------------------------------------------------------
 
     def train(self, steps: int, targets: Values | None) -> Iterator[tuple[LimitState, ...]]:
-        """The states of all samples after 0, 1, ... updates.
+        """Yields the states of all samples after 0, 1, ... updates.
 
         Args:
-            targets: (samples,) of the loss 1/2 (f - y)^2, a mean over samples; None for the loss f.
+            steps: number of updates.
+            targets: targets (samples,) of the loss 1/2 (f - y)^2, averaged over samples; None for the loss f.
 
         Raises:
-            NotCovered: from here on.
+            NotCovered: the limit cannot be computed after the states that were yielded.
         """
         for step in range(steps + 1):
             states, slopes, gradients = list[LimitState](), list[float](), list[Any]()
@@ -459,10 +482,15 @@ def _inside(factors: Iterable[Leading], letters: str) -> str:
 
 
 def _constant(network: Network, name: str, sizes: Mapping[str, int]) -> Leading:
-    """The values of training at finite width. ``sizes``: of the letters that do not grow.
+    """Returns the values that a constant of the network has in training at finite width.
+
+    Args:
+        network: the network.
+        name: the constant.
+        sizes: sizes of the indices that do not grow.
 
     Raises:
-        UsageError: it has an index that grows.
+        UsageError: the constant has a growing index.
     """
     letters = network.signals[name]
     if grow := set(letters) - set(sizes):
@@ -472,7 +500,7 @@ def _constant(network: Network, name: str, sizes: Mapping[str, int]) -> Leading:
     return Leading(letters, "", sample(network, sizes, Draw({}, [0], [0]), name).numpy())
 
 
-def _settled(name: str, q: Leading) -> None:
+def _check_limit(name: str, q: Leading) -> None:
     if q.power > 0:
         raise NotCovered(f"{name} grows as n^{q.power}: it has no limit")
     if q.rest >= 0:
@@ -495,8 +523,8 @@ def _function(products: Contractions, s: Function, q: Leading) -> Leading:
     return Leading(q.letters, "", numbers_of(s, q.letters, numbers(q)), rest=q.rest)
 
 
-def _pulled(products: Contractions, s: Function, q: Leading, above: Leading) -> Leading:
-    """The gradient at the argument of a function, from that at its value."""
+def _pull_back(products: Contractions, s: Function, q: Leading, above: Leading) -> Leading:
+    """Returns the gradient at the argument of a function, given the gradient at its value."""
     if s.kind.kind == "norm":
         unit, lengths = _function(products, s, q), products.lengths(q)
         along = products.inner(unit, above, q.over)

@@ -1,4 +1,4 @@
-"""Steps that are normalised entry by entry, in the limit."""
+"""Optimizer steps that are normalised entry by entry, in the limit of infinite width."""
 
 from __future__ import annotations
 
@@ -16,16 +16,20 @@ from .vectors import NotCovered
 
 @dataclass
 class Stepped:
-    """What steps of a torch optimizer add to a tensor, entry by entry: by values at points, of pairs for a matrix.
+    """The sum of all steps of a torch optimizer at a tensor, given entry by entry: at points, or at pairs of points for
+    a matrix.
 
     Law (OuterNonlin; Yang and Littwin 2023; routers paper, App. C.4): a step is a function of the gradients of one
     entry, sums of products of a function of the row and one of the column; on a vector it acts as the expectation over
     columns, at every row.
 
     Attributes:
-        values: (*letters, points of every index that grows). optimizer: of the values.
-        change: what the steps added so far, in the same shape. power: of n, of a step.
-        level: power of n of epsilon, or of the gradients where there is none; None before the first one.
+        rule: the optimizer.
+        values: sum of the steps as a torch parameter, (*indices, points of every growing index).
+        optimizer: torch optimizer of the values.
+        change: sum of the steps with its power of n, in the same shape.
+        power: power of n of one step.
+        level: power of n of epsilon, or of the gradients if there is no epsilon; None before the first gradient.
     """
 
     rule: Optimizer
@@ -39,16 +43,17 @@ class Stepped:
     def of(
         cls, rule: Optimizer, zero: Leading, rate: tuple[float, Fraction], epsilon: tuple[float, Fraction] | None
     ) -> Stepped:
-        """No steps yet of a tensor like ``zero``, with a rate and an epsilon as numbers and powers of n."""
+        """Makes the sum of no steps for a tensor with the shape of ``zero``, given the rate and epsilon as (number,
+        power of n)."""
         values = torch.nn.Parameter(torch.zeros(*zero.values.shape, dtype=torch.float64))
         eps, level = epsilon if rule.epsilon and epsilon else (0.0, None)
         return cls(rule, values, assembled([group(rule, values, rate[0], eps, 0.0)]), zero, rate[1], level)
 
     def step(self, gradient: Leading, name: str) -> None:
-        """One step.
+        """Adds one step.
 
         Raises:
-            NotCovered: a gradient that has no limit when it is normalised.
+            NotCovered: the normalised gradient has no limit.
         """
         rest = NONE
         if gradient.size > NONE / 2:  # else it is exactly zero

@@ -1,9 +1,10 @@
-"""Entries of vectors that grow, as random variables: combinations of independent standard Gaussians, and functions.
+"""Represents the entries of growing vectors as random variables: combinations of independent standard Gaussians, and
+functions of them.
 
-Entries of one vector are alike and independent in the limit, so a vector is one random variable, and an inner product
-over n is an expectation. Combinations of Gaussians are exact. A function of combinations is integrated by quadrature
-where at most three Gaussians enter; along experts, whose gates are functions of many, by samples; of more Gaussians,
-and where steps are normalised entry by entry, at points.
+In the limit the entries of a vector are independent and identically distributed. A vector is therefore one random
+variable, and an inner product over n is an expectation. Combinations of Gaussians are exact. A function of combinations
+is integrated by quadrature if at most three Gaussians enter; by samples along experts, whose gates are functions of
+many; and at points if more Gaussians enter or steps are normalised entry by entry.
 """
 
 from __future__ import annotations
@@ -20,34 +21,40 @@ from scipy.stats import qmc
 Values = np.ndarray[Any, np.dtype[np.float64]]
 
 MOST = 3
-"""Gaussians that a function may depend on."""
+"""Maximum number of Gaussians on which a function may depend."""
 NODES = {0: 1, 1: 200, 2: 80, 3: 40}
 """Nodes of the quadrature in each direction, by the number of directions."""
 NOISE = 4.0
-"""Standard errors that a sampled expectation must differ from zero by."""
+"""Number of standard errors by which a sampled expectation must differ from zero, else it counts as zero."""
 TINY = 1e-11
-"""A squared norm below this, relative to what it is the rest of, is rounding."""
+"""A remainder whose squared norm, relative to that of the whole, is below this is a rounding error."""
 
 
 DIRECTIONS = 128
-"""Gaussians that a sequence of points has."""
+"""Number of Gaussians that one sequence of points provides."""
 
 
 class NotCovered(Exception):
-    """The limit goes on, but not here."""
+    """The limit exists beyond this update, but cannot be computed here."""
 
 
 class Many(NotCovered):
-    """A function depends on more Gaussian vectors than are integrated."""
+    """A function depends on more Gaussian vectors than can be integrated."""
 
 
 class Diverges(NotCovered):
-    """Values are not finite, or too large to train on."""
+    """Values are not finite, or too large for further training."""
 
 
 @dataclass(frozen=True)
 class Nonlinear:
-    """A function of some random variables, entry by entry: ``function(*arguments)``, each a combination of atoms."""
+    """A function of random variables, entry by entry.
+
+    Attributes:
+        function: the function.
+        arguments: coefficients over atoms of each argument.
+        rows: orthonormal basis of the Gaussians on which the arguments depend.
+    """
 
     function: Callable[..., Values]
     arguments: tuple[Values, ...]
@@ -56,9 +63,10 @@ class Nonlinear:
 
 @dataclass
 class Space:
-    """The random variables of one index that grows: an atom is a standard Gaussian (None), or a function of others.
+    """The random variables of one growing index.
 
-    A variable is its coefficients over the atoms, along the last dimension; missing ones are zero.
+    An atom is a standard Gaussian (None) or a function of others. A variable is given by its coefficients over the
+    atoms, along the last dimension; missing coefficients are zero.
     """
 
     atoms: list[Nonlinear | None] = field(default_factory=list)
@@ -70,35 +78,37 @@ class Space:
         return np.zeros(len(self.atoms))
 
     def gaussians(self, count: int, source: str) -> Values:
-        """New independent standard Gaussians, (count, atoms), whatever tensor they come from."""
+        """Adds independent standard Gaussians and returns them, (count, atoms). The tensor from which they come is
+        ignored."""
         self.atoms += [None] * count
         return np.eye(len(self.atoms))[-count:]
 
     def padded(self, x: Values) -> Values:
-        """Coefficients over all atoms that there are."""
+        """Pads coefficients with zeros to all atoms that exist now."""
         return np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, len(self.atoms) - x.shape[-1])])
 
     def function(self, function: Callable[..., Values], arguments: Iterable[Values]) -> Values:
-        """A function of combinations, (atoms,).
+        """Adds a function of combinations and returns it, (atoms,).
 
         Raises:
-            Many: too many Gaussians enter.
+            Many: it depends on too many Gaussians.
         """
         taken = tuple(self.padded(x) for x in arguments)
         self.atoms.append(Nonlinear(function, taken, self._rows(taken)))
         return np.eye(len(self.atoms))[-1]
 
     def inner(self, x: Values, y: Values) -> float:
-        """The expectation of the product of two variables."""
+        """Returns the expectation of the product of two variables."""
         x, y = self.dual(x, y)
         return float(x @ y)
 
     def resolved(self, values: Values, products: Callable[[], Values]) -> Values:
-        """Expectations, which are exact here."""
+        """Returns the expectations unchanged, because they are exact here."""
         return values
 
     def dual(self, x: Values, y: Values) -> tuple[Values, Values]:
-        """Arrays whose products, summed over their last dimension, are the expectations of the products of x and y."""
+        """Returns two arrays whose products, summed over the last dimension, are the expectations of the products of
+        x and y."""
         x, y = self.padded(x), self.padded(y)
         if any(self.atoms):
             gram, some = np.zeros((len(self.atoms),) * 2), [np.abs(v).reshape(-1, v.shape[-1]).any(0) for v in (x, y)]
@@ -128,7 +138,7 @@ class Space:
         return self._products[i, j]
 
     def _rows(self, variables: Sequence[Values]) -> Values:
-        """An orthonormal basis of the Gaussians that some variables depend on, (at most ``MOST``, atoms)."""
+        """Returns an orthonormal basis of the Gaussians on which some variables depend, (at most ``MOST``, atoms)."""
         count = len(self.atoms)
         rows = [np.zeros((0, count))]
         for x in map(self.padded, variables):
@@ -149,7 +159,7 @@ class Space:
         return basis
 
     def _values(self, x: Values, rows: Values, nodes: Values) -> Values:
-        """Values of a variable at the nodes."""
+        """Evaluates a variable at the nodes."""
         x, rows = self.padded(x), self.padded(rows)
         values: Values = ((x * [atom is None for atom in self.atoms]) @ rows.T) @ nodes
         for k in np.flatnonzero(x):
@@ -160,14 +170,16 @@ class Space:
 
 
 class Particles:
-    """The random variables of the expert index: values at samples of the Gaussians that they depend on.
+    """The random variables of the expert index, given by their values at samples of the Gaussians on which they depend.
 
-    The samples are closed under a change of sign of all Gaussians of one tensor, so what is odd in a tensor has mean
-    zero to rounding; Gaussians of one tensor are orthonormal over the samples. An expectation within ``NOISE`` standard
-    errors of zero counts as zero.
+    The samples are closed under a change of sign of all Gaussians of one tensor, so that odd functions of a tensor have
+    mean zero up to rounding. Gaussians of one tensor are orthonormal over the samples. An expectation within ``NOISE``
+    standard errors of zero counts as zero.
 
     Args:
-        sources: tensors that bring Gaussians. count: samples, rounded to a multiple of 2^sources. draw: of the samples.
+        sources: tensors that contribute Gaussians.
+        count: number of samples, rounded to a multiple of 2^sources.
+        draw: seed of the samples.
     """
 
     def __init__(self, sources: Sequence[str], count: int, draw: int) -> None:
@@ -183,10 +195,10 @@ class Particles:
         return np.zeros(self.patterns * self.base)
 
     def gaussians(self, count: int, source: str) -> Values:
-        """New standard Gaussians of a tensor, (count, samples).
+        """Draws standard Gaussians of a tensor, (count, samples).
 
         Raises:
-            NotCovered: there are too many for so few samples.
+            NotCovered: there are too many of them for the number of samples.
         """
         sign, known, found = self.signs.get(source, np.ones(1)), self.known.setdefault(self.kin(source), []), []
         for _ in range(count):
@@ -201,32 +213,38 @@ class Particles:
         return np.stack(found)
 
     def fresh(self) -> Values:
-        """A Gaussian before it is made orthonormal to its kin, (samples up to signs,)."""
+        """Draws a Gaussian that is not yet orthonormal to the others, (samples without changes of sign,)."""
         return self.drawn.standard_normal(self.base)
 
     def kin(self, source: str) -> str:
-        """What a Gaussian of a tensor is orthonormal to, by name."""
+        """Returns the name of the group of Gaussians to which those of a tensor are made orthonormal."""
         return source
 
     def padded(self, x: Values) -> Values:
-        """The samples as they are."""
+        """Returns the samples unchanged."""
         return x
 
     def function(self, function: Callable[..., Values], arguments: Iterable[Values]) -> Values:
-        """A function of variables, (samples,)."""
+        """Applies a function to variables, (samples,)."""
         return np.asarray(function(*arguments))
 
     def inner(self, x: Values, y: Values) -> float:
-        """The expectation of the product of two variables."""
+        """Returns the expectation of the product of two variables."""
         product = x * y
         return float(self.resolved(np.asarray(product.mean()), lambda: product))
 
     def dual(self, x: Values, y: Values) -> tuple[Values, Values]:
-        """Arrays whose products, summed over their last dimension, are the expectations of the products of x and y."""
+        """Returns two arrays whose products, summed over the last dimension, are the expectations of the products of
+        x and y."""
         return x / x.shape[-1], y
 
     def resolved(self, values: Values, products: Callable[[], Values]) -> Values:
-        """Means of ``products()``, (..., samples), with zero for those that the samples cannot tell from zero."""
+        """Replaces by zero those means that the samples cannot distinguish from zero.
+
+        Args:
+            values: the means.
+            products: returns the samples of which they are the means, (..., samples).
+        """
         apart = products().reshape(*values.shape, self.patterns, self.base).mean(-2)
         error = apart.std(-1) / self.base**0.5
         found: Values = np.where(np.abs(values) > NOISE * error, values, 0.0)
@@ -234,10 +252,11 @@ class Particles:
 
 
 class Points(Particles):
-    """The random variables of an index of any kind: values at points that fill space evenly (Sobol), all alike likely.
+    """The random variables of any growing index, given by their values at equally weighted points that fill space
+    evenly (Sobol).
 
-    All Gaussians are orthonormal over the points, so that what is linear is exact; other expectations are off by what
-    sets of points differ by.
+    All Gaussians are orthonormal over the points, so that linear functions are exact. The error of other expectations
+    is estimated from several sets of points.
     """
 
     def __init__(self, count: int, draw: int, axis: str) -> None:
@@ -259,7 +278,7 @@ class Points(Particles):
 
 @cache
 def quadrature(directions: int) -> tuple[Values, Values]:
-    """Nodes (directions, count) and weights (count,) of a standard Gaussian."""
+    """Returns nodes (directions, count) and weights (count,) for integrals over a standard Gaussian."""
     points, weights = np.polynomial.hermite_e.hermegauss(NODES[directions])
     grids = np.meshgrid(*[points] * directions, indexing="ij")
     products = np.meshgrid(*[weights / weights.sum()] * directions, indexing="ij")
@@ -269,14 +288,17 @@ def quadrature(directions: int) -> tuple[Values, Values]:
 
 @dataclass
 class GaussianMatrix:
-    """A Gaussian matrix with entries of variance ``std^2 / n``, by what it has been applied to.
+    """A Gaussian matrix with entries of variance ``std^2 / n``, represented by the vectors to which it has been
+    applied.
 
     Law (master theorem, Yang and Hu 2021, App. H): W x = std g + std^2 sum_i y_i E[dx / dh_i], g a new Gaussian of
     variance E[x^2] and h_i that of W^T y_i; by Stein's lemma, for y_i of unit norm, orthogonal to each other, E[dx /
     dh_i] = E[h_i x] / std^2. Inputs are kept orthonormal, so that all Gaussians are independent.
 
     Attributes:
-        spaces: of rows and of columns. name: of the tensor.
+        std: standard deviation of the entries times n^(1/2).
+        spaces: spaces of the rows and of the columns.
+        name: name of the tensor.
         known: for W and its transpose: inputs, their Gaussians and outputs.
     """
 
@@ -286,7 +308,7 @@ class GaussianMatrix:
     known: tuple[list[tuple[Values, Values, Values]], ...] = field(default_factory=lambda: ([], []))
 
     def times(self, x: Values, transposed: bool) -> Values:
-        """W x, or W^T x, (atoms,)."""
+        """Returns W x, or W^T x, (atoms,)."""
         target, source = self.spaces if not transposed else self.spaces[::-1]
         mine, other = self.known[transposed], self.known[not transposed]
         x = source.padded(x)
