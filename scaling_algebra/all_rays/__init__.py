@@ -1,3 +1,3 @@
-"""Proofs for whole cones of rays: where a parameterization exists, where it is unique, where there is none."""
+"""Proves for whole cones of rays where a parameterization exists, where it is unique, and where there is none."""
 
 from . import presentation as presentation  # registers documents

@@ -1,9 +1,9 @@
-"""Claims about all rays of a network: a theorem for each cone, and that they leave out no ray.
+"""Claims about all rays of a network: theorems about each cone, and the theorem that the cones cover all rays.
 
-That a formula meets every demand on a cone is seen at the rays that span it (``solver/convexity.py``). That nothing
-else does, or nothing at all, is asked of z3, which takes the rates and the unknowns together. What it proposes, the
-engine examines on that ray; the monomial that breaks a demand there is linear in both, so that it rules out points on
-every ray, until nothing is left.
+Whether a formula meets every demand on a cone is decided at the rays that span the cone (``solver/convexity.py``).
+Whether nothing else does, or nothing at all, is decided by z3, with the rates and the exponents as unknowns together.
+The engine examines the candidates that z3 proposes on their rays. The monomial that violates a demand there is linear
+in rates and exponents, so that it excludes points on every ray; this is repeated until no candidate is left.
 """
 
 from __future__ import annotations
@@ -36,16 +36,18 @@ from scaling_algebra.spec.scaling import Scaling
 from .covering import Face, Piece, covering
 
 NUMBERS = ("M",)
-"""Axes that count experts, whose gates average out where they grow: then they grow on all rays of a cone."""
+"""Axes that count experts. If they grow, gates average out; then they grow on all rays of a cone."""
 RAYS = "the rays"
 
 
 @dataclass(frozen=True)
 class Region:
-    """The rays between some sides and in none of some pieces.
+    """The rays that satisfy some inequalities and lie outside some pieces.
 
     Attributes:
-        fixed: axes that do not grow on them; all others do.
+        sides: the inequalities.
+        fixed: axes that do not grow on these rays; all others do.
+        outside: the pieces.
     """
 
     sides: Sides
@@ -62,9 +64,11 @@ class Decision:
     """The answer to one question.
 
     Attributes:
-        verdict: ``proved``: no point of the cone meets the demands. ``refuted``: ``why`` names one that does.
-        core: the desiderata that together exclude them.
+        verdict: ``proved``, ``refuted`` or ``undecided``. If no parameters should meet the demands, ``refuted`` means
+            that ``why`` names some that do.
+        core: the desiderata that together exclude all parameters.
         clauses: the unsatisfiable system.
+        why: the reason or the evidence in words.
     """
 
     verdict: Literal["proved", "refuted", "undecided"]
@@ -75,12 +79,15 @@ class Decision:
 
 @dataclass(frozen=True)
 class Theorem:
-    """A statement about a cone of rays, decided when it is asked for.
+    """A statement about a cone of rays, which is decided on first access.
 
     Attributes:
-        about: what there is in the cone, e.g. ``exactly one, with tied expert_in``.
-        routed: it is about the rays with K < M; else about those with K = M.
-        scaling: the formula that it is about, if it is about one.
+        name: its name, such as ``A exists``.
+        about: the statement about the cone, such as ``no muP but formula A``.
+        where: the rays.
+        decide: decides the statement.
+        routed: whether the rays are those with K < M; else those with K = M.
+        scaling: the formula that the statement is about, if there is one.
     """
 
     name: str
@@ -96,18 +103,22 @@ class Theorem:
 
 
 def faces(whole: Face) -> list[Face]:
-    """All rays of a network, by which numbers of experts are fixed, so that their gates do not average out; and those
-    on which a token sees few of the experts, where MSSP is not looked for."""
+    """Divides all rays of a network by the numbers of experts that are fixed, for which gates do not average out.
+
+    The rays on which a token is routed to few of the experts form another face, except for parameterizations with
+    interventions, which are not derived there.
+    """
     numbers = [axis for axis in NUMBERS if axis in whole.axes]
     parts = [replace(whole, fixed=frozenset(x)) for x in ((), *((axis,) for axis in numbers))]
     return [*parts, replace(whole, routed=True)] if aggregations(whole.network) and not whole.rule.structural else parts
 
 
 def claims(whole: Face, wanted: Sequence[str] = ()) -> dict[str, Theorem]:
-    """Every claim about a network, a parameterization and an optimizer, by name.
+    """Returns every claim about a network, a parameterization and an optimizer, by name.
 
     Args:
-        wanted: names; faces that none of them is about are left out.
+        whole: all rays of the network.
+        wanted: names of claims; faces without any of them are omitted. By default all claims are returned.
     """
     by_end = {_suffix(face): face for face in faces(whole)}
     ends = {max(filter(name.endswith, by_end), key=len) for name in wanted} if wanted else by_end
@@ -115,7 +126,7 @@ def claims(whole: Face, wanted: Sequence[str] = ()) -> dict[str, Theorem]:
 
 
 def holds(face: Face, scaling: Scaling, structure: Structure, rays: Sequence[Vector]) -> Decision:
-    """Does a formula meet every demand on the cone that rays span?"""
+    """Decides whether a formula meets every demand on the cone spanned by rays."""
     why = face.fails(scaling, structure, rays, ahead=face.steps[0] - face.steps[1])
     if not why:
         shown = "; ".join(",".join(f"{a}={x}" for a, x in zip(face.axes, rates, strict=True)) for rates in rays)
@@ -124,8 +135,16 @@ def holds(face: Face, scaling: Scaling, structure: Structure, rays: Sequence[Vec
 
 
 def none_in(face: Face, structure: Structure, where: Region, atoms: Sequence[Linear] = ()) -> Decision:
-    """Do no parameters meet the demands on a cone, or none of which one of some atoms holds? With an epsilon mu-3 is
-    behind it, too, so that a run is one of descent."""
+    """Decides whether no parameters in a region meet the demands.
+
+    With an epsilon the proof also uses mu-3, by which training is gradient descent.
+
+    Args:
+        face: the rays, parameterization and optimizer.
+        structure: interventions of the parameterization.
+        where: the region.
+        atoms: constraints of which the parameters must meet at least one; by default there are none.
+    """
     reason = provable(face.network, face.ray([1] * len(face.axes)), face.optimizer)
     if not reason and "L" in face.axes:
         reason = "upper bounds for all rays do not count layers"
@@ -136,7 +155,10 @@ def none_in(face: Face, structure: Structure, where: Region, atoms: Sequence[Lin
 
 
 def apart(face: Face, scaling: Scaling) -> tuple[Linear, ...]:
-    """At least one parameter is not that of a formula; with an epsilon it is the learning rate over epsilon."""
+    """Returns constraints of which at least one is met by all parameters that differ from a formula.
+
+    With an epsilon, learning rates stand for learning rate over epsilon.
+    """
     plain = descent(scaling) if face.optimizer.epsilon else scaling
     names = [f"b.{role}" for role, t in plain.tensors.items() if t.init_std is not None]
     names += [*(f"c.{role}" for role in plain.tensors), *plain.multipliers]
@@ -145,7 +167,7 @@ def apart(face: Face, scaling: Scaling) -> tuple[Linear, ...]:
 
 
 def covered(face: Face, parts: Sequence[Sides]) -> Decision:
-    """Is every ray in one of these cones?"""
+    """Decides whether every ray lies in one of some cones."""
     name = "in none of the cones"
     outside = [
         Clause(name, tuple(side.complement for side in x), f"not in the cone {', '.join(map(str, x)) or 'of all rays'}")
@@ -167,11 +189,15 @@ def nowhere(
     apart: Sequence[Linear] = (),
     demands: Sequence[Demand] | None = None,
 ) -> Decision:
-    """Does no ray of a cone, with no parameters, meet the demands?
+    """Decides whether no ray of a region has parameters that meet the demands.
 
     Args:
-        apart: of which one holds: parameters that are not those of a formula.
-        demands: of the parameterization, by default all.
+        network: the network.
+        parameterization: the parameterization.
+        structure: its interventions.
+        where: the region.
+        apart: constraints of which the parameters must meet at least one, because they are not those of a formula.
+        demands: the demands; by default all of the parameterization.
     """
     demands = parameterization.demanded(network, structure) if demands is None else demands
     axes = list(may_grow(network))
@@ -187,7 +213,8 @@ def nowhere(
         return Ray({axis: model[axis] for axis in axes})
 
     def examine(model: Mapping[str, Fraction]) -> Clause | None:
-        """The clause that rules out a point of gradient descent on a ray, and is true on every ray."""
+        """Returns a clause that excludes a point of gradient descent on a ray and is true on every ray; None if the
+        point meets the demands."""
         ray, point = ray_of(model), structure.point(network, model)
         failed = find_failure(demands, lambda: Analysis(ray, point, OPTIMIZERS["sgd"], network))
         if failed is None:
@@ -209,10 +236,11 @@ def nowhere(
 
 
 def directions(axes: Sequence[str], fixed: frozenset[str]) -> tuple[Linear, ...]:
-    """The rays on which axes grow, one for each direction: the first rate is 1, the others are not negative, and
-    numbers of experts grow.
+    """Returns constraints for the rays on which all but the fixed axes may grow, one ray for each direction.
 
-    Law: desiderata depend on a ray, not on how fast it is run through.
+    The first rate is 1, the others are not negative, and numbers of experts that are not fixed grow.
+
+    Law: desiderata depend on the direction of a ray only, not on the scale of its rates.
     """
     first, *others = (axis for axis in axes if axis not in fixed)
     one = tuple(Linear(((first, 1),), sense, Fraction(-1)) for sense in SIDES)
@@ -228,14 +256,17 @@ def directions(axes: Sequence[str], fixed: frozenset[str]) -> tuple[Linear, ...]
 def _clauses(
     network: Network, parameterization: Parameterization, structure: Structure, fixed: frozenset[str]
 ) -> tuple[Clause, ...]:
-    """The clauses of all demands."""
+    """Returns the clauses of all demands."""
     demands = parameterization.demanded(network, structure)
     facts = AllRays(network, demands, structure, fixed)
     return tuple(clause for demand in demands for clause in facts.of(demand))
 
 
 def _on(face: Face) -> Iterator[Theorem]:
-    """A formula exists and is unique on each piece that has one; there is none elsewhere; and no ray is left out."""
+    """Yields the theorems about a face.
+
+    On each piece with a formula, it exists and is unique; elsewhere there is none; and the pieces cover all rays.
+    """
     title, suffix, parts = face.rule.title, _suffix(face), covering(face)
     solved = tuple(p for p in parts if p.scaling is not None)
     for p in solved:

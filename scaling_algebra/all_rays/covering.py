@@ -1,8 +1,8 @@
-"""All rays of a network, covered by cones on which one formula is to hold: what theorems are then about.
+"""Covers all rays of a network by cones, each with one formula. The theorems are about these cones.
 
-Law: rays are taken away by the cone that a formula found on one of them reaches. What is left is solved again inside,
-until nothing is left, or nothing more is found. That the cones are right, and that there is nothing where nothing was
-found, is left to proofs: a covering only says what to prove.
+Law: the solver finds a formula on one ray, and the cone that this formula reaches is removed from the rays. What
+remains is solved again at a ray inside, until nothing remains or no further formula is found. A covering only states
+what to prove: that the cones are right, and that no formula exists where none was found, is left to proofs.
 """
 
 from __future__ import annotations
@@ -30,11 +30,13 @@ from scaling_algebra.spec.scaling import Scaling
 
 @dataclass(frozen=True)
 class Piece:
-    """A cone of rays, and the formula that is to hold on it.
+    """A cone of rays with the formula conjectured on it.
 
     Attributes:
-        cone: of a part without a formula without its walls.
-        name: A, B, ... for cones with an inside, a, b, ... for pieces of walls.
+        cone: the cone; a part without a formula excludes its walls.
+        scaling: the formula; None if none was found.
+        structure: interventions of the parameterization.
+        name: A, B, ... for cones with an interior, a, b, ... for pieces of walls.
     """
 
     cone: Cone
@@ -48,7 +50,11 @@ class Face:
     """All rays of a network on which some axes are fixed, for one parameterization and optimizer.
 
     Attributes:
-        routed: the rays with K < M; else those with K = M.
+        network: the network.
+        optimizer: the optimizer.
+        rule: the parameterization.
+        fixed: axes that do not grow.
+        routed: whether the rays are those with K < M; else those with K = M.
     """
 
     network: Network
@@ -71,12 +77,12 @@ class Face:
 
     @property
     def steps(self) -> tuple[int, int]:
-        """Updates up to which O(1) is demanded, and by which Theta(1) must have been reached."""
+        """Number of updates up to which O(1) is required, and by which Theta(1) must have been reached."""
         last = horizon(self.network, self.base)
         return last + 1, last
 
     def solve(self, ray: Ray) -> tuple[Solution | None, str]:
-        """The certified solution on a ray; or None, and why."""
+        """Returns the certified solution on a ray, or None with the reason."""
         try:
             solution = solve(Places(self.network, ray, self.optimizer), self.rule)
         except Infeasible as failure:
@@ -91,23 +97,43 @@ class Face:
         ahead: int = 0,
         looks: Looks | None = None,
     ) -> Failure | None:
-        """Why a formula does not meet every demand on the cone that rays span; None if it does (``cone_holds``)."""
+        """Tests whether a formula meets every demand on the cone spanned by rays (``cone_holds``).
+
+        Args:
+            scaling: the formula.
+            structure: interventions of the parameterization.
+            rays: rates of the axes on each ray.
+            ahead: as for ``cone_holds``.
+            looks: cache of analyses, which several calls may share.
+
+        Returns:
+            The reason why it does not; None if it does.
+        """
         looks = looks or Looks(self.network, self.routed)
         return cone_holds(scaling, self.optimizer, self.rule, [*map(self.ray, rays)], structure, ahead, looks)
 
 
 @lru_cache(maxsize=32)
 def covering(face: Face) -> tuple[Piece, ...]:
-    """The cones of all formulas that are found, and the parts that they leave, as far as these have an inside."""
+    """Returns the cones of all formulas that are found, and the remaining parts that have an interior.
+
+    For parameterizations with interventions, pieces of walls with a formula of their own follow.
+    """
     pieces, empty = fan(Cone(face.axes), partial(_around, face))
     solved = [Piece(cone, x.scaling, x.structure) for cone, x in pieces]
     parts = [x.without_redundant_sides() for x in empty]
     left = [Piece(Cone(x.axes, tuple(side.strict for side in x.sides))) for x in parts]
-    return _named([*solved, *left], "A") + (_named(_on_walls(face, solved), "a") if face.rule.structural else ())
+    return _name_pieces([*solved, *left], "A") + (
+        _name_pieces(_on_walls(face, solved), "a") if face.rule.structural else ()
+    )
 
 
 def _around(face: Face, rates: Vector) -> tuple[Cone, Solution] | None:
-    """The cone of the formula that is found on a ray, if it has an inside around it."""
+    """Solves a ray and returns the cone on which its formula is expected, with the solution.
+
+    Returns:
+        None if there is no solution, or if the ray lies on the boundary of that cone.
+    """
     solution, _ = face.solve(face.ray(rates))
     if solution is None:
         return None
@@ -120,7 +146,10 @@ def _around(face: Face, rates: Vector) -> tuple[Cone, Solution] | None:
 
 
 def _on_walls(face: Face, solved: Sequence[Piece]) -> list[Piece]:
-    """Pieces of the walls of muP on which a formula is found that is that of no cone: walls are where sizes tie."""
+    """Returns the pieces of the walls of muP on which a formula is found although no cone covers them.
+
+    New formulas can occur on walls because sizes are equal there.
+    """
     plain = covering(Face(face.network, face.optimizer, PARAMETERIZATIONS["mup"], face.fixed))
     walls = list(dict.fromkeys(side.wall_of for piece in plain for side in piece.cone.sides))
     pieces = []
@@ -138,8 +167,8 @@ def _on_walls(face: Face, solved: Sequence[Piece]) -> list[Piece]:
     return pieces
 
 
-def _named(pieces: Sequence[Piece], first: str) -> tuple[Piece, ...]:
-    """In the order of the directions in which they lie, by the rates where the first axis has rate 1."""
+def _name_pieces(pieces: Sequence[Piece], first: str) -> tuple[Piece, ...]:
+    """Names the pieces in the order of their directions, by the rates at which the first axis has rate 1."""
 
     def place(piece: Piece) -> list[Fraction]:
         shares = [[Fraction(x, max(ray)) for x in ray] for ray in piece.cone.rays]

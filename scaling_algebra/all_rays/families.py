@@ -15,9 +15,10 @@ class MapFamily:
     """A family of published models (``families.toml``), and the ray along which it grew.
 
     Attributes:
-        source: of its shapes.
-        rates: estimated rate of every axis per unit of N between its first and its last member, a logarithm of two
-            shapes and no exact ray; empty if N did not grow.
+        name: name of the family.
+        source: source of its shapes.
+        rates: rate of every axis per unit of N, estimated from the logarithms of the shapes of its first and last
+            member, and therefore not exact; empty if N did not grow.
     """
 
     name: str
@@ -27,7 +28,7 @@ class MapFamily:
 
 @cache
 def families() -> tuple[MapFamily, ...]:
-    """Every family in the data file."""
+    """Loads all families from the data file."""
     data = shipped(__package__, "families.toml")
     entries = []
     for entry in data["family"]:

@@ -1,8 +1,8 @@
-"""The map of rays: cells on which one closed formula holds, as exact polyhedra, and what happens on their walls.
+"""The map of rays: exact polyhedral cells on which one closed formula holds, and the walls between them.
 
-A map is a plane through the cones of a covering: the rays on which N has rate 1. Their walls cut it into
-polygons and themselves into edges. Where a polygon or edge lies in no cone on which a formula is proved, the solver has
-looked at a ray inside it.
+A map is a plane through the cones of a covering: the rays on which N has rate 1. The walls of the cones cut it into
+polygons, and cut each other into edges. If a polygon or edge lies in no cone on which a formula is proved, the solver
+is applied to one ray inside it.
 """
 
 from __future__ import annotations
@@ -31,26 +31,27 @@ from .covering import Face, Piece, covering
 PLANE_AXES = ("N", "N_e", "M")
 """The axes of rays of the MoE block with K = M."""
 PLANE = ("N_e", "M")
-"""The horizontal and the vertical axis; N has rate 1."""
+"""The horizontal and the vertical axis of the map; N has rate 1."""
 SIDE = Fraction(2)
-"""The map shows rates from 0 to this."""
+"""Largest rate on the map; the smallest is 0."""
 Point2 = tuple[Fraction, Fraction]
 Corners = tuple[Point2, ...]
 
 
 @dataclass(frozen=True)
 class MapCell:
-    """A polygon of the map, or a piece of a wall between other walls; and the formula that holds on it.
+    """A polygon of the map, or a piece of a wall between other walls, with the formula that holds on it.
 
     Attributes:
-        title: ``cell A``, ``cell B``, ..., where polygons with one formula share a letter; or ``wall M = N``.
-        corners: vertices in the plane, in order; of a piece of a wall its ends.
-        sides: of every wall the side it lies on, e.g. ``M + N_e >= N``.
-        ray: a ray inside it, where the solver looked if ``holds`` is not true.
-        scaling: the formula; None where the search found none, and then ``why`` says what failed without interventions.
-        structure: interventions of the parameterization there.
-        holds: the formula is proved to meet every demand on all of it.
-        also: names of cells whose formula is proved on all of it, too, and another one: there is more than one.
+        title: ``cell A``, ``cell B``, ... (polygons with the same formula have the same name), or ``wall M = N``.
+        corners: vertices in the plane, in order; the two ends of a piece of a wall.
+        sides: the side of every wall on which it lies, e.g. ``M + N_e >= N``.
+        ray: a ray inside, at which the solver was applied if ``holds`` is false.
+        scaling: the formula; None if the search found none.
+        structure: interventions of the parameterization.
+        why: the demand that fails without interventions, if there is no formula.
+        holds: whether the formula is proved to meet every demand on all of the cell.
+        also: names of cells with another formula that is proved on all of this cell, so that there is more than one.
     """
 
     title: str
@@ -65,7 +66,7 @@ class MapCell:
 
     @property
     def name(self) -> str:
-        """``A``, or ``M = N``."""
+        """The name without the kind: ``A``, or ``M = N``."""
         return self.title.partition(" ")[2]
 
     @property
@@ -78,9 +79,11 @@ class Phases(Rendered):
     """The map of one parameterization and optimizer.
 
     Attributes:
-        walls: of every cone on which a formula is proved; where interventions are allowed also those of muP.
-        cells: every polygon.
-        edges: every piece of a wall. A parameterization may exist there and on neither side.
+        parameterization: the parameterization.
+        optimizer: the optimizer.
+        walls: walls of all cones on which a formula is proved; if interventions are allowed also those of muP.
+        cells: all polygons.
+        edges: all pieces of walls. A parameterization may exist on one and on neither side of it.
     """
 
     parameterization: Parameterization
@@ -90,15 +93,15 @@ class Phases(Rendered):
     edges: tuple[MapCell, ...]
 
     def at(self, p: Point2) -> Ray:
-        """The ray of a point."""
+        """Returns the ray of a point."""
         return Ray(_rates(p))
 
     def point(self, ray: Ray) -> Point2 | None:
-        """The point of a ray; None if N does not grow on it."""
+        """Returns the point of a ray, or None if N does not grow on it."""
         return (ray["N_e"] / ray["N"], ray["M"] / ray["N"]) if ray["N"] else None
 
     def walls_of(self, ray: Ray) -> tuple[Linear, ...]:
-        """The walls a ray lies on."""
+        """Returns the walls on which a ray lies."""
         return tuple(w for w in self.walls if w.at({axis: ray[axis] for axis in PLANE_AXES}) == 0)
 
     @property
@@ -117,7 +120,9 @@ def phases(
     """Cut the plane of rays into cells on which one formula holds.
 
     Args:
-        epsilon: regime of the optimizer's epsilon, ``derived`` (as by default) or ``negligible``.
+        optimizer: the optimizer.
+        parameterization: name of the parameterization.
+        epsilon: regime of the optimizer's epsilon, ``derived`` (the default) or ``negligible``.
 
     Raises:
         UsageError: an unknown name.
@@ -129,7 +134,7 @@ def phases(
 
 
 def chart(rule: Parameterization, optimizer: Optimizer) -> Phases:
-    """The map, made anew."""
+    """Computes the map without a cache."""
     face, looks = Face(MOE_BLOCK, optimizer, rule), Looks()
     pieces = [p for p in covering(face) if p.scaling is not None]
     sure = [p for p in pieces if _holds(p, face, looks)]
@@ -139,7 +144,7 @@ def chart(rule: Parameterization, optimizer: Optimizer) -> Phases:
     ordered = sorted(walls, key=lambda w: (-simplicity(w, PLANE_AXES)[0], w.over(PLANE_AXES)))
 
     def holding(corners: Corners, among: Iterable[Piece]) -> list[Piece]:
-        """The pieces that cover all of a polygon or segment."""
+        """Returns the pieces that cover all of a polygon or segment."""
         rates = [tuple(_rates(p).values()) for p in corners]
         return [x for x in among if all(x.cone.contains(r) for r in rates)]
 
@@ -150,7 +155,7 @@ def chart(rule: Parameterization, optimizer: Optimizer) -> Phases:
         return MapCell(title, corners, sides, Ray(sizes), x.scaling, structure, why, x in sure, also)
 
     def look(corners: Corners) -> tuple[Piece, str]:
-        """The solution on a ray inside, or why there is none."""
+        """Solves a ray inside a polygon or segment; returns the solution, and the reason if there is none."""
         solution, why = face.solve(Ray(_rates(inside(corners))))
         nothing = Cone(PLANE_AXES)
         return Piece(nothing) if solution is None else Piece(nothing, solution.scaling, solution.structure), why
@@ -175,14 +180,14 @@ _phases = lru_cache(maxsize=16)(chart)
 
 
 def inside(corners: Sequence[Point2]) -> Point2:
-    """A point inside a convex polygon or on an edge, off every simple line: a weighted mean of the corners."""
+    """Returns a point inside a convex polygon or segment, which avoids simple lines: a weighted mean of the corners."""
     weights = [Fraction(1, k + 7) for k in range(len(corners))]
     x, y = (sum((w * c[k] for w, c in zip(weights, corners, strict=True)), Fraction(0)) / sum(weights) for k in (0, 1))
     return x, y
 
 
 def middle(corners: Sequence[Point2]) -> Point2:
-    """The mean of the corners."""
+    """Returns the mean of the corners."""
     x, y = (sum(values, Fraction(0)) / len(corners) for values in zip(*corners, strict=True))
     return x, y
 
@@ -191,30 +196,30 @@ def middle(corners: Sequence[Point2]) -> Point2:
 
 
 def _holds(p: Piece, face: Face, looks: Looks) -> bool:
-    """Is a formula proved on all of its cone?"""
+    """Tests whether a formula is proved on all of its cone."""
     assert p.scaling is not None
     return not face.fails(p.scaling, p.structure, p.cone.rays, looks=looks)
 
 
 def _formula(x: Piece) -> str:
-    """A formula as a text, to tell it from others."""
+    """Returns a text that identifies a formula."""
     return "" if x.scaling is None else f"{x.scaling} {x.structure}"
 
 
 def _length(x: Piece) -> int:
-    """The number of powers in a formula."""
+    """Counts the powers in a formula."""
     assert x.scaling is not None
     powers = [x.scaling.alpha, *(p for t in x.scaling.tensors.values() for p in (t.init_std, t.lr, t.eps))]
     return sum(len(p.terms) for p in powers if p is not None)
 
 
 def _rates(p: Point2) -> dict[str, Fraction]:
-    """Rates of N, N_e, M at a point."""
+    """Returns the rates of N, N_e and M at a point."""
     return dict(zip(PLANE_AXES, (Fraction(1), *p), strict=True))
 
 
 def _polygons(walls: Iterable[Linear]) -> list[Corners]:
-    """The convex polygons into which walls cut the square that is shown, from left to right."""
+    """Cuts the square of the map along walls into convex polygons, sorted from left to right."""
     zero = Fraction(0)
     polygons: list[Corners] = [((zero, zero), (SIDE, zero), (SIDE, SIDE), (zero, SIDE))]
     for wall in walls:
@@ -223,13 +228,13 @@ def _polygons(walls: Iterable[Linear]) -> list[Corners]:
 
 
 def _ends(wall: Linear, polygons: Iterable[Corners]) -> list[Corners]:
-    """The sides of polygons that lie on a wall, each once."""
+    """Returns the sides of polygons that lie on a wall, each once."""
     on = [[p for p in x if wall.at(_rates(p)) == 0] for x in polygons]
     return sorted({tuple(sorted(x)) for x in on if len(x) == 2})
 
 
 def _cut(corners: Corners, wall: Linear) -> list[Corners]:
-    """A convex polygon cut along a wall: one or two polygons."""
+    """Cuts a convex polygon along a wall into one or two polygons."""
     sizes = [wall.at(_rates(p)) for p in corners]
     parts = []
     for sign in (1, -1):

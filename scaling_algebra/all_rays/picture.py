@@ -1,4 +1,4 @@
-"""The map of rays as SVG: a cell, a wall or a point that is pointed at shows its formulas."""
+"""Draws the map of rays as SVG. A cell, a wall or a point displays its formulas under the pointer."""
 
 from __future__ import annotations
 
@@ -19,21 +19,22 @@ _WALLS = {
     "only": ('stroke="#1b7837" stroke-width="5"', "{} exists on this wall, and on neither side"),
     "none": ('stroke="#777" stroke-width="1.5" stroke-dasharray="5 4"', "wall on which no {} is found"),
 }
-"""Strokes of walls, each with its line of the legend."""
+"""Stroke of each kind of wall, with its line in the legend."""
 _REGIME, _FAMILY = "#b2182b", "#2166ac"
 FRAME = {"left": _LEFT, "top": _TOP, "side": _SIDE, "most": int(SIDE)}
-"""The plane's place in the picture: its upper left corner and its side, for rates from 0 to ``most``."""
+"""Position of the plane in the picture: its upper left corner and the length of its side, for rates from 0 to
+``most``."""
 
 
 def phases_svg(p: Phases) -> str:
-    """The map with its legend below."""
+    """Draws the map with its title and a legend below it."""
     title = f'<text x="{_LEFT}" y="20" font-size="13">{escape(p.about)}</text>'
     legend = _legend(p)
     return _svg(p.about, [title, *_map(p), *legend], _HEIGHT + 20 * len(legend))
 
 
 def phases_map(p: Phases) -> str:
-    """The map alone, without title and legend, for a page that draws more into it (``FRAME`` says where)."""
+    """Draws the map without title and legend, for a page that draws more into it (at the position ``FRAME``)."""
     return _svg(p.about, _map(p), _HEIGHT, _TOP - 10)
 
 
@@ -47,7 +48,7 @@ def _svg(label: str, inside: Iterable[str], height: int, top: int = 0) -> str:
 
 
 def _map(p: Phases) -> list[str]:
-    """Cells, walls, axes, regimes and families, in the order in which they are drawn."""
+    """Draws cells, walls, axes, regimes and families, in this order."""
     out = []
     for cell in p.cells:
         corners = " ".join(f"{x:.1f},{y:.1f}" for x, y in map(_screen, cell.corners))
@@ -65,7 +66,7 @@ def _map(p: Phases) -> list[str]:
 
 
 def _shape(tag: str, name: str, lines: Iterable[str]) -> str:
-    """A shape (an open tag) that takes the focus and says its name."""
+    """Makes a shape from an open tag. It can take the focus and has its name and description as tooltip."""
     said = (name, *lines)
     reach = f'data-choice="" tabindex="0" role="button" aria-label="{escape(": ".join(said[:2]))}"'
     return f"<{tag} {reach}><title>{escape(chr(10).join(said))}</title></{tag.partition(' ')[0]}>"
@@ -102,7 +103,7 @@ def _axes() -> list[str]:
 
 
 def _marks(p: Phases) -> list[str]:
-    """Regimes, with their names, and model families that lie in the picture."""
+    """Draws the regimes with their names, and the model families that lie in the picture."""
     out = []
     for name, ray in REGIMES.items():
         if (at := p.point(ray)) is not None:
@@ -121,7 +122,8 @@ def _marks(p: Phases) -> list[str]:
 
 
 def _settings(s: Scaling | None) -> list[str]:
-    """``init std: router N^(-1/2), ...`` and so on; epsilon where there is one."""
+    """Lists the powers of a formula as ``init std: router N^(-1/2), ...``, then learning rates, then epsilons if
+    there are any."""
     columns: dict[str, list[str]] = {"init std": [], "lr": [], "eps": []}
     for role, t in s.tensors.items() if s else ():
         columns["init std"].append(f"{role} {0 if t.init_std is None else t.init_std}")
@@ -131,7 +133,7 @@ def _settings(s: Scaling | None) -> list[str]:
 
 
 def _legend(p: Phases) -> list[str]:
-    """A line for every formula, kind of wall and kind of mark that occurs."""
+    """Draws a line of the legend for every formula, kind of wall and kind of mark that occurs."""
     who, kinds = p.parameterization.title, {_kind(p, edge) for edge in p.edges}
     lines: list[tuple[str, str]] = []
     for cell in p.cells:

@@ -23,7 +23,7 @@ VERDICTS = {"proved": "proved", "refuted": "REFUTED", "undecided": "UNDECIDED"}
 
 @document_of.register(Theorems)
 def theorems(t: Theorems) -> Document:
-    """The assumptions, and one heading for each theorem."""
+    """Returns the document of some theorems: the assumptions, then a section for each theorem."""
     blocks: list[Block] = [Heading(typeset(f"theorems: {t.about}"))]
     lines = [f"UNDECIDED: {t.why}"] if t.why else t.reading()
     blocks.append(Lines.of(*map(typeset, lines), listed=True))
@@ -50,7 +50,8 @@ def _theorem(x: Theorem, t: Theorems) -> list[Block]:
 
 @document_of.register(Phases)
 def phases(p: Phases) -> Document:
-    """Cells with their formulas, edges where they add something, and where the regimes lie."""
+    """Returns the document of a map: cells with their formulas, walls, and the positions of regimes and model
+    families."""
 
     def listed(walls: Iterable[Linear], bar: str) -> Sequence[Piece]:
         return [piece for w in walls for piece in (bar, formula(str(w)))][1:]
@@ -82,12 +83,12 @@ def phases(p: Phases) -> Document:
 
 
 def formulas(s: Scaling, columns: tuple[str, ...] = ("init std", "lr", "eps")) -> Grid:
-    """Init std, learning rate and epsilon of every tensor."""
+    """Returns a table of the init std, learning rate and epsilon of every tensor."""
     return Grid.of(("tensor", *columns), (row[: len(columns) + 1] for row in powers(s)))
 
 
 def status(cell: MapCell) -> str:
-    """The proof of the formula on all of a cell or edge, or the reason why there is none."""
+    """Describes whether the formula of a cell or edge is proved on all of it, or why there is no formula."""
     if cell.scaling is None:
         return f"none found at {_rates(cell.ray)}: {cell.why}"
     extent = "proved on all of it" if cell.holds else f"UNDECIDED: found at {_rates(cell.ray)} alone"
@@ -95,7 +96,7 @@ def status(cell: MapCell) -> str:
 
 
 def span(e: MapCell) -> str:
-    """The ends of a piece of a wall: ``N_e 0 to 1, M 1 to 1``."""
+    """Describes the ends of a piece of a wall, such as ``N_e 0 to 1, M 1 to 1``."""
     return ", ".join(f"{axis} {x} to {y}" for axis, x, y in zip(PLANE, *e.corners, strict=True))
 
 
@@ -113,7 +114,7 @@ def _edge(e: MapCell) -> Piece:
 
 
 def _record(p: Phases) -> dict[str, Any]:
-    """The JSON contract."""
+    """Returns the JSON contract of a map."""
 
     def tensor(t: TensorScaling) -> dict[str, Any]:
         return {"init_std": t.init_std, "lr": t.lr, "eps": t.eps}

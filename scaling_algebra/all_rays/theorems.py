@@ -1,4 +1,4 @@
-"""Statements about whole cones of rays, each with its proof or with the obstacle."""
+"""Theorems about whole cones of rays, each with its proof or with the reason why it is undecided."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ class Theorems(Rendered):
     """The theorems about one network, parameterization and optimizer.
 
     Attributes:
-        whole: of what.
-        why: what stands in the way of any theorem; empty if nothing does.
+        whole: all rays of the network, with parameterization and optimizer.
+        items: the theorems.
+        why: the reason why no theorem can be proved; empty if there is none.
     """
 
     whole: Face
@@ -39,12 +40,12 @@ class Theorems(Rendered):
 
     @property
     def proved(self) -> bool | None:
-        """All of them are; False if one is refuted, None if one is undecided."""
+        """True if all theorems are proved, False if one is refuted, else None."""
         verdicts = {x.decision.verdict for x in self.items}
         return False if "refuted" in verdicts else None if "undecided" in verdicts or self.why else True
 
     def __getitem__(self, name: str) -> Theorem:
-        """The theorem with a name.
+        """Returns the theorem with a name.
 
         Raises:
             UsageError: there is none.
@@ -58,7 +59,7 @@ class Theorems(Rendered):
         return f"{self.whole.rule.title}, {self.whole.optimizer.name}, {self.whole.network.title}"
 
     def reading(self) -> tuple[str, ...]:
-        """Assumptions and horizon that all theorems share."""
+        """Describes the assumptions and the horizon that all theorems share."""
         network, last = self.whole.network, self.whole.steps
         grown = ", ".join(f"n^{axis}" for axis in self.whole.axes)
         summed = {m for s in aggregations(network) for m in s.multipliers}
@@ -78,7 +79,7 @@ class Theorems(Rendered):
         return tuple(lines)
 
     def scripts(self) -> str:
-        """The unsatisfiable systems as SMT-LIB 2, one script each, for another solver to check."""
+        """Writes the unsatisfiable systems as SMT-LIB 2, one script each, so that another solver can check them."""
         reading = *self.reading(), _NAMES
         return RESET.join(
             script(x.decision.clauses, f"{x.name}: {statement(x, self.whole)} ({self.about})", reading)
@@ -87,7 +88,7 @@ class Theorems(Rendered):
         )
 
     def as_json(self) -> dict[str, Any]:
-        """The JSON contract of ``scalecalc rays --prove``."""
+        """Returns the JSON contract of ``scalecalc rays --prove``."""
         return {
             "network": self.whole.network.name,
             "parameterization": self.whole.rule.name,
@@ -120,7 +121,7 @@ _NAMES = "size.SIGNAL: the change of the signal at t = 2 is n^-size.SIGNAL; log 
 
 
 def statement(x: Theorem, whole: Face) -> str:
-    """A theorem in one sentence."""
+    """Writes a theorem as one sentence."""
     grow = ["K < M"] if x.routed else []
     for axis in (axis for axis in NUMBERS if axis in whole.axes):
         grow.append(f"{axis} is fixed and the other axes grow" if axis in x.where.fixed else f"{axis} grows")
@@ -132,7 +133,7 @@ def statement(x: Theorem, whole: Face) -> str:
 
 
 def written(s: Scaling) -> dict[str, Any]:
-    """A formula as strings: powers of the axes."""
+    """Returns a formula in JSON types, with powers of the axes as strings."""
 
     def texts(t: TensorScaling) -> dict[str, str | None]:
         powers = {"init_std": t.init_std, "lr": t.lr, "eps": t.eps}
@@ -150,11 +151,13 @@ def theorems(
     epsilon: str | None = None,
     network: Network | str = DEFAULT_ARCHITECTURE,
 ) -> Theorems:
-    """Prove, for whole cones of rays, where a parameterization of a network exists, that it is the only one, and where
-    there is none.
+    """Prove, for whole cones of rays, where a parameterization of a network exists, where it is unique, and where there
+    is none.
 
     Args:
-        only: names of theorems, e.g. ``["B unique"]``; all without any.
+        optimizer: the optimizer.
+        parameterization: name of the parameterization.
+        only: names of theorems, e.g. ``["B unique"]``; by default all theorems.
         epsilon: regime of the optimizer's epsilon.
         network: a ``Network``, or the name of one that ships.
 
