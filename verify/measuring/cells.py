@@ -212,7 +212,7 @@ def cells(setup: Setup) -> list[RunCell]:
 
 
 def cost(setup: Setup, cell: RunCell) -> int:
-    """Returns the cost of a cell, which is proportional to its time: weight entries times measured steps."""
+    """Returns the cost of a cell, which is proportional to its time: weight entries of all replicas times steps."""
     steps = setup.standard_steps if cell.kind == "standard" else setup.steps
     return setup.entries[0 if cell.kind == "control" else cell.size] * cell.count * (steps + 1)
 
