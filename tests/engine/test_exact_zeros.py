@@ -11,7 +11,7 @@ import torch
 import scaling_algebra.dynamics.functions as functions
 from scaling_algebra import derive, network
 from scaling_algebra.dynamics.analysis import Analysis
-from scaling_algebra.proofs.prover import Uniqueness, settled
+from scaling_algebra.proofs.prover import Uniqueness, prove_missing
 from scaling_algebra.solver.demands import NotFound
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.optimizers import optimizer
@@ -107,7 +107,7 @@ def test_a_zero_of_polynomials_alone_is_no_proof(fewer_degrees, monkeypatch):
 def test_a_zero_that_every_function_has_is_a_proof():
     with pytest.raises(NotFound) as missing:
         derive(ray="N=1", optimizer="sgd", network=read(equations("layernorm", "r[a] = n[a] C", "times", "pooled")))
-    assert settled(missing.value)[0] is Uniqueness.IMPOSSIBLE
+    assert prove_missing(missing.value)[0] is Uniqueness.IMPOSSIBLE
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])

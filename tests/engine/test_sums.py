@@ -100,7 +100,7 @@ def test_structures_that_do_with_as_few_interventions_are_named(monkeypatch):
         left = doubts["exempt" if structure.exempt else "tied"] * (Open("", "h", 1),)
         return search.Solution(None, structure, {}, level=Level(left))
 
-    monkeypatch.setattr(search, "judged", judged)
+    monkeypatch.setattr(search, "judge_law", judged)
     found = search.solve(Places(asked.network, asked.ray, asked.optimizer), asked.parameterization, base)
     assert found.structure.exempt and found.others and not any(x.exempt for x in found.others)
     assert all(len(x.tied) == 1 or x.zero != base.zero for x in found.others) and len(found.rejected) == 1

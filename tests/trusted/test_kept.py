@@ -104,7 +104,7 @@ def test_a_link_in_a_circle_is_refused(verb, tmp_path):
 
 
 def test_a_page_is_refused_before_anything_is_downloaded(tmp_path, monkeypatch):
-    monkeypatch.setattr("scaling_algebra.page.assembly.collected", lambda *_: pytest.fail("it downloaded"))
+    monkeypatch.setattr("scaling_algebra.page.assembly.collect_assets", lambda *_: pytest.fail("it downloaded"))
     link = tmp_path / "x"
     link.symlink_to(link)
     for asked in (["-o", link], ["-o", "/proc/none"], ["-o", tmp_path / "page", "--assets", "/proc/none"]):
