@@ -81,7 +81,7 @@ def shipped(package: str, name: str) -> dict[str, Any]:
 
 
 def check_python_file(where: str) -> None:
-    """Checks that a module given by its file, ``FILE.py``, exists.
+    """Checks that a module given by its file, `FILE.py`, exists.
 
     Raises:
         UsageError: there is no such file, or it is no regular file.

@@ -94,7 +94,7 @@ def test_one_std_for_all_is_not_that_of_gains_and_biases():
 def test_the_configuration_that_is_the_model_says_the_base_sizes(tmp_path):
     (tmp_path / "c.json").write_text('{"model_type": "mixtral"}')
     wrong = run("--model", f"hf:{tmp_path / 'c.json'}", "--target", "N=64")
-    assert wrong.exit_code == 2 and "c.json has no hidden_size, which is N (width)" in wrong.output
+    assert wrong.exit_code == 2 and "the target leaves it out; add N_e=14336,M=8,K=2,L=32 there" in wrong.output
 
 
 def test_batch_and_tokens_multiply():

@@ -607,7 +607,7 @@ def test_a_first_layer_without_experts_is_read_by_itself(monkeypatch):
         assert folded[down].settings["lr"].factor == 1 / 4, down  # 1/L on the branches of both kinds of layers
     dense, routed = p["model.layers.0.mlp.up_proj.weight"], p["model.layers.1.mlp.experts.gate_up_proj"]
     assert dense.settings["lr"] == routed.settings["lr"] and "not in the output" not in str(p)
-    assert "\nstable, but not shown to learn: " in str(p)
+    assert "stable, but not shown to learn: " in str(p)
     drawn = p.init_(model(128, "cpu")).get_parameter(name).detach()
     stds = [s["init_std"].target for s in p[name].parts.values()]
     assert [drawn[:64].std().item(), drawn[64:].std().item()] == [pytest.approx(x, rel=0.1) for x in stds]

@@ -80,8 +80,8 @@ class ProbedConfig(ConfigKinds):
             elif kind == "dimension":
                 short = round(v * shorter) if k in self.bound else min(v, HEAD)  # parts of heads are alike
                 found[k] = max(1, short) * (n // BASE if k in beside.grows else 1)
-            elif kind == "count" and v > 1:
-                found[k] = max(1, round(_near(v * fewer) * at / BASE))
+            elif kind == "count" and (v > 1 or k in beside.grows):
+                found[k] = max(1, round(max(_near(v * fewer), 1) * at / BASE))
             elif kind == "width":
                 found[k] = HEAD if k in beside.stays else int(max(_near(v / width), LEAST) * n)
             elif kind == "expert":
@@ -141,7 +141,10 @@ class ProbedConfig(ConfigKinds):
         changed = {k for k in self._numbers() if self.full[k] != its.get(k)}
         stays = {k for k, axis in follows.items() if axis in grown and k not in changed}
         grows = {
-            k for k in changed & self.moving if self.kinds.get(k) in (None, "dimension") and k not in self.axes.values()
+            k
+            for k in changed & self.moving
+            if (self.kinds.get(k) in (None, "dimension") or (self.kinds.get(k) == "count" and self.full[k] == 1))
+            and k not in self.axes.values()
         }
         found: dict[str, tuple[Any, Any]] = {}
         for k in dict.fromkeys(chain(*flat)):
