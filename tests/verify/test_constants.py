@@ -849,3 +849,41 @@ def test_the_guard_finds_a_planted_fault(monkeypatch, module, name, fault, build
         match=f"{said}: the equations give other numbers|the equations give other numbers than the model .*{said}",
     ):
         traced(build)
+
+
+def _mean(x):
+    return x.mean(-1, keepdim=True)
+
+
+def _signs(h):
+    return (-1.0) ** torch.arange(h.shape[-1])
+
+
+@pytest.mark.parametrize(
+    ("between", "said"),
+    [
+        (lambda h: h + h.shape[-1] ** 0.5, "a constant whose entries change with the sizes"),
+        (lambda h: torch.relu(h - h.shape[-1] ** 0.25), "a constant whose entries change with the sizes"),
+        (lambda h: h * _mean(h * h * _signs(h)), "another sign beside the rest"),
+        (lambda h: h * _mean(torch.relu(h) * _signs(h)), "another sign beside the rest"),
+        (lambda h: h * _mean((h * _signs(h)) * h), "its own entries in another order"),
+        (lambda h: torch.zeros_like(h).scatter(-1, h.topk(4, -1).indices, h.topk(4, -1).values), "no rule for this"),
+    ],
+)
+def test_what_constants_and_choices_change_the_size_of_is_refused(between, said):
+    """At widths 64, 256, 1024 the input of the next matrix measured as N^(1/2), or fell by a third to a half."""
+
+    def build(n):
+        return {"a": linear(4, n), "b": linear(n, n), "c": linear(n, 3)}
+
+    with pytest.raises(Unreadable, match=said):
+        traced(of(lambda m, x: m.c(m.b(between(m.a(x)))), (torch.randn(3, 4),), build))
+
+
+@pytest.mark.parametrize("between", [lambda h: h + 3.0, lambda h: torch.relu(h) * _signs(h), lambda h: h * _signs(h)])
+def test_constants_of_one_size_and_signs_that_meet_a_matrix_are_read(between):
+    def build(n):
+        return {"a": linear(4, n), "b": linear(n, n), "c": linear(n, 3)}
+
+    model = traced(of(lambda m, x: m.c(m.b(between(m.a(x)))), (torch.randn(3, 4),), build))
+    assert powers(model) == {"a.weight": INPUT, "b.weight": HIDDEN, "c.weight": READOUT}
