@@ -887,3 +887,23 @@ def test_constants_of_one_size_and_signs_that_meet_a_matrix_are_read(between):
 
     model = traced(of(lambda m, x: m.c(m.b(between(m.a(x)))), (torch.randn(3, 4),), build))
     assert powers(model) == {"a.weight": INPUT, "b.weight": HIDDEN, "c.weight": READOUT}
+
+
+def test_a_tensor_before_and_after_entries_change_their_order_is_refused():
+    """The mean of h W^T roll(W h) falls as N^(-1/2) at the start; without the roll it does not."""
+
+    def model(between):
+        def build(n):
+            return {"a": linear(4, n), "b": linear(n, n), "w": linear(n, n), "c": linear(n, 3)}
+
+        return of(lambda m, x: m.c(m.b(between(m.w.weight, m.a(x)))), (torch.randn(3, 4),), build)
+
+    def tied(order):
+        return lambda w, h: h * _mean(h * F.linear(order(F.linear(h, w)), w.T))
+
+    assert traced(model(tied(lambda z: z))).error < 1e-12
+    for order in (lambda z: z.roll(1, -1), lambda z: z * _signs(z)):
+        with pytest.raises(Unreadable, match="before and after entries change their order"):
+            traced(model(tied(order)))
+    with pytest.raises(Unreadable, match="in another order that is read elsewhere"):
+        traced(model(lambda w, h: h * _mean(F.linear(h, w) * F.linear(h, w.roll(1, -1)))))
