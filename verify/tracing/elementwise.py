@@ -275,7 +275,7 @@ def scaled(reader: Reader, x: View, by: View) -> View:
     out = same(reader, wide, lambda v: v * c.to(v.dtype), note)
     if abs(float(c.double().mean())) < EVEN * float(c.double().square().mean().sqrt()) and not x.node.weight:
         along = [wide.dims[k - c.dim()] for k in range(c.dim()) if bool((c.diff(dim=k) != 0).any())]
-        if any(not wide.index(e).fixed for dim in along for e in dim):  # as where some change their sign
+        if along and not any(wide.index(e).fixed for dim in along for e in dim):  # no table of angles by position
             out.node.name, out.node.at = "mixed", (1,)
     return out
 
