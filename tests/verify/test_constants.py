@@ -849,3 +849,61 @@ def test_the_guard_finds_a_planted_fault(monkeypatch, module, name, fault, build
         match=f"{said}: the equations give other numbers|the equations give other numbers than the model .*{said}",
     ):
         traced(build)
+
+
+def _mean(x):
+    return x.mean(-1, keepdim=True)
+
+
+def _signs(h):
+    return (-1.0) ** torch.arange(h.shape[-1])
+
+
+@pytest.mark.parametrize(
+    ("between", "said"),
+    [
+        (lambda h: h + h.shape[-1] ** 0.5, "a constant whose entries change with the sizes"),
+        (lambda h: torch.relu(h - h.shape[-1] ** 0.25), "a constant whose entries change with the sizes"),
+        (lambda h: h * _mean(h * h * _signs(h)), "another sign beside the rest"),
+        (lambda h: h * _mean(torch.relu(h) * _signs(h)), "another sign beside the rest"),
+        (lambda h: h * _mean((h * _signs(h)) * h), "its own entries in another order"),
+        (lambda h: torch.zeros_like(h).scatter(-1, h.topk(4, -1).indices, h.topk(4, -1).values), "no rule for this"),
+    ],
+)
+def test_what_constants_and_choices_change_the_size_of_is_refused(between, said):
+    """At widths 64, 256, 1024 the input of the next matrix measured as N^(1/2), or fell by a third to a half."""
+
+    def build(n):
+        return {"a": linear(4, n), "b": linear(n, n), "c": linear(n, 3)}
+
+    with pytest.raises(Unreadable, match=said):
+        traced(of(lambda m, x: m.c(m.b(between(m.a(x)))), (torch.randn(3, 4),), build))
+
+
+@pytest.mark.parametrize("between", [lambda h: h + 3.0, lambda h: torch.relu(h) * _signs(h), lambda h: h * _signs(h)])
+def test_constants_of_one_size_and_signs_that_meet_a_matrix_are_read(between):
+    def build(n):
+        return {"a": linear(4, n), "b": linear(n, n), "c": linear(n, 3)}
+
+    model = traced(of(lambda m, x: m.c(m.b(between(m.a(x)))), (torch.randn(3, 4),), build))
+    assert powers(model) == {"a.weight": INPUT, "b.weight": HIDDEN, "c.weight": READOUT}
+
+
+def test_a_tensor_before_and_after_entries_change_their_order_is_refused():
+    """The mean of h W^T roll(W h) falls as N^(-1/2) at the start; without the roll it does not."""
+
+    def model(between):
+        def build(n):
+            return {"a": linear(4, n), "b": linear(n, n), "w": linear(n, n), "c": linear(n, 3)}
+
+        return of(lambda m, x: m.c(m.b(between(m.w.weight, m.a(x)))), (torch.randn(3, 4),), build)
+
+    def tied(order):
+        return lambda w, h: h * _mean(h * F.linear(order(F.linear(h, w)), w.T))
+
+    assert traced(model(tied(lambda z: z))).error < 1e-12
+    for order in (lambda z: z.roll(1, -1), lambda z: z * _signs(z)):
+        with pytest.raises(Unreadable, match="before and after entries change their order"):
+            traced(model(tied(order)))
+    with pytest.raises(Unreadable, match="in another order that is read elsewhere"):
+        traced(model(lambda w, h: h * _mean(F.linear(h, w) * F.linear(h, w.roll(1, -1)))))

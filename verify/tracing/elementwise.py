@@ -38,6 +38,8 @@ TINY = 1e-3
 ROUGHLY = 0.1
 """How much the largest entry of a table of constants may change where an axis doubles, and count as alike: any power
 changes it by more. That of rotary angles comes to 1 from below."""
+EVEN = 0.5
+"""The mean of constants, by their size, below which a sum of what they multiply is not that of what it was."""
 LAW = 6
 """Steps before a signal that its law looks at."""
 
@@ -270,7 +272,12 @@ def scaled(reader: Reader, x: View, by: View) -> View:
         return contract(reader, *broadcast([constant(reader, by), x]))  # these sum to what they did not
     note = "" if bool((c == 1).all()) else "a constant factor is left out (rotary angles, masks)"
     reader.left_out.add((NUMBER.sub("*", reader.where), round(first, 9)))
-    return same(reader, wide, lambda v: v * c.to(v.dtype), note)
+    out = same(reader, wide, lambda v: v * c.to(v.dtype), note)
+    if abs(float(c.double().mean())) < EVEN * float(c.double().square().mean().sqrt()) and not x.node.weight:
+        along = [wide.dims[k - c.dim()] for k in range(c.dim()) if bool((c.diff(dim=k) != 0).any())]
+        if along and not any(wide.index(e).fixed for dim in along for e in dim):  # no table of angles by position
+            out.node.name, out.node.at = "mixed", (1,)
+    return out
 
 
 def _kept_sum(node: TracedNode) -> set[int]:

@@ -77,11 +77,11 @@ def linear(reader: Reader) -> list[View]:
     results = []
     for k, found in enumerate(terms):
         y = added(reader, found) if len(found) > 1 else found[0] if found else reader.constants()[k]
-        offset = sides[0].zero[k]
-        if found and bool(offset.any()):
+        offsets = [side.zero[k] for side in sides]
+        if found and any(bool(offset.any()) for offset in offsets):
             for d, sizes in enumerate(zip(*reader.shapes[k], strict=True)):
-                offset = alike(reader, [offset], d)[0] if len(set(sizes)) > 1 else offset
-            y = shifted(reader, y, reader.constant([offset] * reader.builds))
+                offsets = alike(reader, offsets, d) if len(set(sizes)) > 1 else offsets
+            y = shifted(reader, y, reader.constant(offsets))
         results.append(y)
     return results
 

@@ -12,11 +12,11 @@ from scaling_algebra.spec.networks.functions import FUNCTIONS
 
 from .elementwise import GATES, added, bare_of, function_of, multiplied, parted, same, scaled, shifted
 from .entries import sign_of
-from .graph import Entrywise, Restart, Unreadable, View
+from .graph import Entrywise, Restart, Unreadable, View, walk
 from .indices import constant
 from .products import contract
 from .reading import Reader
-from .recording import Ref
+from .recording import Ref, refs
 from .regions import ToldFunction
 from .routing import selection, slots_along
 
@@ -57,6 +57,8 @@ def _along(reader: Reader, known: ToldFunction, x: View, slots: tuple[int, ...])
         joins = any(len(reader.regions.tree.live(call)) > 1 for call in known.maps[0].calls)
         if name != "turned" and fixed and not joins:  # a matrix of constants says which
             return None
+        if name != "turned" and x.node.weight and _read_again(reader, x):
+            raise reader.fail("a tensor in another order that is read elsewhere; no equation says this")
         note = f"{reader.name}: where entries change their places, equations say no more of it; this is left out"
         y = same(reader, x, known.exact, "a constant factor is left out (rotary angles)" if name == "turned" else note)
         y.node.name = "turned" if name == "turned" or x.node.weight else "mixed"
@@ -77,6 +79,13 @@ def _along(reader: Reader, known: ToldFunction, x: View, slots: tuple[int, ...])
     if name == "layernorm" and fixed:
         x, slots, name = *_less_mean(reader, x, known.over), "rmsnorm"
     return function_of(reader, name, x, exact, slots)
+
+
+def _read_again(reader: Reader, x: View) -> bool:
+    """Does more than one call read a tensor that another one is made of?"""
+    run, names = reader.runs[0], {y.name for y in walk(x.node) if y.kind == "param"}
+    own = {number for number, name in run.parameters.items() if name in names}
+    return sum(any(r.number in own for r in refs((c.arguments, c.keywords))) for c in run.calls) > 1
 
 
 def _less_mean(reader: Reader, x: View, over: Sequence[int]) -> tuple[View, tuple[int, ...]]:

@@ -222,6 +222,8 @@ def read_equations(build: Build, start: Mapping[str, int], name: str = TRACED, e
     for axis in each("reading", "builds", alike):
         run = recorded(doubled(start, axis))
         run.doubled = axis
+        if every and {*run.few} != {*first.few}:
+            raise Unreadable(f"model: topk: chooses some out of a number that grows with {axis}; no equation says this")
         if run.names == first.names:
             builds.append(doubled(start, axis))
             runs.append(run)

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from .graph import Dims, IndexClass, TracedNode, Vector, View, times
+from .graph import Dims, IndexClass, TracedNode, Vector, View, times, walk
 from .indices import constant, differs, fixed, part_of
-from .mixing import met, signed
+from .mixing import met, mixes, signed
 from .reading import Reader
 
 Operand = tuple[View, Sequence[Any]]
@@ -24,6 +24,10 @@ def contract(reader: Reader, operands: Sequence[Operand], out: Sequence[Any], fa
     signals = [(v.node, keys) for v, keys in operands if v.node.kind not in ("const", "fixed")]
     if met([x for x, _ in signals]):
         raise reader.fail("a product of a signal and its own entries in another order; no equation says this")
+    acting = {y.name for x, _ in signals if x.weight for y in walk(x) if y.kind == "param"}
+    befores = (whole for x, _ in signals if acting and not x.weight for whole, *_ in mixes(x))
+    if any(y.name in acting for whole in befores for y in walk(whole) if y.kind == "param"):
+        raise reader.fail("a tensor acts before and after entries change their order; no equation says this")
     sums = len(signals) > 1 or not {*signals[0][1]} <= {*out}
     if sums and any(signed(x) for x, _ in signals) and not any(x.weight for x, _ in signals):
         raise reader.fail(SIGNED)

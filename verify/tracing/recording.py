@@ -68,7 +68,7 @@ class Recording:
         calls: in order. tensors: by number, as they were made.
         parameters, buffers: names by number. inputs: places by number. places: of entries, by call, kept by who reads.
         frozen: parameters that do not train. output: the logits. outputs: what every module returned last, by name.
-        few: a top-K leaves some out.
+        few: out of how many each top-K chooses that leaves some out.
         doubled: the axis that is twice as large as in the first run of a reading.
     """
 
@@ -81,7 +81,7 @@ class Recording:
     output: Ref = Ref(-1)
     outputs: dict[str, Ref] = field(default_factory=dict)
     frozen: frozenset[int] = frozenset()
-    few: bool = False
+    few: list[int] = field(default_factory=list)
     doubled: str = ""
 
     def tensor(self, ref: Ref) -> Tensor:
@@ -230,7 +230,8 @@ class Recorder(TorchFunctionMode):
         stale = frozenset(self.ids[id(x)] for x in leaves((args, keywords), Tensor) if self._stale(x))
         result = func(*args, **keywords)
         if name == "topk":
-            self.run.few |= result[0].shape != args[0].shape
+            if result[0].shape != args[0].shape:
+                self.run.few.append(args[0].shape[_along(args, keywords)])
             if _takes_all(self.every, args, keywords) or result[0].shape == args[0].shape:
                 result = self._in_order(args[0], _along(args, keywords))
         if name == "__getitem__":
