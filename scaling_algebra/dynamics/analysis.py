@@ -29,7 +29,7 @@ from scaling_algebra.waiting import each
 from .bounds import BoundRun
 from .brackets import Bracket
 from .budgets import ALONE, BEGUN, LADDER, NEAR, PARTS, QUICK, SIMPLEST, WITNESSES, WORK
-from .parts import ORDERS, SLOW, counting, parts, reads, signal_of
+from .parts import ORDERS, SLOW, parts, signal_of
 from .quantities import Quantity, quantities, with_decay
 from .run import BeyondPowerCounting
 from .runs import Runs
@@ -305,14 +305,12 @@ class Parts:
 
     def at(self, point: Point, name: str, t: int) -> Analysis | None:
         """Returns the restricted run at a point; None if in its first t updates other sizes divide the quantity."""
-        part = self._parts((point.zero, point.frozen), partial(self._where_less, point))
+        part = self._parts((point.zero, point.frozen), partial(self.where_less, point))
         if not self.divides_alike(part, t):
             return None
-        quantity, net = self.whole.table[name], self.whole.network
-        outgrown = self.whole.bounds.outgrown if t else ()
-        return part if all(self._moved_alike(part, f, t - (not reads(net, quantity, f))) for f in outgrown) else None
+        return part
 
-    def _where_less(self, point: Point) -> Analysis:
+    def where_less(self, point: Point) -> Analysis:
         slow = {role: c + self.whole.ray.largest * SLOW for role, c in point.c.items()}
         return self.whole.but(point=replace(point, c=slow), whole=self.whole, raised=False, ladder=())
 
@@ -332,17 +330,6 @@ class Parts:
         if t and part.point.zero != whole.point.zero and not all(self._first_alike(part, role) for role in by_size):
             return False
         return self._alike(part.point.zero, partial(self._as_large, part))
-
-    def _moved_alike(self, part: Analysis, norm: str, t: int) -> bool:
-        """What a norm reads that may outgrow its start is as large in a part after each of the first t updates, or
-        nothing that the norm makes counts there: then no size depends on what it divides by."""
-        if norm not in counting(part.network, part.point.zero & part.point.frozen):
-            return True
-        statement = self.whole.network.producer(norm)
-        assert statement is not None
-        source = statement.inputs[0].name
-        pairs = ((part(source, k), self.whole(source, k)) for k in range(1, t + 1))
-        return all(x.decided and y.decided and x.size == y.size for x, y in pairs)
 
     def _first_alike(self, part: Analysis, role: str) -> bool:
         gradient = f"g{self.whole.network.tensors[role].symbol}"

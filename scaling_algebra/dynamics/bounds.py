@@ -107,7 +107,6 @@ class BoundRun(Trajectory):
 
     Attributes:
         bounds: packed bounds known so far, on what is not exactly zero.
-        outgrown: norms whose argument may become larger than it is at the start.
         why: what stands in the way of bounds; empty if they hold.
         assumes: what they rest on beyond counting powers.
     """
@@ -118,7 +117,6 @@ class BoundRun(Trajectory):
         super().__post_init__()
         self.bounds: dict[Bounded, int] = {}
         self._readers: defaultdict[Bounded, set[Bounded]] = defaultdict(set)
-        self.outgrown = set[str]()
         self.read, self.stepped = set[Bounded](), dict[str, tuple[list[Increment], set[Bounded]]]()
         self._made, self.why = dict[Hashable, Signal | None](), ""
         self.assumes: set[str] = set()
@@ -213,9 +211,9 @@ class BoundRun(Trajectory):
         """Packed size of what a function multiplies by: the share of one entry of a softmax, one over the divisor of a
         norm.
 
-        Law: a norm divides by no less than its argument is at the start, since for generic constants no change takes
-        that away; shares of a softmax are alike up to constants, and exp has bounded moments, while the argument is
-        O(1) and, where an index grows, has no heavy tails.
+        Law: a norm divides by what its argument is at the start, if the change of that is not larger; shares of a
+        softmax are alike up to constants, and exp has bounded moments, while the argument is O(1) and, where an index
+        grows, has no heavy tails.
 
         Raises:
             BeyondPowerCounting: the argument may become larger than that, or have heavy tails.
@@ -228,8 +226,7 @@ class BoundRun(Trajectory):
             if size is None or not self.algebra.certified(first):
                 raise Exhausted
             if moved is not None and self.algebra.value(moved) > self.algebra.value(size):
-                self.outgrown.add(s.out)
-                self.note("generic-constants")
+                raise BeyondPowerCounting(f"{s.source.name} may outgrow what {s.out} divides it by at the start")
             return -size
         if s.kind.kind == "softmax" or s.kind.steep:
             start, value = self.algebra.bound(self.at(s.source, "initial", 0)), self.algebra.value

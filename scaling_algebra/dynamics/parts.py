@@ -103,18 +103,6 @@ def _logits(network: Network) -> tuple[Branch, ...]:
 
 
 @lru_cache(maxsize=1024)
-def counting(network: Network, dead: frozenset[str]) -> frozenset[str]:
-    """Signals that the output depends on where some tensors are zero and stay so."""
-    found, todo = set[str](), [network.output, *network.losses]
-    while todo:
-        x = todo.pop()
-        s = network.producer(x)
-        if x not in found and s is not None:
-            found.add(x)
-            todo += [] if dead.intersection(_tensors(network, s)) else [f.name for f in s.inputs]
-    return frozenset(found)
-
-
 def _ancestors(network: Network, signal: str) -> frozenset[str]:
     """A signal and all that it is computed from."""
     ancestors, todo = set[str](), [signal]
@@ -138,14 +126,6 @@ def signal_of(network: Network, quantity: Quantity) -> str:
         return network.uses(quantity.tensor)[0].out
     name = quantity.name.partition(".")[0]
     return name if network.producer(name) else ""
-
-
-def reads(network: Network, quantity: Quantity, function: str) -> bool:
-    """A quantity is made of what a function makes at that step; else only gradients of earlier steps are."""
-    if quantity.tensor:
-        return not quantity.name.startswith("d")
-    signal = signal_of(network, quantity)
-    return not signal or function in _ancestors(network, signal)
 
 
 def _nearest(network: Network, signal: str) -> list[str]:

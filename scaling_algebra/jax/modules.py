@@ -29,7 +29,7 @@ MOST = 3 * 10**7
 
 
 @dataclass(frozen=True)
-class Model:
+class JaxModel:
     """What ``build`` returns at some sizes.
 
     Attributes:
@@ -53,7 +53,7 @@ class Model:
         return jax.tree_util.tree_unflatten(self.tree, leaves)
 
 
-def model_of(made: Any) -> Model:
+def model_of(made: Any) -> JaxModel:
     """What ``build`` returned, with the names of the leaves.
 
     Raises:
@@ -69,7 +69,7 @@ def model_of(made: Any) -> Model:
     names = [name_of(path) for path, _ in paths]
     numbered = [re.sub(r"_(\d+)(?=\.|$)", r".\1", name) for name in names]  # block_0 is as blocks.0 of torch
     apart = len({*numbered}) == len(names) and not any(a.startswith(f"{b}.") for a in numbered for b in numbered)
-    return Model(init, apply, tuple(inputs), tuple(numbered if apart else names), tree, tuple(x for _, x in paths))
+    return JaxModel(init, apply, tuple(inputs), tuple(numbered if apart else names), tree, tuple(x for _, x in paths))
 
 
 def name_of(path: Any) -> str:
@@ -84,7 +84,7 @@ class JaxModule(nn.Module):
         values: of the leaves; without them the parameters are on meta.
     """
 
-    def __init__(self, model: Model, program: Program, values: Sequence[Any] | None) -> None:
+    def __init__(self, model: JaxModel, program: Program, values: Sequence[Any] | None) -> None:
         super().__init__()
         self.program, self.places = program, dict[int, str]()
         for k, (leaf, name) in enumerate(zip(program.leaves, model.names, strict=True)):
@@ -137,7 +137,7 @@ def torch_build(build: Build) -> Callable[[Mapping[str, int]], tuple[JaxModule, 
     return build_torch
 
 
-def program_of(model: Model) -> Program:
+def program_of(model: JaxModel) -> Program:
     """Return the torch calls of a model, from its jaxpr in float64."""
     floats = [jax.ShapeDtypeStruct(x.shape, np.float64) for x in model.shapes]
     with jax.enable_x64(True):
@@ -152,7 +152,7 @@ def widen_input(x: Any) -> Any:
     return array.astype(np.float64) if np.issubdtype(array.dtype, np.floating) else array
 
 
-def build_module(model: Model, program: Program) -> tuple[JaxModule, tuple[Tensor, ...]]:
+def build_module(model: JaxModel, program: Program) -> tuple[JaxModule, tuple[Tensor, ...]]:
     """Build the module of a model, and its input; check that it gives what JAX gives, unless it is on meta or large.
 
     Raises:

@@ -23,7 +23,7 @@ from scaling_algebra.verify.apply.exports import ParameterGroup
 from scaling_algebra.verify.apply.modules import Entry
 from scaling_algebra.verify.apply.plans import Plan
 
-from .modules import Build, Model, model_of, parts_of, program_of, torch_build
+from .modules import Build, JaxModel, model_of, parts_of, program_of, torch_build
 
 
 def plan(build: Build, base: str | Sizes, target: str | Sizes, **given: Any) -> JaxPlan:
@@ -57,7 +57,7 @@ class JaxPlan(Rendered):
     """
 
     plan: Plan
-    model: Model
+    model: JaxModel
     names: tuple[tuple[str, ...], ...]
 
     @cached_property

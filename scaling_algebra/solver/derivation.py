@@ -489,14 +489,14 @@ def _given_reasons(asked: Configuration, solution: Solution) -> dict[tuple[str, 
     """Says for every given number whether the demand that would fix it holds."""
     rule, reasons = asked.parameterization, {}
     fixing = {d.fixes: d for d in rule.demanded(asked.network, solution.structure) if d.fixes}
-    failed, left = dict(solution.unmet), {x.demand for x in solution.level.open}
+    failed, left = {d.label: why for d, why in solution.unmet}, {x.demand for x in solution.level.open}
     for name, _ in asked.given.items:
         role, _, setting = name.rpartition(".")
         demand = fixing.get(unknown(name))
         said = "given"
         if demand is not None:
             holds = f"{demand.name} {'undecided' if demand.label in left else 'holds'} ({demand.because})"
-            said += f"; {failed.get(demand, holds)}"
+            said += f"; {failed.get(demand.label, holds)}"
         reasons[(role, setting) if role else ("aggregation", unknown(name))] = said
     return reasons
 

@@ -1,4 +1,4 @@
-"""Attention whose keys and values keep their number: what norms take away as numbers, first steps, norms outgrown."""
+"""Attention whose keys and values keep their number: what norms take away as numbers, first steps."""
 
 from dataclasses import replace
 from fractions import Fraction
@@ -18,6 +18,8 @@ from scaling_algebra.solver.newton import find_aligned_start
 from scaling_algebra.solver.points import Places
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.spec.desiderata import Structure
+
+from .scenarios import placed
 
 HALF = Fraction(1, 2)
 ROLES = {"E": "embedding", "Q": "query", "K": "key", "V": "value", "O": "attention_out", "U": "readout"}
@@ -141,22 +143,18 @@ def test_a_first_step_that_is_normalised_is_that_of_a_part():
         whole = read(look, name, 1, BEGUN)
         assert not (whole.decided and part.decided) or whole.size == part.size, name
     assert opened == ["v.change", "p_1.change", "o.change"]
-    one = look.parts._where_less(replace(look.point, frozen=frozenset(PLAIN.tensors) - {"value"}))
+    one = look.parts.where_less(replace(look.point, frozen=frozenset(PLAIN.tensors) - {"value"}))
     assert look.parts.divides_alike(one, 0) and look.parts.divides_alike(one, 1)
     assert not look.parts.divides_alike(one, 2)
     asleep = replace(one.point, b={**one.point.b, "readout": None}, frozen=one.point.frozen | {"readout"})
-    assert not look.parts.divides_alike(look.parts._where_less(asleep), 1)
+    assert not look.parts.divides_alike(look.parts.where_less(asleep), 1)
 
 
-def test_what_a_norm_makes_is_bounded_where_its_argument_grows():
-    """Keys behind a norm start at n^(-1/2) and are Theta(1) after one step; a part in which they stay divides by less.
-    Negative control: without a norm there is none that is outgrown."""
-    look = looked(NORMED)
-    assert not look.bounds.why and look.bounds.outgrown == {"rk"} and not looked(PLAIN).bounds.outgrown
-    assert look("k", 0).size == -HALF and look.upper("k") == 0 and look.upper("rk") == look.upper("rk.change") == 0
-    still = replace(look.point, frozen=frozenset(NORMED.tensors) - {"query"})
-    assert look.parts.at(still, "p_1.change", 1) is None
-    assert look.parts.at(still, "q.change", 1) is not None  # nothing of it is read before the second update
+def test_the_gradient_of_a_norm_that_is_outgrown_is_not_that_of_a_part_in_which_it_is_not():
+    """h2 grows by n in the first step, so the gradient through its norm shrinks by n; where W2 stays it does not."""
+    net = "h[a] = W1[a,x] data[x]\nh2[b] = W2[b,a] h[a]\nh3[b] = rmsnorm(h2[b])\nf = W3[b] h3[b]"
+    look = placed(net, "signsgd", "N=1", "b.W2=1/2,b.W3=1/2,c.W1=3,c.W3=3,d.W1=9,d.W2=9,d.W3=9")
+    assert look("gW2", 1).size == Fraction(-3, 2)
 
 
 def test_rungs_agree_where_both_certify():

@@ -42,9 +42,9 @@ class Twin(torch.nn.Module):
             *path, last = name.split(".")
             module = self
             for key in path:
-                if key not in module._modules:
+                if not hasattr(module, key):
                     module.add_module(key, torch.nn.Module())
-                module = module._modules[key]
+                module = getattr(module, key)
             module.register_parameter(last, torch.nn.Parameter(p.detach().clone()))
 
     def forward(self, x):
@@ -139,7 +139,7 @@ def rotary(xp, x, cat):
     return cat([a * xp.cos(angles) - b * xp.sin(angles), a * xp.sin(angles) + b * xp.cos(angles)], -1)
 
 
-class Block(nn.Module):
+class FlaxBlock(nn.Module):
     width: int
 
     @nn.compact
@@ -159,7 +159,7 @@ class Block(nn.Module):
         return nn.Dense(WORDS, use_bias=False, name="head")(nn.RMSNorm(name="after")(x))
 
 
-block = flax_build(lambda sizes: Block(sizes["N"]), IDS)
+block = flax_build(lambda sizes: FlaxBlock(sizes["N"]), IDS)
 
 
 def torch_block(p, ids, sizes):
@@ -263,7 +263,7 @@ def test_a_stack_of_layers_is_one_leaf_of_the_plan():
     assert p.lr["hidden"] == p.plan["hidden.0"].settings["lr"].target
 
 
-class Deep(nn.Module):
+class DeepTwin(nn.Module):
     width: int
     depth: int
 
@@ -276,7 +276,7 @@ class Deep(nn.Module):
 
 
 def test_modules_with_numbers_are_layers():
-    text = traced(torch_build(flax_build(lambda s: Deep(s["N"], s["L"]), jnp.ones((2, 5))))).text
+    text = traced(torch_build(flax_build(lambda s: DeepTwin(s["N"], s["L"]), jnp.ones((2, 5))))).text
     assert '"L"' in text and '"layer.*.kernel"' in text
 
 

@@ -22,7 +22,7 @@ def linear(i, o):
     return nn.Linear(i, o, bias=False)
 
 
-class Lora(nn.Module):
+class FactoredLora(nn.Module):
     """A low-rank path beside a frozen matrix, times ``scale``."""
 
     def __init__(self, n, rank, scale):
@@ -38,7 +38,7 @@ class Lora(nn.Module):
         return self.head(torch.tanh(self.base(h) + self.scale * self.B(self.A(h))))
 
 
-class Chain(nn.Module):
+class FactoredChain(nn.Module):
     """Three matrices, each times a factor of its own."""
 
     def __init__(self, n, *times):
@@ -50,7 +50,7 @@ class Chain(nn.Module):
         return c * self.three(torch.tanh(b * self.two(torch.tanh(a * self.one(x)))))
 
 
-class Mixture(nn.Module):
+class FactoredMixture(nn.Module):
     """Experts, each times ``after``, and a router whose logits are multiplied by ``router``."""
 
     def __init__(self, n, e, m, router, after):
@@ -82,22 +82,22 @@ class Words(nn.Module):
 
 WIDE = "N=16", "N=64"
 MODULES = {  # build, base, target, optimizer, and by hand the factor of a rate: (parameter, rate, init std)
-    "LoRA": (lambda z: Lora(z["N"], z["rank"], 8 / z["rank"]), "N=16,rank=4", "N=64,rank=16", "adamw",
+    "LoRA": (lambda z: FactoredLora(z["N"], z["rank"], 8 / z["rank"]), "N=16,rank=4", "N=64,rank=16", "adamw",
              [("B.weight", 1, 0), ("A.weight", 1 / 4, 1 / 2)]),
-    "rsLoRA": (lambda z: Lora(z["N"], z["rank"], z["rank"] ** -0.5), "N=16,rank=4", "N=64,rank=16", "adamw",
+    "rsLoRA": (lambda z: FactoredLora(z["N"], z["rank"], z["rank"] ** -0.5), "N=16,rank=4", "N=64,rank=16", "adamw",
                [("B.weight", 1 / 2, 0), ("A.weight", 1 / 4, 1 / 2)]),
-    "LoRA with SGD": (lambda z: Lora(z["N"], z["rank"], 8 / z["rank"]), "N=16,rank=4", "N=64,rank=16", "sgd",
+    "LoRA with SGD": (lambda z: FactoredLora(z["N"], z["rank"], 8 / z["rank"]), "N=16,rank=4", "N=64,rank=16", "sgd",
                       [("B.weight", 16, 0)]),
-    "readout of mup": (lambda z: Chain(z["N"], 1, 1, 1 / z["N"]), *WIDE, "adamw",
+    "readout of mup": (lambda z: FactoredChain(z["N"], 1, 1, 1 / z["N"]), *WIDE, "adamw",
                        [("three.weight", 1, 1), ("two.weight", 1 / 4, 1 / 2)]),
-    "readout of mup with SGD": (lambda z: Chain(z["N"], 1, 1, 1 / z["N"]), *WIDE, "sgd", [("three.weight", 4, 1)]),
-    "NTK": (lambda z: Chain(z["N"], 1, z["N"] ** -0.5, z["N"] ** -0.5), *WIDE, "adamw",
+    "readout, SGD": (lambda z: FactoredChain(z["N"], 1, 1, 1 / z["N"]), *WIDE, "sgd", [("three.weight", 4, 1)]),
+    "NTK": (lambda z: FactoredChain(z["N"], 1, z["N"] ** -0.5, z["N"] ** -0.5), *WIDE, "adamw",
             [("two.weight", 1 / 2, 1), ("three.weight", 1 / 2, 1 / 2)]),
-    "Muon": (lambda z: Chain(z["N"], 1, 4 * z["N"] ** -0.5, 1), *WIDE, "muon+adamw", [("two.weight", 2, 1)]),
+    "Muon": (lambda z: FactoredChain(z["N"], 1, 4 * z["N"] ** -0.5, 1), *WIDE, "muon+adamw", [("two.weight", 2, 1)]),
     "Gemma": (lambda z: Words(z["N"], z["N"] ** 0.5, 1), *WIDE, "adamw",
               [("tok.weight", 1 / 2, 1 / 2), ("pos", 1, 1), ("w.weight", 1 / 4, 1 / 2)]),
     "places": (lambda z: Words(z["N"], 1, z["N"] ** -0.5), *WIDE, "adamw", [("pos", 2, 2), ("tok.weight", 1, 1)]),
-    "experts": (lambda z: Mixture(z["N"], z["N_e"], z["M"], 1 / z["N"], z["N_e"] ** -0.5),
+    "experts": (lambda z: FactoredMixture(z["N"], z["N_e"], z["M"], 1 / z["N"], z["N_e"] ** -0.5),
                 "N=16,N_e=16,M=4", "N=64,N_e=64,M=4", "adamw",
                 [("down", 1 / 2, 1), ("gate.weight", 1, 1), ("up", 1 / 4, 1 / 2)]),
 }  # fmt: skip
@@ -121,7 +121,7 @@ def rates_of_check(build, base, target, optimizer, monkeypatch):
             raise Enough
         return made
 
-    set_ = checking._set
+    set_ = vars(checking)["_set"]
     monkeypatch.setattr(checking, "_set", drawn)
     monkeypatch.setattr(checking, "_steps", lambda *_: iter(()))
     with pytest.raises(Enough):

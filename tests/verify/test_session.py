@@ -56,7 +56,7 @@ def closing(found):
 def without_time(report):
     """A report as JSON, less what differs from run to run."""
     data = json.loads(json.dumps(report.as_json()))
-    return {key: value for key, value in data.items() if key != "environment"}
+    return {key: value for key, value in data.items() if key not in ("environment", "spent")}
 
 
 @pytest.fixture(scope="module")

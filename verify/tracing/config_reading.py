@@ -166,7 +166,10 @@ def not_trained(record: Mapping[str, Any], sizes: Mapping[str, int]) -> Iterator
         yield f"layers without experts ({said}) are not in the models that are trained"
     its = config.sizes()
     if its.get("K", 0) < its.get("M", 0) and sizes.get("M", 0) == sizes.get("K", 0) > 0:
-        yield "every expert is active here (K = M), and the configuration selects; give --base and --target with K < M"
+        yield (
+            f"all {sizes['M']} experts are active in these small models, and {its['K']} of {its['M']} in the "
+            "configuration; give --base and --target with K < M"
+        )
 
 
 def _said(config: ProbedConfig) -> str:
