@@ -468,37 +468,46 @@ def _powers(
             shapes = network is not networks[-1] if network.unread else not any(e.tensors for e in experts(network))
             if point.parameterization.structural and shapes:  # also if only the shapes of one part are known
                 point = point.but(parameterization="mup")  # they differ only where experts are summed
-            derivations.append(derive(point).in_gauge(gauge))
+            derivations.append(derive(point))
         return tuple(derivations[len(block) :])
 
-    def by_sizes() -> tuple[Scaling, Scaling, tuple[Derivation, ...], None, str]:
-        first, last = map(derive_parts, going.own_rays)
-        return _union(first), _union(last), last, None, ""
+    def in_gauge(
+        first: Sequence[Derivation], last: Sequence[Derivation]
+    ) -> tuple[Scaling, Scaling, tuple[Derivation, ...]]:
+        first, last = (tuple(d.in_gauge(gauge) for d in parts) for parts in (first, last))
+        return _union(first), _union(last), last
 
     if going.ray is None:
-        return by_sizes()
+        return *in_gauge(*map(derive_parts, going.own_rays)), None, ""
     kept = {axis: going.ray[axis] for axis in ("K", "L") if axis in going.ray.rates}
     largest, missing = going.ray.largest, ""
     for share in (Fraction(0), *TOWARDS):
         ray = Ray({x: going.ray[x] + share * (largest - going.ray[x]) for x in going.ray.rates} | kept)
         try:
             derivations = derive_parts(ray)
-            along = _union(derivations), _union(derivations), derivations, ray if missing else None, missing
+            along = *in_gauge(derivations, derivations), ray if missing else None, missing
         except Infeasible as error:
             missing = missing or str(error)
             continue
-        if missing or {*going.own_rays} == {ray}:
+        # structures exist on walls alone: powers of the own sizes would jump next to a wall
+        structural = any(d.configuration.parameterization.structural for d in derivations)
+        if missing or structural or {*going.own_rays} == {ray}:
             return along
         with suppress(Infeasible):
-            own = by_sizes()
-            if all(d.level is None or d.level.certified for d in own[2]) and _differ(going, along, own):
+            first, last = map(derive_parts, going.own_rays)
+            own = *in_gauge(first, last), None, ""
+            certified = all(d.level is None or d.level.certified for d in last)
+            if certified and _differ(going, (derivations, derivations), (first, last)):
                 return own
         return along
     raise Infeasible(missing)
 
 
-def _differ(going: Way, *powers: tuple[Scaling, Scaling, Any, Any, Any]) -> bool:
-    """Tests whether two answers of ``_powers`` give other numbers at the target for the same ones at the base."""
+def _differ(going: Way, *powers: tuple[Sequence[Derivation], Sequence[Derivation]]) -> bool:
+    """Tests whether two pairs of derivations, at the base and at the target, give other numbers at the target.
+
+    The numbers are those without multipliers: in another gauge they differ also where only the gauge does.
+    """
 
     def factors(before: Scaling, after: Scaling) -> list[float]:
         pairs: list[tuple[Power | None, Power | None]] = [
@@ -510,7 +519,7 @@ def _differ(going: Way, *powers: tuple[Scaling, Scaling, Any, Any, Any]) -> bool
             )
         return [Setting.of(going, *pair).factor for pair in pairs]
 
-    one, other = (factors(before, after) for before, after, *_ in powers)
+    one, other = (factors(*map(_union, pair)) for pair in powers)
     return not all(map(math.isclose, one, other))
 
 

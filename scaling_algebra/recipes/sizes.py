@@ -90,11 +90,17 @@ class Way:
 
     @cached_property
     def own_rays(self) -> tuple[Ray, Ray]:
-        """The rays of the sizes of the base and of the target. The depth counts if it changes."""
+        """The rays of the sizes of the base and of the target. The depth counts if it changes.
+
+        If all sizes of the base are 1, every power is 1 there, and its ray is that of the target.
+        """
         depth = self.base.get("L") != self.target.get("L")
-        rates = ({a: Fraction(n if a != "L" or depth else 1) for a, n in sizes.items()} for sizes in self.sizes)
-        first, last = (through(x)[0] for x in rates)
-        return first, last
+        first, last = ({a: Fraction(n if a != "L" or depth else 1) for a, n in x.items()} for x in self.sizes)
+        if max(last.values()) == 1:  # nothing grows
+            assert self.ray is not None
+            return self.ray, self.ray
+        end = through(last)[0]
+        return through(first)[0] if max(first.values()) > 1 else end, end
 
     @property
     def sizes(self) -> tuple[Sizes, Sizes]:
