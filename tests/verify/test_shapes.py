@@ -289,7 +289,7 @@ def small(sizes):
 
 
 def test_a_check_by_shape_agrees_and_finds_a_planted_rate(monkeypatch, tmp_path):
-    with pytest.raises(UsageError, match="no rule for this call"):
+    with pytest.raises(UsageError, match="one entry of the axis N"):
         check_model(small, "N=16", "N=144", seeds=4, strict=True)
     good = check_model(small, "N=16", "N=144", seeds=4)
     assert good.exit_code == 0 and "by shape" in good.environment["read"][0]
@@ -559,8 +559,10 @@ def test_experts_that_choose_tokens_are_not_told_to_take_a_number_of_experts():
 @pytest.mark.parametrize(
     ("run", "said"),
     [
-        (lambda h: h * (h >= 0.1), "ge: no rule for this call; write what it selects as one function of torch"),
-        (lambda h: torch.where(h > 0, h, -1e9).softmax(-1), "gt: no rule for this call; write what it selects as"),
+        (lambda h: h * (h >= 0.1), "mul: no function of the equations has its values; give them with --network"),
+        (lambda h: torch.where(h > 0, h, -1e9).softmax(-1), "where: no function of the equations has its values; give"),
+        (lambda h: h * (h >= h.mean(-1, keepdim=True)), "ge: no rule for this call; write what it selects as one"),
+        (lambda h: torch.where(h > h.flip(-1), h, -1e9).softmax(-1), "gt: no rule for this call; write what it"),
         (
             lambda h: h if h.sum() > 0 else -h,
             "a branch on what is computed; equations would hold for these values alone",

@@ -72,6 +72,7 @@ class Watch:
         run = self.first
         weights = {number: frozenset([name]) for number, name in run.parameters.items()}
         signals, chosen = set(run.inputs), set[int]()
+        norms: dict[int, frozenset[str]] = {}  # signals that are made of parameters alone, and of which
         products: dict[str, list[tuple[TorchCall, int]]] = {}
         for call in run.calls:
             mine = dict.fromkeys(r.number for r in refs((call.arguments, call.keywords)))
@@ -81,6 +82,14 @@ class Watch:
                 bent = [x for x in held if not (self.traced.network.unread or _affine(call, x, run))]
                 acted = self.read[call.key] = [x for x in held if x in bent or _summed(call, x, held, run)]
                 held = [x for x in held if x not in acted]
+            if acted and all(x in norms or x in weights for x in acted):
+                names = frozenset[str]().union(*(norms[x] if x in norms else weights[x] for x in acted))
+                own = [x for x in held if weights[x] & names]  # a parameter over its own norm is no product
+                if own:
+                    acted, held = [*acted, *own], [x for x in held if x not in own]
+                    self.read[call.key] = [*self.read.get(call.key, ()), *own]
+                if not held:
+                    norms |= {r.number: names for r in made}
             reads = acted and not all(x in chosen for x in acted)
             if held and (not acted or (not reads and call.name not in DATA_READERS)):
                 names = frozenset[str]().union(*(weights[x] for x in held))

@@ -178,12 +178,12 @@ class Recorder(TorchFunctionMode):
 
     Args:
         strict: refuse a branch on what is computed.
-        every: as for ``record``.
+        every, apart: as for ``record``.
     """
 
-    def __init__(self, strict: bool = True, every: int | None = None) -> None:
+    def __init__(self, strict: bool = True, every: int | None = None, apart: bool = True) -> None:
         super().__init__()
-        self.run, self.strict, self.every, self.path = Recording(), strict, every, [""]
+        self.run, self.strict, self.every, self.apart, self.path = Recording(), strict, every, apart, [""]
         self.ids: dict[int, int] = {}
         self.kept: list[Tensor] = []
         self.versions: dict[int, int] = {}
@@ -244,6 +244,8 @@ class Recorder(TorchFunctionMode):
     def whole(self, name: str, args: Any, keywords: Any) -> bool:
         """Is a call written down as it is: by its rule, as a function of one tensor, or because it writes in place?"""
         moved = [x for x in leaves((args, keywords), Tensor) if self.ids.get(id(x), -1) in self.moved]
+        if not self.apart and sum(self.ids[id(x)] in self.run.parameters for x in moved) == 1:
+            return True
         return ruled(name) or (len(moved) < 2 and plain(name) not in APART) or name.endswith("_")
 
     def attended(self, mode: AbstractContextManager[Any], truth: Tensor, args: Any, keywords: Any) -> Tensor:
@@ -397,6 +399,7 @@ def record(
     strict: bool = True,
     training: bool = False,
     every: int | None = None,
+    apart: bool = True,
 ) -> Recording:
     """One run of a module on its inputs, without gradients, but where the module asks whether there are.
 
@@ -404,6 +407,7 @@ def record(
         strict: refuse a branch on what is computed.
         training: in training mode.
         every: a top-K of this number of entries chooses all instead; 0 stands for any number.
+        apart: take a call without a rule apart into others, also where it reads one parameter alone.
 
     Raises:
         Unreadable: a branch on what is computed, or ``out=``.
@@ -413,7 +417,7 @@ def record(
         if isinstance(module, nn.modules.batchnorm._BatchNorm):  # as in training, and nothing is remembered
             module.train()
             module.momentum = 0.0
-    recorder, hooks = Recorder(strict, every), []
+    recorder, hooks = Recorder(strict, every, apart), []
 
     def entered(name: str) -> Callable[..., None]:
         return lambda module, args: recorder.path.append(name)

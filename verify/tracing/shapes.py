@@ -454,7 +454,7 @@ def by_shape(
         with suppress(Exception), exactly():  # what hinders both hinders the equations, and is said there
             if run is None:
                 model, (inputs, keywords), _ = built(build, start)
-                run = record(model, inputs, keywords, strict=False, training=training)
+                run = record(model, inputs, keywords, strict=False, training=training, apart=False)
     numbers = [Counter(NUMBER.sub("*", x) for x, _ in m.named_parameters()) for m in models]
     counted: dict[str, str] = {}
     for pattern in numbers[0]:
