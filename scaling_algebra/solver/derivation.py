@@ -292,9 +292,8 @@ def derive(
 
     Raises:
         UsageError: a name is unknown, a ray is invalid, or not exactly one of regime and ray is given.
-        NotFound (an Infeasible): the search found no parameterization for which no desideratum is seen to fail on this
-        ray;
-            the message names the first demand that fails without any intervention.
+        NotFound: an Infeasible; the search found no parameterization for which no desideratum is seen to fail on this
+            ray. The message names the first demand that fails without any intervention.
     """
     asked = Configuration.of(regime, optimizer, parameterization, **where)
     if asked.parameterization.borrowed:
