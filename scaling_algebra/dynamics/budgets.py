@@ -47,9 +47,9 @@ WORK = "skipped terms may be as large; the work limit was reached (derive --effo
 """The reason where nothing else stands in the way."""
 ALONE = 60_000
 """Work for a run that certifies by itself what one in which less happens shows."""
-SHOWN: tuple[tuple[int | None, int | None], ...] = ((8_000, None), (150_000, 400_000), (None, None))
+SHOWN: tuple[tuple[int | None, int | None], ...] = ((8_000, None), (80_000, 160_000), (None, None))
 """Work that bound and witness of one demand may take, and those of all: a little first, then of what is left more."""
-PROPOSED = 600_000
+PROPOSED = 200_000
 """Work until the layer-wise law is shown to hold but for what is open."""
 LITTLE = 5_000
 """Work for one demand before all of them were asked."""

@@ -16,6 +16,7 @@ from scaling_algebra.dynamics.analysis import Analysis, lead_within
 from scaling_algebra.errors import UsageError, check_names, shown, unknown_name
 from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.solver.derivation import Derivation, derive
+from scaling_algebra.solver.layerwise import at_full_alignment
 from scaling_algebra.spec.axes import AXES, Ray, about, ordered
 from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER, Configuration, Where
 from scaling_algebra.spec.desiderata import HORIZON
@@ -491,7 +492,7 @@ def _powers(
             continue
         # structures exist on walls alone: powers of the own sizes would jump next to a wall
         structural = any(d.configuration.parameterization.structural for d in derivations)
-        if missing or structural or {*going.own_rays} == {ray}:
+        if missing or structural or {*going.own_rays} == {ray} or _follows_one_law(going, derivations):
             return along
         with suppress(Infeasible):
             first, last = map(derive_parts, going.own_rays)
@@ -501,6 +502,30 @@ def _powers(
                 return own
         return along
     raise Infeasible(missing)
+
+
+def _follows_one_law(going: Way, derivations: Sequence[Derivation]) -> bool:
+    """Tests whether powers are those of the layer-wise law, which has the same numbers on the rays of the own sizes.
+
+    Only networks with norms are tested: there the law is what a search takes, and a search takes seconds.
+    """
+    for d in derivations:
+        if not d.network.norms:
+            return False
+        law, first, last = (
+            at_full_alignment(d.network, _restrict_ray(ray, d.network), d.optimizer) for ray in (d.ray, *going.own_rays)
+        )
+        for role, t in d.tensors.items():
+            for name, power in ((f"b.{role}", t.init_std), (f"c.{role}", t.lr), (f"d.{role}", t.eps)):
+                if power is not None and (power * law[name]).on(d.ray):
+                    return False
+        for name, power in law.items():
+            one, other = (
+                Setting.of(going, 1 / x, 1 / y).factor for x, y in ((power, power), (first[name], last[name]))
+            )
+            if not math.isclose(one, other):
+                return False
+    return True
 
 
 def _differ(going: Way, *powers: tuple[Sequence[Derivation], Sequence[Derivation]]) -> bool:
