@@ -176,7 +176,7 @@ MUTANTS = [
         ("planning.py", "other if r.missing else ()", "()"),
         ("entries.py", "else value * rule.ratio(going.base, going.target)", "else value"),
         ("frozen.py", "isinstance(x, Sum) for x in readers", "True for x in readers"),
-        ("frozen.py", "if off > 1 and _added(p.recipe, e.role):", "if off > 1 and e.tensor.dim() < 2:"),
+        ("frozen.py", "if off > 1 and _is_bias(p.recipe, e.role):", "if off > 1 and e.tensor.dim() < 2:"),
     ),
     *_room(
         "tracing",

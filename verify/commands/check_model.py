@@ -59,12 +59,12 @@ def command(model: str, every: bool, form: str | None, output: Path | None, **si
     exit code 2 before anything is trained.
     """
     tried(output, form)
-    from scaling_algebra.verify.apply.checking import check_model, culprit
-    from scaling_algebra.verify.apply.loading import load
+    from scaling_algebra.verify.apply.checking import check_model, find_first_to_blame
+    from scaling_algebra.verify.apply.loading import load_build
     from scaling_algebra.verify.judging import presentation
     from scaling_algebra.verify.tracing.config_reading import not_trained
 
-    build, options = load(model, {key: value for key, value in sizes.items() if value is not None})
+    build, options = load_build(model, {key: value for key, value in sizes.items() if value is not None})
     report = check_model(build, **options)
     ends = " to ".join(",".join(f"{axis}={n}" for axis, n in report.dims[k].items()) for k in (0, -1))
     document = presentation.report(report, f"{model}, {ends}", every)
@@ -76,7 +76,7 @@ def command(model: str, every: bool, form: str | None, output: Path | None, **si
         left = first_lines(report.environment["open"], '.environment["open"]')
         above += [f"exponents: {level[0]}", *left, *level[1:]]
     blocks[1:1] = [Lines.of(*map(literal, above))] if above else []
-    if (first := culprit(report)) is not None:
+    if (first := find_first_to_blame(report)) is not None:
         said = f"the first that does not scale: {first.quantity} at step {first.step}"
         blocks.insert(2 + bool(above), Lines.of(literal(said)))
         document = replace(document, closing=f"{document.closing}; {said}")
