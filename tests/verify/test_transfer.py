@@ -18,7 +18,7 @@ from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.optimizers import optimizer as rule_of
 from scaling_algebra.verify.commands.transfer import sizes_of
 from scaling_algebra.verify.hardware import Hardware
-from scaling_algebra.verify.judging.optima import vertex
+from scaling_algebra.verify.judging.optima import find_vertex
 from scaling_algebra.verify.measuring.pool import Here
 from scaling_algebra.verify.measuring.store import Store
 from scaling_algebra.verify.studies.curves import LossCurve, compare, drift, improvement, overall, regret
@@ -52,10 +52,10 @@ def lowest(width, loss, seeds=8, noise=0.01, seed=0):
 
 @pytest.mark.parametrize("at", [-6.3, -5.0, -4.6])
 def test_the_vertex_is_exact_for_a_parabola(at):
-    assert vertex(GRID, curve(32, at).losses.mean(1)) == pytest.approx(at)
+    assert find_vertex(GRID, curve(32, at).losses.mean(1)) == pytest.approx(at)
     assert curve(32, at).optimum.value == pytest.approx(at)
     flat_or_edge = np.array([[1.0, 2.0, 3.0], [3.0, 2.0, 1.0], [1.0, 1.0, 1.0]])
-    assert vertex((0.0, 1.0, 2.0), flat_or_edge.T).tolist() == [0.0, 2.0, 0.0]  # nothing to fit
+    assert find_vertex((0.0, 1.0, 2.0), flat_or_edge.T).tolist() == [0.0, 2.0, 0.0]  # nothing to fit
 
 
 @pytest.mark.parametrize(("slope", "verdict"), [(0.0, YES), (0.1, YES), (-0.5, NO), (-1.0, NO), (0.5, NO)])

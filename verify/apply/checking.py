@@ -35,14 +35,14 @@ from scaling_algebra.spec.networks.sums import experts
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.trained import OptimizerInput
 from scaling_algebra.verify.hardware import spare_threads
-from scaling_algebra.verify.judging.fit import DRIFT, MIN_SEEDS, MIN_SIZES, Array, Verdict, fit
-from scaling_algebra.verify.judging.measurement import Measurement, Series, fingerprint
+from scaling_algebra.verify.judging.fit import DRIFT, MIN_SEEDS, MIN_SIZES, Array, Verdict, fit_exponent
+from scaling_algebra.verify.judging.measurement import Measurement, Series, compute_fingerprint
 from scaling_algebra.verify.judging.mixtures import Powers
 from scaling_algebra.verify.judging.report import Report, ReportRow
 from scaling_algebra.verify.judging.verdicts import judge
 from scaling_algebra.verify.measuring.batches import descend
 from scaling_algebra.verify.measuring.predictions import ALL, briefly
-from scaling_algebra.verify.networks.steppers import Fold, assembled, group, optimizers_of
+from scaling_algebra.verify.networks.steppers import Fold, build_group, build_optimizer, list_optimizers
 from scaling_algebra.verify.tracing import Traced
 from scaling_algebra.verify.tracing.building import Inputs, built, called, exactly, limited, usual
 from scaling_algebra.verify.tracing.gradients import listed, roles_of
@@ -671,7 +671,7 @@ def _train_and_measure(
     with spare_threads():
         for i, size in enumerate(m.dims):
             m.parameters.append(sum(p.numel() for p in called(build, dict(size))[0].parameters()))
-            m.inputs.append(str([fingerprint(x) for x in _list_tensors(inputs)]))
+            m.inputs.append(str([compute_fingerprint(x) for x in _list_tensors(inputs)]))
             for seed in each(f"training {dict(size)}", "seeds", range(seeds)):
                 put(m.values, i, size, seed, how)
                 put(m.standard, i, size, seed, "one")
@@ -723,9 +723,9 @@ def _apply_plan(p: Plan, zero: Sequence[str], seed: int) -> torch.optim.Optimize
     parts = [(e, find_optimizer(p.recipe, e.role), p.groups[e.group].numbers) for e in p.entries if not e.frozen]
     if bound := next((rule.name for _, rule, _ in parts if rule.constraint and not rule.sphere), ""):
         raise UsageError(f"check-model does not train with a constraint, as {bound} has; take verify")
-    return assembled(
+    return build_optimizer(
         [
-            group(
+            build_group(
                 rule,
                 e.tensor,
                 x["lr"],
@@ -745,7 +745,7 @@ def _read_optimizer_rules(own: torch.optim.Optimizer | None, model: nn.Module, r
         UsageError: an optimizer class without a rule.
     """
     found, names = dict[str, str](), {id(p): name for name, p in model.named_parameters()}
-    for part in optimizers_of(own) if own is not None else ():
+    for part in list_optimizers(own) if own is not None else ():
         rule = next((rule for name, rule in RULES.items() if isinstance(part, getattr(torch.optim, name))), None)
         if rule is None:
             known = ", ".join(RULES)
@@ -790,7 +790,7 @@ def _train_steps(
         epsilons: by parameter name; parameters not listed get ``TINY``.
     """
     named = {id(p): epsilons.get(name, TINY) for name, p in model.named_parameters()}
-    for part in optimizers_of(optimizer):
+    for part in list_optimizers(optimizer):
         alone = [(group, p) for group in part.param_groups for p in group["params"]]
         part.param_groups[:] = [{**g, "params": [p], "weight_decay": 0.0, "eps": named[id(p)]} for g, p in alone]
     places, keywords = inputs
@@ -847,7 +847,7 @@ def describe_loss_weight(loss: str, found: Mapping[str, Sequence[Any]], m: Measu
     if not there:
         return f"loss {loss}: its gradient is zero at some of these sizes, and no power is read off it"
     name = max(there, key=lambda x: float(np.median(found[x][0])))
-    power, ends = fit(m.sizes, found[name]), [float(np.median(found[name][k])) for k in (0, -1)]
+    power, ends = fit_exponent(m.sizes, found[name]), [float(np.median(found[name][k])) for k in (0, -1)]
     said = f"loss {loss}: its gradient at {name} over that of the output's loss is {ends[0]:.2g} at the base"
     said += f" and {ends[1]:.2g} at the target, n^({power.slope:+.2f}) [{power.low:+.2f}, {power.high:+.2f}]"
     flat = "one weight does" if max(-power.low, power.high) < DRIFTS else "undecided, take more seeds"

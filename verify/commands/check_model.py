@@ -67,7 +67,7 @@ def command(model: str, every: bool, form: str | None, output: Path | None, **si
     build, options = load_build(model, {key: value for key, value in sizes.items() if value is not None})
     report = check_model(build, **options)
     ends = " to ".join(",".join(f"{axis}={n}" for axis, n in report.dims[k].items()) for k in (0, -1))
-    document = presentation.report(report, f"{model}, {ends}", every)
+    document = presentation.build_report_document(report, f"{model}, {ends}", every)
     blocks, read = list(document.blocks), [*map(literal, report.environment["read"])]
     above: list[str] = []
     if model.startswith(HUGGING_FACE):

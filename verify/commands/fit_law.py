@@ -24,7 +24,7 @@ from scaling_algebra.limits import rational
 from scaling_algebra.verify.judging.laws import HUBER, LOSS, RATE, Fitted, FittedSum
 from scaling_algebra.verify.judging.regions import Verdict
 from scaling_algebra.verify.judging.resampling import LEVEL
-from scaling_algebra.verify.judging.runs import RunTable, count_diverged, runs_at_best_rate
+from scaling_algebra.verify.judging.runs import RunTable, count_diverged, select_best_rate_runs
 
 CODES = {Verdict.REFUTED: 1, Verdict.INCONCLUSIVE: 3}
 
@@ -220,7 +220,7 @@ def command(
     sizes = ["C" if name == "D" and compute else name for name in of.names]
     rated = [RATE] if RATE in data.columns and RATE not in sizes else []
     every = dict(data.numbers((*sizes, *rated, LOSS))[""])
-    best, edges = runs_at_best_rate(every, sizes) if rated else (np.isfinite(every[LOSS]), [])
+    best, edges = select_best_rate_runs(every, sizes) if rated else (np.isfinite(every[LOSS]), [])
     if compute:
         every["D"] = every["C"] / (6 * every["N"])
     x = {name: values[best] for name, values in every.items()}

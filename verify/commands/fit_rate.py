@@ -22,7 +22,7 @@ from scaling_algebra.solver.derivation import derive
 from scaling_algebra.spec.axes import FIXED
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import architecture as shipped_network
-from scaling_algebra.verify.judging.laws import LOSS, RATE, together
+from scaling_algebra.verify.judging.laws import LOSS, RATE, merge_fits
 from scaling_algebra.verify.judging.optima import BESIDE
 from scaling_algebra.verify.judging.rates import SIZE, FittedRates, Setting, fit_rates
 from scaling_algebra.verify.judging.runs import RunTable, count_diverged
@@ -238,7 +238,7 @@ def command(
     groups = RunTable.read(runs, renamed(columns)).numbers((*sizes, RATE, LOSS), "name")
     further = settings(at, sizes)
     fits = {name: fit_rates(x, sizes, where=name, further=further) for name, x in groups.items()}
-    fitted = together(fits)
+    fitted = merge_fits(fits)
     theory, notes = list[Theory](), list[str]()
     if named:
         theory, notes = theories(sizes, optimizer, chosen(architecture, network) or shipped_network(DENSE))

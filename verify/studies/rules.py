@@ -30,7 +30,7 @@ from scaling_algebra.recipes.horizon import horizon
 from scaling_algebra.verify.hardware import generators
 from scaling_algebra.verify.judging.fit import Array
 from scaling_algebra.verify.measuring.batches import descend
-from scaling_algebra.verify.networks.replicas import fill
+from scaling_algebra.verify.networks.replicas import fill_normal
 
 from .data import CLASSES, Data, digits
 from .findings import Conditions, Observation
@@ -181,7 +181,7 @@ class Replicas(nn.Module):
         self.weights = nn.ParameterDict()
         for name, shape in shapes.items():
             weight = torch.zeros(len(seeds), *shape, device=device)
-            fill(weight, shape, streams)
+            fill_normal(weight, shape, streams)
             self.weights[name] = nn.Parameter(weight * fan_in[name] ** -0.5)
         self.weights["readout"] = nn.Parameter(torch.zeros(len(seeds), CLASSES, n, device=device))
 
