@@ -16,7 +16,7 @@ from scaling_algebra import plan
 from scaling_algebra.documents import render, rows
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.optimizers import optimizer as rule_of
-from scaling_algebra.verify.commands.transfer import sizes_of
+from scaling_algebra.verify.commands.transfer import choose_sizes
 from scaling_algebra.verify.hardware import Hardware
 from scaling_algebra.verify.judging.optima import find_vertex
 from scaling_algebra.verify.measuring.pool import Here
@@ -448,12 +448,12 @@ def test_wrong_words_about_a_module_are_one_line(mlp, words, message):
 
 def test_sizes_are_multiples_or_said_whole():
     usual = {"N": 32, "N_e": 48, "M": 4}
-    assert sizes_of(usual, None, "32,64", ()) == [usual, {"N": 64, "N_e": 96, "M": 4}]
-    assert sizes_of(usual, "M=2", "16,64", ()) == [{"N": 16, "N_e": 24, "M": 2}, {"N": 64, "N_e": 96, "M": 2}]
-    assert sizes_of(usual, "N=16,N_e=8", "64", ()) == [{"N": 16, "N_e": 8, "M": 4}, {"N": 64, "N_e": 32, "M": 4}]
-    assert sizes_of(usual, None, None, ("M=8", "N=64,M=16"))[1:] == [{**usual, "M": 8}, {**usual, "N": 64, "M": 16}]
+    assert choose_sizes(usual, None, "32,64", ()) == [usual, {"N": 64, "N_e": 96, "M": 4}]
+    assert choose_sizes(usual, "M=2", "16,64", ()) == [{"N": 16, "N_e": 24, "M": 2}, {"N": 64, "N_e": 96, "M": 2}]
+    assert choose_sizes(usual, "N=16,N_e=8", "64", ()) == [{"N": 16, "N_e": 8, "M": 4}, {"N": 64, "N_e": 32, "M": 4}]
+    assert choose_sizes(usual, None, None, ("M=8", "N=64,M=16"))[1:] == [{**usual, "M": 8}, {**usual, "N": 64, "M": 16}]
     with pytest.raises(UsageError, match="at N=33 N_e"):
-        sizes_of({"N": 32, "N_e": 1}, None, "33", ())
+        choose_sizes({"N": 32, "N_e": 1}, None, "33", ())
 
 
 def test_a_family_of_transformers_learns_text():

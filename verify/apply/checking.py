@@ -34,7 +34,7 @@ from scaling_algebra.spec.networks.language import Network, Product
 from scaling_algebra.spec.networks.sums import experts
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.trained import OptimizerInput
-from scaling_algebra.verify.hardware import spare_threads
+from scaling_algebra.verify.hardware import use_one_thread
 from scaling_algebra.verify.judging.fit import DRIFT, MIN_SEEDS, MIN_SIZES, Array, Verdict, fit_exponent
 from scaling_algebra.verify.judging.measurement import Measurement, Series, compute_fingerprint
 from scaling_algebra.verify.judging.mixtures import Powers
@@ -668,7 +668,7 @@ def _train_and_measure(
                 beside.setdefault(loss, {}).setdefault(name, [np.zeros(0) for _ in m.dims])
                 beside[loss][name][i] = np.append(beside[loss][name][i], x)
 
-    with spare_threads():
+    with use_one_thread():
         for i, size in enumerate(m.dims):
             m.parameters.append(sum(p.numel() for p in called(build, dict(size))[0].parameters()))
             m.inputs.append(str([compute_fingerprint(x) for x in _list_tensors(inputs)]))

@@ -21,7 +21,7 @@ from scaling_algebra.errors import UsageError
 from scaling_algebra.solver.derivation import Derivation
 from scaling_algebra.spec.networks.indices import aggregations
 from scaling_algebra.spec.networks.language import Network
-from scaling_algebra.verify.hardware import Hardware, out_of_memory
+from scaling_algebra.verify.hardware import Hardware, is_out_of_memory
 from scaling_algebra.verify.judging.measurement import MEMORY, SECONDS, Measurement, Record
 from scaling_algebra.verify.networks.replicas import ReplicaDraw
 from scaling_algebra.verify.networks.run import is_linear
@@ -146,7 +146,7 @@ def timed_cell(hardware: Hardware, setup: Setup, cell: RunCell) -> tuple[Record,
     record = train_cell(setup, cell, hardware)
     spent = (time.perf_counter() - began) / cell.count
     facts = {(SECONDS, 0): np.full(cell.count, spent), (MEMORY, 0): np.full(cell.count, hardware.peak_memory or np.nan)}
-    return {**record, **facts}, described(hardware, setup)
+    return {**record, **facts}, describe_hardware(hardware, setup)
 
 
 def _before(network: Network, signal: str) -> set[str]:
@@ -160,11 +160,11 @@ def growing(setup: Setup) -> frozenset[str]:
     return frozenset(axis for axis, rate in setup.derivation.ray.rates.items() if rate)
 
 
-def described(hardware: Hardware, setup: Setup) -> dict[str, Any]:
+def describe_hardware(hardware: Hardware, setup: Setup) -> dict[str, Any]:
     """Describes the environment of a measurement: hardware, dtype, optimizer and base constants."""
     rule = setup.derivation.optimizer
     what = {"dtype": setup.dtype, "optimizer": format_class_name(rule), "constants": dict(setup.constants)}
-    return {**hardware.described(), **what}
+    return {**hardware.describe(), **what}
 
 
 def replica_bytes(setup: Setup, dims: Mapping[str, int]) -> int:
@@ -198,7 +198,7 @@ def train_cell(setup: Setup, cell: RunCell, hardware: Hardware) -> Record:
             parts.append(record)
             done += part.count
             continue
-        hardware.forget()  # here no traceback holds the tensors of the try
+        hardware.release_memory()  # here no traceback holds the tensors of the try
         if part.count == 1:
             n = setup.sizes[0 if cell.kind == "control" else cell.size]
             where = f"n={n}, {needed / 2**30:.1f} GiB a replica"
@@ -213,6 +213,6 @@ def _within_memory(setup: Setup, cell: RunCell, hardware: Hardware) -> Record | 
         draw = ReplicaDraw(setup.dims_of(cell), cell.seeds, cell.shared, hardware.device, growing(setup))
         return train_network(setup, draw, cell.checked)
     except (MemoryError, RuntimeError) as reason:
-        if not out_of_memory(reason):
+        if not is_out_of_memory(reason):
             raise
     return None

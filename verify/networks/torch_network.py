@@ -23,7 +23,7 @@ from scaling_algebra.spec.networks.language import DATA, Function, Network, Prod
 from scaling_algebra.spec.networks.multipliers import SHARE
 from scaling_algebra.spec.optimizers import Trained
 from scaling_algebra.spec.scaling import Scaling
-from scaling_algebra.verify.hardware import generators
+from scaling_algebra.verify.hardware import seed_generators
 
 from .contraction import contract
 from .replicas import DTYPE, ReplicaDraw, fill_normal, sample_input
@@ -114,7 +114,7 @@ class TorchNetwork(nn.Module):
         dims = complete_sizes(network, draw.dims)
         self.sizes = {letter: dims[axis] for letter, axis in network.letters.items() if axis in dims}
         self.weights: dict[str, nn.Parameter] = {}
-        seeded, shared = generators(draw.seeds, draw.device), generators(draw.shared, draw.device)
+        seeded, shared = seed_generators(draw.seeds, draw.device), seed_generators(draw.shared, draw.device)
         for role, tensor in network.tensors.items():
             memory, std = self.get_memory_order(tensor), scaling.tensors[role].init_std
             shape = [self.sizes[x] for x in memory]
@@ -131,7 +131,7 @@ class TorchNetwork(nn.Module):
         self.x: Tensor
         self.multipliers = {m: (1 / scaling.multipliers[m]).at(dims) for m in scaling.multipliers}
         self.multipliers[SHARE] = self.active / draw.dims["M"] if routed else 1.0
-        self._noise = generators([seed + NOISE for seed in draw.shared], draw.device)
+        self._noise = seed_generators([seed + NOISE for seed in draw.shared], draw.device)
 
     def grows(self, letters: str) -> bool:
         """Whether a tensor with these index names has a growing axis."""

@@ -27,7 +27,7 @@ from torch.nn import functional as F
 from scaling_algebra.laws.expressions import monomial
 from scaling_algebra.laws.monomials import Monomial
 from scaling_algebra.recipes.horizon import horizon
-from scaling_algebra.verify.hardware import generators
+from scaling_algebra.verify.hardware import seed_generators
 from scaling_algebra.verify.judging.fit import Array
 from scaling_algebra.verify.measuring.batches import descend
 from scaling_algebra.verify.networks.replicas import fill_normal
@@ -175,7 +175,7 @@ class Replicas(nn.Module):
     def __init__(self, dims: Mapping[str, int], seeds: Sequence[int], device: str) -> None:
         super().__init__()
         n, n_e, self.count, self.active = (dims[axis] for axis in ("N", "N_e", "M", "K"))
-        experts, streams = (self.count, n_e, n), generators(seeds, device)
+        experts, streams = (self.count, n_e, n), seed_generators(seeds, device)
         shapes = {"input": (n, PIXELS), "router": (self.count, n), "expert_in": experts, "expert_out": experts}
         fan_in = {"input": PIXELS, "router": n, "expert_in": n, "expert_out": n_e}
         self.weights = nn.ParameterDict()

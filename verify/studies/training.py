@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from scaling_algebra.errors import UsageError
 from scaling_algebra.recipes.sizes import Sizes
-from scaling_algebra.verify.hardware import Hardware, out_of_memory
+from scaling_algebra.verify.hardware import Hardware, is_out_of_memory
 from scaling_algebra.verify.networks.steppers import Fold, build_group, build_optimizer
 from scaling_algebra.verify.tracing.recording import output_of
 
@@ -131,7 +131,7 @@ def loss(model: nn.Module, x: Tensor, y: Tensor, what: str) -> Tensor:
             return F.mse_loss(out, y.to(out.dtype))
         return F.cross_entropy(out.flatten(0, -2), y.flatten())
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
-        if out_of_memory(error):
+        if is_out_of_memory(error):
             raise
         line = " ".join(str(error).split())[:160]
         raise UsageError(

@@ -315,7 +315,7 @@ def transfer(
     count = len(asked) // len(names)
     series = tuple(Series(name, tuple(islice(curves, count))) for name in names)
     environment = {
-        **course.pool.hardware.described(),
+        **course.pool.hardware.describe(),
         "dtype": course.how.dtype,
         "steps": course.how.steps,
         "seeds": len(course.seeds),
