@@ -17,9 +17,9 @@ from tabulate import tabulate
 from torch import Tensor, nn
 
 from scaling_algebra.verify.hardware import Hardware, use_one_thread
-from scaling_algebra.verify.studies.data import Data, load
+from scaling_algebra.verify.studies.data import Data, load_data
 from scaling_algebra.verify.studies.models import Model
-from scaling_algebra.verify.studies.training import How, trained
+from scaling_algebra.verify.studies.training import How, train_model
 
 FOLDER = Path(__file__).parents[1] / "verify" / "evidence" / "tuned"
 PLAN = tomllib.loads((FOLDER / "alignment.toml").read_text(encoding="utf-8"))
@@ -57,13 +57,13 @@ class AlignmentLog:
 
 def measured() -> list[dict[str, Any]]:
     """A row for every kind, step and size: mean logs over layers and seeds, and the standard error over seeds."""
-    model, sizes, data = Model(PLAN["model"]), PLAN["sizes"], load("text")
+    model, sizes, data = Model(PLAN["model"]), PLAN["sizes"], load_data("text")
     how, rows = How(PLAN["model"], "text", (), data.digest, PLAN["steps"]), []
     for one, numbers in zip(sizes, model.numbers("mup", "adamw", sizes), strict=True):
         logs: dict[tuple[str, int], list[Any]] = {}
         for seed in range(PLAN["seeds"]):
             look = AlignmentLog()
-            trained(Hardware(), how, one, numbers, 2.0 ** PLAN["log2_lr"], seed, look)
+            train_model(Hardware(), how, one, numbers, 2.0 ** PLAN["log2_lr"], seed, look)
             for key, found in look.rows.items():
                 logs.setdefault(key, []).append(np.log2(np.array(found)).mean(axis=0))
         for (kind, step), found in logs.items():

@@ -25,7 +25,7 @@ import numpy as np
 from tabulate import tabulate
 
 from scaling_algebra.spec.configuration import Configuration
-from scaling_algebra.verify.campaigns.plans import Effort, Job, job
+from scaling_algebra.verify.campaigns.plans import Effort, Job, build_job
 from scaling_algebra.verify.campaigns.session import Session
 from scaling_algebra.verify.hardware import Hardware
 from scaling_algebra.verify.judging.fit import Verdict
@@ -78,7 +78,7 @@ def measured_with(chosen: dict[str, Any]) -> Iterator[None]:
 def jobs(chosen: dict[str, Any]) -> list[Job]:
     """The twelve configurations at the sizes of a setting."""
     effort = Effort(largest=chosen["largest"], work=WORK)
-    return [job(Configuration.of(*where), effort) for where in RUNS]
+    return [build_job(Configuration.of(*where), effort) for where in RUNS]
 
 
 def verdict(r: ReportRow) -> str:

@@ -45,7 +45,7 @@ def seconds(turns: int, *what: str) -> list[list[float]]:
 def overhead() -> float:
     """Seconds that a task takes that does nothing, on one worker that is there."""
     pool.WORTH = 0
-    with pool.pool("cpu", workers=1) as workers:
+    with pool.open_pool("cpu", workers=1) as workers:
         list(workers([pool.Work("first", nothing, ())]))
         began = time.perf_counter()
         list(workers([pool.Work(str(k), nothing, ()) for k in range(TASKS)]))

@@ -118,11 +118,11 @@ def judge() -> None:
 @click.argument("folder", type=click.Path(path_type=Path))
 def draw(folder: Path) -> None:
     """The figures of docs/headline.md, from the committed evidence."""
-    from scaling_algebra.verify.studies.figures import picture
+    from scaling_algebra.verify.studies.figures import build_picture
 
     titles = [f"{task}, {rule.upper()}, regime {regime}" for task, rule, regime in (n.split("_") for n in FIRST)]
     for name, kind in {"headline": "losses", "headline_rates_digits_sgd": "rates"}.items():
-        picture(kind, folder / f"{name}.png", [EVIDENCE / f"{n}.json" for n in FIRST], titles)
+        build_picture(kind, folder / f"{name}.png", [EVIDENCE / f"{n}.json" for n in FIRST], titles)
 
 
 if __name__ == "__main__":

@@ -20,9 +20,9 @@ from tabulate import tabulate
 from torch import nn
 
 from scaling_algebra.verify.hardware import Hardware
-from scaling_algebra.verify.studies.data import load
+from scaling_algebra.verify.studies.data import load_data
 from scaling_algebra.verify.studies.models import Model, Numbers
-from scaling_algebra.verify.studies.training import How, trained
+from scaling_algebra.verify.studies.training import How, train_model
 
 FOLDER = Path(__file__).parents[1] / "verify" / "evidence" / "tuned"
 PLAN = tomllib.loads((FOLDER / "key_heads.toml").read_text(encoding="utf-8"))
@@ -93,7 +93,7 @@ def run() -> None:
     """Trains what is not yet in the file of runs."""
     torch.set_num_threads(1)
     settings = (f"batch={PLAN['batch']}",)
-    data, done = load("text", settings), {(r["kind"], r["N"], r["log2_lr"], r["seed"]) for r in rows()}
+    data, done = load_data("text", settings), {(r["kind"], r["N"], r["log2_lr"], r["seed"]) for r in rows()}
     how, numbers = How(f"{__file__}:build", "text", settings, data.digest, PLAN["steps"]), dict[Any, Numbers]()
     for key in wanted():
         if key in done:
@@ -101,7 +101,7 @@ def run() -> None:
         kind, n, rate, seed = key
         if (kind, n) not in numbers:
             numbers[kind, n] = numbers_of(kind, n)
-        loss = trained(Hardware(), how, {"N": n}, numbers[kind, n], 2.0**rate, seed)[1]
+        loss = train_model(Hardware(), how, {"N": n}, numbers[kind, n], 2.0**rate, seed)[1]
         with RUNS.open("a", encoding="utf-8") as file:
             row = {"kind": kind, "N": n, "log2_lr": rate, "seed": seed, "loss": round(loss, 4)}
             file.write(json.dumps(row) + "\n")

@@ -19,15 +19,15 @@ from fresh import command, fresh
 from tabulate import tabulate
 
 from scaling_algebra.spec.configuration import Configuration
-from scaling_algebra.verify.campaigns.plans import Effort, Job, job
+from scaling_algebra.verify.campaigns.plans import Effort, Job, build_job
 from scaling_algebra.verify.campaigns.session import Session
 from scaling_algebra.verify.hardware import Hardware
 from scaling_algebra.verify.judging.fit import Array
 from scaling_algebra.verify.judging.measurement import GRADIENTS, INPUT, PARAMETERS, SECONDS, Record
-from scaling_algebra.verify.measuring.cells import RunCell, Setup, cells
+from scaling_algebra.verify.measuring.cells import RunCell, Setup, list_cells
 from scaling_algebra.verify.measuring.pool import Here
 from scaling_algebra.verify.measuring.runs import describe_hardware, train_cell
-from scaling_algebra.verify.measuring.sizes import elements
+from scaling_algebra.verify.measuring.sizes import count_elements
 from scaling_algebra.verify.measuring.store import Store, read_plan, write_plan
 
 HERE = Path(__file__).parent
@@ -41,8 +41,8 @@ def planned(least: int, together: int) -> list[Job]:
     configurations = [Configuration.of(regime, "sgd", "mup") for regime in ASKED]
     for seeds in count(4):
         effort = Effort(sizes=SIZES, seeds=seeds * together, together=together)
-        runs = [job(configuration, effort) for configuration in configurations]
-        if sum(len(cells(run.setup())) for run in runs) >= least:
+        runs = [build_job(configuration, effort) for configuration in configurations]
+        if sum(len(list_cells(run.setup())) for run in runs) >= least:
             return runs
     raise AssertionError
 
@@ -50,7 +50,7 @@ def planned(least: int, together: int) -> list[Job]:
 def synthetic(setup: Setup, like: Record, cell: RunCell, powers: dict[tuple[str, int], float | None]) -> Record:
     """Numbers that a cell could have measured: predictions with noise, flat in the controls."""
     n, draw = setup.sizes[0 if cell.kind == "control" else cell.size], np.random.default_rng(cell.seeds)
-    entries = elements(setup.dims_of(cell), setup.network)
+    entries = count_elements(setup.dims_of(cell), setup.network)
     facts = {INPUT: 1.0, PARAMETERS: float(entries), GRADIENTS: 1e-15, SECONDS: 0.01}
 
     def values(name: str, t: int) -> Array:
@@ -71,8 +71,10 @@ def store(folder: Path, runs: Sequence[Job]) -> None:
         powers = {
             (q, t): None if p is None else float(p) for q, row in run.prediction().items() for t, p in enumerate(row)
         }
-        like = {kind: train_cell(setup, RunCell(kind, 0, 0, 1), hardware) for kind in {c.kind for c in cells(setup)}}
-        for cell in cells(setup):
+        like = {
+            kind: train_cell(setup, RunCell(kind, 0, 0, 1), hardware) for kind in {c.kind for c in list_cells(setup)}
+        }
+        for cell in list_cells(setup):
             record = {**like[cell.kind], (SECONDS, 0): np.zeros(1)}
             kept.save(setup.run, setup.name(cell), synthetic(setup, record, cell, powers))
         kept.describe(setup.run, describe_hardware(hardware, setup))
@@ -102,7 +104,7 @@ def main(figures: Sequence[str], stored: int, in_plan: int, replicas: int) -> No
         full, empty = Path(name) / "full", Path(name) / "empty"
         if not figures or set(figures) & {"report", "resume"}:
             store(full, runs := planned(stored, replicas))
-            size = sum(x.stat().st_size for x in full.rglob("*")) / sum(len(cells(run.setup())) for run in runs)
+            size = sum(x.stat().st_size for x in full.rglob("*")) / sum(len(list_cells(run.setup())) for run in runs)
             click.echo(f"a stored cell of {replicas} replicas: {size / 1e3:.1f} KB")
         write_plan(empty, {"runs": [run.as_json() for run in planned(in_plan, 1)]})
         commands = {

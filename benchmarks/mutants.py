@@ -202,7 +202,7 @@ MUTANTS = [
         "verify/measuring",
         ("store.py", "if version not in (0, FORMAT):", "if version not in (0, FORMAT, FORMAT + 1):"),
         ("store.py", "if replicas in (None, rows.shape[1]):", "if True:"),
-        ("store.py", "== _checksum(key, names, content[CHECKED:])", "!= b''"),
+        ("store.py", "== _compute_checksum(key, names, content[CHECKED:])", "!= b''"),
         ("store.py", "elif last != self._writer:", "elif not last:"),
     ),
     *_room(
@@ -231,7 +231,7 @@ MUTANTS = [
         ("vectors.py", "source.inner(hat, unit) * target.padded(y)", "0 * target.padded(y)"),
         ("vectors.py", 'return ""', "return source"),
         ("program.py", "max(initial=0.0) <= LARGE", "max(initial=0.0) <= 1e300"),
-        ("program.py", "weight.momentum = added([*before, gradient.times(slope)])", "weight.momentum = gradient"),
+        ("program.py", "weight.momentum = add_leading([*before, gradient.times(slope)])", "weight.momentum = gradient"),
         ("contraction.py", "if not (np.isfinite(q.values) & np.isfinite(most)).all():", "if False:"),
         ("course.py", "errors <= np.maximum(SHARE * most, LEAST)", "errors >= 0"),
         ("functions.py", "ordered[..., k : k + 1] < MARGIN", "ordered[..., k : k + 1] < 0"),

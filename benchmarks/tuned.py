@@ -21,9 +21,9 @@ from tabulate import tabulate
 from torch import Tensor, nn
 
 from scaling_algebra.verify.hardware import Hardware, use_one_thread
-from scaling_algebra.verify.studies.data import Data, load
-from scaling_algebra.verify.studies.models import Model, Numbers, tuned
-from scaling_algebra.verify.studies.training import How, trained
+from scaling_algebra.verify.studies.data import Data, load_data
+from scaling_algebra.verify.studies.models import Model, Numbers, tune_plan
+from scaling_algebra.verify.studies.training import How, train_model
 
 FOLDER = Path(__file__).parents[1] / "verify" / "evidence" / "tuned"
 PLAN = tomllib.loads((FOLDER / "plan.toml").read_text(encoding="utf-8"))
@@ -75,14 +75,14 @@ def planned() -> dict[tuple[str, int], Numbers]:
 
 def train(kind: str, n: int, log2: float, rates: Rates, steps: int) -> dict[str, Any]:
     """One row: the losses of all seeds, and in long runs what updates do."""
-    data, looks = load(PLAN["data"]), steps > PLAN["steps"]
+    data, looks = load_data(PLAN["data"]), steps > PLAN["steps"]
     how = How(PLAN["model"], PLAN["data"], (), data.digest, steps)
     factors = {pattern: 2.0**x for group, x in rates.items() for pattern in PLAN["groups"][group]}
-    numbers, losses, updates = tuned(planned()[kind, n], factors), [], []
+    numbers, losses, updates = tune_plan(planned()[kind, n], factors), [], []
     for seed in range(2 if looks else PLAN["seeds"]):
         watch = UpdateSizes() if looks else None
         with use_one_thread():
-            losses.append(round(trained(Hardware(), how, {"N": n}, numbers, 2.0**log2, seed, watch)[1], 4))
+            losses.append(round(train_model(Hardware(), how, {"N": n}, numbers, 2.0**log2, seed, watch)[1], 4))
         updates += [{"seed": seed, **row} for row in watch.rows] if watch else []
     row = {"kind": kind, "N": n, "log2_lr": log2, "rates": dict(rates), "steps": steps, "losses": losses}
     return {**row, "updates": updates} if looks else row

@@ -19,7 +19,7 @@ pytest.importorskip("torch")
 
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.configuration import Configuration
-from scaling_algebra.verify.campaigns.plans import Effort, Job, job, load
+from scaling_algebra.verify.campaigns.plans import Effort, Job, build_job, load_campaign
 from scaling_algebra.verify.campaigns.session import Session
 from scaling_algebra.verify.hardware import Hardware
 from scaling_algebra.verify.judging.report import REQUIRED
@@ -28,8 +28,8 @@ from scaling_algebra.verify.measuring.pool import Here
 from scaling_algebra.verify.measuring.store import Store
 from scaling_algebra.verify.networks import scales
 from scaling_algebra.verify.reports.output import EVIDENCE
-from scaling_algebra.verify.studies.curves import LossCurve, compare, drift, improvement
-from scaling_algebra.verify.studies.figures import KINDS, picture
+from scaling_algebra.verify.studies.curves import LossCurve, compare, measure_drift, measure_improvement
+from scaling_algebra.verify.studies.figures import KINDS, build_picture
 
 from ..shared import ROOT, benchmark
 
@@ -92,7 +92,7 @@ def test_a_changed_exponent_would_be_seen():
 
 
 def test_the_quick_campaign_is_the_committed_one():
-    assert [Job.from_json(run["job"]) for run in RECORDS["quick"]["runs"]] == load("quick")
+    assert [Job.from_json(run["job"]) for run in RECORDS["quick"]["runs"]] == load_campaign("quick")
 
 
 # learning-rate transfer ------------------------------------------------------------------------------------------
@@ -124,11 +124,11 @@ def test_on_the_gpu_the_best_rate_stays_with_the_plan_and_moves_without_it():
     """What the README says, from the committed losses; a shifted optimum would be seen."""
     sweep = TEXT["h100_experts_fixed"]
     plan, one = (complete(sweep, name) for name in ("mup", "sp"))
-    assert [c.log2_lr[c.best] for c in plan] == [-8] * 5 and abs(drift(plan).estimate.value) < 0.15
-    assert drift(one).estimate.high < -0.4
+    assert [c.log2_lr[c.best] for c in plan] == [-8] * 5 and abs(measure_drift(plan).estimate.value) < 0.15
+    assert measure_drift(one).estimate.high < -0.4
     assert [c.loss[0] for c in one][1:] < [c.loss[0] for c in plan][1:]  # against the plan
     moved = [replace(c, log2_lr=tuple(x + k / 2 for x in c.log2_lr)) for k, c in enumerate(plan)]
-    assert drift(moved).estimate.low > 0.25
+    assert measure_drift(moved).estimate.low > 0.25
 
 
 def test_the_page_of_tuning_shows_what_the_evidence_says():
@@ -193,7 +193,7 @@ def test_settings_are_fixed_differ_and_stay_within_a_factor_of_three():
 
 
 def test_what_is_drawn_is_what_is_trained_and_only_inside():
-    one = job(Configuration.of("I", "sgd", "mup"), Effort(sizes=(8, 12, 18), seeds=4))
+    one = build_job(Configuration.of("I", "sgd", "mup"), Effort(sizes=(8, 12, 18), seeds=4))
     chosen, before = blind.setting(0), (dict(scales.INIT), dict(STREAMS), one.setup().digest)
 
     def trained():
@@ -290,8 +290,8 @@ def test_verdicts_follow_from_the_committed_losses(name):
     record = RUNS[name]
     seen = curves(record)
     for rule, kept in record["parameterizations"].items():
-        assert improvement(seen[rule]).verdict == kept["improvement"]["verdict"]
-        assert drift(seen[rule]).verdict == kept["drift"]["verdict"]
+        assert measure_improvement(seen[rule]).verdict == kept["improvement"]["verdict"]
+        assert measure_drift(seen[rule]).verdict == kept["drift"]["verdict"]
     said = headline.last(record)
     pair = tuple(next(c for c in seen[rule] if c.width == said["width"]) for rule in ("mup", "mssp"))
     assert compare(*pair).verdict == said["verdict"]
@@ -348,7 +348,7 @@ def test_every_picture_of_rates_is_drawn(kind, tmp_path):
     record = json.loads((headline.EVIDENCE / f"{next(iter(RUNS))}.json").read_text())
     record["parameterizations"]["mup"]["widths"][0]["low"] = None  # one seed knows no interval
     (tmp_path / "r.json").write_text(json.dumps(record))
-    picture(kind, tmp_path / "p.png", [tmp_path / "r.json"])
+    build_picture(kind, tmp_path / "p.png", [tmp_path / "r.json"])
     assert (tmp_path / "p.png").stat().st_size > 10_000
     with pytest.raises(UsageError, match="has no 'trained'"):
-        picture("limits", tmp_path / "q.png", [tmp_path / "r.json"])
+        build_picture("limits", tmp_path / "q.png", [tmp_path / "r.json"])

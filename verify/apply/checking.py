@@ -41,7 +41,7 @@ from scaling_algebra.verify.judging.mixtures import Powers
 from scaling_algebra.verify.judging.report import Report, ReportRow
 from scaling_algebra.verify.judging.verdicts import judge
 from scaling_algebra.verify.measuring.batches import descend
-from scaling_algebra.verify.measuring.predictions import ALL, briefly
+from scaling_algebra.verify.measuring.predictions import ALL, predict_briefly
 from scaling_algebra.verify.networks.steppers import Fold, build_group, build_optimizer, list_optimizers
 from scaling_algebra.verify.tracing import Traced
 from scaling_algebra.verify.tracing.building import Inputs, built, called, exactly, limited, usual
@@ -887,7 +887,7 @@ def _predict_exponents(
         return moved.get(_get_signal(quantity), Fraction(0))
 
     def cell(quantity: str, t: int) -> Cell:
-        answer = briefly(look, quantity, t)
+        answer = predict_briefly(look, quantity, t)
         exponent = answer.exponent if answer.decided else ...
         lows[quantity, t] = answer.low if isinstance(answer.low, Fraction) else None
         return exponent + more(quantity) if isinstance(exponent, Fraction) else exponent

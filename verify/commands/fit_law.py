@@ -166,14 +166,14 @@ def plot_residuals(fitted: Fitted, losses: np.ndarray, path: Path | None) -> Non
         return
     from matplotlib.figure import Figure
 
-    from scaling_algebra.verify.reports.plots import svg
+    from scaling_algebra.verify.reports.plots import convert_to_svg
 
     figure = Figure(figsize=(5, 3.2), layout="constrained")
     axes = figure.subplots()
     axes.plot(losses, fitted.residuals, "o", markersize=3)
     axes.axhline(0, linewidth=0.8)
     axes.set(xlabel="loss", ylabel="residual", xscale="log")
-    files.write(path, svg(figure))
+    files.write(path, convert_to_svg(figure))
 
 
 COLUMNS = click.option(

@@ -137,7 +137,7 @@ def plot_powers(fits: Mapping[str, FittedRates], path: Path | None) -> None:
         return
     from matplotlib.figure import Figure
 
-    from scaling_algebra.verify.reports.plots import svg
+    from scaling_algebra.verify.reports.plots import convert_to_svg
 
     count = max(len(f.sizes) for f in fits.values())
     figure = Figure(figsize=(4 * count, 5), layout="constrained")
@@ -157,7 +157,7 @@ def plot_powers(fits: Mapping[str, FittedRates], path: Path | None) -> None:
             below.set(xlabel=size, ylabel="residual of log rate")
     if any(fits):
         panels[0, 0].legend()
-    files.write(path, svg(figure))
+    files.write(path, convert_to_svg(figure))
 
 
 def parse_settings(text: str | None, sizes: Sequence[str]) -> list[Setting]:
