@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scaling_algebra.documents import Rendered
-from scaling_algebra.errors import UsageError, check_names, shown
+from scaling_algebra.errors import UsageError, check_names, quote_value
 from scaling_algebra.proofs.smtlib import RESET, script
 from scaling_algebra.solver.demands import provable
 from scaling_algebra.spec.configuration import DEFAULT_ARCHITECTURE, DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION
@@ -175,7 +175,9 @@ def theorems(
     wanted = [only] if isinstance(only, str) else list(only)
     for name in wanted:
         if not _NAME.fullmatch(name):
-            raise UsageError(f"no theorem is called {shown(name)}; names are such as 'B unique', 'cover', 'a exists'")
+            raise UsageError(
+                f"no theorem is called {quote_value(name)}; names are such as 'B unique', 'cover', 'a exists'"
+            )
     whole = Face(net, stepper, rule)
     if curved(net):
         return Theorems(whole, (), provable(net, whole.ray([1] * len(whole.axes)), stepper))

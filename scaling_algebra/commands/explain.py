@@ -8,7 +8,7 @@ import click
 
 from scaling_algebra.explanations.explanations import explain
 from scaling_algebra.spec.configuration import Configuration
-from scaling_algebra.waiting import working
+from scaling_algebra.waiting import describe_work_inside
 
 from .list import sections_document, words
 from .options import COMPLETED, Answer, Verb, asked, examples, printed
@@ -37,5 +37,5 @@ def command(make: partial[Configuration], what: str) -> Answer:
     (regime, *_), ray = make.args, make.keywords["ray"]
     if not (regime or ray) and (meant := words(what)):
         return sections_document(meant, {})
-    with working(f"explaining {what}"):
+    with describe_work_inside(f"explaining {what}"):
         return explain(what, make()).document()

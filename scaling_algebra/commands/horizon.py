@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scaling_algebra.arguments import pairs
+from scaling_algebra.arguments import parse_pairs
 from scaling_algebra.documents import Document
 from scaling_algebra.errors import UsageError, unknown_name
-from scaling_algebra.limits import real
+from scaling_algebra.limits import parse_real
 
 BASE = {"lr": "lr", "eps": "eps", "beta1": "one_minus_beta1", "beta2": "one_minus_beta2", "wd": "wd"}
 BASE |= {"warmup": "warmup"}
@@ -46,7 +46,7 @@ def change(label: str, text: str | None) -> tuple[float, float]:
     if text is None:
         return 1.0, 1.0
     try:
-        before, after = (real(part) for part in text.split(":"))
+        before, after = (parse_real(part) for part in text.split(":"))
     except (ValueError, OverflowError):
         raise UsageError(f"--{label} is {text!r}; give two numbers, as 256:1024") from None
     if not 0 < before < 1e30 or not 0 < after < 1e30 or max(before / after, after / before) > 1e30:
@@ -57,11 +57,11 @@ def change(label: str, text: str | None) -> tuple[float, float]:
 def _base(text: str) -> dict[str, float]:
     """Values before, with 1 - beta for beta."""
     values: dict[str, float] = {}
-    for name, number in pairs("--base", text.split(","), "lr=3e-3,beta2=0.95").items():
+    for name, number in parse_pairs("--base", text.split(","), "lr=3e-3,beta2=0.95").items():
         if name not in BASE:
             raise unknown_name("base value", name, BASE)
         try:
-            value = real(number)
+            value = parse_real(number)
         except (ValueError, OverflowError):
             raise UsageError(f"{name} in --base is {number!r}, which is no number") from None
         value = 1 - value if name.startswith("beta") else value

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from scaling_algebra.arguments import pairs
+from scaling_algebra.arguments import parse_pairs
 from scaling_algebra.errors import UsageError
 
 from .options import Answer, Verb, examples, printed
@@ -60,13 +60,13 @@ def command(
     from scaling_algebra.laws.assumptions import Windows
     from scaling_algebra.laws.law import LawAnswer, inverted, law
 
-    at: dict[str, Any] = pairs("--at", values.split(",") if values.strip() else (), "beta=1,d=32")
+    at: dict[str, Any] = parse_pairs("--at", values.split(",") if values.strip() else (), "beta=1,d=32")
     more |= {"minimise": names(minimise), "grows": names(grows), "fixed": names(fixed)}
     a = law(what, at=at, **more)
     if invert is not None:
         if not isinstance(a, LawAnswer):
             raise UsageError("--invert is about a law; give one that ships, or a TOML file with exponents")
-        ((of, number),) = pairs("--invert", [invert], "alpha_N=0.076").items()
+        ((of, number),) = parse_pairs("--invert", [invert], "alpha_N=0.076").items()
         a = law(what, at=at | inverted(a, of, number), **more)
     return a.document(), 1 if isinstance(a, Windows) and a.core else 0
 

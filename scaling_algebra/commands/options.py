@@ -143,11 +143,11 @@ class Count(click.ParamType[int]):
         label = param.name if param is not None and param.name else self.name
         if isinstance(value, str):
             try:
-                value = limits.whole(value)
+                value = limits.parse_integer(value)
             except ValueError as error:
                 between = f"{self.least} to {self.most}"
                 raise UsageError(f"{label} is {value!r}, {error}; give a number from {between}") from None
-        return limits.within(label, value, self.least, self.most)
+        return limits.check_range(label, value, self.least, self.most)
 
 
 class PathType(click.ParamType[Path]):
@@ -165,7 +165,7 @@ class PathType(click.ParamType[Path]):
         except (FileNotFoundError, NotADirectoryError, PermissionError):
             pass  # what that means depends on what the path is for
         except (OSError, ValueError) as error:  # a link in a circle, a name that is too long
-            raise UsageError(f"cannot use {path}: {files.reason(error)}; choose another name") from None
+            raise UsageError(f"cannot use {path}: {files.describe_cause(error)}; choose another name") from None
         return path
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -487,7 +487,7 @@ def tried(file: Path | None, form: str | None = None, option: str = "-o", beside
         return
     if form is None:
         format_of(file, "text", besides)
-    files.check(files.behind(file), f"choose another {option} FILE")
+    files.check_writable(files.resolve_link(file), f"choose another {option} FILE")
 
 
 def emit(answer: Answer, form: str | None, output: Path | None, default: str = "text") -> None:
@@ -535,4 +535,4 @@ def write(file: Path, text: str) -> None:
     Raises:
         UsageError: it cannot be written.
     """
-    files.write(files.behind(file), text)
+    files.write_file(files.resolve_link(file), text)

@@ -24,7 +24,7 @@ from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.spec.optimizers import Trained
 from scaling_algebra.spec.scaling import Point
-from scaling_algebra.waiting import each
+from scaling_algebra.waiting import iterate_with_progress
 
 from .bounds import BoundRun
 from .brackets import Bracket
@@ -144,7 +144,7 @@ class Analysis:
 
     def all(self, steps: int, names: Iterable[str] | None = None) -> dict[str, tuple[Bracket, ...]]:
         """Every quantity at t = 0 .. steps."""
-        every = each("certifying", "quantities", list(names or self.table))
+        every = iterate_with_progress("certifying", "quantities", list(names or self.table))
         return {name: tuple(self(name, t) for t in range(steps + 1)) for name in every}
 
     @property

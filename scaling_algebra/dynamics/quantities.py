@@ -213,7 +213,7 @@ def inner_product(name: str) -> list[tuple[str, int | None]]:
     for side in name[1:-1].split(","):
         inner, at, step = side.strip().partition("@")
         try:
-            sides.append((inner, limits.update(step) if at else None))
+            sides.append((inner, limits.parse_update(step) if at else None))
         except ValueError as error:
             raise UsageError(f"cannot read {side.strip()!r}, {error}: write NAME@t with t = 0, 1, 2, ...") from None
     return sides

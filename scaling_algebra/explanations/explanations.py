@@ -98,7 +98,7 @@ def explain(
         return _setting(d, role, setting) if known else _setting(d, aggregation, what)
     name, at, text = what.rpartition("@") if not what.endswith(">") else (what, "", "")
     try:
-        step = limits.update(text) if at else 0
+        step = limits.parse_update(text) if at else 0
     except ValueError as error:
         raise UsageError(f"cannot read the step in {what!r}: {error}; write QUANTITY@t with t = 0, 1, 2, ...") from None
     steps = [HORIZON if t is None else t for _, t in inner_product(what)]

@@ -22,7 +22,7 @@ from scaling_algebra.documents import Rendered
 from scaling_algebra.dynamics.analysis import LEAD, Analysis
 from scaling_algebra.dynamics.quantities import Quantity, quantities, quantity
 from scaling_algebra.dynamics.run import BeyondPowerCounting
-from scaling_algebra.errors import UsageError, named, shown, unknown_name
+from scaling_algebra.errors import UsageError, find_entry, quote_value, unknown_name
 from scaling_algebra.explanations.mechanisms import Mechanism, mechanisms
 from scaling_algebra.explanations.monomials import MatchedMonomial, monomial
 from scaling_algebra.linear.cone import Cone
@@ -250,12 +250,12 @@ def formula(
     net = network if isinstance(network, Network) else _architecture(network)
     rule = single(optimizer, "a formula")
     start = structure if isinstance(structure, Structure) else read_structure(structure, net)
-    if named("readout init", readout_init, {x: x for x in READOUTS}) == "zero":
+    if find_entry("readout init", readout_init, {x: x for x in READOUTS}) == "zero":
         zero = frozenset(readouts(net))
         start = replace(start, zero=start.zero | zero, readouts=zero)
     match = _QUANTITY.fullmatch(what) if isinstance(what, str) else None
     if match is None:
-        raise UsageError(f"cannot read the quantity {shown(what)}; write QUANTITY@t, such as h3.A2.2@1")
+        raise UsageError(f"cannot read the quantity {quote_value(what)}; write QUANTITY@t, such as h3.A2.2@1")
     name, t = match["name"], int(match["step"] or 1)
     quantity(quantities(net), name)
     _check_covered(net, rule, name, t)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from scaling_algebra.errors import UsageError
-from scaling_algebra.files import read_text, toml
+from scaling_algebra.files import parse_toml, read_text
 from scaling_algebra.spec.entries import READERS
 
 from .expressions import expression, monomial, relation
@@ -27,6 +27,6 @@ def read_file(path: Path, what: str, build: Callable[[str, dict[str, Any]], Buil
     """
     text = read_text(path, f"give a TOML file with {what}", MOST)
     try:
-        return build(path.stem, toml(text, number=str))
+        return build(path.stem, parse_toml(text, number=str))
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from None

@@ -19,7 +19,7 @@ from typing import TypeVar
 import sympy
 
 from scaling_algebra.errors import UsageError
-from scaling_algebra.limits import rational
+from scaling_algebra.limits import parse_rational
 
 from .monomials import Expr, Monomial, Posynomial, Relation, parameter, simplified
 
@@ -216,7 +216,7 @@ class _Parser:
         """A literal, exact: 0.5 is 1/2."""
         text = ast.get_source_segment(self.source, node) or ""
         try:
-            value = rational(text)
+            value = parse_rational(text)
         except ValueError as error:
             raise self.wrong(f"{_shown(text)} is {error}") from None
         return sympy.Rational(value.numerator, value.denominator)

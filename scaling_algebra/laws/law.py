@@ -16,7 +16,7 @@ import sympy
 
 from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.documents.blocks import Block, Grid, Heading, Lines, literal
-from scaling_algebra.errors import UsageError, check_names, named, shown
+from scaling_algebra.errors import UsageError, check_names, find_entry, quote_value
 from scaling_algebra.spec.entries import keys, read
 
 from .assumptions import Assumption, Definition, Windows, windows
@@ -188,7 +188,7 @@ def laws() -> Mapping[str, Law]:
 
 def read_law(name: str) -> Law:
     """A law or assumptions that ship, or those in a TOML file."""
-    return _file(Path(name)) if name.endswith(".toml") else named("law", name, laws())
+    return _file(Path(name)) if name.endswith(".toml") else find_entry("law", name, laws())
 
 
 def answer(law: Law, axis: str | None = None, at: Mapping[str, Any] | None = None) -> LawAnswer:
@@ -207,7 +207,7 @@ def answer(law: Law, axis: str | None = None, at: Mapping[str, Any] | None = Non
         if not (number if name in constants else name in quantities or (number and rational)):
             raise UsageError(f"{name} is {m}; give a positive number")
     put = {name: m if name in quantities else m.coefficient for name, m in values.items()}
-    axes = law.axes if axis is None else {axis: named("axis", axis, law.axes)}
+    axes = law.axes if axis is None else {axis: find_entry("axis", axis, law.axes)}
     balances = {n: _balanced(a, put) for n, a in law.axes.items() if n in axes or a.exponent}
     exponents: dict[str, Expr] = {}
     for n, a in law.axes.items():
@@ -225,7 +225,7 @@ def inverted(a: LawAnswer, name: str, value: Any) -> dict[str, Expr]:
     Raises:
         UsageError: no such exponent, not one open parameter, or no positive rational value.
     """
-    formula, value = named("exponent", name, a.exponents), exact(value)
+    formula, value = find_entry("exponent", name, a.exponents), exact(value)
     open_ = sorted(formula.free_symbols, key=str)
     if len(open_) != 1:
         raise UsageError(f"{name} = {formula} has {len(open_)} open parameters; give all but one with --at")
@@ -243,7 +243,7 @@ def _monomials(at: Mapping[str, Any] | None) -> dict[str, Monomial]:
     read = {name: monomial(x) if isinstance(x, str) else Monomial(exact(x)) for name, x in (at or {}).items()}
     for name, m in read.items():
         if not m.coefficient.is_positive:
-            raise UsageError(f"{name} is {shown(m.coefficient)}; give a positive number")
+            raise UsageError(f"{name} is {quote_value(m.coefficient)}; give a positive number")
     return read
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import sympy
 
-from scaling_algebra.errors import UsageError, shown
-from scaling_algebra.limits import rational
+from scaling_algebra.errors import UsageError, quote_value
+from scaling_algebra.limits import parse_rational
 
 Expr = Any
 """A sympy expression."""
@@ -205,13 +205,13 @@ def exact(value: object) -> Expr:
         UsageError: anything else.
     """
     if isinstance(value, float) or (isinstance(value, sympy.Expr) and value.has(sympy.Float)):
-        raise TypeError(f"{shown(value)} is inexact, and exponents are exact: give an int, a Fraction or a text")
+        raise TypeError(f"{quote_value(value)} is inexact, and exponents are exact: give an int, a Fraction or a text")
     if isinstance(value, sympy.Expr):
         return value
     try:
-        number = rational(value)
+        number = parse_rational(value)
     except ValueError as error:
-        raise UsageError(f"{shown(value)} is {error}; give an exact number, such as 1/2") from None
+        raise UsageError(f"{quote_value(value)} is {error}; give an exact number, such as 1/2") from None
     return sympy.Rational(number.numerator, number.denominator)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from scaling_algebra.all_rays.phases import PLANE, PLANE_AXES, phases
 from scaling_algebra.all_rays.picture import FRAME, phases_map
 from scaling_algebra.all_rays.presentation import status
-from scaling_algebra.files import write
+from scaling_algebra.files import write_file
 from scaling_algebra.linear.linear import Linear
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.configuration import Configuration
@@ -83,6 +83,6 @@ def locate_ray(configuration: Configuration) -> str:
 
 if __name__ == "__main__":
     for optimizer, rule in KEPT:
-        write(
+        write_file(
             Path(__file__).parent / "maps" / f"{optimizer}-{rule}.json", json.dumps(draw_map(optimizer, rule), indent=1)
         )

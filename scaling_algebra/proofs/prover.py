@@ -38,7 +38,7 @@ from scaling_algebra.spec.optimizers import OPTIMIZERS, Trained
 from scaling_algebra.spec.parameterizations import Parameterization
 from scaling_algebra.spec.scaling import Point, Scaling
 from scaling_algebra.spec.trained import OptimizerInput
-from scaling_algebra.waiting import working
+from scaling_algebra.waiting import describe_work_inside
 
 from .candidates import expressible, find_failure, find_unmet
 from .clauses import RayFacts
@@ -225,7 +225,7 @@ def prove(
     asked = Configuration.of(regime, optimizer, parameterization, **where)
     asked.parameterization.check_derived(asked.network)
     base = asked.parameterization.base_structure(asked.network, asked.readout_init)
-    with working(f"proving {asked.parameterization.title}"):
+    with describe_work_inside(f"proving {asked.parameterization.title}"):
         return Proof(asked, tuple(Prover.of(asked).attempts(asked.parameterization, base)))
 
 

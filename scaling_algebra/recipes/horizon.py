@@ -15,10 +15,10 @@ from typing import Any
 
 import sympy
 
-from scaling_algebra.arguments import checked
+from scaling_algebra.arguments import check_arguments
 from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.documents.blocks import Block, Grid, Heading, Lines, Piece, Text, literal
-from scaling_algebra.errors import UsageError, check_names, shown
+from scaling_algebra.errors import UsageError, check_names, quote_value
 from scaling_algebra.laws.entries import read_file
 from scaling_algebra.laws.expressions import monomial
 from scaling_algebra.laws.minima import circuits, solved
@@ -120,7 +120,7 @@ class Horizon(Rendered):
     def about(self) -> str:
         return f"{self.optimizer}, {', '.join(i.name for i in self.held)} held"
 
-    @checked
+    @check_arguments
     def factors(
         self,
         batch: tuple[float, float] = (1.0, 1.0),
@@ -151,7 +151,7 @@ class Horizon(Rendered):
         numbers = {"batch": batch, "tokens": tokens} | {f"free {name}": (x, x) for name, x in (free or {}).items()}
         for label, pair in numbers.items():
             if not all(0 < x < LARGE for x in pair):
-                raise UsageError(f"{label} is {shown(pair)}; give two positive numbers, such as (256, 1024)")
+                raise UsageError(f"{label} is {quote_value(pair)}; give two positive numbers, such as (256, 1024)")
         check_names(f"free quantity of {self.about}", free or (), self.free)
         change = {"B": batch[1] / batch[0], "T": tokens[1] / tokens[0]}
         if fixed := [axis for axis, factor in change.items() if factor != 1 and axis not in self.axes]:

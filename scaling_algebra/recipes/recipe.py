@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from scaling_algebra import limits
 from scaling_algebra.documents import Rendered
 from scaling_algebra.dynamics.analysis import Analysis, lead_within
-from scaling_algebra.errors import UsageError, check_names, shown, unknown_name
+from scaling_algebra.errors import UsageError, check_names, quote_value, unknown_name
 from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.solver.layerwise import at_full_alignment
@@ -418,7 +418,7 @@ def _resolve_tuned(
             raise UsageError(f"{name} starts at the same value at every size; leave out its {label}")
         number = not isinstance(value, bool) and isinstance(value, int | float)
         if not number or not (0 < value < limits.SIZE or (what == "decay" and value == 0)):
-            raise UsageError(f"{label}{name and f' of {name}'} is {shown(value)}; give a {least} up to 1e9")
+            raise UsageError(f"{label}{name and f' of {name}'} is {quote_value(value)}; give a {least} up to 1e9")
         values |= {role: value for role in roles if role == name or role not in alike}
     return values
 

@@ -13,8 +13,8 @@ from functools import cached_property
 from itertools import combinations, product
 
 from scaling_algebra import limits
-from scaling_algebra.arguments import pairs
-from scaling_algebra.errors import UsageError, shown, unknown_name
+from scaling_algebra.arguments import parse_pairs
+from scaling_algebra.errors import UsageError, quote_value, unknown_name
 from scaling_algebra.spec.axes import AXES, FIXED, Ray, about, named_axis, ordered
 
 Sizes = Mapping[str, int]
@@ -42,12 +42,14 @@ def read_sizes(given: str | Mapping[str, int], label: str) -> dict[str, int]:
     """
     named = _pairs(given, label) if isinstance(given, str) else given
     if not isinstance(named, Mapping):
-        raise UsageError(f"the {label} is {shown(given)}; give sizes such as 'N=1024,N_e=512,M=64,K=8', or a dict")
+        raise UsageError(
+            f"the {label} is {quote_value(given)}; give sizes such as 'N=1024,N_e=512,M=64,K=8', or a dict"
+        )
     sizes: dict[str, int] = {}
     for axis, size in named.items():
         if axis in FIXED or not named_axis(axis):
-            raise unknown_name(f"axis in the {label}", axis if isinstance(axis, str) else shown(axis), AXES)
-        sizes[axis] = limits.within(f"{axis} of the {label}", size, 1, limits.SIZE)
+            raise unknown_name(f"axis in the {label}", axis if isinstance(axis, str) else quote_value(axis), AXES)
+        sizes[axis] = limits.check_range(f"{axis} of the {label}", size, 1, limits.SIZE)
     if "K" in sizes and sizes["K"] > sizes.get("M", 0):
         raise UsageError(f"the {label} has K={sizes['K']} but M={sizes.get('M', 0)}: only M experts can be active")
     if "M" in sizes:
@@ -57,9 +59,9 @@ def read_sizes(given: str | Mapping[str, int], label: str) -> dict[str, int]:
 
 def _pairs(text: str, label: str) -> dict[str, int]:
     sizes: dict[str, int] = {}
-    for axis, size in pairs(f"the {label}", text.split(","), "N=1024,M=64").items():
+    for axis, size in parse_pairs(f"the {label}", text.split(","), "N=1024,M=64").items():
         try:
-            sizes[axis] = limits.whole(size)
+            sizes[axis] = limits.parse_integer(size)
         except ValueError as error:
             raise UsageError(f"{axis} of the {label} is {size!r}, {error}; give a whole number") from None
     return sizes

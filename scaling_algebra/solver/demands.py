@@ -24,7 +24,7 @@ from scaling_algebra.spec.networks.language import Function, Network, Product
 from scaling_algebra.spec.networks.sums import experts
 from scaling_algebra.spec.optimizers import Trained
 from scaling_algebra.spec.powers import Form
-from scaling_algebra.waiting import each
+from scaling_algebra.waiting import iterate_with_progress
 
 from .points import Places
 
@@ -479,14 +479,20 @@ def left_open(at: Places, demands: Iterable[Demand], look: Analysis) -> tuple[Op
         if one is None:
             check(demands, look)
         with at.within(every):
-            demands = [*(d for d in each("deriving", "demands", demands) if not _is_met_within(at, d, look, one))]
+            demands = [
+                *(
+                    d
+                    for d in iterate_with_progress("deriving", "demands", demands)
+                    if not _is_met_within(at, d, look, one)
+                )
+            ]
     ahead = at.fresh(look.point)
     for demand in demands:
         if failure := look_ahead(demand, ahead, _AHEAD):
             raise Infeasible(failure)
     left: list[Open] = []
     closer, quick = look.closely(() if at.effort else CLOSELY), look.closely(QUICK[:1])
-    for demand in each("certifying", "demands left", demands):
+    for demand in iterate_with_progress("certifying", "demands left", demands):
         failure = violation(demand, quick if len(left) >= _SHARED and not at.effort else look)
         if failure and failure.undecided and (at.effort or not left):
             failure = violation(demand, look, closer=closer)
@@ -528,7 +534,7 @@ def unmet(
 
     with at.within(work):
         for one in (None,) if work is None else (LITTLE, work // 4, None):
-            for d in each("certifying", "demands", demands):
+            for d in iterate_with_progress("certifying", "demands", demands):
                 with at.within(one):
                     failures[d] = failure(d, one is not None)
             demands = [d for d in demands if (left := failures[d]) and left.undecided]

@@ -17,7 +17,7 @@ from scaling_algebra.documents import Rendered
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.brackets import Bracket
 from scaling_algebra.dynamics.quantities import quantity
-from scaling_algebra.errors import UsageError, named
+from scaling_algebra.errors import UsageError, find_entry
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION, Configuration, Where
 from scaling_algebra.spec.desiderata import NONE, Structure
@@ -35,7 +35,7 @@ from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.records import plain
 from scaling_algebra.spec.scaling import Scaling, TensorScaling
 from scaling_algebra.spec.trained import OptimizerInput
-from scaling_algebra.waiting import rarely_collected, working
+from scaling_algebra.waiting import collect_rarely, describe_work_inside
 
 from .demands import Fixing, Infeasible, NotFound
 from .layerwise import at_full_alignment, shares_read
@@ -100,7 +100,7 @@ class Derivation(Rendered):
         Raises:
             UsageError: there is no such gauge.
         """
-        return replace(self, gauge=named("gauge", name, GAUGES).name)
+        return replace(self, gauge=find_entry("gauge", name, GAUGES).name)
 
     @cached_property
     def tensors(self) -> Mapping[str, TensorScaling]:
@@ -323,7 +323,7 @@ def signals(
         UsageError: as ``derive``; also negative steps or an unknown quantity.
         Infeasible: as ``derive``.
     """
-    limits.within("steps", steps, 0, limits.STEPS)
+    limits.check_range("steps", steps, 0, limits.STEPS)
     quantities = [quantities] if isinstance(quantities, str) else quantities
     d = derive(regime, optimizer, parameterization, **where)
     look = d.analysis()
@@ -413,7 +413,7 @@ def search_cached(asked: Configuration) -> Solution | NotFound:
     """Returns the outcome of a search, from the cache if it was run before."""
     rule = asked.parameterization
     try:
-        with rarely_collected(), working(f"deriving {rule.title}"):
+        with collect_rarely(), describe_work_inside(f"deriving {rule.title}"):
             at = _points(asked.network, asked.ray, asked.optimizer, asked.effort)
             return solve(at, rule, rule.base_structure(asked.network, asked.readout_init), asked.given)
     except Infeasible as failure:

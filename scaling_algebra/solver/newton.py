@@ -20,7 +20,7 @@ from scaling_algebra.spec.desiderata import Demand, Structure
 from scaling_algebra.spec.networks.auxiliary import weight_of
 from scaling_algebra.spec.networks.roles import meetings
 from scaling_algebra.spec.powers import Form, Power
-from scaling_algebra.waiting import each
+from scaling_algebra.waiting import iterate_with_progress
 
 from .demands import NO_COMMON, Fixing, Infeasible, check, concerns, diverges, is_met, largest, unknown
 from .layerwise import PLAIN, at_full_alignment
@@ -66,7 +66,7 @@ def _stands(at: Places, demands: Sequence[Demand], structure: Structure, values:
     """Tests whether bounds and witnesses prove that values meet the demands on sizes of signals."""
     look = at.analyse_at(structure.point(at.network, values))
     asked = [d for d in demands if d.kind in ("theta", "bounded")]
-    return all(is_met(d, look) for d in each("deriving", "demands", asked))
+    return all(is_met(d, look) for d in iterate_with_progress("deriving", "demands", asked))
 
 
 def iterate_newton(

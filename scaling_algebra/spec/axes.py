@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from scaling_algebra.arguments import checked, pairs
-from scaling_algebra.errors import UsageError, named, shown, unknown_name
-from scaling_algebra.limits import rational
+from scaling_algebra.arguments import check_arguments, parse_pairs
+from scaling_algebra.errors import UsageError, find_entry, quote_value, unknown_name
+from scaling_algebra.limits import parse_rational
 
 AXES: dict[str, str] = {
     "N": "width",
@@ -76,7 +76,7 @@ class Ray:
         exact: dict[str, Fraction] = {}
         for axis, rate in self.rates.items():
             if axis in FIXED or not named_axis(axis):
-                raise unknown_name("axis that grows", axis if isinstance(axis, str) else shown(axis), AXES)
+                raise unknown_name("axis that grows", axis if isinstance(axis, str) else quote_value(axis), AXES)
             exact[axis] = _rational(axis, rate)
         if "M" in exact:
             exact.setdefault("K", exact["M"])
@@ -115,14 +115,14 @@ class Ray:
         return hash(tuple(self._exact.items()))
 
     @classmethod
-    @checked
+    @check_arguments
     def parse(cls, text: str) -> Ray:
         """``"N=1,N_e=1/2,M=1/2"`` (spaces allowed).
 
         Raises:
             UsageError: not a list of ``axis=rate``, or any error of the constructor.
         """
-        return cls(pairs("the rate", text.split(","), "N=1,N_e=1/2,M=1/2"))
+        return cls(parse_pairs("the rate", text.split(","), "N=1,N_e=1/2,M=1/2"))
 
     def __repr__(self) -> str:
         return f"<Ray: {self}>"
@@ -138,9 +138,9 @@ def _rational(axis: str, rate: Fraction | int | str) -> Fraction:
             f"the rate of {axis} is the float {rate!r}; exponents are exact: give an int, a Fraction or a string"
         )
     try:
-        exact = rational(rate)
+        exact = parse_rational(rate)
     except ValueError as error:
-        raise UsageError(f"the rate of {axis} is {shown(rate)}, {error}; write it as 1, 1/2 or 0.5") from None
+        raise UsageError(f"the rate of {axis} is {quote_value(rate)}, {error}; write it as 1, 1/2 or 0.5") from None
     if exact < 0:
         raise UsageError(f"the rate of {axis} is {exact}, but axes do not shrink; rates are >= 0")
     return exact
@@ -160,4 +160,4 @@ def regime(name: str) -> Ray:
     Raises:
         UsageError: no such regime.
     """
-    return named("regime", name, REGIMES)
+    return find_entry("regime", name, REGIMES)

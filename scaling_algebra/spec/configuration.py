@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self, TypedDict, Unpack
 
-from scaling_algebra.errors import UsageError, named, shown, unknown_name
+from scaling_algebra.errors import UsageError, find_entry, quote_value, unknown_name
 
 from .axes import AXES, Ray, ordered, regime
 from .given import NOTHING, Given, GivenInput
@@ -131,7 +131,7 @@ class Configuration:
         given = Given.of(where.get("given"), network, stepper)
         network, last = given.within(network), readouts(network)
         usual: ReadoutInit = "zero" if last and network.zero.issuperset(last) else rule.starts(network)
-        chosen = usual if readout is None else named("readout init", readout, {x: x for x in READOUTS})
+        chosen = usual if readout is None else find_entry("readout init", readout, {x: x for x in READOUTS})
         network = network if chosen == "zero" or readout is None else network.starting(network.zero - {*last})
         if chosen == "zero" and not last:
             raise UsageError(f"{network.name}: no tensor makes the output and nothing else, so none can start at zero")
@@ -219,10 +219,10 @@ def the_ray(name: str | None, ray: Ray | Mapping[str, Any] | str | None) -> Ray:
         return ray
     if name is not None:
         if not isinstance(name, str):
-            raise UsageError(f"the regime is {shown(name)}; give 'I', 'II' or 'III', or ray=...")
+            raise UsageError(f"the regime is {quote_value(name)}; give 'I', 'II' or 'III', or ray=...")
         return regime(name)
     if isinstance(ray, str):
         return Ray.parse(ray)
     if isinstance(ray, Mapping):
         return Ray(ray)
-    raise UsageError(f"the ray is {shown(ray)}; give a text or dict of rates such as 'N=1,N_e=1/2,M=1/2'")
+    raise UsageError(f"the ray is {quote_value(ray)}; give a text or dict of rates such as 'N=1,N_e=1/2,M=1/2'")

@@ -11,8 +11,8 @@ from functools import cache
 from types import UnionType
 from typing import Any, Literal, NewType, get_args, get_origin, get_type_hints
 
-from scaling_algebra.errors import UsageError, check_names, shown
-from scaling_algebra.limits import line
+from scaling_algebra.errors import UsageError, check_names, quote_value
+from scaling_algebra.limits import check_line
 
 from .powers import Power
 
@@ -69,13 +69,13 @@ def read(kind: Any, value: Any, where: str = "", number: bool = False) -> Any:
     if origin is Literal:
         return value if value in parts else _kept(value, (), f"one of {', '.join(map(repr, parts))}", where)
     if origin in LISTS:
-        such = f", such as [{shown(value)}]" if isinstance(value, str) else ""
+        such = f", such as [{quote_value(value)}]" if isinstance(value, str) else ""
         if len(_kept(value, list, f"a list{such}", where)) > MANY and origin is not Sequence:
             raise UsageError(f"{where} has {len(value)} entries; give at most {MANY}")
         return LISTS[origin](read(parts[0], x, f"{where} {k}") for k, x in enumerate(value, 1))
     if origin is Mapping:
         items, number = _kept(value, dict, "a table, such as { NAME = VALUE }", where).items(), parts[1] is not str
-        return {line(f"a key of {where}", key): read(parts[1], x, f"{where} {key}", number) for key, x in items}
+        return {check_line(f"a key of {where}", key): read(parts[1], x, f"{where} {key}", number) for key, x in items}
     if kind is Any or origin is Callable:
         return value
     if kind in KINDS:
@@ -84,9 +84,11 @@ def read(kind: Any, value: Any, where: str = "", number: bool = False) -> Any:
         try:
             return kind(_kept(value, *KINDS[kind], where))
         except OverflowError:
-            raise UsageError(f"{where} is {shown(value)}; it must be a number below 1e308") from None
+            raise UsageError(f"{where} is {quote_value(value)}; it must be a number below 1e308") from None
     text = str(value) if number and type(value) is int else value
-    return READERS[kind](line(where, _kept(text, str, "a text or a number" if number else "a text of one line", where)))
+    return READERS[kind](
+        check_line(where, _kept(text, str, "a text or a number" if number else "a text of one line", where))
+    )
 
 
 @cache
@@ -101,7 +103,7 @@ def keys(kind: type) -> dict[str, tuple[str, Any, bool]]:
 
 def _record(kind: Any, value: Mapping[str, Any], where: str) -> Any:
     before, allowed = f"{where}: " if where else "", keys(kind)
-    names = (line(f"a key of {where or 'it'}", key) for key in value)
+    names = (check_line(f"a key of {where or 'it'}", key) for key in value)
     check_names(f"key of {where}" if where else "key", names, allowed)
     needed = [key for key, (_, _, optional) in allowed.items() if not optional]
     if missing := [key for key in needed if key not in value]:
@@ -111,5 +113,5 @@ def _record(kind: Any, value: Mapping[str, Any], where: str) -> Any:
 
 def _kept(value: Any, kind: Any, what: str, where: str) -> Any:
     if not isinstance(value, kind):
-        raise UsageError(f"{where} is {shown(value)}; it must be {what}")
+        raise UsageError(f"{where} is {quote_value(value)}; it must be {what}")
     return value

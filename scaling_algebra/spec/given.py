@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from scaling_algebra.arguments import pairs
-from scaling_algebra.errors import UsageError, shown, unknown_name
+from scaling_algebra.arguments import parse_pairs
+from scaling_algebra.errors import UsageError, quote_value, unknown_name
 
 from .axes import AXES
 from .desiderata import Demand, Structure
@@ -51,10 +51,10 @@ class Given:
         """
         if isinstance(given, Given):
             given = dict(given.items)
-        named = given if isinstance(given, Mapping) else pairs("given", _texts(given), "router.init=N^-1/2")
+        named = given if isinstance(given, Mapping) else parse_pairs("given", _texts(given), "router.init=N^-1/2")
         powers: dict[str, Power | None] = {}
         for label, value in named.items():
-            name = _name(label if isinstance(label, str) else shown(label), network, optimizer)
+            name = _name(label if isinstance(label, str) else quote_value(label), network, optimizer)
             if name in powers:
                 raise UsageError(f"{name} is given twice; give it once")
             powers[name] = _power(name, value, network)
@@ -152,7 +152,7 @@ def _texts(given: Iterable[str] | None) -> list[str]:
     try:
         return [str(text) for text in given or ()]
     except TypeError:
-        raise UsageError(f"given is {shown(given)}; give a dict such as {{'router.init': 'N^-1/2'}}") from None
+        raise UsageError(f"given is {quote_value(given)}; give a dict such as {{'router.init': 'N^-1/2'}}") from None
 
 
 def _name(label: str, network: Network, optimizer: Trained) -> str:
@@ -185,7 +185,7 @@ def _name(label: str, network: Network, optimizer: Trained) -> str:
 
 
 def _power(name: str, value: Power | str | int | None, network: Network) -> Power | None:
-    text = value if isinstance(value, str) else shown(value)
+    text = value if isinstance(value, str) else quote_value(value)
     if value is None or text.strip() == "0":
         if not name.endswith((".init", ".lr")):
             why = "only an init or a learning rate (a tensor that is not trained) can be zero"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from scaling_algebra.files import shipped
+from scaling_algebra.files import load_shipped_toml
 
-_SHIPPED = shipped(__package__, "glossary.toml")
+_SHIPPED = load_shipped_toml(__package__, "glossary.toml")
 TERMS: dict[str, str] = _SHIPPED["words"]
 ASSUMPTIONS: dict[str, str] = _SHIPPED["assumptions"]
 """Assumptions of an exponent beyond counting powers, by the name that answers carry (``dynamics/rules.py``)."""

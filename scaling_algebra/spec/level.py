@@ -10,7 +10,7 @@ from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 from typing import Any
 
-from scaling_algebra.errors import amount
+from scaling_algebra.errors import count_noun
 
 NAMED = 8
 """Maximum number of tensors or signals named in one line."""
@@ -121,7 +121,7 @@ class Level:
         if self.unread or not self.open:
             return "by shape" if self.unread else "certified"
         if len(self.unstable) + len(self.unlearned) < len(self.open):
-            return f"certified but for {amount(len(self.open), 'size')}"
+            return f"certified but for {count_noun(len(self.open), 'size')}"
         stability = _share(len(self.bounded), {x.demand for x in self.unstable})
         learning = _share(len(self.learned), {x.demand for x in self.open} & self.learned)
         return f"stability shown for {stability} demands, learning for {learning}"

@@ -11,8 +11,8 @@ from math import inf
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from scaling_algebra.errors import UsageError, check_names, named, shown
-from scaling_algebra.files import read_text, shipped, toml
+from scaling_algebra.errors import UsageError, check_names, find_entry, quote_value
+from scaling_algebra.files import load_shipped_toml, parse_toml, read_text
 
 from .axes import FIXED, Ray
 from .entries import keys, read, registry
@@ -120,7 +120,7 @@ class _Rules:
         Raises:
             UsageError: no such regime, or none of them has an epsilon.
         """
-        named("epsilon regime", regime, EPSILONS)
+        find_entry("epsilon regime", regime, EPSILONS)
         if self.regime is None:
             raise UsageError(f"{self.name} has no epsilon; leave out epsilon {regime!r}")
         negligible = regime.lower() == "negligible"
@@ -205,7 +205,7 @@ class Optimizer(_Rules):
                 raise self._wrong(key, f"it goes with {what}")
 
     def _wrong(self, key: str, instead: str) -> UsageError:
-        return UsageError(f"{key} of the optimizer {self.name} is {shown(getattr(self, key))}; {instead}")
+        return UsageError(f"{key} of the optimizer {self.name} is {quote_value(getattr(self, key))}; {instead}")
 
     def __hash__(self) -> int:
         return hash(self.name)
@@ -326,7 +326,7 @@ GOES_WITH: dict[str, tuple[str, Callable[[Optimizer], object]]] = {
     ),
 }
 """The keys that a key needs beside it."""
-_SHIPPED = shipped(__package__, "optimizers.toml")
+_SHIPPED = load_shipped_toml(__package__, "optimizers.toml")
 _NOTES: dict[str, str] = _SHIPPED.pop("notes")
 REFUSED: dict[str, str] = _SHIPPED.pop("refused")
 """Optimizers that no attributes describe, by name, and why."""
@@ -334,7 +334,7 @@ OPTIMIZERS: dict[str, Optimizer] = registry(
     "optimizers.toml",
     _SHIPPED,
     Optimizer,
-    lambda record: {**record, "note": "; ".join(named("note", x, _NOTES) for x in record.get("note", ()))},
+    lambda record: {**record, "note": "; ".join(find_entry("note", x, _NOTES) for x in record.get("note", ()))},
 )
 """Every optimizer, by name."""
 
@@ -403,7 +403,7 @@ def optimizer(name: str) -> Optimizer:
             rule = replace(rule, per="".join(sorted({*rule.per, *per[1]})))
         else:
             known = {x: x for x in (*SHAPES, FLATTENED, "per(h)", *CONSTRAINTS)}
-            chosen = named(f"reading of {rule.name}", reading, known)
+            chosen = find_entry(f"reading of {rule.name}", reading, known)
             flat = {"flattened": True, "note": rule.note.replace(_NOTES["apart"], _NOTES["one"])}
             rule = replace(rule, **(flat if chosen == FLATTENED else {"shape": chosen}))
     if any(reading in CONSTRAINTS for reading in readings):
@@ -424,7 +424,7 @@ def _shipped_rule(name: str) -> Optimizer:
     if isinstance(name, str) and (why := REFUSED.get(name.lower())):
         raise UsageError(f"no rule for {name}: {why}")
     try:
-        return named("optimizer", name, OPTIMIZERS)
+        return find_entry("optimizer", name, OPTIMIZERS)
     except UsageError as error:
         raise UsageError(f"{error}; any other is a file, such as mine.toml with normalises = 'entry'") from None
 
@@ -433,7 +433,7 @@ def _own(file: str) -> Optimizer:
     """The optimizer of a file, which is its name; a class in a file beside it is found there."""
     text = read_text(Path(file), "give a TOML file with the attributes of an optimizer, such as normalises = 'entry'")
     try:
-        record = toml(text)
+        record = parse_toml(text)
     except UsageError as error:
         raise UsageError(f"{file}: {error}; write for example normalises = 'entry'") from None
     check_names(f"key of {file}", record, [x for x in keys(Optimizer) if x not in ("name", "negligible")])

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Literal
 
-from scaling_algebra.errors import UsageError, named, unknown_name
-from scaling_algebra.files import shipped
+from scaling_algebra.errors import UsageError, find_entry, unknown_name
+from scaling_algebra.files import load_shipped_toml
 
 from .desiderata import Demand, Structure, mssp_demands, mup_demands
 from .entries import registry
@@ -147,9 +147,9 @@ _CALLED: dict[str, dict[str, Any]] = {
 """Functions that a table names."""
 PARAMETERIZATIONS: dict[str, Parameterization] = registry(
     "parameterizations.toml",
-    shipped(__package__, "parameterizations.toml"),
+    load_shipped_toml(__package__, "parameterizations.toml"),
     Parameterization,
-    lambda record: {k: named(k, x, _CALLED[k]) if k in _CALLED else x for k, x in record.items()},
+    lambda record: {k: find_entry(k, x, _CALLED[k]) if k in _CALLED else x for k, x in record.items()},
 )
 """Every parameterization, by name."""
 
@@ -163,4 +163,4 @@ def parameterization(name: str) -> Parameterization:
     Raises:
         UsageError: no such parameterization.
     """
-    return named("parameterization", name, PARAMETERIZATIONS)
+    return find_entry("parameterization", name, PARAMETERIZATIONS)

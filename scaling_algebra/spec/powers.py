@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Literal
 
-from scaling_algebra.arguments import checked
-from scaling_algebra.errors import UsageError, shown, unknown_name
-from scaling_algebra.limits import LONGEST, rational
+from scaling_algebra.arguments import check_arguments
+from scaling_algebra.errors import UsageError, quote_value, unknown_name
+from scaling_algebra.limits import LONGEST, parse_rational
 
 from .axes import AXES, Ray, ordered
 
@@ -40,7 +40,7 @@ class Power:
 
     def __post_init__(self) -> None:
         if type(self.terms) is not tuple:
-            raise UsageError(f"a power is made of pairs, not of {shown(self.terms)}; write Power.parse('N^-1/2')")
+            raise UsageError(f"a power is made of pairs, not of {quote_value(self.terms)}; write Power.parse('N^-1/2')")
 
     @classmethod
     def of(cls, exponents: Mapping[str, Fraction | int]) -> Power:
@@ -50,7 +50,7 @@ class Power:
         return cls(tuple((axis, Fraction(exponents[axis])) for axis in ordered(exponents) if exponents[axis] != 0))
 
     @classmethod
-    @checked
+    @check_arguments
     def parse(cls, text: str, axes: tuple[str, ...] = tuple(AXES)) -> Power:
         """``"M N^-1/2"``, ``"M/N"``, ``"N^(-1/2)"`` or ``"1"``.
 
@@ -76,7 +76,7 @@ class Power:
                 if axis not in axes:
                     raise unknown_name(f"axis in the power {text!r}", axis, axes)
                 try:
-                    exponent = rational(factor["e"] or 1)
+                    exponent = parse_rational(factor["e"] or 1)
                 except ValueError as error:
                     raise UsageError(f"cannot read the power {text!r}, {factor['e']} is {error}") from None
                 power *= cls.of({axis: -exponent if factor["by"] == "/" else exponent})

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from fnmatch import translate
 
-from scaling_algebra.errors import UsageError, shown, unknown_name
+from scaling_algebra.errors import UsageError, quote_value, unknown_name
 
 from .axes import FIXED
 from .networks.auxiliary import buffers
@@ -43,7 +43,7 @@ def trained(given: OptimizerInput, network: Network, model: Sequence[Network] = 
     for name, rule in named:
         role = name if name in roles else symbols.get(name, name)
         if role in asked:
-            raise UsageError(f"the optimizer of {role} is given twice, in {shown(given)}; give it once")
+            raise UsageError(f"the optimizer of {role} is given twice, in {quote_value(given)}; give it once")
         asked[role] = rule
     found = meant(f"tensor of {network.name}", asked, roles, {name: (name,) for name in (HIDDEN, *symbols)})
     rules = {role: asked[name] for name, those in found for role in those}
@@ -134,7 +134,7 @@ def single(given: OptimizerInput, what: str) -> Optimizer:
     text = given.name if isinstance(given, Optimizers) else given
     if isinstance(text, str) and not set(text) & set("+,="):
         return optimizer(text)
-    raise UsageError(f"{what} takes one optimizer for all tensors, not {shown(text)}; give its name alone")
+    raise UsageError(f"{what} takes one optimizer for all tensors, not {quote_value(text)}; give its name alone")
 
 
 def hidden(network: Network) -> tuple[str, ...]:
@@ -172,7 +172,9 @@ def read(given: str | Mapping[str, str]) -> tuple[Optimizer, Optimizer | None, l
             rest.append(_rule(rule))
     if len(rest) != 1:
         what = "gives two optimizers for" if rest else "leaves out"
-        raise UsageError(f"optimizer {shown(given)} {what} the other tensors; write for example 'adamw,hidden=muon'")
+        raise UsageError(
+            f"optimizer {quote_value(given)} {what} the other tensors; write for example 'adamw,hidden=muon'"
+        )
     return rest[0], matrices[0] if matrices else None, named
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from scaling_algebra.errors import UsageError, check_names, named
+from scaling_algebra.errors import UsageError, check_names, find_entry
 from scaling_algebra.solver.demands import NotFound
 from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.spec.axes import REGIMES
@@ -46,10 +46,10 @@ def _check_cell(cell: Printed) -> Printed:
     setting = dict(cell.setting)
     if lacks := next((x for x in HEAD if x not in setting), ""):
         raise UsageError(f"{cell.quantity} has no {lacks}; name it in [table], as audit --schema does")
-    network = named("network", setting.get("program", "moe"), ARCHITECTURES)
+    network = find_entry("network", setting.get("program", "moe"), ARCHITECTURES)
     setting["program"] = network.name
-    setting["regime"] = named("regime", setting["regime"], REGIMES).name
-    setting["parameterization"] = named("parameterization", setting["parameterization"], PARAMETERIZATIONS).name
+    setting["regime"] = find_entry("regime", setting["regime"], REGIMES).name
+    setting["parameterization"] = find_entry("parameterization", setting["parameterization"], PARAMETERIZATIONS).name
     check_names("readout init", [setting["readout_init"]] if "readout_init" in setting else (), READOUTS)
     rules = trained(setting["optimizer"], network)
     if cell.step is not None:

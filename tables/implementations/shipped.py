@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
-from scaling_algebra.errors import UsageError, named, unknown_name
+from scaling_algebra.errors import UsageError, find_entry, unknown_name
 from scaling_algebra.spec.axes import REGIMES, Ray
 from scaling_algebra.spec.entries import read
 from scaling_algebra.spec.gauges import moved
@@ -152,10 +152,10 @@ def parse(name: str, text: str) -> list[ShippedRule]:
 def _check_rule(rule: ShippedRule) -> ShippedRule:
     """Returns a rule with the canonical name of its optimizer, if every name in it is known."""
     for epsilon in rule.epsilon:
-        named("regime of epsilon", epsilon, EPSILONS)
-    named("parameterization", rule.parameterization, PARAMETERIZATIONS)
+        find_entry("regime of epsilon", epsilon, EPSILONS)
+    find_entry("parameterization", rule.parameterization, PARAMETERIZATIONS)
     for regime in (*rule.regimes, *rule.covers):
-        Ray.parse(regime) if "=" in regime else named("regime", regime, REGIMES)
+        Ray.parse(regime) if "=" in regime else find_entry("regime", regime, REGIMES)
     for role, settings in rule.tensors.items():
         if role not in rule.network.tensors:
             raise unknown_name(f"tensor of {rule.architecture}", role, rule.network.tensors)

@@ -22,7 +22,7 @@ from scaling_algebra.spec.desiderata import Demand
 from scaling_algebra.spec.level import CERTIFIED, Level, Open, recorded
 from scaling_algebra.spec.networks.files import from_toml
 from scaling_algebra.spec.networks.library import ARCHITECTURES
-from scaling_algebra.waiting import each, now
+from scaling_algebra.waiting import current_work, iterate_with_progress
 
 from ..shared import scalecalc
 
@@ -145,12 +145,12 @@ def test_a_router_of_many_experts_is_bounded_by_all_of_them():
 
 def test_work_says_what_it_is_at_and_is_silent_when_it_is_done():
     seen = []
-    for x in each("deriving", "demands", "abc"):
-        seen.append((x, now()))
+    for x in iterate_with_progress("deriving", "demands", "abc"):
+        seen.append((x, current_work()))
         if x == "b":
             break
     assert seen == [("a", "deriving: 1 of 3 demands"), ("b", "deriving: 2 of 3 demands")]
-    assert list(each("reading", "builds", "ab")) == ["a", "b"] and now() == ""
+    assert list(iterate_with_progress("reading", "builds", "ab")) == ["a", "b"] and current_work() == ""
 
 
 @pytest.fixture
@@ -173,7 +173,7 @@ def test_an_interrupt_says_what_was_open(monkeypatch, interruptible):
     asked = ("--ray", "N=1/7,N_e=0,M=1/7", "--optimizer", "sgd", "--parameterization", "mssp")
     done = scalecalc("derive", *asked)
     assert (done.exit_code, done.stderr) == (130, "scalecalc: interrupted while deriving MSSP: no intervention\n")
-    assert now() == ""
+    assert current_work() == ""
 
 
 def test_the_size_that_is_named_is_one_that_no_run_decides():

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.sparse_routing import sparse
-from scaling_algebra.errors import UsageError, foreign, shown
+from scaling_algebra.errors import UsageError, guard_foreign_code, quote_value
 from scaling_algebra.recipes.recipe import Recipe, recipe
 from scaling_algebra.recipes.sizes import Sizes, read_sizes, way
 from scaling_algebra.solver.demands import Infeasible
@@ -51,7 +51,7 @@ from scaling_algebra.verify.tracing.readings import read
 from scaling_algebra.verify.tracing.recording import losses_of, output_of, running
 from scaling_algebra.verify.tracing.shapes import CHOSEN as CHOSEN_FEW
 from scaling_algebra.verify.tracing.shapes import along
-from scaling_algebra.waiting import each
+from scaling_algebra.waiting import iterate_with_progress
 
 from .folding import foldable, folded
 from .frozen import frozen
@@ -144,7 +144,7 @@ def check_model(
     """
     for what, count, least in (("seeds", seeds, MIN_SEEDS), ("points", points, MIN_SIZES)):
         if count < least:
-            raise UsageError(f"{what} is {shown(count)}, which decides nothing; give {least} or more")
+            raise UsageError(f"{what} is {quote_value(count)}, which decides nothing; give {least} or more")
     start, smallest = time.monotonic(), read_sizes(usual(build) if base is None else base, "base")
     build = limited(build, smallest)
     wide = {axis: n * (WIDER if axis in WIDTHS else 1) for axis, n in smallest.items()}
@@ -584,7 +584,7 @@ def _measure(
         for i, size in enumerate(m.dims):
             m.parameters.append(sum(p.numel() for p in called(build, dict(size))[0].parameters()))
             m.inputs.append(str([fingerprint(x) for x in _flat(inputs)]))
-            for seed in each(f"training {dict(size)}", "seeds", range(seeds)):
+            for seed in iterate_with_progress(f"training {dict(size)}", "seeds", range(seeds)):
                 put(m.values, i, size, seed, how)
                 put(m.standard, i, size, seed, "one")
             put(m.control, i, m.dims[0], 10_000, how)  # one draw at every size: whatever differs is no noise
@@ -688,7 +688,7 @@ def _steps(
         return _loss(output_of(model(*places, **keywords)))
 
     yield
-    with exactly(), foreign("training the model"):
+    with exactly(), guard_foreign_code("training the model"):
         for _ in descend(optimizer, loss, steps):
             yield
 
@@ -702,7 +702,7 @@ def losses_beside(model: nn.Module, inputs: Inputs) -> dict[tuple[str, str], flo
     """Of every loss that a module returns beside its output, and every parameter that it reaches: the size of its
     gradient over that of the loss of the output."""
     named = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    with exactly(), foreign("the model"):
+    with exactly(), guard_foreign_code("the model"):
         out = model(*inputs[0], **inputs[1])
         found = {k: x for k, x in losses_of(out).items() if x.requires_grad}
         if not found:
@@ -776,7 +776,7 @@ def _predicted(
         known = [b + more(x) for b, x in zip(bounds, quantities, strict=True) if b is not None]
         return max(known) if known and len(known) == len(bounds) else ...
 
-    asked = each("predicting", "signals and parameters", list(names.items()))
+    asked = iterate_with_progress("predicting", "signals and parameters", list(names.items()))
     with look.meter.within(ALL):
         rows = {name: list(zip(*map(row, quantities), strict=True)) for name, quantities in asked}
     predicted: dict[str, Sequence[Cell]] = {

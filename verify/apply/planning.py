@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from scaling_algebra.arguments import checked
+from scaling_algebra.arguments import check_arguments
 from scaling_algebra.errors import UsageError, check_names
 from scaling_algebra.recipes.recipe import Recipe, recipe, with_either_epsilon
 from scaling_algebra.recipes.sizes import Sizes
@@ -24,7 +24,7 @@ from scaling_algebra.spec.level import Level, Open
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.tracing import Traced
 from scaling_algebra.verify.tracing.config_skeletons import general
-from scaling_algebra.waiting import rarely_collected, show_progress
+from scaling_algebra.waiting import collect_rarely, show_progress
 
 from .entries import entries_of, settings_of, warnings_of
 from .frozen import frozen
@@ -38,7 +38,7 @@ TAKEN += ("readout_init", "epsilon", "effort")
 """Arguments of ``plan`` besides the model and the sizes."""
 
 
-@checked
+@check_arguments
 def plan(
     model: nn.Module | Callable[[dict[str, int]], Any],
     base: str | Sizes | nn.Module,
@@ -65,7 +65,7 @@ def plan(
         UsageError: a model that cannot be read or built, a parameter that the output does not depend on, rates without
             epsilons, a multiplier that is to be folded and ends in no matrix, or what ``recipe`` raises.
     """
-    with show_progress("plan"), rarely_collected(), torch.random.fork_rng(devices=[]):
+    with show_progress("plan"), collect_rarely(), torch.random.fork_rng(devices=[]):
         if isinstance(model, nn.Module):
             check_named(model, given)
         return _plan(read_subject(model, base, target, strict), fold, strict, {**given, "strict": strict})

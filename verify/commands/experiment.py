@@ -11,7 +11,7 @@ import click
 
 from scaling_algebra import limits
 from scaling_algebra.commands.options import Answer, Count, Verb, examples, printed
-from scaling_algebra.errors import UsageError, named
+from scaling_algebra.errors import UsageError, find_entry
 
 from .shared import POOL, RESUME, again, integers, kept, pool, progress
 
@@ -70,8 +70,8 @@ def command(
     if other := next((name for name in names if name in STUDIES), ""):
         raise UsageError(f"{other} is a study of its own; write scalecalc study {other}, the name first")
     for name in names:
-        named("study", name, {**EXPERIMENTS, **STUDIES})
-    chosen = [named("study", name, EXPERIMENTS) for name in dict.fromkeys(names or EXPERIMENTS)]
+        find_entry("study", name, {**EXPERIMENTS, **STUDIES})
+    chosen = [find_entry("study", name, EXPERIMENTS) for name in dict.fromkeys(names or EXPERIMENTS)]
     if only is not None:
         matching = [tuple(t for t in e.trials if only.lower() in t.title.lower()) for e in chosen]
         chosen = [replace(e, trials=trials) for e, trials in zip(chosen, matching, strict=True) if trials]

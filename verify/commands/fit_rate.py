@@ -11,11 +11,11 @@ import click
 import numpy as np
 
 from scaling_algebra import files
-from scaling_algebra.arguments import pairs
+from scaling_algebra.arguments import parse_pairs
 from scaling_algebra.commands.options import Answer, chosen, examples, network_options, optimized, printed
 from scaling_algebra.documents.blocks import Block, Grid, Heading, Lines, literal
 from scaling_algebra.errors import UsageError
-from scaling_algebra.limits import real
+from scaling_algebra.limits import parse_real
 from scaling_algebra.recipes.horizon import AXES, rate_rules
 from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.solver.derivation import derive
@@ -155,7 +155,7 @@ def plot_powers(fits: Mapping[str, FittedRates], path: Path | None) -> None:
             below.set(xlabel=size, ylabel="residual of log rate")
     if any(fits):
         panels[0, 0].legend()
-    files.write(path, svg(figure))
+    files.write_file(path, svg(figure))
 
 
 def settings(text: str | None, sizes: Sequence[str]) -> list[Setting]:
@@ -168,7 +168,7 @@ def settings(text: str | None, sizes: Sequence[str]) -> list[Setting]:
         return []
     if len(sizes) == 1:
         return [(_size(x),) for x in text.split(",")]
-    given = pairs("--at", text.split(","), ",".join(f"{name}=4096" for name in sizes))
+    given = parse_pairs("--at", text.split(","), ",".join(f"{name}=4096" for name in sizes))
     if {*given} != {*sizes}:
         raise UsageError(f"--at {text}: give each of {', '.join(sizes)} once, as {sizes[0]}=4096")
     return [tuple(_size(given[name]) for name in sizes)]
@@ -176,7 +176,7 @@ def settings(text: str | None, sizes: Sequence[str]) -> list[Setting]:
 
 def _size(text: str) -> float:
     try:
-        number = real(text)
+        number = parse_real(text)
     except (ValueError, OverflowError):
         number = 0.0
     if not 0 < number < np.inf:

@@ -102,7 +102,7 @@ def integers(label: str, text: str) -> list[int]:
     Raises:
         UsageError: anything else, or one above ``limits.SIZE``.
     """
-    values = _numbers(label, text, limits.whole)
+    values = _numbers(label, text, limits.parse_integer)
     for x in values:
         if abs(x) > limits.SIZE:
             raise UsageError(f"{label} are {text!r}; give numbers up to {limits.SIZE}")
@@ -115,7 +115,7 @@ def reals(label: str, text: str) -> list[float]:
     Raises:
         UsageError: anything else.
     """
-    return _numbers(label, text, limits.real)
+    return _numbers(label, text, limits.parse_real)
 
 
 def positive(label: str, text: str) -> float:
@@ -125,7 +125,7 @@ def positive(label: str, text: str) -> float:
         UsageError: anything else.
     """
     with suppress(ValueError):
-        if 0 < (value := limits.real(text)) <= limits.SIZE:
+        if 0 < (value := limits.parse_real(text)) <= limits.SIZE:
             return value
     raise UsageError(f"the {label} is {text!r}; give one positive number up to {limits.SIZE:g}, e.g. 0.1")
 
@@ -223,7 +223,7 @@ def required_share(text: str) -> Fraction:
         UsageError: anything else.
     """
     try:
-        part = limits.rational(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+        part = limits.parse_rational(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
         part = Fraction(-1)
     if not 0 < part <= 1:

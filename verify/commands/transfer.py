@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from scaling_algebra import files, limits
-from scaling_algebra.arguments import pairs
+from scaling_algebra.arguments import parse_pairs
 from scaling_algebra.commands.options import (
     Answer,
     Count,
@@ -168,7 +168,7 @@ def _read(text: str, label: str) -> dict[str, int]:
 
 
 def _rates(texts: tuple[str, ...]) -> dict[str, float]:
-    return {name: positive(f"factor of {name}", x) for name, x in pairs("--rate", texts, "*embed*=2").items()}
+    return {name: positive(f"factor of {name}", x) for name, x in parse_pairs("--rate", texts, "*embed*=2").items()}
 
 
 def _grid(text: str) -> list[float]:

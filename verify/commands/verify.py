@@ -237,7 +237,7 @@ def read_shard(text: str | None) -> tuple[int, int]:
     """
     part, _, parts = (text or "1/1").partition("/")
     try:
-        shard = limits.whole(part), limits.whole(parts)
+        shard = limits.parse_integer(part), limits.parse_integer(parts)
     except ValueError:
         shard = 0, 0
     if not 1 <= shard[0] <= shard[1] <= limits.SIZE:

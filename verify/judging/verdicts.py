@@ -11,7 +11,7 @@ from types import EllipsisType
 
 import numpy as np
 
-from scaling_algebra.errors import UsageError, amount, shown
+from scaling_algebra.errors import UsageError, count_noun, quote_value
 from scaling_algebra.solver.derivation import Derivation, Signals
 from scaling_algebra.spec.level import Level, Open
 from scaling_algebra.spec.networks.language import Network
@@ -60,7 +60,7 @@ def judge(
         UsageError: a claim about a quantity or step that was not measured, or a log that cannot be used.
     """
     if not 0 <= required <= 1:
-        raise UsageError(f"required is {shown(required)}; give a share from 0 to 1")
+        raise UsageError(f"required is {quote_value(required)}; give a share from 0 to 1")
     ray, moved, asked = None, None, dict[str, Open]()
     if isinstance(prediction, Signals):
         derivation = prediction.derivation
@@ -89,7 +89,7 @@ def judge(
     last = max((t for _, t, _ in cells), default=m.steps)
     rows = [_demanded(x, asked[x.quantity]) if (x.quantity, x.step) in undecided else x for x in rows]
     undecided -= {(x.quantity, x.step) for x in rows}
-    incomplete = INTERRUPTED if m.interrupted else f"{amount(m.missing, 'cell')} missing" if m.missing else ""
+    incomplete = INTERRUPTED if m.interrupted else f"{count_noun(m.missing, 'cell')} missing" if m.missing else ""
     checks = gates(m, rule.spacing) if m.sizes or not incomplete else []  # a run that never began fails none
     return Report(
         tuple(rows),

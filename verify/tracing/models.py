@@ -17,14 +17,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scaling_algebra.errors import UsageError, foreign
+from scaling_algebra.errors import UsageError, guard_foreign_code
 from scaling_algebra.spec.axes import AXES
 from scaling_algebra.spec.level import Open
 from scaling_algebra.spec.networks.ancestors import learns
 from scaling_algebra.spec.networks.files import from_toml
 from scaling_algebra.spec.networks.language import TRACED, Network
 from scaling_algebra.spec.powers import Power
-from scaling_algebra.waiting import each
+from scaling_algebra.waiting import iterate_with_progress
 
 from . import functions, layout, routing, rules  # noqa: F401 - fill the table
 from .building import Asked, Build, built, called, doubled, exactly
@@ -219,7 +219,7 @@ def read_equations(build: Build, start: Mapping[str, int], name: str = TRACED, e
     if every and ("M" in start or not first.few):
         raise Unreadable("model: every top-K chooses all")
     builds, runs, loops = [start], [first], []
-    for axis in each("reading", "builds", alike):
+    for axis in iterate_with_progress("reading", "builds", alike):
         run = recorded(doubled(start, axis))
         run.doubled = axis
         if every and {*run.few} != {*first.few}:
@@ -292,7 +292,7 @@ def _with_gradients(reading: Traced, build: Build, frozen: Sequence[str]) -> Tra
     """The reading with its frozen tensors; parameters that do not train are in its notes."""
     model, (inputs, keywords), _ = built(build, reading.base)
     try:
-        with foreign("the backward pass"), exactly():
+        with guard_foreign_code("the backward pass"), exactly():
             found = states(model, lambda model: model(*inputs, **keywords))
     except UsageError as error:
         if isinstance(error.__cause__, Exception):  # of torch: whether it can train is not known

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from scaling_algebra.errors import UsageError, unknown_name
-from scaling_algebra.files import read_text, toml
+from scaling_algebra.files import parse_toml, read_text
 from scaling_algebra.spec.axes import AXES
 from scaling_algebra.spec.entries import Lines, keys, read
 from scaling_algebra.spec.powers import Power
@@ -74,7 +74,7 @@ def from_toml(text: str, source: str = "network", name: str = "network") -> Netw
         UsageError: one line that begins with the source.
     """
     try:
-        record = toml(text)
+        record = parse_toml(text)
         for key, value in record.items():
             if isinstance(value, dict) and (inside := next((x for x in value if x in keys(NetworkFile)), "")):
                 raise UsageError(f"{inside} stands inside {key}; put it above the line [{key}]")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from scaling_algebra.files import shipped
+from scaling_algebra.files import load_shipped_toml
 from scaling_algebra.spec.entries import registry
 
 
@@ -70,5 +70,7 @@ class FunctionKind:
         return (self.homogeneous and not self.signed) or self.selects
 
 
-FUNCTIONS: dict[str, FunctionKind] = registry("functions.toml", shipped(__package__, "functions.toml"), FunctionKind)
+FUNCTIONS: dict[str, FunctionKind] = registry(
+    "functions.toml", load_shipped_toml(__package__, "functions.toml"), FunctionKind
+)
 """Every function of the language, by name."""

@@ -21,7 +21,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from scaling_algebra import limits
-from scaling_algebra.errors import UsageError, shown, unknown_name
+from scaling_algebra.errors import UsageError, quote_value, unknown_name
 from scaling_algebra.spec.axes import AXES, FIXED, named_axis
 
 from .ancestors import tensors_of
@@ -55,10 +55,10 @@ def network(
     Raises:
         UsageError: one line that quotes the equation and the number of its line.
     """
-    limits.line("name", name)
-    limits.line("title", title)
+    limits.check_line("name", name)
+    limits.check_line("title", title)
     if not isinstance(constants, tuple | list | frozenset | set) or not all(isinstance(x, str) for x in constants):
-        raise UsageError(f"constants are {shown(constants)}; give the names of signals, such as ('C',)")
+        raise UsageError(f"constants are {quote_value(constants)}; give the names of signals, such as ('C',)")
     if (lines := len(equations.strip().splitlines())) > MOST:
         raise UsageError(
             f"the equations have {lines} lines; give at most {MOST}: layers that are alike take one letter"
@@ -72,7 +72,7 @@ def network(
         if axis not in known and str(axis).lower() in map(str.lower, known):
             raise UsageError(f"axes: {unknown_name('axis', str(axis), known)}")
         if not named_axis(axis):
-            raise UsageError(f"axes: {shown(axis)} is no name of an axis; write a word, such as N, M or rank")
+            raise UsageError(f"axes: {quote_value(axis)} is no name of an axis; write a word, such as N, M or rank")
     numbered = enumerate(equations.removeprefix("\n").splitlines(), 1)
     texts = {number: " ".join(line.partition("#")[0].split()) for number, line in numbered}
     parsed_equations = [parsed(number, text) for number, text in texts.items() if text]

@@ -10,13 +10,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 
-from scaling_algebra.errors import named
-from scaling_algebra.files import shipped
+from scaling_algebra.errors import find_entry
+from scaling_algebra.files import load_shipped_toml
 
 from .grammar import network
 from .language import Function, Network
 
-TEXTS = shipped(__package__, "library.toml")
+TEXTS = load_shipped_toml(__package__, "library.toml")
 """Title, roles and equations of every network, by name."""
 AXES: Mapping[str, str] = TEXTS.pop("axes")
 """Axes of their letters."""
@@ -60,7 +60,7 @@ def architecture(name: str) -> Network:
         UsageError: no such network.
     """
     if not isinstance(name, str) or name not in ARCHITECTURES:
-        named("architecture", name, TITLES)
+        find_entry("architecture", name, TITLES)
     return ARCHITECTURES[name]
 
 
