@@ -26,7 +26,7 @@ from scaling_algebra.solver.cones import descent
 from scaling_algebra.solver.convexity import open_axes
 from scaling_algebra.solver.demands import provable
 from scaling_algebra.spec.axes import Ray
-from scaling_algebra.spec.desiderata import Demand, Structure, interventions
+from scaling_algebra.spec.desiderata import Demand, Structure, enumerate_structures
 from scaling_algebra.spec.networks.indices import aggregations, may_grow
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.optimizers import OPTIMIZERS
@@ -199,7 +199,7 @@ def nowhere(
         apart: constraints of which the parameters must meet at least one, because they are not those of a formula.
         demands: the demands; by default all of the parameterization.
     """
-    demands = parameterization.demanded(network, structure) if demands is None else demands
+    demands = parameterization.list_demands(network, structure) if demands is None else demands
     axes = list(may_grow(network))
     names = dict.fromkeys(d.label for d in demands)
     left_out = (tuple(side.complement for side in piece.cone.sides) for piece in where.outside)
@@ -257,7 +257,7 @@ def _clauses(
     network: Network, parameterization: Parameterization, structure: Structure, fixed: frozenset[str]
 ) -> tuple[Clause, ...]:
     """Returns the clauses of all demands."""
-    demands = parameterization.demanded(network, structure)
+    demands = parameterization.list_demands(network, structure)
     facts = AllRays(network, demands, structure, fixed)
     return tuple(clause for demand in demands for clause in facts.of(demand))
 
@@ -283,7 +283,7 @@ def _on(face: Face) -> Iterator[Theorem]:
         return
     elsewhere = Region((), face.fixed, solved)
     if face.rule.structural:
-        for s in interventions(face.network, face.base):
+        for s in enumerate_structures(face.network, face.base):
             none = partial(none_in, face, s, elsewhere)
             yield Theorem(f"none: {s}{suffix}", f"no {title} with {s}", elsewhere, none)
         return

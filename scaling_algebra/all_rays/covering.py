@@ -21,7 +21,7 @@ from scaling_algebra.solver.demands import Failure, Infeasible
 from scaling_algebra.solver.points import Places
 from scaling_algebra.solver.search import Solution, solve
 from scaling_algebra.spec.axes import Ray
-from scaling_algebra.spec.desiderata import Structure, horizon
+from scaling_algebra.spec.desiderata import Structure, last_step
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS, Parameterization
@@ -78,7 +78,7 @@ class Face:
     @property
     def steps(self) -> tuple[int, int]:
         """Number of updates up to which O(1) is required, and by which Theta(1) must have been reached."""
-        last = horizon(self.network, self.base)
+        last = last_step(self.network, self.base)
         return last + 1, last
 
     def solve(self, ray: Ray) -> tuple[Solution | None, str]:

@@ -20,11 +20,11 @@ from scaling_algebra.solver.convexity import Looks
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION
 from scaling_algebra.spec.networks.library import MOE_BLOCK
+from scaling_algebra.spec.optimizer_reading import OptimizerInput, require_single
 from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.parameterizations import Parameterization
 from scaling_algebra.spec.parameterizations import parameterization as _parameterization
 from scaling_algebra.spec.scaling import Scaling
-from scaling_algebra.spec.trained import OptimizerInput, single
 
 from .covering import Face, Piece, covering
 
@@ -127,7 +127,7 @@ def phases(
     Raises:
         UsageError: an unknown name.
     """
-    rule, stepper = _parameterization(parameterization), single(optimizer, "the map of rays")
+    rule, stepper = _parameterization(parameterization), require_single(optimizer, "the map of rays")
     stepper = stepper if epsilon is None else stepper.with_epsilon(epsilon)
     rule.check_derived(MOE_BLOCK)
     return _phases(rule, stepper)

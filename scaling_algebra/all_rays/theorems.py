@@ -16,9 +16,9 @@ from scaling_algebra.spec.networks.indices import aggregations, curved
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import architecture
 from scaling_algebra.spec.networks.multipliers import free_multipliers
+from scaling_algebra.spec.optimizer_reading import OptimizerInput, require_single
 from scaling_algebra.spec.parameterizations import parameterization as _parameterization
 from scaling_algebra.spec.scaling import Scaling, TensorScaling
-from scaling_algebra.spec.trained import OptimizerInput, single
 
 from .claims import NUMBERS, Theorem, claims
 from .covering import Face
@@ -168,7 +168,7 @@ def theorems(
     Raises:
         UsageError: an unknown name, or a parameterization that is not derived for the network.
     """
-    rule, stepper = _parameterization(parameterization), single(optimizer, "a theorem about all rays")
+    rule, stepper = _parameterization(parameterization), require_single(optimizer, "a theorem about all rays")
     stepper = stepper if epsilon is None else stepper.with_epsilon(epsilon)
     net = network if isinstance(network, Network) else architecture(network)
     rule.check_derived(net)

@@ -21,7 +21,7 @@ from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.solver.presentation import add_level, alike, brief, multipliers, table
 from scaling_algebra.spec.configuration import EACH, Configuration
 from scaling_algebra.spec.gauges import OWN
-from scaling_algebra.spec.glossary import listed
+from scaling_algebra.spec.glossary import join_assumptions
 from scaling_algebra.spec.level import CERTIFIED
 from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.spec.networks.sums import experts
@@ -220,7 +220,7 @@ def _derive(
         left = d.level.lines if d.level is not None else ()
         codes.append(0 if d.level is None else d.level.code)
         if (strict and left) or (bare and d.assumes):
-            why = left[0] if left else f"since it assumes {listed(d.assumes)}"
+            why = left[0] if left else f"since it assumes {join_assumptions(d.assumes)}"
             codes.append(3)
             found.append(_undecided(configuration, why))
         else:

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from scaling_algebra.formulas.formula import formula
-from scaling_algebra.spec.trained import single
+from scaling_algebra.spec.optimizer_reading import require_single
 
 from .options import COMPLETED, OPTIMIZER, READOUT_INIT, Answer, examples, network_of, printed
 
@@ -41,7 +41,7 @@ def command(
     tensor, with the mechanism behind each and the rays on which it is the largest of those with its parameters. Every
     monomial that leads on some ray is printed; if one may be missing, a line says so.
     """
-    rule = single(optimizer, "a formula")
+    rule = require_single(optimizer, "a formula")
     rule = rule if epsilon is None else rule.with_epsilon(epsilon)
     f = formula(what, rule, readout_init=readout_init or "maximal", **more)
     return str(f.expr) if form == SYMPY else f.document()

@@ -12,7 +12,7 @@ from scaling_algebra.documents import Document
 from scaling_algebra.documents.blocks import Code, Grid, Heading, Lines, literal
 from scaling_algebra.dynamics.quantities import quantities
 from scaling_algebra.errors import UsageError
-from scaling_algebra.spec.axes import AXES, REGIMES, about
+from scaling_algebra.spec.axes import AXES, REGIMES, describe_axis
 from scaling_algebra.spec.glossary import ASSUMPTIONS, DESIDERATA, MECHANISMS, TERMS
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import MOE_BLOCK
@@ -66,7 +66,10 @@ def names_document() -> Document:
 def network_document(network: Network) -> Document:
     """One network: its equations, what its letters and tensors are, its quantities."""
     equations = [("  ", Code(line)) for line in as_text(network).splitlines()]
-    letters = {x: f"{axis} ({about(axis)})" if about(axis) != axis else axis for x, axis in network.axes.items()}
+    letters = {
+        x: f"{axis} ({describe_axis(axis)})" if describe_axis(axis) != axis else axis
+        for x, axis in network.axes.items()
+    }
     tensors = {role: indexed(t.symbol, t.letters) for role, t in network.tensors.items()}
     record = {
         "architecture": network.name,

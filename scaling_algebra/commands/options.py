@@ -33,9 +33,9 @@ from scaling_algebra.spec.gauges import GAUGES, OWN
 from scaling_algebra.spec.networks.files import read_network
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import ARCHITECTURES, TITLES
+from scaling_algebra.spec.optimizer_reading import parse_optimizers as trained_by
 from scaling_algebra.spec.optimizers import EPSILONS, OPTIMIZERS
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS, READOUTS
-from scaling_algebra.spec.trained import read as trained_by
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem

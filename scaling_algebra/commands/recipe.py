@@ -15,7 +15,7 @@ from scaling_algebra.errors import UsageError
 from scaling_algebra.recipes.files import Start, config_sizes, read_config, read_start, values
 from scaling_algebra.recipes.presentation import FORMS
 from scaling_algebra.recipes.recipe import with_either_epsilon
-from scaling_algebra.spec.level import Open
+from scaling_algebra.spec.level import OpenDemand
 
 from .horizon import change, horizon
 from .options import (
@@ -130,7 +130,7 @@ def command(
     r = with_either_epsilon(start.sizes, end.sizes, lambda line: say(f"scalecalc: {line}"), **asked)
     if traced() is not None:
         model, sizes = traced(), r.way.sizes
-        odd = tuple(Open("both models are read", "the configurations", 0, line) for line in model.odd)
+        odd = tuple(OpenDemand("both models are read", "the configurations", 0, line) for line in model.odd)
         shares = model.model.open_shares(*sizes)
         r = replace(r, notes=tuple(model.left(r.multipliers, *sizes)), open=(*shares, *odd))
     if where["network"] is None and (file := target_hf or base_hf) is not None:

@@ -22,7 +22,7 @@ from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.glossary import ASSUMPTIONS
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import MOE_BLOCK
-from scaling_algebra.spec.optimizers import Trained
+from scaling_algebra.spec.optimizers import OptimizerSpec
 from scaling_algebra.spec.scaling import Point
 from scaling_algebra.waiting import iterate_with_progress
 
@@ -91,7 +91,7 @@ class Analysis:
         self,
         ray: Ray,
         point: Point,
-        optimizer: Trained,
+        optimizer: OptimizerSpec,
         network: Network = MOE_BLOCK,
         algebras: dict[Rung, Algebra] | None = None,
         growing: frozenset[str] = frozenset(),

@@ -66,7 +66,7 @@ class _BoundSteps(TensorSteps):
         rule, rates = self.optimizer.of(role), self.learning_rate(role)
         if self.point.b[role] is None and rule.constrains(self.network, role):
             return []
-        if rule.sphere:
+        if rule.keeps_norm:
             rates.append(self.size(role, 0))
         elif rule.relative:
             raise BeyondPowerCounting("steps that are relative to the size of a tensor have no bound")
@@ -96,7 +96,7 @@ class _BoundSteps(TensorSteps):
         one, sides = rule.matrix(self.network, role), list[Signal]()
         for letters in (one.rows, one.columns):
             powers: dict[str, Fraction] = {}
-            for axis in (self.network.axes[x] for x in letters if live(x) and not rule.sphere):
+            for axis in (self.network.axes[x] for x in letters if live(x) and not rule.keeps_norm):
                 powers[axis] = powers.get(axis, Fraction(0)) - Fraction(1, 2)
             sides.append(Signal(live(one.copies + letters), {}, self.algebra.scale(powers)))
         return Increment(1, rates, sides[0], (sides[1],))

@@ -18,7 +18,7 @@ from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.spec.networks.roles import Adjoint, adjoints, first_layer, forks, meetings, one_layer, pathways
 from scaling_algebra.spec.networks.sums import ExpertSum, experts
 from scaling_algebra.spec.networks.terms import is_held, weight_products, written_out
-from scaling_algebra.spec.optimizers import Trained
+from scaling_algebra.spec.optimizers import OptimizerSpec
 
 from .run import Which
 
@@ -117,7 +117,7 @@ def quantities(network: Network = MOE_BLOCK) -> dict[str, Quantity]:
     return named
 
 
-def with_decay(network: Network, trained: Trained) -> dict[str, Quantity]:
+def with_decay(network: Network, trained: OptimizerSpec) -> dict[str, Quantity]:
     """Quantities with a second reading under decoupled weight decay. Everything else is relative to initial values that
     decayed, and says what was learned; these are relative to the values training began with, as one would log
     them."""

@@ -18,7 +18,7 @@ from scaling_algebra.spec.networks.indices import apart
 from scaling_algebra.spec.networks.language import Factor, Mode, Network, Product, Statement
 from scaling_algebra.spec.networks.multipliers import free_multipliers
 from scaling_algebra.spec.networks.terms import Term, is_held, written_out
-from scaling_algebra.spec.optimizers import Trained
+from scaling_algebra.spec.optimizers import OptimizerSpec
 from scaling_algebra.spec.scaling import Point
 
 from .ledger import Ledger
@@ -83,7 +83,7 @@ class TrainingRun:
     network: Network
     algebra: Algebra
     point: Point
-    optimizer: Trained
+    optimizer: OptimizerSpec
     context: RunContext = PLAIN
     steps: Stepping = field(init=False)
     decays = False

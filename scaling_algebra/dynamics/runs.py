@@ -18,7 +18,7 @@ from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.networks.ancestors import depth
 from scaling_algebra.spec.networks.auxiliary import buffers
 from scaling_algebra.spec.networks.language import Network
-from scaling_algebra.spec.optimizers import Trained
+from scaling_algebra.spec.optimizers import OptimizerSpec
 from scaling_algebra.spec.powers import Form
 from scaling_algebra.spec.scaling import Point
 
@@ -53,7 +53,7 @@ class Runs:
 
     ray: Ray
     point: Point
-    optimizer: Trained
+    optimizer: OptimizerSpec
     network: Network
     table: Mapping[str, Quantity]
     algebras: dict[Rung, Algebra]
@@ -149,7 +149,7 @@ class Runs:
         run, rules = self.on(LADDER[0]), self.optimizer.of
         tensors, held = self.network.tensors.items(), buffers(self.network)
         trained = ((rules(role), x.letters) for role, x in tensors if role not in held)
-        entries = (x for rule, x in trained if (rule.signs if signs else rule.normalises == "entry"))
+        entries = (x for rule, x in trained if (rule.is_sign if signs else rule.normalises == "entry"))
         return any(len(odd_powers(run, letters)) > 1 for letters in entries)
 
     def forms(self, name: str, t: int) -> tuple[Form, ...]:

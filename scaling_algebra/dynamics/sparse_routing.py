@@ -22,7 +22,7 @@ from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.networks.indices import aggregations, centred, tracked
 from scaling_algebra.spec.networks.language import SPARE, Factor, Function, Mode, Network, Product, Statement, Sum
 from scaling_algebra.spec.networks.multipliers import SHARE
-from scaling_algebra.spec.optimizers import Trained
+from scaling_algebra.spec.optimizers import OptimizerSpec
 from scaling_algebra.spec.scaling import Point
 
 from .bounds import BoundRun
@@ -65,7 +65,12 @@ def algebra_for(
 
 
 def trajectory_for(
-    network: Network, algebra: Algebra, point: Point, optimizer: Trained, context: RunContext, routed: bool = False
+    network: Network,
+    algebra: Algebra,
+    point: Point,
+    optimizer: OptimizerSpec,
+    context: RunContext,
+    routed: bool = False,
 ) -> Trajectory:
     """Training of the block, as a token sees it. ``routed``: as for ``algebra_for``."""
     kind = RoutedTrajectory if routed or sparse(network, algebra.ray) else Trajectory
@@ -73,7 +78,12 @@ def trajectory_for(
 
 
 def bounds_for(
-    network: Network, algebra: Algebra, point: Point, optimizer: Trained, context: RunContext, routed: bool = False
+    network: Network,
+    algebra: Algebra,
+    point: Point,
+    optimizer: OptimizerSpec,
+    context: RunContext,
+    routed: bool = False,
 ) -> BoundRun:
     """A run of upper bounds. ``routed``: as for ``algebra_for``."""
     kind = RoutedBounds if routed or sparse(network, algebra.ray) else BoundRun

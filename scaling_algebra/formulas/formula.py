@@ -36,11 +36,11 @@ from scaling_algebra.spec.networks.language import Network, Product
 from scaling_algebra.spec.networks.library import architecture as _architecture
 from scaling_algebra.spec.networks.roles import readouts
 from scaling_algebra.spec.networks.terms import is_held
+from scaling_algebra.spec.optimizer_reading import OptimizerInput, require_single
 from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.parameterizations import READOUTS
-from scaling_algebra.spec.powers import Form, Power, symbol
+from scaling_algebra.spec.powers import Form, Power, name_symbol
 from scaling_algebra.spec.scaling import Point
-from scaling_algebra.spec.trained import OptimizerInput, single
 
 from .graded import STEPS
 from .notation import inequality, text
@@ -110,7 +110,7 @@ class Formula(Rendered):
             _, role, step = unknown.split(".")
             first = 0 if self.of.optimizer.memory else int(step)
             gradient = f"g{self.of.network.tensors[role].symbol}"
-            gradients[symbol(unknown)] = tuple(f"{gradient}@{k}" for k in range(first, int(step) + 1))
+            gradients[name_symbol(unknown)] = tuple(f"{gradient}@{k}" for k in range(first, int(step) + 1))
         return gradients
 
     @property
@@ -203,7 +203,7 @@ class Formula(Rendered):
         def value(unknown: str) -> Fraction:
             if not unknown.startswith("v."):
                 return values.get(unknown) or Fraction(0)
-            name = symbol(unknown)
+            name = name_symbol(unknown)
             if name not in divisors:
                 parts = (x.split("@") for x in self.divisors[name])
                 sizes = [_formula(self.of, gradient, int(k))._on(ray, values, divisors) for gradient, k in parts]
@@ -218,7 +218,7 @@ class Formula(Rendered):
 
     def entries(self, role: str) -> Power:
         """Returns the factor of a divisor beside the size of an entry: the root of the number of entries, or 1."""
-        return self.of.optimizer.entries(self.of.network, role)
+        return self.of.optimizer.entry_count_root(self.of.network, role)
 
 
 def formula(
@@ -248,7 +248,7 @@ def formula(
         UsageError: there is no such quantity, or its size is no maximum of monomials; the message gives the reason.
     """
     net = network if isinstance(network, Network) else _architecture(network)
-    rule = single(optimizer, "a formula")
+    rule = require_single(optimizer, "a formula")
     start = structure if isinstance(structure, Structure) else read_structure(structure, net)
     if find_entry("readout init", readout_init, {x: x for x in READOUTS}) == "zero":
         zero = frozenset(readouts(net))

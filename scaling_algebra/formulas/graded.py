@@ -22,7 +22,7 @@ from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.desiderata import Structure
 from scaling_algebra.spec.networks.indices import centred, tracked
 from scaling_algebra.spec.networks.language import Network
-from scaling_algebra.spec.optimizers import OPTIMIZERS, Trained
+from scaling_algebra.spec.optimizers import OPTIMIZERS, OptimizerSpec
 
 STEPS = 4
 """Number of steps with a normaliser symbol of their own."""
@@ -90,7 +90,7 @@ class FormTrajectory(Trajectory):
         algebra: FormAlgebra,
         structure: Structure,
         sized: frozenset[str] = frozenset(),
-        optimizer: Trained = OPTIMIZERS["sgd"],
+        optimizer: OptimizerSpec = OPTIMIZERS["sgd"],
         context: RunContext = PLAIN,
     ) -> None:
         self.forms, self._sized = algebra, sized

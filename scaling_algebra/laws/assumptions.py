@@ -15,7 +15,7 @@ import sympy
 from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.documents.blocks import Block, Grid, Heading, Lines, Piece, Text, literal
 from scaling_algebra.errors import UsageError, check_names
-from scaling_algebra.spec.powers import exponent_text
+from scaling_algebra.spec.powers import format_exponent
 
 from .monomials import Monomial, Relation
 from .systems import End, GrowthSystem, Window, linear
@@ -180,5 +180,5 @@ def _end(e: End, grows: str) -> Piece | None:
     if not grows:
         return f"{e.value}{mark}"
     power = sympy.latex(Monomial.of({grows: sympy.Rational(e.value)}).expr)
-    plain = "1" if e.value == 0 else grows if e.value == 1 else f"{grows}^{exponent_text(e.value)}"
+    plain = "1" if e.value == 0 else grows if e.value == 1 else f"{grows}^{format_exponent(e.value)}"
     return Text(plain + mark, f"${power}${mark}")

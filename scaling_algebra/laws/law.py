@@ -17,7 +17,7 @@ import sympy
 from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.documents.blocks import Block, Grid, Heading, Lines, literal
 from scaling_algebra.errors import UsageError, check_names, find_entry, quote_value
-from scaling_algebra.spec.entries import keys, read
+from scaling_algebra.spec.entries import list_keys, read_value
 
 from .assumptions import Assumption, Definition, Windows, windows
 from .balance import Balance, balance, power, term
@@ -254,21 +254,21 @@ def _file(path: Path) -> Law:
 def _law(name: str, data: dict[str, Any]) -> Law:
     if "assume" in data and "sum" not in data:
         return _assumptions(name, data)
-    flat = {key: value for key, value in data.items() if key in keys(LawAxis)}
+    flat = {key: value for key, value in data.items() if key in list_keys(LawAxis)}
     rest = {key: value for key, value in data.items() if key not in flat}
-    check_names("key", rest, [*keys(LawAxis), *keys(Law)])
+    check_names("key", rest, [*list_keys(LawAxis), *list_keys(Law)])
     if flat and "axes" in data:
         raise UsageError(f"{next(iter(flat))} stands beside axes; put it into one of them")
     if not flat and not data.get("axes"):
         raise UsageError('it says no law; give sum, minimise and grows, such as sum = "N**-alpha + N/n", or assume')
-    law: Law = read(Law, {"name": name, "title": name} | rest)
-    return replace(law, axes={"law": read(LawAxis, flat)}) if flat else law
+    law: Law = read_value(Law, {"name": name, "title": name} | rest)
+    return replace(law, axes={"law": read_value(LawAxis, flat)}) if flat else law
 
 
 def _assumptions(name: str, data: dict[str, Any]) -> Law:
     if isinstance(listed := data["assume"], list):
         data["assume"] = [x if isinstance(x, dict) else {"relation": x} for x in listed]
-    law: Law = read(Law, {"name": name, "title": name} | data)
+    law: Law = read_value(Law, {"name": name, "title": name} | data)
     assume = tuple(replace(a, name=a.name or str(a.relation)) for a in law.assume)
     if not assume:
         raise UsageError('assume is empty; write assume = ["n**(-1/2) << sigma", ...]')

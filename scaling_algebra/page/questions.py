@@ -31,9 +31,9 @@ from scaling_algebra.spec.networks.files import as_toml, from_toml
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import ARCHITECTURES, TITLES, architecture
 from scaling_algebra.spec.networks.printing import as_text
+from scaling_algebra.spec.optimizer_reading import parse_optimizers as optimizer
 from scaling_algebra.spec.optimizers import EPSILONS, OPTIMIZERS
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS, READOUTS, parameterization
-from scaling_algebra.spec.trained import read as optimizer
 
 from .maps import KEPT, locate_ray
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from scaling_algebra import files, limits
 from scaling_algebra.errors import UsageError, check_names, quote_value
-from scaling_algebra.spec.axes import about
+from scaling_algebra.spec.axes import describe_axis
 
 from .sizes import read_sizes
 
@@ -159,7 +159,7 @@ def _sizes(record: Mapping[str, Any], label: str) -> dict[str, int]:
     sizes = {}
     for axis, names in {**default, **families[family]}.items():
         size = next((record[name] for name in names if record.get(name) is not None), None)
-        meaning = f"{axis} ({about(axis)})"
+        meaning = f"{axis} ({describe_axis(axis)})"
         if size is None:
             raise UsageError(f"{label} has no {names[0]}, which is {meaning} of {family}; give --base sizes")
         if isinstance(size, bool) or not isinstance(size, int):

@@ -24,7 +24,7 @@ from scaling_algebra.laws.expressions import monomial
 from scaling_algebra.laws.minima import circuits, solved
 from scaling_algebra.laws.monomials import Expr, Monomial, parameter
 from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER
-from scaling_algebra.spec.entries import read
+from scaling_algebra.spec.entries import read_value
 
 AXES = {"B": "batch", "T": "tokens"}
 QUANTITIES = {
@@ -237,7 +237,7 @@ class Horizon(Rendered):
 def data() -> HorizonData:
     """Reads the invariants from ``horizon.toml``."""
     path = Path(__file__).with_suffix(".toml")
-    whole: HorizonData = read_file(path, "invariants", lambda _, tables: read(HorizonData, tables))
+    whole: HorizonData = read_file(path, "invariants", lambda _, tables: read_value(HorizonData, tables))
     return whole
 
 

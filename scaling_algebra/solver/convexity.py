@@ -112,7 +112,7 @@ def cone_holds(
         UsageError: the network divides or gates by sizes.
     """
     looks = looks or Looks(network)
-    demands = parameterization.demanded(looks.network, structure)
+    demands = parameterization.list_demands(looks.network, structure)
     axes = [axis for axis in AXES if axis in rays[0].rates]
     total = [sum((r[axis] for r in rays), Fraction(0)) for axis in axes]
     inner, grown = ray_along(axes, [rate / max(total) for rate in total]), growing(rays)

@@ -18,11 +18,11 @@ from scaling_algebra.errors import Unsatisfiable
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.spec.desiderata import HORIZON, Demand
-from scaling_algebra.spec.level import Level, Open
+from scaling_algebra.spec.level import Level, OpenDemand
 from scaling_algebra.spec.networks.indices import curved
 from scaling_algebra.spec.networks.language import Function, Network, Product
 from scaling_algebra.spec.networks.sums import experts
-from scaling_algebra.spec.optimizers import Trained
+from scaling_algebra.spec.optimizers import OptimizerSpec
 from scaling_algebra.spec.powers import Form
 from scaling_algebra.waiting import iterate_with_progress
 
@@ -43,7 +43,7 @@ class Failure:
     reason: str
     undecided: bool = False
     step: int = HORIZON + 1
-    open: Open | None = None
+    open: OpenDemand | None = None
 
     def __str__(self) -> str:
         return self.reason
@@ -101,7 +101,7 @@ class NotFound(Infeasible):
         return f"found no {missing} ({how}): {miss}{self.failure}"
 
 
-def provable(network: Network, ray: Ray, optimizer: Trained) -> str:
+def provable(network: Network, ray: Ray, optimizer: OptimizerSpec) -> str:
     """Explains why proofs do not cover a configuration; empty if they do."""
     if bent := [s for s in curved(network) if not first_power(network, ray, s)]:
         stops = [s for s in bent if s.kind.kind == "stopped"]
@@ -147,7 +147,7 @@ class Fixing:
     form: Form
 
 
-def concerns(demand: Demand, optimizer: Trained) -> bool:
+def concerns(demand: Demand, optimizer: OptimizerSpec) -> bool:
     """Tests whether a demand applies to an optimizer: a demand on an epsilon needs a rule that has one."""
     return demand.kind != "scale" or optimizer.of(demand.fixes.removeprefix("d.")).epsilon
 
@@ -316,7 +316,7 @@ def violation(
         most = 0 if limited else None
         stable = limited and all(a.high is not None and a.high <= 0 for a in answers.values())
         tensor = _tensor(demand, name, look.network)
-        open_ = Open(demand.label, name, t, answers[name, t].why, tensor, most, stable)
+        open_ = OpenDemand(demand.label, name, t, answers[name, t].why, tensor, most, stable)
         return Failure(f"{demand.label}, but {name} at t={t} is undecided", undecided=True, open=open_)
     if last and not undecided:
         found = {name: size for name in demand.quantities if (size := answers[name, horizon].size) is not None}
@@ -334,7 +334,7 @@ def _tensor(demand: Demand, quantity: str, network: Network) -> str:
     return made[0].tensor.name if made and made[0].tensor is not None else ""
 
 
-def level_of(demands: Iterable[Demand], left: Sequence[Open], optimizer: Trained) -> Level:
+def level_of(demands: Iterable[Demand], left: Sequence[OpenDemand], optimizer: OptimizerSpec) -> Level:
     """Returns the level of a solution with the undecided demands `left`, out of all demands that were examined."""
     asked = [d for d in demands if concerns(d, optimizer)]
     bounded = frozenset(d.label for d in asked if d.kind in ("theta", "bounded"))
@@ -464,7 +464,7 @@ def _scale_form(demand: Demand, form: Form) -> Form:
 # all demands ----------------------------------------------------------------------------------------------------
 
 
-def left_open(at: Places, demands: Iterable[Demand], look: Analysis) -> tuple[Open, ...]:
+def left_open(at: Places, demands: Iterable[Demand], look: Analysis) -> tuple[OpenDemand, ...]:
     """Returns the sizes that stay undecided, if no demand is seen to fail.
 
     A demand is met where bound and witness agree. The others are examined step by step. Once one stays undecided with
@@ -490,7 +490,7 @@ def left_open(at: Places, demands: Iterable[Demand], look: Analysis) -> tuple[Op
     for demand in demands:
         if failure := look_ahead(demand, ahead, _AHEAD):
             raise Infeasible(failure)
-    left: list[Open] = []
+    left: list[OpenDemand] = []
     closer, quick = look.closely(() if at.effort else CLOSELY), look.closely(QUICK[:1])
     for demand in iterate_with_progress("certifying", "demands left", demands):
         failure = violation(demand, quick if len(left) >= _SHARED and not at.effort else look)
@@ -512,7 +512,7 @@ def _is_met_within(at: Places, demand: Demand, look: Analysis, work: int | None)
 
 def unmet(
     at: Places, demands: Iterable[Demand], look: Analysis, work: int | None = None
-) -> tuple[tuple[tuple[Demand, str], ...], tuple[Open, ...]]:
+) -> tuple[tuple[tuple[Demand, str], ...], tuple[OpenDemand, ...]]:
     """Returns the demands that fail, in order of update and signal, and the sizes that are undecided.
 
     Args:

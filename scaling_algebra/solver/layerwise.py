@@ -11,7 +11,7 @@ from fractions import Fraction
 from scaling_algebra.dynamics.analysis import SHORTLY, WITNESS, Analysis
 from scaling_algebra.dynamics.sparse_routing import sparse
 from scaling_algebra.spec.axes import Ray
-from scaling_algebra.spec.desiderata import Structure, horizon
+from scaling_algebra.spec.desiderata import Structure, last_step
 from scaling_algebra.spec.networks.ancestors import learns
 from scaling_algebra.spec.networks.auxiliary import weight_of
 from scaling_algebra.spec.networks.indices import expert_letters
@@ -19,7 +19,7 @@ from scaling_algebra.spec.networks.language import Function, Network, Product
 from scaling_algebra.spec.networks.multipliers import free_multipliers
 from scaling_algebra.spec.networks.roles import meetings
 from scaling_algebra.spec.networks.sums import experts
-from scaling_algebra.spec.optimizers import Trained
+from scaling_algebra.spec.optimizers import OptimizerSpec
 from scaling_algebra.spec.powers import Power
 
 PLAIN = Structure()
@@ -37,7 +37,7 @@ def layerwise(look: Analysis, structure: Structure) -> dict[str, Power]:
     axes grow at one rate, this decides which of them carries a power. The solver keeps an entry only if it equals the
     solution on the ray.
     """
-    network, t = look.network, horizon(look.network, structure)
+    network, t = look.network, last_step(look.network, structure)
     counts = terms_behind(network, look.ray)
     powers = _multipliers(look, counts, t)
     powers |= _weights(look, t)
@@ -64,7 +64,7 @@ def layerwise(look: Analysis, structure: Structure) -> dict[str, Power]:
             look, network.size(network.tensors[role].fan_in), _learned_size(look, statement.out, t), update
         )
         if rate is not None:
-            shaped = rule.shaped(network, role, look.ray) / rule.entries(network, role)
+            shaped = rule.shape_factor(network, role, look.ray) / rule.entry_count_root(network, role)
             powers[f"c.{role}"] = rate * (shaped if rule.normalises else 1 / gradient)
             if rule.relative and look.point.b[role] is not None:
                 powers[f"c.{role}"] /= powers.get(f"b.{role}", Power())
@@ -171,7 +171,9 @@ def _largest(look: Analysis, names: Sequence[str], t: int) -> Fraction | None:
     return max((x.size for x in answers if x.size is not None), default=None)
 
 
-def at_full_alignment(network: Network, ray: Ray, optimizer: Trained, structure: Structure = PLAIN) -> dict[str, Power]:
+def at_full_alignment(
+    network: Network, ray: Ray, optimizer: OptimizerSpec, structure: Structure = PLAIN
+) -> dict[str, Power]:
     """Returns the layer-wise law at full alignment as powers of the unknowns.
 
     Init stds follow the spectral condition. Entries of an update are 1/fan_in where a gradient is one over the number
@@ -193,7 +195,7 @@ def at_full_alignment(network: Network, ray: Ray, optimizer: Trained, structure:
         read = ({*f.letters} for s in uses for f in s.factors)
         along = set.intersection(*(x for x in read if x.intersection(tensor.fan_in)), {*tensor.letters})
         rows = network.size(x for x in tensor.letters if x not in layer.union(tensor.fan_in, along))
-        entries = rule.entries(network, role) / rule.shaped(network, role, ray)
+        entries = rule.entry_count_root(network, role) / rule.shape_factor(network, role, ray)
         moves = bool(network.unread) or any(learns(network, x.name) for s in uses for x in s.factors)
         wide = moves and columns.on(ray) > rows.on(ray)
         powers[f"b.{role}"] = columns**half * ((columns / rows) ** half if wide else Power()) / small

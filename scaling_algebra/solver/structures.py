@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from scaling_algebra.spec.desiderata import Demand, Intervention, Structure, options
+from scaling_algebra.spec.desiderata import Demand, Intervention, Structure, list_interventions
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.waiting import current_work, describe_work
 
@@ -22,7 +22,7 @@ class Structures:
     """
 
     def __init__(self, network: Network, base: Structure, structural: bool) -> None:
-        self.options: list[Intervention] = options(network) if structural else []
+        self.options: list[Intervention] = list_interventions(network) if structural else []
         self._level: dict[Structure, tuple[int, ...]] = {base: ()}
         self._next: dict[Structure, tuple[int, ...]] = {}
         self.found = False

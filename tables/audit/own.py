@@ -19,9 +19,9 @@ from scaling_algebra.spec.networks.indices import in_powers
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import ARCHITECTURES
 from scaling_algebra.spec.networks.multipliers import free_multipliers
+from scaling_algebra.spec.optimizer_reading import read_optimizers
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS, READOUTS
 from scaling_algebra.spec.powers import Power
-from scaling_algebra.spec.trained import trained
 from scaling_algebra.tables.published.printed import Printed, read
 
 HEAD = ("regime", "optimizer", "parameterization")
@@ -51,7 +51,7 @@ def _check_cell(cell: Printed) -> Printed:
     setting["regime"] = find_entry("regime", setting["regime"], REGIMES).name
     setting["parameterization"] = find_entry("parameterization", setting["parameterization"], PARAMETERIZATIONS).name
     check_names("readout init", [setting["readout_init"]] if "readout_init" in setting else (), READOUTS)
-    rules = trained(setting["optimizer"], network)
+    rules = read_optimizers(setting["optimizer"], network)
     if cell.step is not None:
         return replace(cell, setting=setting)
     role, _, what = cell.quantity.rpartition(".")

@@ -24,11 +24,11 @@ from scaling_algebra.solver.layerwise import at_full_alignment
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.spec.desiderata import Structure
-from scaling_algebra.spec.entries import registry
+from scaling_algebra.spec.entries import read_registry
 from scaling_algebra.spec.networks.files import from_toml
 from scaling_algebra.spec.networks.functions import FUNCTIONS, FunctionKind
+from scaling_algebra.spec.optimizer_reading import read_optimizers
 from scaling_algebra.spec.optimizers import optimizer
-from scaling_algebra.spec.trained import trained
 from scaling_algebra.verify.infinite_width.course import Descent, trajectory
 from scaling_algebra.verify.networks import torch_network
 from scaling_algebra.verify.networks.torch_network import entrywise
@@ -156,7 +156,7 @@ def test_a_table_declares_what_torch_computes(kind):
 def test_a_wrong_table_is_one_line(table, said):
     table = {"torch": "tanh", "about": "a function", **table} if isinstance(table, dict) else table
     with pytest.raises(UsageError) as found:
-        registry("functions.toml", {"f": table}, FunctionKind)
+        read_registry("functions.toml", {"f": table}, FunctionKind)
     assert str(found.value).startswith("functions.toml: [f]: ") and said in str(found.value)
 
 
@@ -447,7 +447,7 @@ f    = U[b] o[b]
 @pytest.mark.parametrize(("given", "top"), [({"W.lr": "N_e^-2"}, "-1"), ({}, None)])
 def test_a_bound_on_a_change_counts_every_factor_that_it_meets(given, top):
     d = derive("III", "adam", "mup", network=GATED, given=given)
-    (demand,) = (x for x in d.configuration.parameterization.demanded(GATED, Structure()) if x.fixes == "c.W")
+    (demand,) = (x for x in d.configuration.parameterization.list_demands(GATED, Structure()) if x.fixes == "c.W")
     failure = dwindles(demand, d.analysis(), d.analysis())
     assert failure is None if top is None else f"y_1.effective + y_1.cross ~ n^({top}) at most" in str(failure)
 
@@ -545,5 +545,5 @@ def test_a_matrix_of_shares_is_larger_by_their_number(rule, rate):
     ):
         text = SHARES.format(softmax=softmax, letter=letter, second=second)
         net = network("shares", text, {"a": "N", "b": "N", "c": "N", "x": "D"})
-        law = at_full_alignment(net, ray, trained(rule, net))
+        law = at_full_alignment(net, ray, read_optimizers(rule, net))
         assert (-law["b.W"].on(ray), -law["c.W"].on(ray)) == (b, c), (softmax, letter, second)

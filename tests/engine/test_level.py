@@ -19,7 +19,7 @@ from scaling_algebra.solver.newton import find_aligned_start
 from scaling_algebra.solver.points import Places
 from scaling_algebra.solver.search import by_layers, solve
 from scaling_algebra.spec.desiderata import Demand
-from scaling_algebra.spec.level import CERTIFIED, Level, Open, recorded
+from scaling_algebra.spec.level import CERTIFIED, Level, OpenDemand, level_as_json
 from scaling_algebra.spec.networks.files import from_toml
 from scaling_algebra.spec.networks.library import ARCHITECTURES
 from scaling_algebra.waiting import current_work, iterate_with_progress
@@ -52,30 +52,33 @@ f      = U[i] z[i]
 
 
 def test_a_level_is_named_by_what_is_open():
-    one = Open("mu-2: of W", "h.propagating", 1, "a norm may cancel it")
+    one = OpenDemand("mu-2: of W", "h.propagating", 1, "a norm may cancel it")
     assert str(CERTIFIED) == "certified" and CERTIFIED.code == 0 and CERTIFIED.lines == ()
-    some = Level((one, Open("mu-1: f", "f", 2)))
+    some = Level((one, OpenDemand("mu-1: f", "f", 2)))
     assert str(some) == "certified but for 2 sizes" and some.code == 3
     assert some.lines[0] == "not certified: h.propagating at t = 1 is undecided (a norm may cancel it)"
-    whose = Level((*some.open, Open("mu-3: W", "gW", 1, tensor="W"), Open("mu-1: s", "s.change", 1)))
+    whose = Level((*some.open, OpenDemand("mu-3: W", "gW", 1, tensor="W"), OpenDemand("mu-1: s", "s.change", 1)))
     assert whose.concerned == "undecided: h, f, W, s" and CERTIFIED.concerned == ""
     assert Level.of([CERTIFIED, None, some, some]) == some and Level.of([None]) is None
     assert str(Level(unread="model.mlp: einsum")) == "by shape" and Level(unread="model.mlp: einsum").code == 3
-    assert recorded(some)["open"][0]["quantity"] == "h.propagating" and recorded(None) == {"level": None, "open": []}
+    assert level_as_json(some)["open"][0]["quantity"] == "h.propagating" and level_as_json(None) == {
+        "level": None,
+        "open": [],
+    }
 
 
 def test_what_is_shown_from_above_and_from_below_is_counted_apart():
     """A demand with an upper bound counts as stable; the negative control lacks that bound."""
     asked = {"bounded": frozenset("abc"), "learned": frozenset("bcd")}
-    below = Open("b", "k.change", 1, tensor="k", stable=True)
+    below = OpenDemand("b", "k.change", 1, tensor="k", stable=True)
     assert str(Level((below,), **asked)) == "stability shown for all 3 demands, learning for 2 of 3"
     assert Level((below,), **asked).concerned == "stable, but not shown to learn: k"
-    both = Level((replace(below, stable=False), Open("a", "f", 2)), **asked)
+    both = Level((replace(below, stable=False), OpenDemand("a", "f", 2)), **asked)
     assert str(both) == "stability shown for 1 of 3 demands, learning for 2 of 3"
     assert both.concerned == "not shown to stay bounded: k, f"
-    assert str(Level((Open("d", "gk", 1),), **asked)) == "stability shown for all 3 demands, learning for 2 of 3"
-    assert str(Level((below, Open("shapes grow as read", "shapes", 0)), **asked)) == "certified but for 2 sizes"
-    assert recorded(Level((below,), **asked))["demands"] == {"stability": 3, "learning": 3}
+    assert str(Level((OpenDemand("d", "gk", 1),), **asked)) == "stability shown for all 3 demands, learning for 2 of 3"
+    assert str(Level((below, OpenDemand("shapes grow as read", "shapes", 0)), **asked)) == "certified but for 2 sizes"
+    assert level_as_json(Level((below,), **asked))["demands"] == {"stability": 3, "learning": 3}
     assert Level.of([Level((below,), **asked), Level(bounded=frozenset("xb"))]).bounded == frozenset("abcx")
 
 
@@ -103,7 +106,7 @@ def test_nothing_that_is_refuted_is_printed():
         asked = Configuration.of(None, "sgd", ray=ray, architecture=name)
         base = asked.parameterization.base_structure(asked.network, asked.readout_init)
         at = Places(asked.network, asked.ray, asked.optimizer)
-        found = by_layers(at, asked.parameterization.demanded(asked.network, base), base)
+        found = by_layers(at, asked.parameterization.list_demands(asked.network, base), base)
         assert (found is not None) == stands
         assert found is None or found.scaling == derive(asked).scaling
 

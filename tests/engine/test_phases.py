@@ -245,7 +245,7 @@ def test_a_gradient_above_its_epsilon_is_not_a_proof():
 def test_the_solution_does_not_depend_on_the_start():
     """Every start that converges ends at the same exponents."""
     at = Places(MOE_BLOCK, ray(1, "3/4", "1/2"), optimizer("sgd"))
-    demands = MUP.demanded(MOE_BLOCK, Structure())
+    demands = MUP.list_demands(MOE_BLOCK, Structure())
     reached = []
     for start in (find_aligned_start(at), {k: v + Fraction(1, 5) for k, v in find_aligned_start(at).items()}):
         look, _ = iterate_newton(at, demands, Structure(), start)

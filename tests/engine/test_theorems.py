@@ -94,7 +94,7 @@ def wrong_bounds(rounds, shift=0):
 
 @cache
 def all_rays():
-    return AllRays(MOE_BLOCK, MUP.demanded(MOE_BLOCK, Structure()), Structure())
+    return AllRays(MOE_BLOCK, MUP.list_demands(MOE_BLOCK, Structure()), Structure())
 
 
 def test_bounds_hold_on_every_ray():
@@ -178,7 +178,7 @@ def test_no_mssp_off_the_walls_with_a_zero_router():
 
 def test_what_is_not_proved_says_so():
     """Without most desiderata there are parameterizations: a ray and a point that the engine certifies."""
-    demands = [d for d in MSSP.demanded(MOE_BLOCK, ZERO_ROUTER) if d.kind == "bounded"]
+    demands = [d for d in MSSP.list_demands(MOE_BLOCK, ZERO_ROUTER) if d.kind == "bounded"]
     found = nowhere(MOE_BLOCK, MSSP, ZERO_ROUTER, off_walls(*WALLS), demands=demands)
     assert found.verdict == "refuted" and "meets the desiderata on N=1" in found.why
 
@@ -230,8 +230,8 @@ def test_what_a_dense_network_has_not_is_refuted():
     assert holds(on, wrong, Structure(), [(0, 1), (1, 1)]).verdict == "refuted"
     net, inside = ARCHITECTURES["bottleneck"], Region(claim.where.sides)
     assert nowhere(net, MUP, Structure(), inside, apart(on, wrong)).verdict == "refuted"
-    demands = [d for d in MUP.demanded(net, Structure()) if d.label != "mu-2: effective update dW3 h2 = Theta(1)"]
-    assert len(demands) + 1 == len(MUP.demanded(net, Structure()))
+    demands = [d for d in MUP.list_demands(net, Structure()) if d.label != "mu-2: effective update dW3 h2 = Theta(1)"]
+    assert len(demands) + 1 == len(MUP.list_demands(net, Structure()))
     assert nowhere(net, MUP, Structure(), inside, apart(on, claim.scaling), demands).verdict == "refuted"
 
 

@@ -29,11 +29,11 @@ from scaling_algebra.recipes.recipe import Recipe, recipe
 from scaling_algebra.recipes.sizes import Sizes, read_sizes, way
 from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.solver.derivation import Derivation, derive
-from scaling_algebra.spec.desiderata import Structure, horizon
+from scaling_algebra.spec.desiderata import Structure, last_step
 from scaling_algebra.spec.networks.language import Network, Product
 from scaling_algebra.spec.networks.sums import experts
+from scaling_algebra.spec.optimizer_reading import OptimizerInput
 from scaling_algebra.spec.powers import Power
-from scaling_algebra.spec.trained import OptimizerInput
 from scaling_algebra.verify.hardware import spare_threads
 from scaling_algebra.verify.judging.fit import DRIFT, MIN_SEEDS, MIN_SIZES, Array, Verdict, fit
 from scaling_algebra.verify.judging.measurement import Measurement, Series, fingerprint
@@ -181,7 +181,7 @@ def check_model(
     empty = [role for role in reading.network.frozen if not any(p.any() for p in of_role(model, role))]
     if steps is None:
         asleep = frozenset[str]() if reading.network.unread else reading.network.zero.union(zero)
-        steps = horizon(reading.network, Structure(zero=asleep))
+        steps = last_step(reading.network, Structure(zero=asleep))
     stds = _natural(model, first)
     given: Any = {"lr": lr, "std": stds, "starts": (), **where}
     first = recipe(sizes[0], sizes[-1], optimizer, parameterization, eps=tiny, **given)
@@ -616,7 +616,7 @@ def _set(p: Plan, zero: Sequence[str], seed: int) -> torch.optim.Optimizer:
         for tensor in of_role(p.model, role):
             tensor.zero_()
     parts = [(e, trainer(p.recipe, e.role), p.groups[e.group].numbers) for e in p.entries if not e.frozen]
-    if bound := next((rule.name for _, rule, _ in parts if rule.constraint and not rule.sphere), ""):
+    if bound := next((rule.name for _, rule, _ in parts if rule.constraint and not rule.keeps_norm), ""):
         raise UsageError(f"check-model does not train with a constraint, as {bound} has; take verify")
     return assembled(
         [
@@ -626,7 +626,7 @@ def _set(p: Plan, zero: Sequence[str], seed: int) -> torch.optim.Optimizer:
                 x["lr"],
                 x.get("eps", TINY),
                 0.0,
-                **({"fold": Fold.last(e.tensor)} if rule.folded else {}),
+                **({"fold": Fold.last(e.tensor)} if rule.acts_on_matrices else {}),
             )
             for e, rule, x in parts
         ]

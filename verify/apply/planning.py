@@ -20,7 +20,7 @@ from scaling_algebra.recipes.recipe import Recipe, recipe, with_either_epsilon
 from scaling_algebra.recipes.sizes import Sizes
 from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.solver.derivation import Derivation
-from scaling_algebra.spec.level import Level, Open
+from scaling_algebra.spec.level import Level, OpenDemand
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.tracing import Traced
 from scaling_algebra.verify.tracing.config_skeletons import general
@@ -80,8 +80,8 @@ def _plan(subject: PlanSubject, fold: bool, strict: bool, given: Mapping[str, An
         return p
     small, base = subject.tuned
     r = p.recipe
-    other = [Open("there is one on this ray", "the ray", 0, f"{r.missing}; these are powers of {r.instead}")]
-    read = [Open("sizes grow as they are read", "shapes", 0, line) for line in subject.odd]
+    other = [OpenDemand("there is one on this ray", "the ray", 0, f"{r.missing}; these are powers of {r.instead}")]
+    read = [OpenDemand("sizes grow as they are read", "shapes", 0, line) for line in subject.odd]
     held = (*r.open, *(other if r.missing else ()), *read, *frozen(p, small, base))
     if held and strict:
         raise Infeasible(f"{p.about}: {held[0]}", undecided=True)
@@ -131,7 +131,7 @@ def opened(numbers: Recipe) -> Recipe:
 
     def told(d: Derivation) -> Derivation:
         why, demand = f"by shape: {d.network.unread}", "the numbers of a tensor hold"
-        sizes = tuple(Open(demand, role, 0, why, role) for role in d.network.tensors)
+        sizes = tuple(OpenDemand(demand, role, 0, why, role) for role in d.network.tensors)
         return replace(d, level=Level(sizes)) if d.network.unread else d
 
     return numbers if last.network.unread else replace(numbers, derivations=(*map(told, others), last))

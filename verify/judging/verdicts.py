@@ -13,7 +13,7 @@ import numpy as np
 
 from scaling_algebra.errors import UsageError, count_noun, quote_value
 from scaling_algebra.solver.derivation import Derivation, Signals
-from scaling_algebra.spec.level import Level, Open
+from scaling_algebra.spec.level import Level, OpenDemand
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import moving
 
@@ -61,7 +61,7 @@ def judge(
     """
     if not 0 <= required <= 1:
         raise UsageError(f"required is {quote_value(required)}; give a share from 0 to 1")
-    ray, moved, asked = None, None, dict[str, Open]()
+    ray, moved, asked = None, None, dict[str, OpenDemand]()
     if isinstance(prediction, Signals):
         derivation = prediction.derivation
         asked = {x.quantity: x for x in (derivation.level or Level()).open if x.most is not None}
@@ -107,7 +107,7 @@ def judge(
     )
 
 
-def _demanded(row: ReportRow, asked: Open) -> ReportRow:
+def _demanded(row: ReportRow, asked: OpenDemand) -> ReportRow:
     """A row of a size that is undecided, held against the demand on it: at most that. What is smaller may be so with
     others, or at this step."""
     verdict, note = row.verdict, row.note

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from scaling_algebra.errors import UsageError, guard_foreign_code
 from scaling_algebra.spec.axes import AXES
-from scaling_algebra.spec.level import Open
+from scaling_algebra.spec.level import OpenDemand
 from scaling_algebra.spec.networks.ancestors import learns
 from scaling_algebra.spec.networks.files import from_toml
 from scaling_algebra.spec.networks.language import TRACED, Network
@@ -129,13 +129,13 @@ class Traced:
         notes = [*self.notes, (listed(zero), START)]
         return replace(self, text=text, network=self.network.starting(zero), notes=notes)
 
-    def open_shares(self, base: Mapping[str, int], target: Mapping[str, int]) -> tuple[Open, ...]:
+    def open_shares(self, base: Mapping[str, int], target: Mapping[str, int]) -> tuple[OpenDemand, ...]:
         """Return what is undecided about the module's own factors where the share of active experts, K/M, changes."""
         sizes = [{"M": 1, **sizes} for sizes in (base, target)]
         changed = len({Fraction(z.get("K", z["M"]), z["M"]) for z in sizes}) > 1
         factors = [name for name, (where, _) in self.factors.items()] if self.joint and changed else []
         demand = "the module's own factor is known"
-        return tuple(Open(demand, x, 0, f"{JOINT}; set it by hand for this K/M, {SHARE}") for x in factors)
+        return tuple(OpenDemand(demand, x, 0, f"{JOINT}; set it by hand for this K/M, {SHARE}") for x in factors)
 
     @property
     def lines(self) -> list[str]:

@@ -22,8 +22,8 @@ from scaling_algebra.recipes.sizes import read_sizes
 from scaling_algebra.solver.derivation import derive
 from scaling_algebra.spec.axes import AXES, Ray
 from scaling_algebra.spec.networks.language import Network
+from scaling_algebra.spec.optimizer_reading import read_optimizers
 from scaling_algebra.spec.powers import Power
-from scaling_algebra.spec.trained import trained
 
 from .config_probing import Difference
 from .config_reading import config_of, read_config_file
@@ -149,7 +149,7 @@ class ModelOption:
     def _besides(self, record: Mapping[str, Any]) -> Iterator[str]:
         """The powers of tensors that act in training mode alone, beside those that are derived."""
         if self.model.beside is not None and record.get("ray"):
-            rule = trained(record["optimizer"], self.model.beside, self.model.networks)
+            rule = read_optimizers(record["optimizer"], self.model.beside, self.model.networks)
             ray = Ray({axis: Fraction(x) for axis, x in record["ray"].items()})
             for role, t in derive(None, rule, "mup", ray=ray, network=self.model.beside).tensors.items():
                 named = {"init std": t.init_std, "lr": t.lr, "eps": t.eps}

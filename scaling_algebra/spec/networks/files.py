@@ -23,7 +23,7 @@ from pathlib import Path
 from scaling_algebra.errors import UsageError, unknown_name
 from scaling_algebra.files import parse_toml, read_text
 from scaling_algebra.spec.axes import AXES
-from scaling_algebra.spec.entries import Lines, keys, read
+from scaling_algebra.spec.entries import Lines, list_keys, read_value
 from scaling_algebra.spec.powers import Power
 
 from .grammar import network
@@ -76,11 +76,11 @@ def from_toml(text: str, source: str = "network", name: str = "network") -> Netw
     try:
         record = parse_toml(text)
         for key, value in record.items():
-            if isinstance(value, dict) and (inside := next((x for x in value if x in keys(NetworkFile)), "")):
+            if isinstance(value, dict) and (inside := next((x for x in value if x in list_keys(NetworkFile)), "")):
                 raise UsageError(f"{inside} stands inside {key}; put it above the line [{key}]")
             if not value and key in ("name", "title"):
                 raise UsageError(f"{key} is {value!r}; it must be one line")
-        kept: NetworkFile = read(NetworkFile, record)
+        kept: NetworkFile = read_value(NetworkFile, record)
         more = kept.roles, kept.title, kept.constants, kept.losses
         found = network(kept.name or name, kept.equations, kept.axes, *more)
         still, zero = ([_role(found, x, key) for x in getattr(kept, key)] for key in ("frozen", "zero"))

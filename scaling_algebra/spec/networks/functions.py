@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from scaling_algebra.files import load_shipped_toml
-from scaling_algebra.spec.entries import registry
+from scaling_algebra.spec.entries import read_registry
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class FunctionKind:
         return (self.homogeneous and not self.signed) or self.selects
 
 
-FUNCTIONS: dict[str, FunctionKind] = registry(
+FUNCTIONS: dict[str, FunctionKind] = read_registry(
     "functions.toml", load_shipped_toml(__package__, "functions.toml"), FunctionKind
 )
 """Every function of the language, by name."""

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 
 from scaling_algebra import limits
 from scaling_algebra.errors import UsageError, quote_value, unknown_name
-from scaling_algebra.spec.axes import AXES, FIXED, named_axis
+from scaling_algebra.spec.axes import AXES, FIXED, is_axis_name
 
 from .ancestors import tensors_of
 from .functions import FUNCTIONS
@@ -71,7 +71,7 @@ def network(
         known = (*AXES, *FIXED)
         if axis not in known and str(axis).lower() in map(str.lower, known):
             raise UsageError(f"axes: {unknown_name('axis', str(axis), known)}")
-        if not named_axis(axis):
+        if not is_axis_name(axis):
             raise UsageError(f"axes: {quote_value(axis)} is no name of an axis; write a word, such as N, M or rank")
     numbered = enumerate(equations.removeprefix("\n").splitlines(), 1)
     texts = {number: " ".join(line.partition("#")[0].split()) for number, line in numbered}

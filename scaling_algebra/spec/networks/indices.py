@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from scaling_algebra.spec.axes import FIXED, ordered
+from scaling_algebra.spec.axes import FIXED, sort_axes
 
 from .auxiliary import aside
 from .language import Function, Network, Product, remembered
@@ -27,12 +27,12 @@ def apart(network: Network, old: str, new: str, letters: str, taken: str = "", a
 
 def may_grow(network: Network) -> tuple[str, ...]:
     """Axes that may grow, in the order of ``ordered``."""
-    return tuple(ordered({*network.axes.values()} - {*FIXED}))
+    return tuple(sort_axes({*network.axes.values()} - {*FIXED}))
 
 
 def in_powers(network: Network) -> list[str]:
     """Axes that a power may have: those that may grow, and K where experts are summed."""
-    return ordered({*may_grow(network), *(["K"] if aggregations(network) else [])})
+    return sort_axes({*may_grow(network), *(["K"] if aggregations(network) else [])})
 
 
 @remembered

@@ -47,7 +47,7 @@ def opened(network: Network) -> tuple[str, ...]:
     return tuple(m for m in choices(network) if m not in gauges(network))
 
 
-def holding(network: Network, names: Iterable[str]) -> Network:
+def hold_names(network: Network, names: Iterable[str]) -> Network:
     """The network where inits and rates of some tensors (``ROLE.init``, ``ROLE.lr``) and some multipliers are given;
     itself where no multiplier is a choice of gauge."""
     if not choices(network):
