@@ -27,7 +27,7 @@ from scaling_algebra.solver.convexity import open_axes
 from scaling_algebra.solver.demands import provable
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.desiderata import Demand, Structure, enumerate_structures
-from scaling_algebra.spec.networks.indices import aggregations, may_grow
+from scaling_algebra.spec.networks.indices import aggregations, list_growing_axes
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.optimizers import OPTIMIZERS
 from scaling_algebra.spec.parameterizations import Parameterization
@@ -200,7 +200,7 @@ def nowhere(
         demands: the demands; by default all of the parameterization.
     """
     demands = parameterization.list_demands(network, structure) if demands is None else demands
-    axes = list(may_grow(network))
+    axes = list(list_growing_axes(network))
     names = dict.fromkeys(d.label for d in demands)
     left_out = (tuple(side.complement for side in piece.cone.sides) for piece in where.outside)
     rays = [*((x,) for x in (*directions(axes, where.fixed), *where.sides)), *left_out]

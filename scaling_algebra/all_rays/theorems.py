@@ -12,7 +12,7 @@ from scaling_algebra.errors import UsageError, check_names, quote_value
 from scaling_algebra.proofs.smtlib import RESET, script
 from scaling_algebra.solver.demands import provable
 from scaling_algebra.spec.configuration import DEFAULT_ARCHITECTURE, DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION
-from scaling_algebra.spec.networks.indices import aggregations, curved
+from scaling_algebra.spec.networks.indices import aggregations, nonlinear_functions
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import architecture
 from scaling_algebra.spec.networks.multipliers import free_multipliers
@@ -179,7 +179,7 @@ def theorems(
                 f"no theorem is called {quote_value(name)}; names are such as 'B unique', 'cover', 'a exists'"
             )
     whole = Face(net, stepper, rule)
-    if curved(net):
+    if nonlinear_functions(net):
         return Theorems(whole, (), provable(net, whole.ray([1] * len(whole.axes)), stepper))
     by_name = claims(whole, wanted)
     check_names("theorem", wanted, by_name)

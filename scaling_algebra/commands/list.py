@@ -17,7 +17,7 @@ from scaling_algebra.spec.glossary import ASSUMPTIONS, DESIDERATA, MECHANISMS, T
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.spec.networks.library import TITLES as NETWORKS
-from scaling_algebra.spec.networks.parsing import indexed
+from scaling_algebra.spec.networks.parsing import write_indexed
 from scaling_algebra.spec.networks.printing import as_text
 from scaling_algebra.spec.optimizers import OPTIMIZERS
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
@@ -70,7 +70,7 @@ def network_document(network: Network) -> Document:
         x: f"{axis} ({describe_axis(axis)})" if describe_axis(axis) != axis else axis
         for x, axis in network.axes.items()
     }
-    tensors = {role: indexed(t.symbol, t.letters) for role, t in network.tensors.items()}
+    tensors = {role: write_indexed(t.symbol, t.letters) for role, t in network.tensors.items()}
     record = {
         "architecture": network.name,
         "title": network.title,

@@ -20,7 +20,7 @@ from scaling_algebra.spec.records import convert_to_json
 class Text:
     """Words that differ between plain formats and formats that typeset formulas: ``Q_0 dh1`` and ``$Q_0 ...$``."""
 
-    convert_to_json: str
+    plain: str
     rich: str
 
 

@@ -30,7 +30,7 @@ from scaling_algebra.spec.configuration import (
 from scaling_algebra.spec.desiderata import HORIZON, Structure
 from scaling_algebra.spec.given import SETTINGS
 from scaling_algebra.spec.networks.indices import aggregations
-from scaling_algebra.spec.networks.multipliers import free_multipliers, gauges
+from scaling_algebra.spec.networks.multipliers import find_gauges, free_multipliers
 from scaling_algebra.spec.networks.roles import readouts
 from scaling_algebra.spec.optimizer_reading import OptimizerInput
 from scaling_algebra.spec.powers import Form, Power, name_symbol
@@ -90,7 +90,7 @@ def explain(
     d = derive(asked)
     if what == "alignment":
         return alignments(d)
-    multipliers = (*free_multipliers(asked.network), *gauges(asked.network))
+    multipliers = (*free_multipliers(asked.network), *find_gauges(asked.network))
     if what in (aggregation, f"{aggregation}.alpha"):
         if not multipliers:
             first = next(iter(asked.network.tensors))

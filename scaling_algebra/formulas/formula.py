@@ -31,7 +31,7 @@ from scaling_algebra.linear.maxform import leading
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.configuration import DEFAULT_ARCHITECTURE, DEFAULT_OPTIMIZER
 from scaling_algebra.spec.desiderata import Structure
-from scaling_algebra.spec.networks.indices import may_grow
+from scaling_algebra.spec.networks.indices import list_growing_axes
 from scaling_algebra.spec.networks.language import Network, Product
 from scaling_algebra.spec.networks.library import architecture as _architecture
 from scaling_algebra.spec.networks.roles import readouts
@@ -119,7 +119,7 @@ class Formula(Rendered):
         net = self.of.network
         products = (s for s in net.statements if isinstance(s, Product))
         means = (s for s in products if any(is_held(net, x.name) for x in s.factors))
-        summed = {net.axes[x] for s in means for x in net.summed(s)}
+        summed = {net.axes[x] for s in means for x in net.summed_indices(s)}
         return tuple(axis for axis in self.of.axes if axis in summed)
 
     @property
@@ -290,7 +290,7 @@ def _check_fixed_axes(axes: Collection[str], network: Network) -> frozenset[str]
     Raises:
         UsageError: the network does not have one of the axes, or no axis is left that grows.
     """
-    widths = [axis for axis in may_grow(network) if axis != "L"]
+    widths = [axis for axis in list_growing_axes(network) if axis != "L"]
     given = frozenset(axes)
     for axis in sorted(given):
         if axis not in widths:

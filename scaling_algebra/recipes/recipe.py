@@ -22,7 +22,7 @@ from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER, Configuration,
 from scaling_algebra.spec.desiderata import HORIZON
 from scaling_algebra.spec.gauges import OWN
 from scaling_algebra.spec.level import Level, OpenDemand, level_as_json
-from scaling_algebra.spec.networks.indices import may_grow
+from scaling_algebra.spec.networks.indices import list_growing_axes
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import ARCHITECTURES
 from scaling_algebra.spec.networks.sums import experts
@@ -313,7 +313,7 @@ def recipe(
     values = {
         what: _resolve_tuned(what, given, rules, alike if what == "init_std" else ()) for what, given in tuned.items()
     }
-    networks = [x.starting(x.zero - values["init_std"].keys()) for x in networks]
+    networks = [x.with_zero(x.zero - values["init_std"].keys()) for x in networks]
     before, after, derivations, instead, missing = _powers(going, networks, optimizer, parameterization, gauge, where)
     if instead is not None and going.base == going.target:  # no size changes, so any ray gives the same numbers
         going, instead, missing = replace(going, ray=instead), None, ""
@@ -435,7 +435,7 @@ def _networks(going: Way, where: ConfigurationOptions) -> list[Network]:
         networks = [
             ARCHITECTURES[name] for name in (TRANSFORMER if {"M", "N_e"} & set(going.base) else TRANSFORMER[:1])
         ]
-    mine = {*AXES, *(axis for network in networks for axis in may_grow(network))}
+    mine = {*AXES, *(axis for network in networks for axis in list_growing_axes(network))}
     if strange := [axis for axis in going.base if axis not in mine]:
         raise unknown_name(f"axis of {networks[-1].name}", strange[0], sort_axes(mine))
     for network in networks:

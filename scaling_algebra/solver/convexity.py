@@ -13,7 +13,7 @@ from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.axes import AXES, Ray
 from scaling_algebra.spec.desiderata import HORIZON, Demand, Structure
-from scaling_algebra.spec.networks.indices import curved
+from scaling_algebra.spec.networks.indices import nonlinear_functions
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.spec.optimizers import Optimizer
@@ -38,7 +38,7 @@ class Looks:
     """
 
     def __init__(self, network: Network = MOE_BLOCK, routed: bool = False) -> None:
-        if curved(network):
+        if nonlinear_functions(network):
             raise UsageError(f"{network.name} divides or gates by sizes: its sizes are not convex in the rates")
         self.network, self.routed = network, routed
         self._analyses: dict[Hashable, Analysis] = {}

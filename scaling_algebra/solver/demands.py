@@ -19,7 +19,7 @@ from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.spec.desiderata import HORIZON, Demand
 from scaling_algebra.spec.level import Level, OpenDemand
-from scaling_algebra.spec.networks.indices import curved
+from scaling_algebra.spec.networks.indices import nonlinear_functions
 from scaling_algebra.spec.networks.language import Function, Network, Product
 from scaling_algebra.spec.networks.sums import experts
 from scaling_algebra.spec.optimizers import OptimizerSpec
@@ -103,7 +103,7 @@ class NotFound(Infeasible):
 
 def provable(network: Network, ray: Ray, optimizer: OptimizerSpec) -> str:
     """Explains why proofs do not cover a configuration; empty if they do."""
-    if bent := [s for s in curved(network) if not first_power(network, ray, s)]:
+    if bent := [s for s in nonlinear_functions(network) if not first_power(network, ray, s)]:
         stops = [s for s in bent if s.kind.kind == "stopped"]
         does, by = "stops gradients" if stops else "divides or gates by unknown sizes", [s.out for s in stops or bent]
         without = " ".join(f"--without {name}" for name in by)
@@ -220,7 +220,7 @@ def dwindles(demand: Demand, look: Analysis, closer: Analysis) -> Failure | None
     if not isinstance(statement, Product) or statement.tensor is None or statement.multipliers:
         return None
     network, tensor = look.network, look.network.tensors[statement.tensor.name]
-    terms = network.size(network.summed(statement)).on(look.ray)
+    terms = network.size(network.summed_indices(statement)).on(look.ray)
     for x in statement.factors:
         read = [look.upper(name) if name in look.table else None for name in (x.name, f"{x.name}.change")]
         if None in read:

@@ -30,9 +30,9 @@ from scaling_algebra.spec.gauges import GAUGES, OWN
 from scaling_algebra.spec.given import SETTINGS, name_unknown
 from scaling_algebra.spec.glossary import ASSUMPTIONS
 from scaling_algebra.spec.level import Level, level_as_json
-from scaling_algebra.spec.networks.auxiliary import buffers, weight_of
+from scaling_algebra.spec.networks.auxiliary import find_buffers, name_weight
 from scaling_algebra.spec.networks.language import Network
-from scaling_algebra.spec.networks.multipliers import free_multipliers, gauges
+from scaling_algebra.spec.networks.multipliers import find_gauges, free_multipliers
 from scaling_algebra.spec.networks.roles import readouts
 from scaling_algebra.spec.networks.sums import experts
 from scaling_algebra.spec.optimizer_reading import OptimizerInput
@@ -448,10 +448,10 @@ def _reasons(network: Network, ray: Ray, solution: Solution) -> dict[tuple[str, 
                     "MSSP pathways: with zero init both pathways of the propagating update vanish, else they differ"
                 )
     reasons |= {(x, "init"): STARTS for x in network.zero if solution.scaling.tensors[x].init_std is None}
-    reasons |= {(role, "init"): UNFAVOURED for role in buffers(network)}
+    reasons |= {(role, "init"): UNFAVOURED for role in find_buffers(network)}
     fixed = {name: solution.fixed_by[name] for name in free_multipliers(network) if name in solution.fixed_by}
     reasons |= {("aggregation", name): fixing.demand.label for name, fixing in fixed.items()}
-    return reasons | {("aggregation", name): _gauge_reason(network, name) for name in gauges(network)}
+    return reasons | {("aggregation", name): _gauge_reason(network, name) for name in find_gauges(network)}
 
 
 def _by_law(network: Network, ray: Ray, solution: Solution) -> dict[tuple[str, str], str]:
@@ -470,8 +470,8 @@ def _by_law(network: Network, ray: Ray, solution: Solution) -> dict[tuple[str, s
         for x in free_multipliers(network)
     }
     for loss in network.losses:
-        reasons["aggregation", weight_of(network, loss)] = f"layer-wise law: {LAWS['eps']}"
-    return reasons | {(role, "lr"): SHIFTED for role in buffers(network)}
+        reasons["aggregation", name_weight(network, loss)] = f"layer-wise law: {LAWS['eps']}"
+    return reasons | {(role, "lr"): SHIFTED for role in find_buffers(network)}
 
 
 def _gauge_reason(network: Network, multiplier: str) -> str:
@@ -485,7 +485,7 @@ def _settings(network: Network) -> list[tuple[str, str]]:
     """Lists every (role, setting) that has a reason, in reporting order."""
     return [
         *((role, what) for role in network.tensors for what in SETTINGS),
-        *(("aggregation", name) for name in (*free_multipliers(network), *gauges(network))),
+        *(("aggregation", name) for name in (*free_multipliers(network), *find_gauges(network))),
     ]
 
 

@@ -28,7 +28,7 @@ from scaling_algebra.spec.glossary import ASSUMPTIONS, join_assumptions
 from scaling_algebra.spec.level import Level
 from scaling_algebra.spec.networks.indices import aggregations
 from scaling_algebra.spec.networks.language import Function
-from scaling_algebra.spec.networks.multipliers import free_multipliers, gauges
+from scaling_algebra.spec.networks.multipliers import find_gauges, free_multipliers
 from scaling_algebra.spec.powers import format_exponent
 from scaling_algebra.spec.scaling import Scaling
 
@@ -134,14 +134,14 @@ def multipliers(ds: Sequence[Derivation], reasons: bool = False) -> list[Block]:
     lines: list[Sequence[Piece]] = []
     summed = {m for s in aggregations(first.network) for m in s.multipliers}
     network = first.network
-    for name, power in first.scaling.multipliers.items() if free_multipliers(network) or gauges(network) else ():
+    for name, power in first.scaling.multipliers.items() if free_multipliers(network) or find_gauges(network) else ():
         own = f" {name}" if name not in summed or len(summed) > 1 else ""
         line: list[Piece] = [f"{'aggregation ' if name in summed else ''}multiplier{own}: ", 1 / power]
         for other in others:
             if (another := other.scaling.multipliers[name]) != power:
                 line += [f"   ({other.configuration.parameterization.title}: ", 1 / another, ")"]
         said = first.reasons.get(("aggregation", name), "")
-        line += ["   (", typeset(said), ")"] if said and (reasons or name in gauges(network)) else []
+        line += ["   (", typeset(said), ")"] if said and (reasons or name in find_gauges(network)) else []
         lines.append(line)
     if first.gauge != OWN:
         lines.append([typeset(f"gauge {first.gauge}: {GAUGES[first.gauge].about}")])

@@ -11,7 +11,7 @@ from scaling_algebra.errors import UsageError, find_entry, quote_value, unknown_
 from .axes import AXES, Ray, regime, sort_axes
 from .given import NOTHING, Given, GivenInput
 from .networks.files import as_toml, from_toml
-from .networks.indices import may_grow
+from .networks.indices import list_growing_axes
 from .networks.language import Network
 from .networks.library import ARCHITECTURES, MOE_BLOCK, architecture
 from .networks.multipliers import hold_names
@@ -83,7 +83,7 @@ class Configuration:
     effort: bool = False
 
     def __post_init__(self) -> None:
-        mine = {*AXES, *may_grow(self.network)}
+        mine = {*AXES, *list_growing_axes(self.network)}
         if strange := [axis for axis in self.ray.rates if axis not in mine]:
             raise unknown_name(f"axis of {self.network.name}", strange[0], sort_axes(mine))
         if lacks := self.ray.find_missing_axes(self.network.axes.values()):
@@ -92,7 +92,7 @@ class Configuration:
         if self.ray["L"] and "L" not in self.network.axes.values():
             raise UsageError(f"the ray has L growing, but {self.network.name} has no depth: give L=0 or leave it out")
         name = self.network.name
-        if name in ARCHITECTURES and ARCHITECTURES[name] != hold_names(self.network.freezing(()), ()):
+        if name in ARCHITECTURES and ARCHITECTURES[name] != hold_names(self.network.with_frozen(()), ()):
             raise UsageError(f"{name} is the name of a shipped network; give yours another name")
 
     @classmethod
@@ -137,7 +137,7 @@ class Configuration:
         network, last = given.within(network), readouts(network)
         usual: ReadoutInit = "zero" if last and network.zero.issuperset(last) else rule.starts(network)
         chosen = usual if readout is None else find_entry("readout init", readout, {x: x for x in READOUTS})
-        network = network if chosen == "zero" or readout is None else network.starting(network.zero - {*last})
+        network = network if chosen == "zero" or readout is None else network.with_zero(network.zero - {*last})
         if chosen == "zero" and not last:
             raise UsageError(f"{network.name} has no readout (a tensor that makes the output alone) to start at zero")
         if any(f"{role}.init" in given for role in last):
@@ -155,7 +155,7 @@ class Configuration:
         """
         if isinstance(changes.get("network"), str):
             changes["network"] = architecture(changes["network"])
-        same_network = self.network.freezing(self.network.frozen - self.given.frozen)
+        same_network = self.network.with_frozen(self.network.frozen - self.given.frozen)
         network, given = changes.get("network", same_network), changes.pop("given", self.given)
         if isinstance(changes.get("parameterization"), str):
             changes["parameterization"] = called(changes["parameterization"])

@@ -14,15 +14,15 @@ from itertools import combinations
 from typing import Literal
 
 from scaling_algebra.spec.networks.language import Network, Product
-from scaling_algebra.spec.networks.roles import Adjoint, adjoints, forks, meetings, one_layer, readouts
+from scaling_algebra.spec.networks.roles import Adjoint, adjoints, find_forks, find_meetings, is_one_layer, readouts
 from scaling_algebra.spec.networks.sums import experts
-from scaling_algebra.spec.networks.terms import weight_products, written_out
+from scaling_algebra.spec.networks.terms import expand_product, weight_products
 from scaling_algebra.spec.scaling import Point
 
-from .networks.ancestors import learns
-from .networks.auxiliary import aside, buffers, weight_of
+from .networks.ancestors import is_trained
+from .networks.auxiliary import find_auxiliary, find_buffers, name_weight
 from .networks.indices import aggregations
-from .networks.multipliers import free_multipliers, needs, opened
+from .networks.multipliers import find_freed, free_multipliers, is_always_unknown
 
 Kind = Literal["theta", "bounded", "balanced", "scale"]
 
@@ -54,7 +54,7 @@ class Demand:
     quantities: tuple[str, ...]
     fixes: str = ""
     because: str = ""
-    last_step: int = HORIZON
+    horizon: int = HORIZON
     sum: str = ""
 
     @property
@@ -148,18 +148,20 @@ def _forward_demands(network: Network, structure: Structure) -> list[Demand]:
     demands: list[Demand] = []
     gates = {s.out for s in network.functions if s.gates}
     for out in (s.out for s in network.statements):
-        if not (out in structure.exempt or out in gates or out in aside(network) or out in weight_products(network)):
+        if not (
+            out in structure.exempt or out in gates or out in find_auxiliary(network) or out in weight_products(network)
+        ):
             demands.append(Demand("mu-1", "bounded", (out,), because=f"{out} stays O(1)"))
-            if learns(network, out):
+            if is_trained(network, out):
                 because = f"the change of {out} is Theta(1)"
                 demands.append(Demand("mu-1", "theta", (f"{out}.change",), because=because))
     for role in network.tensors:
         demands += _tensor_demands(network, structure, role)
-    demands += [_loss_weight_demand(network, loss) for loss in network.losses if learns(network, loss)]
-    weights = {weight_of(network, loss) for loss in network.losses}
-    needed = [x for x in network.multipliers if needs(network, x) and x not in weights]
+    demands += [_loss_weight_demand(network, loss) for loss in network.losses if is_trained(network, loss)]
+    weights = {name_weight(network, loss) for loss in network.losses}
+    needed = [x for x in network.multipliers if is_always_unknown(network, x) and x not in weights]
     demands += [_multiplier_demand(network, multiplier) for multiplier in needed]
-    for multiplier in opened(network):
+    for multiplier in find_freed(network):
         demands = _redirect_gauge_demand(network, demands, multiplier)
     why = "faithfulness: epsilon has the size of the gradient of {}".format
     trained = ((role, t.symbol) for role, t in network.tensors.items() if role not in network.frozen)
@@ -172,9 +174,9 @@ def _tensor_demands(network: Network, structure: Structure, role: str) -> list[D
     A tensor that starts at zero has none for its init, a frozen tensor none for its learning rate.
     """
     w, uses, init = network.tensors[role].symbol, network.uses(role), list[Demand]()
-    unscaled = tuple(s for s in uses if not any(needs(network, m) for m in s.multipliers))
+    unscaled = tuple(s for s in uses if not any(is_always_unknown(network, m) for m in s.multipliers))
     uses = unscaled or uses  # the other uses have multipliers of their own, which set their size
-    if role in buffers(network) and role in structure.zero:
+    if role in find_buffers(network) and role in structure.zero:
         pass  # zero by choice: the scores that it is added to make the selection Theta(1)
     elif all(_reads_nothing_trained(network, s) for s in uses) and role in network.zero:
         pass  # a class token or position embedding, which is added to something of size Theta(1)
@@ -201,7 +203,7 @@ def _tensor_demands(network: Network, structure: Structure, role: str) -> list[D
     computed = {s.out: (weight_products(network).get(s.out) or (s,))[-1].out for s in uses}
     names = tuple(f"{computed[s.out]}.{part}" for s in uses for part in _name_learned_parts(network, s))
     why = f"effective update d{w} {' '.join(x.name for x in uses[0].factors)} = Theta(1)"
-    why += ", as the scores beside it are by which is selected" if role in buffers(network) else ""
+    why += ", as the scores beside it are by which is selected" if role in find_buffers(network) else ""
     return [*init, Demand("mu-2", "theta", names, f"c.{role}", why)]
 
 
@@ -211,7 +213,7 @@ def _multiplier_demand(network: Network, multiplier: str) -> Demand:
     If no tensor below these products trains, their values must be Theta(1).
     """
     scaled = [s for s in network.statements if isinstance(s, Product) and multiplier in s.multipliers]
-    if not any(learns(network, s.out) for s in scaled):
+    if not any(is_trained(network, s.out) for s in scaled):
         still = tuple(s.out for s in scaled)
         return Demand("mu-2", "theta", still, multiplier, f"{still[0]} = Theta(1), of signals that do not train")
     names = tuple(f"{s.out}.{part}" for s in scaled for part in _name_learned_parts(network, s))
@@ -229,9 +231,9 @@ def _loss_weight_demand(network: Network, loss: str) -> Demand:
 
     Its gradient must be as large as that of the output where the two first add up.
     """
-    met = {x: f"{g}.by-{loss}.relative" for name, x, g in meetings(network) if name == loss}
+    met = {x: f"{g}.by-{loss}.relative" for name, x, g in find_meetings(network) if name == loss}
     why = f"the gradient of {loss} at {' and '.join(met)} is as large as that of {network.output}"
-    return Demand("losses", "theta", tuple(met.values()), weight_of(network, loss), why)
+    return Demand("losses", "theta", tuple(met.values()), name_weight(network, loss), why)
 
 
 def _redirect_gauge_demand(network: Network, demands: Sequence[Demand], multiplier: str) -> list[Demand]:
@@ -251,12 +253,12 @@ def _redirect_gauge_demand(network: Network, demands: Sequence[Demand], multipli
 
 def _reads_nothing_trained(network: Network, statement: Product) -> bool:
     """Tests whether no input of a product depends on a trained tensor."""
-    return not any(learns(network, x.name) for x in statement.factors)
+    return not any(is_trained(network, x.name) for x in statement.factors)
 
 
 def _has_trained_tensor(network: Network, statement: Product) -> bool:
     """Tests whether a product, written out to its tensors, contains a trained one."""
-    return any(x.name not in network.frozen for term in written_out(network, statement) for x in term.tensors)
+    return any(x.name not in network.frozen for term in expand_product(network, statement) for x in term.tensors)
 
 
 def _name_propagating_part(network: Network, statement: Product) -> str:
@@ -283,13 +285,13 @@ def _name_learned_parts(network: Network, statement: Product) -> tuple[str, ...]
         return (f"effective.{network.tensors[statement.tensor.name].symbol}",)
     if not _has_trained_tensor(network, statement):
         return ("change",)
-    signals = [x for term in written_out(network, statement) for x in term.signals]
-    return ("effective", "cross") if any(learns(network, x.name) for x in signals) else ("effective",)
+    signals = [x for term in expand_product(network, statement) for x in term.signals]
+    return ("effective", "cross") if any(is_trained(network, x.name) for x in signals) else ("effective",)
 
 
 def _describe_changes(network: Network, statement: Product) -> str:
     """Returns the changed inputs of a product for a message, signals that train first: ``dh2 data``."""
-    return "d" + " ".join(x.name for x in sorted(statement.factors, key=lambda x: not learns(network, x.name)))
+    return "d" + " ".join(x.name for x in sorted(statement.factors, key=lambda x: not is_trained(network, x.name)))
 
 
 def mssp_demands(network: Network, structure: Structure) -> list[Demand]:
@@ -324,7 +326,7 @@ def mssp_demands(network: Network, structure: Structure) -> list[Demand]:
                 name = " and ".join(x.name for x in ways)
                 why = f"the pieces A4 to E of {name} share one scale"
                 demands.append(Demand("MSSP-3 backward", "balanced", parts, because=why, sum=e.out))
-            if (paths := forks(network, below)) and one_layer(network, below) and below in routed:
+            if (paths := find_forks(network, below)) and is_one_layer(network, below) and below in routed:
                 router = next(network.tensors[r].symbol for r in e.routers if network.uses(r)[0].out == routed[below])
                 names = tuple(f"{routed[below]}.propagating.{path}" for path in paths)
                 why = f"the expert and the router pathway contribute to {router}_0 d{below} at one scale, or not at all"

@@ -15,7 +15,7 @@ from scaling_algebra.errors import UsageError, quote_value, unknown_name
 
 from .axes import AXES
 from .desiderata import Demand, Structure
-from .networks.indices import aggregations, in_powers
+from .networks.indices import aggregations, list_power_axes
 from .networks.language import Network
 from .networks.multipliers import hold_names
 from .networks.roles import readouts
@@ -95,7 +95,7 @@ class Given:
     def within(self, network: Network) -> Network:
         """Returns the network with tensors of learning rate zero frozen, and with gauges chosen around the fixed
         values."""
-        network = network.freezing(network.frozen | self.frozen)
+        network = network.with_frozen(network.frozen | self.frozen)
         given = ("alpha" if n == AGGREGATION else n for n, power in self.items if power is not None)
         return hold_names(network, given)
 
@@ -208,7 +208,7 @@ def _read_power(name: str, value: Power | str | int | None, network: Network) ->
             why = "only an init or a learning rate (a tensor that is not trained) can be zero"
             raise UsageError(f"{name} is given as 0; {why}: give a power such as N^-1")
         return None
-    axes = in_powers(network)
+    axes = list_power_axes(network)
     power = value if isinstance(value, Power) else Power.parse(text, (*AXES, *axes))
     for axis, _ in power.terms:
         if axis not in axes:

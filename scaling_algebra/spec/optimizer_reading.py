@@ -9,7 +9,7 @@ from fnmatch import translate
 from scaling_algebra.errors import UsageError, quote_value, unknown_name
 
 from .axes import FIXED
-from .networks.auxiliary import buffers
+from .networks.auxiliary import find_buffers
 from .networks.language import Network
 from .networks.sums import experts
 from .optimizers import LOAD, Optimizer, Optimizers, OptimizerSpec, optimizer
@@ -116,10 +116,12 @@ def compile_glob(name: str) -> re.Pattern[str]:
 
 def _with_buffers(rules: OptimizerSpec, network: Network) -> OptimizerSpec:
     """Adds the rule of token counts for every buffer of the network."""
-    added = tuple((role, LOAD) for role in buffers(network) if rules.of(role) != LOAD)
+    added = tuple((role, LOAD) for role in find_buffers(network) if rules.of(role) != LOAD)
     if not added:
         return rules
-    others = () if isinstance(rules, Optimizer) else tuple(x for x in rules.tensors if x[0] not in buffers(network))
+    others = (
+        () if isinstance(rules, Optimizer) else tuple(x for x in rules.tensors if x[0] not in find_buffers(network))
+    )
     return Optimizers(rules.name, rules if isinstance(rules, Optimizer) else rules.rest, (*others, *added))
 
 

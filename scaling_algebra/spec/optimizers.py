@@ -17,7 +17,7 @@ from scaling_algebra.files import load_shipped_toml, parse_toml, read_text
 from .axes import FIXED, Ray
 from .entries import list_keys, read_registry, read_value
 from .networks.language import Network
-from .networks.roles import Matrix, matrix
+from .networks.roles import MatrixShape, matrix_shape
 from .powers import Power
 
 Epsilon = Literal["derived", "negligible"]
@@ -243,9 +243,9 @@ class Optimizer(_Rules):
         one = self.matrix(network, role)
         return {"": "", "rows": one.columns, "columns": one.rows}.get(self.constraint, one.rows + one.columns)
 
-    def matrix(self, network: Network, role: str) -> Matrix:
+    def matrix(self, network: Network, role: str) -> MatrixShape:
         """Returns the rows and columns of a tensor as this rule takes them."""
-        return matrix(network, role, self.flattened, self.per)
+        return matrix_shape(network, role, self.flattened, self.per)
 
     def of(self, role: str) -> Optimizer:
         return self

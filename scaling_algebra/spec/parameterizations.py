@@ -17,7 +17,7 @@ from scaling_algebra.files import load_shipped_toml
 from .desiderata import Demand, Structure, mssp_demands, mup_demands
 from .entries import read_registry
 from .gauges import change_multiplier
-from .networks.auxiliary import buffers
+from .networks.auxiliary import find_buffers
 from .networks.indices import aggregations
 from .networks.language import Network
 from .networks.multipliers import free_multipliers
@@ -101,7 +101,7 @@ class Parameterization:
         definition, says so.
         """
         zero = frozenset(readouts(network) if (readout_init or self.readout_init) == "zero" else ())
-        zero |= {*buffers(network)} | network.zero
+        zero |= {*find_buffers(network)} | network.zero
         return Structure(zero=zero, readouts=zero)
 
     def list_demands(self, network: Network, structure: Structure) -> list[Demand]:

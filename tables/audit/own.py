@@ -15,7 +15,7 @@ from scaling_algebra.solver.demands import NotFound
 from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.spec.axes import REGIMES
 from scaling_algebra.spec.given import AGGREGATION
-from scaling_algebra.spec.networks.indices import in_powers
+from scaling_algebra.spec.networks.indices import list_power_axes
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import ARCHITECTURES
 from scaling_algebra.spec.networks.multipliers import free_multipliers
@@ -67,7 +67,7 @@ def _check_axes(cell: Printed, network: Network) -> None:
     """Raises UsageError if a power has axes that the network lacks."""
     if isinstance(cell.value, Power):
         wrong = [axis for axis, _ in cell.value.terms]
-        check_names(f"axis of {network.name}, in {cell.quantity} = {cell.value}:", wrong, in_powers(network))
+        check_names(f"axis of {network.name}, in {cell.quantity} = {cell.value}:", wrong, list_power_axes(network))
 
 
 def _with_zeros(cells: Sequence[Printed]) -> list[Printed]:

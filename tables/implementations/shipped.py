@@ -76,7 +76,7 @@ class ShippedRule:
     name: str
     title: str
     repository: str
-    read_value: str
+    read: str
     place: tuple[SourcePlace, ...]
     regimes: tuple[str, ...]
     parameterization: str

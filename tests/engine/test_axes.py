@@ -46,7 +46,7 @@ def mup(net, ray, optimizer="adam", given=None):
 
 def adapter(axis):
     """Everything but the adapter is frozen."""
-    return network(f"adapter-{axis}", as_text(LORA), {**AXES, "r": axis}).freezing(["E", "W", "U"])
+    return network(f"adapter-{axis}", as_text(LORA), {**AXES, "r": axis}).with_frozen(["E", "W", "U"])
 
 
 def same_powers(d, other, renamed):

@@ -298,7 +298,7 @@ def test_what_wakes_late_is_not_proved_to_sleep(rule):
     """R moves first, then Q by the product of both, then U, and A at t = 4."""
     text = "h[a] = E[a,x] data[x]; p[b] = A[b,a] h[a]; o[b] = Q[b,a] h[a]; q[b] = silu(o[b]); r[b] = R[b,a] h[a]; "
     text += "y[b] = p[b] q[b]; z[b] = q[b] r[b]; f = U[b] y[b] + V[b] z[b] + W[b] r[b]"
-    late = network("late", text.replace("; ", "\n"), {"a": "N", "b": "N", "x": "D"}).starting("UQR")
+    late = network("late", text.replace("; ", "\n"), {"a": "N", "b": "N", "x": "D"}).with_zero("UQR")
     with pytest.raises(NotFound) as found:
         derive(ray="N=1", optimizer=rule, network=late)
     assert "exactly zero up to t=3" in found.value.failure and prove_missing(found.value)[0] is Uniqueness.UNDECIDED
@@ -464,7 +464,9 @@ def test_a_multiplier_of_what_does_not_train_keeps_that_theta_1():
     text = "h[a] = E[a,x] data[x]; q[s,b] = Q[s,b,a] h[a]; k[t,b] = K[t,b,a] h[a]; p[s,t] = scale q[s,b] k[t,b]; "
     text += "v[t,c] = V[t,c,a] h[a]; y[s,c] = p[s,t] v[t,c]; f = U[s,c] y[s,c]"
     axes = {"s": "S", "t": "S", "a": "N", "b": "N", "c": "N", "x": "D"}
-    d = derive(ray="N=1", optimizer="adam", network=network("own", text.replace("; ", "\n"), axes).freezing([*"EQKU"]))
+    d = derive(
+        ray="N=1", optimizer="adam", network=network("own", text.replace("; ", "\n"), axes).with_frozen([*"EQKU"])
+    )
     assert str(1 / d.scaling.multipliers["scale"]) == "N^(-1/2)" and str(d["V"].lr) == "N^-1" and d.level.certified
 
 

@@ -248,6 +248,6 @@ def test_the_layer_wise_law_is_smaller_only_for_what_reads_changes():
     f    = U[c] v[c]
     """
     axes = {"a": "N", "b": "N", "c": "N", "x": "D", "r": "R"}
-    asked = Configuration.of(None, "adam", ray="N=1", network=network("two", two, axes).freezing("EU"))
+    asked = Configuration.of(None, "adam", ray="N=1", network=network("two", two, axes).with_frozen("EU"))
     law = at_full_alignment(asked.network, asked.ray, asked.optimizer)
     assert [str(1 / law[f"b.{role}"]) for role in ("A1", "A2", "B1", "U")] == ["N^(-1/2)", "N^-1", "1", "N^-1"]

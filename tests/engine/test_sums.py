@@ -84,7 +84,7 @@ def test_the_readout_is_found_from_the_equations():
         own, block = derive("II", "adam", network=mine, **where), derive("II", "adam", **where)
         assert {names[role]: own[role] for role in own} == dict(block.tensors)
     assert "readout" not in str(Configuration.of("II", network=mine, given={"W4.init": 0}))
-    assert readouts(mine.freezing({"W4"})) == () == readouts(ARCHITECTURES["tied-embedding"])
+    assert readouts(mine.with_frozen({"W4"})) == () == readouts(ARCHITECTURES["tied-embedding"])
     with pytest.raises(UsageError, match="has no readout"):
         derive("I", architecture="tied-embedding", readout_init="zero")
 

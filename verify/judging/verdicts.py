@@ -15,7 +15,7 @@ from scaling_algebra.errors import UsageError, count_noun, quote_value
 from scaling_algebra.solver.derivation import Derivation, Signals
 from scaling_algebra.spec.level import Level, OpenDemand
 from scaling_algebra.spec.networks.language import Network
-from scaling_algebra.spec.networks.library import moving
+from scaling_algebra.spec.networks.library import replace_gates
 
 from .arguments import beyond
 from .claims import Claim
@@ -237,7 +237,7 @@ class _Judge:
 def _moved(d: Derivation) -> Callable[[str], Fraction | None] | None:
     """The bounds of a run with the held gates in its dynamics: what a norm takes away of terms with one gate it leaves
     of those whose gates moved apart."""
-    network = moving(d.network) if d.network.norms else d.network
+    network = replace_gates(d.network) if d.network.norms else d.network
     return (
         None
         if network == d.network

@@ -10,7 +10,7 @@ from scaling_algebra.dynamics.brackets import Bracket
 from scaling_algebra.dynamics.budgets import WORK
 from scaling_algebra.solver.derivation import Derivation, Signals
 from scaling_algebra.spec.networks.language import Network
-from scaling_algebra.spec.networks.library import ARCHITECTURES, moving
+from scaling_algebra.spec.networks.library import ARCHITECTURES, replace_gates
 from scaling_algebra.waiting import iterate_with_progress
 
 EACH, ALL = 40_000, 400_000
@@ -61,4 +61,4 @@ def as_trained(d: Derivation) -> Derivation:
     """
     if d.ray["M"] <= d.ray["N"]:
         return d
-    return replace(d, configuration=d.configuration.but(network=moving(d.network)))
+    return replace(d, configuration=d.configuration.but(network=replace_gates(d.network)))

@@ -20,7 +20,7 @@ from torch import Tensor
 from scaling_algebra.errors import UsageError, guard_foreign_code
 from scaling_algebra.spec.axes import AXES
 from scaling_algebra.spec.level import OpenDemand
-from scaling_algebra.spec.networks.ancestors import learns
+from scaling_algebra.spec.networks.ancestors import is_trained
 from scaling_algebra.spec.networks.files import from_toml
 from scaling_algebra.spec.networks.language import TRACED, Network
 from scaling_algebra.spec.powers import Power
@@ -314,7 +314,7 @@ def _stream(network: Network) -> str:
     read = {x.name for s in network.statements if s.out in within for x in s.inputs} - within
     made = sorted(x for x in read if network.producer(x))
     learning = any(layers.intersection(t.letters) for role, t in network.tensors.items() if role not in network.frozen)
-    return made[0] if learning and made and not any(learns(network, x) for x in made) else ""
+    return made[0] if learning and made and not any(is_trained(network, x) for x in made) else ""
 
 
 def _read(runs: Sequence[Recording]) -> tuple[Reader, View]:
