@@ -142,7 +142,7 @@ def _exit_code(run: Callable[[], Any], arguments: list[str]) -> int:
     except UsageError as error:
         return _fail(str(error), error.code)
     except Unsatisfiable as error:
-        from .commands.derive import missing as not_found
+        from .commands.derive import report_missing as not_found
         from .solver.demands import NotFound  # already imported, since it was raised
 
         code = 3 if getattr(error, "undecided", False) else 1

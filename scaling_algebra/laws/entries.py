@@ -1,4 +1,4 @@
-"""Files of laws, assumptions, invariants, rules and models, read as ``spec/entries.py`` reads a table."""
+"""Reads TOML files of laws, assumptions, invariants, rules and models, by ``spec/entries.py``."""
 
 from __future__ import annotations
 
@@ -15,15 +15,20 @@ from .monomials import Monomial, Posynomial, Relation
 
 READERS |= {Monomial: monomial, Posynomial: expression, Relation: relation}
 MOST = 2**16
-"""Bytes of a file."""
+"""Maximum number of bytes of a file."""
 Built = TypeVar("Built")
 
 
 def read_file(path: Path, what: str, build: Callable[[str, dict[str, Any]], Built]) -> Built:
-    """A file, built of its name and its tables.
+    """Reads a TOML file and builds an object from it.
+
+    Args:
+        path: the file.
+        what: its content, for messages.
+        build: builds the object from the file's name and its tables; numbers with a decimal point are texts.
 
     Raises:
-        UsageError: one line that begins with the file's name.
+        UsageError: it cannot be read; one line that begins with the file's name.
     """
     text = read_text(path, f"give a TOML file with {what}", MOST)
     try:

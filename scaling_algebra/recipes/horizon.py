@@ -21,7 +21,7 @@ from scaling_algebra.documents.blocks import Block, Grid, Heading, Lines, Piece,
 from scaling_algebra.errors import UsageError, check_names, quote_value
 from scaling_algebra.laws.entries import read_file
 from scaling_algebra.laws.expressions import monomial
-from scaling_algebra.laws.minima import circuits, solved
+from scaling_algebra.laws.minima import find_circuits, solve_for_ones
 from scaling_algebra.laws.monomials import Expr, Monomial, parameter
 from scaling_algebra.spec.configuration import DEFAULT_OPTIMIZER
 from scaling_algebra.spec.entries import read_value
@@ -286,10 +286,10 @@ def horizon(
         raise UsageError(f"nothing to hold or to change; give --hold {','.join(default)}, and --axes B,T")
     held = tuple(invariants[name] for name in dict.fromkeys(names))
     changed = {axis: Monomial() for axis in AXES if axis not in changing}
-    fixed = dict.fromkeys(m.substituted(changed) for i in held for m in i.fixed)
+    fixed = dict.fromkeys(m.substitute(changed) for i in held for m in i.fixed)
     quantities = [q for q in QUANTITIES if any(m[q] != 0 for i in invariants.values() for m in i.fixed)]
-    powers = solved([*fixed], ORDER)
-    if any(m.substituted(powers).powers for m in fixed):
+    powers = solve_for_ones([*fixed], ORDER)
+    if any(m.substitute(powers).powers for m in fixed):
         parts = [
             (", ".join(i.name for i in held if m in i.fixed), m)
             for m in dict.fromkeys(m for i in held for m in i.fixed)
@@ -331,7 +331,7 @@ def rate_rules(optimizer: str) -> list[RateRule]:
             if "lr" in powers:
                 rules.append(RateRule(name, powers["lr"], invariant.because))
             elif powers.get("wd", Monomial())["lr"] != 0:
-                rules.append(RateRule(f"{name}, wd fixed", powers["wd"].solved("lr"), invariant.because))
+                rules.append(RateRule(f"{name}, wd fixed", powers["wd"].solve_for("lr"), invariant.because))
     return rules
 
 
@@ -353,7 +353,7 @@ def _conflicts(parts: Sequence[HeldMonomial], axes: Sequence[str]) -> Iterator[C
 
     The product of such a set has no unknown left but depends on an axis.
     """
-    for places, weights in circuits([m for _, m in parts], tuple(QUANTITIES)):
+    for places, weights in find_circuits([m for _, m in parts], tuple(QUANTITIES)):
         powers = {k: w / weights[0] for k, w in zip(places, weights, strict=True)}
         whole = reduce(mul, (parts[k][1] ** e for k, e in powers.items()))
         product = Monomial.of({axis: whole[axis] for axis in axes})

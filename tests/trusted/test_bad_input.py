@@ -30,7 +30,7 @@ import scaling_algebra
 from scaling_algebra import Power, Ray, UsageError, derive, horizon, law
 from scaling_algebra.cli import VERBS, main
 from scaling_algebra.errors import unknown_name
-from scaling_algebra.laws.law import inverted
+from scaling_algebra.laws.law import invert_exponent
 from scaling_algebra.laws.monomials import Monomial
 from scaling_algebra.verify.apply import plan
 from scaling_algebra.verify.judging.claims import Claim
@@ -267,7 +267,7 @@ def test_no_text_is_run_as_code(code):
     for call in (
         lambda: law("N**-p + N/n", ["N"], ["n"], at={"p": code}),
         lambda: law("chinchilla", at={"alpha": code}),
-        lambda: inverted(law("moe-transformer", at={"d": 32}), "alpha_N", code),
+        lambda: invert_exponent(law("moe-transformer", at={"d": 32}), "alpha_N", code),
         lambda: Monomial.of({"N": code}),
         lambda: derive("I", given={"router.init": code}),
     ):

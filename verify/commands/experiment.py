@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from scaling_algebra import limits
-from scaling_algebra.commands.options import Answer, Count, Verb, examples, printed
+from scaling_algebra.commands.options import Answer, Count, Verb, format_examples, prints_answer
 from scaling_algebra.errors import UsageError, find_entry
 
 from .shared import POOL, RESUME, again, integers, kept, pool, progress
@@ -29,7 +29,7 @@ STUDIES = {
     "study",
     cls=Verb,
     forms=STUDIES,
-    epilog=examples(
+    epilog=format_examples(
         "scalecalc study --list",
         "scalecalc study routers --only softmax --seeds 64 -o routers.md",
         "scalecalc study transfer --model mymodel.py:build",
@@ -42,7 +42,7 @@ STUDIES = {
 @click.option("--sizes", metavar="N,N,...", help="Values of n, e.g. 64,128,256; default: the experiment's own.")
 @click.option("--seeds", type=Count(1, limits.SEEDS), help="Replicas at every size; default: the experiment's own.")
 @RESUME
-@printed()
+@prints_answer()
 def command(
     names: tuple[str, ...],
     listing: bool,

@@ -13,12 +13,12 @@ import numpy as np
 
 from scaling_algebra import files
 from scaling_algebra.arguments import parse_pairs
-from scaling_algebra.commands.options import Answer, examples, printed
+from scaling_algebra.commands.options import Answer, format_examples, prints_answer
 from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.documents.blocks import Block, Grid, Heading, Lines, literal
 from scaling_algebra.errors import UsageError, quote_value
 from scaling_algebra.laws.expressions import expression
-from scaling_algebra.laws.law import answer, read_law
+from scaling_algebra.laws.law import answer_law, read_law
 from scaling_algebra.laws.monomials import Posynomial
 from scaling_algebra.limits import parse_rational
 from scaling_algebra.verify.judging.laws import HUBER, LOSS, RATE, Fitted, FittedSum
@@ -116,7 +116,7 @@ def model(what: str, columns: Sequence[str]) -> FittedSum:
     name, axis = axes[0]
     free = {str(x) for term in axis.sum.terms for _, e in term.powers for x in e.free_symbols}
     found = replace(found, at={key: value for key, value in found.at.items() if key not in free})  # these are fitted
-    solved = answer(found, name)
+    solved = answer_law(found, name)
     cells = solved.axes[name].cells
     derived = {f"{q} in {g}": m[g] for g in axis.grows for q, m in cells[0].optimum.items()} if len(cells) == 1 else {}
     derived |= {x: e for x, e in solved.exponents.items() if derived and not e.is_Symbol}
@@ -191,7 +191,7 @@ RESIDUALS = click.option(
 
 @click.command(
     "law --fit",
-    epilog=examples(
+    epilog=format_examples(
         "scalecalc law chinchilla --fit runs.csv --claim 'N in F=1/2'",
         "scalecalc law 'a*N**-alpha + b*D**-beta' --fit runs.csv --residuals residuals.svg",
     ),
@@ -202,7 +202,7 @@ RESIDUALS = click.option(
 @CLAIM
 @APART
 @RESIDUALS
-@printed()
+@prints_answer()
 def command(
     what: str, runs: Path, columns: str | None, claims: tuple[str, ...], apart: str, residuals: Path | None
 ) -> tuple[Answer, int]:

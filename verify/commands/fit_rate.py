@@ -12,7 +12,14 @@ import numpy as np
 
 from scaling_algebra import files
 from scaling_algebra.arguments import parse_pairs
-from scaling_algebra.commands.options import Answer, chosen, examples, network_options, optimized, printed
+from scaling_algebra.commands.options import (
+    Answer,
+    choose_network,
+    format_examples,
+    network_options,
+    optimizer_option,
+    prints_answer,
+)
 from scaling_algebra.documents.blocks import Block, Grid, Heading, Lines, literal
 from scaling_algebra.errors import UsageError
 from scaling_algebra.limits import parse_real
@@ -186,7 +193,7 @@ def _size(text: str) -> float:
 
 @click.command(
     "law --fit-rate",
-    epilog=examples(
+    epilog=format_examples(
         "scalecalc law --fit-rate runs.csv --claim power=-1 --apart 1/2",
         "scalecalc law --fit-rate runs.csv --size N --size tokens --size batch --residuals powers.svg",
         "scalecalc law --fit-rate runs.csv --at 4096",
@@ -204,10 +211,10 @@ def _size(text: str) -> float:
 @CLAIM
 @APART
 @click.option("--at", metavar="SIZE,...", help="Other sizes: the best rate there; of several columns N=4096,batch=512.")
-@optimized("adamw")
+@optimizer_option("adamw")
 @network_options(DENSE)
 @RESIDUALS
-@printed()
+@prints_answer()
 def command(
     runs: Path,
     columns: str | None,
@@ -241,7 +248,7 @@ def command(
     fitted = together(fits)
     theory, notes = list[Theory](), list[str]()
     if named:
-        theory, notes = theories(sizes, optimizer, chosen(architecture, network) or shipped_network(DENSE))
+        theory, notes = theories(sizes, optimizer, choose_network(architecture, network) or shipped_network(DENSE))
     left = sum(int(np.isfinite(x[LOSS]).sum()) for x in groups.values()) - len(fitted.residuals)
     how = f"{left} left out, more than {BESIDE} rates from the best one of their size" if left else "none left out"
     how += count_diverged(groups.values())
