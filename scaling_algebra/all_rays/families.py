@@ -27,7 +27,7 @@ class MapFamily:
 
 
 @cache
-def families() -> tuple[MapFamily, ...]:
+def load_families() -> tuple[MapFamily, ...]:
     """Loads all families from the data file."""
     data = load_shipped_toml(__package__, "families.toml")
     entries = []

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from scaling_algebra.all_rays.claims import nowhere
+from scaling_algebra.all_rays.claims import decide_nowhere
 from scaling_algebra.spec.desiderata import enumerate_structures
 from scaling_algebra.spec.networks.library import MOE_BLOCK
 
@@ -33,5 +33,5 @@ def test_mssp_is_unique_on_a_wall_and_nowhere_beside_it():
     tied = next(
         s for s in enumerate_structures(MOE_BLOCK, MSSP.base_structure(MOE_BLOCK)) if len(s.tied) == 2 and not s.exempt
     )
-    found = nowhere(MOE_BLOCK, MSSP, replace(tied, zero=ZERO_ROUTER.zero), off_walls(WALLS[1]))
+    found = decide_nowhere(MOE_BLOCK, MSSP, replace(tied, zero=ZERO_ROUTER.zero), off_walls(WALLS[1]))
     assert found.verdict == "refuted"
