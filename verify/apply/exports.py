@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-from scaling_algebra.errors import UsageError, named, unknown_name
+from scaling_algebra.errors import UsageError, find_entry, unknown_name
 from scaling_algebra.recipes.settings import Setting
 from scaling_algebra.spec.optimizers import Optimizer
 
@@ -172,7 +172,7 @@ def export(
     Raises:
         UsageError: the format cannot carry a number that is needed, or has other parameter names.
     """
-    chosen = named("format", form, FORMATS)
+    chosen = find_entry("format", form, FORMATS)
     if names is not None:
         groups = _rename_groups(groups, names)
     elif foreign and chosen.own:

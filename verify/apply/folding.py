@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from scaling_algebra.errors import UsageError
 from scaling_algebra.recipes.recipe import Recipe
 from scaling_algebra.recipes.settings import Setting
-from scaling_algebra.spec.gauges import moved
+from scaling_algebra.spec.gauges import gauge_powers
 from scaling_algebra.spec.networks.language import Network, Product, Sum
 from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.powers import Power
@@ -43,7 +43,7 @@ def rescale_settings(settings: Settings, power: Power, factor: float, rule: Opti
         factor: m at the target divided by m at the base.
         rule: the optimizer of w.
     """
-    signs = moved(rule, "init_std" in settings and settings["init_std"].rule is None)
+    signs = gauge_powers(rule, "init_std" in settings and settings["init_std"].rule is None)
 
     def power_of(s: Setting, sign: int) -> Setting:
         if s.rule is None:

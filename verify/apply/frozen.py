@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from torch import Tensor, nn
 
 from scaling_algebra.recipes.recipe import Recipe
-from scaling_algebra.spec.level import Open
+from scaling_algebra.spec.level import OpenDemand
 from scaling_algebra.spec.networks.language import Sum
 from scaling_algebra.verify.tracing.measuring import of_role
 
@@ -22,7 +22,7 @@ APART, CHANCE = 0.05, 3.0
 by more than this many standard errors."""
 
 
-def find_misscaled_tensors(p: Plan, small: nn.Module, base: Mapping[str, int]) -> Iterator[Open]:
+def find_misscaled_tensors(p: Plan, small: nn.Module, base: Mapping[str, int]) -> Iterator[OpenDemand]:
     """Yields a demand for every tensor that keeps the module's values, if these scale differently from what the numbers
     need.
 
@@ -39,7 +39,7 @@ def find_misscaled_tensors(p: Plan, small: nn.Module, base: Mapping[str, int]) -
         if any(x.is_meta for x in found):  # has no values
             continue
         if "init_std" not in e.settings:
-            yield Open(demand, e.name, 0, f"{what}, and its parts are to go by different powers", e.role)
+            yield OpenDemand(demand, e.name, 0, f"{what}, and its parts are to go by different powers", e.role)
             continue
         rule, sizes = e.settings["init_std"].rule, [_compute_rms(x) for x in found]
         if rule is None or not all(sizes):
@@ -53,7 +53,7 @@ def find_misscaled_tensors(p: Plan, small: nn.Module, base: Mapping[str, int]) -
             off **= _compute_share(base, going.base, going.target)
             why = f"{what}, and the numbers need that it goes as {rule}: from {at} on the module's own is"
             why += f" {1 / off:.3g} times that; multiply it, or what it makes, by {off:.3g}, or {do}"
-            yield Open(demand, e.name, 0, why, e.role)
+            yield OpenDemand(demand, e.name, 0, why, e.role)
 
 
 def _is_bias(numbers: Recipe, role: str) -> bool:

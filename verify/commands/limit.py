@@ -7,7 +7,7 @@ from dataclasses import replace
 import click
 
 from scaling_algebra import limits
-from scaling_algebra.commands.options import Answer, Count, Name, configured, examples, printed
+from scaling_algebra.commands.options import Answer, Count, Name, format_examples, prints_answer, with_configuration
 from scaling_algebra.documents.blocks import Lines
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.configuration import Configuration
@@ -24,14 +24,14 @@ READ = "computed from the equations as read (scalecalc list --model), with all c
 
 @click.command(
     "study limit",
-    epilog=examples(
+    epilog=format_examples(
         "scalecalc study limit --regime I --optimizer sgd --parameterization mup --architecture routers-sigmoid",
         "scalecalc study limit --regime III --optimizer sgd --parameterization mssp --sizes 16,32,64 --seeds 32",
         "scalecalc study limit --ray N=1 --optimizer momentum --parameterization mup --architecture mlp --samples 3",
         "scalecalc study limit --regime I --optimizer adam --parameterization mup --architecture routers-sigmoid",
     ),
 )
-@configured
+@with_configuration
 @option_with_default("--steps", default=8, type=Count(0, limits.STEPS), help="Number of updates.")
 @option_with_default(
     "--lr", default="0.1", metavar="NUMBER", help="Learning rate of every tensor, times its power of n."
@@ -49,7 +49,7 @@ READ = "computed from the equations as read (scalecalc list --model), with all c
 @click.option("--sizes", metavar="N,N,...", help="Also train networks of these n, and compare them with the limit.")
 @option_with_default("--seeds", default=16, type=Count(1, limits.SEEDS), help="Networks at each n.")
 @DEVICE
-@printed()
+@prints_answer()
 def command(
     asked: Configuration,
     steps: int,

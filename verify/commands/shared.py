@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from scaling_algebra import files, limits
-from scaling_algebra.commands.options import FORMAT, Count, Name, PathType, emit, options, tried
+from scaling_algebra.commands.options import (
+    FORMAT,
+    Count,
+    Name,
+    PathType,
+    check_output,
+    combine_options,
+    print_or_write,
+)
 from scaling_algebra.errors import UsageError
 
 if TYPE_CHECKING:
@@ -49,7 +57,7 @@ DEVICE = option_with_default(
     metavar="NAME",
     help="auto, cpu, cuda (all of them, with --workers) or one such as cuda:3.",
 )
-POOL = options(
+POOL = combine_options(
     DEVICE,
     click.option(
         "--workers",
@@ -68,7 +76,7 @@ RESUME = click.option(
     metavar="DIR",
     help="Save every finished part in this folder, and continue from those already there.",
 )
-REPORTING = options(
+REPORTING = combine_options(
     option_with_default(
         "--require",
         default="4/5",
@@ -94,7 +102,7 @@ def choose_place(output: Path | None, form: str | None) -> tuple[Path | None, Pa
     if output.is_dir() or not output.suffix:
         files.check_place(output, "choose another -o DIR")
         return output, None
-    tried(output, form)
+    check_output(output, form)
     return None, output
 
 
@@ -104,7 +112,7 @@ def parse_integers(label: str, text: str) -> list[int]:
     Raises:
         UsageError: the text is anything else, or an integer exceeds ``limits.SIZE``.
     """
-    values = _parse_numbers(label, text, limits.whole)
+    values = _parse_numbers(label, text, limits.parse_integer)
     for x in values:
         if abs(x) > limits.SIZE:
             raise UsageError(f"{label} are {text!r}; give numbers up to {limits.SIZE}")
@@ -117,7 +125,7 @@ def parse_reals(label: str, text: str) -> list[float]:
     Raises:
         UsageError: the text is anything else.
     """
-    return _parse_numbers(label, text, limits.real)
+    return _parse_numbers(label, text, limits.parse_real)
 
 
 def parse_positive(label: str, text: str) -> float:
@@ -127,7 +135,7 @@ def parse_positive(label: str, text: str) -> float:
         UsageError: the text is anything else.
     """
     with suppress(ValueError):
-        if 0 < (value := limits.real(text)) <= limits.SIZE:
+        if 0 < (value := limits.parse_real(text)) <= limits.SIZE:
             return value
     raise UsageError(f"the {label} is {text!r}; give one positive number up to {limits.SIZE:g}, e.g. 0.1")
 
@@ -223,7 +231,7 @@ def parse_share(text: str) -> Fraction:
         UsageError: the text is anything else.
     """
     try:
-        part = limits.rational(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+        part = limits.parse_rational(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
         part = Fraction(-1)
     if not 0 < part <= 1:
@@ -257,7 +265,7 @@ def finish_run(
     code."""
     from scaling_algebra.verify.reports import output
 
-    emit(output.build_document(judged, command, every), form, file)
+    print_or_write(output.build_document(judged, command, every), form, file)
     if folder is not None:
         output.write_reports(folder, judged, command)
     return output.compute_exit_code(judged)

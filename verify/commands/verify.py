@@ -24,11 +24,11 @@ from scaling_algebra.commands.options import (
     Name,
     PathType,
     Verb,
-    chosen,
-    completing,
-    examples,
-    parameterization,
-    traced,
+    choose_network,
+    complete_names,
+    find_traced,
+    format_examples,
+    parameterization_option,
 )
 from scaling_algebra.errors import UsageError
 from scaling_algebra.solver.derivation import derive
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     "verify",
     cls=Verb,
     forms={"--merge": ("One report of what several folders hold.", "scaling_algebra.verify.commands.report")},
-    epilog=examples(
+    epilog=format_examples(
         "scalecalc verify --regime III --optimizer adam --parameterization mssp",
         "scalecalc verify --regime II --claim h3.A2.2@2=-1/2 -o runs/a",
         "scalecalc verify --regime I --optimizer sgd --all -o rows.md",
@@ -67,13 +67,13 @@ if TYPE_CHECKING:
     ),
 )
 @WHERE
-@parameterization()
+@parameterization_option()
 @READOUT_INIT
 @GIVEN
 @click.option(
     "--campaign",
     metavar="NAME|FILE",
-    **completing(list_campaigns),
+    **complete_names(list_campaigns),
     help=f"Run many configurations instead: {', '.join(list_campaigns())}, or a TOML file of your own.",
 )
 @click.option(
@@ -196,9 +196,9 @@ def _read_request(given: dict[str, Any]) -> tuple[list[Job], list[Claim]]:
         return load_campaign(given["campaign"]), []
     claims = [Claim.parse(text) for text in given["claims"]]
     where = {key: given[key] for key in ("ray", "readout_init", "epsilon", "given")}
-    where["network"] = chosen(given["architecture"], given["network"]) or MOE_BLOCK
-    if traced() is not None and given["ray"] is None and given["regime"] is None:
-        where["ray"] = traced().ray
+    where["network"] = choose_network(given["architecture"], given["network"]) or MOE_BLOCK
+    if find_traced() is not None and given["ray"] is None and given["regime"] is None:
+        where["ray"] = find_traced().ray
     configuration = Configuration.of(given["regime"], given["optimizer"], given["parameterization"], **where)
     sizes = None if given["sizes"] is None else parse_integers("sizes", given["sizes"])
     effort = Effort(given["steps"], sizes, given["seeds"], given["dtype"])
@@ -240,7 +240,7 @@ def parse_shard(text: str | None) -> tuple[int, int]:
     """
     part, _, parts = (text or "1/1").partition("/")
     try:
-        shard = limits.whole(part), limits.whole(parts)
+        shard = limits.parse_integer(part), limits.parse_integer(parts)
     except ValueError:
         shard = 0, 0
     if not 1 <= shard[0] <= shard[1] <= limits.SIZE:

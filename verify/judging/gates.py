@@ -10,7 +10,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from scaling_algebra.errors import amount
+from scaling_algebra.errors import count_noun
 
 from .fit import DRIFT, LEVEL, MIN_SEEDS, MIN_SIZES, ROUNDING, Array, Fit, Verdict, fit_exponent, judge_exponent
 from .measurement import Measurement
@@ -48,7 +48,7 @@ def build_gates(m: Measurement, spacing: Fraction) -> list[RunGate]:
         spacing: exponents are multiples of this.
     """
     seeds = min((len(v) for series in m.values.values() for v in series), default=0)
-    sizes, fewest = amount(len(m.sizes), "size"), f"{amount(seeds, 'seed')} at the size with fewest"
+    sizes, fewest = count_noun(len(m.sizes), "size"), f"{count_noun(seeds, 'seed')} at the size with fewest"
     checks = [
         RunGate("enough sizes", len(m.sizes) >= MIN_SIZES, f"{sizes}, at least {MIN_SIZES} needed"),
         RunGate("enough seeds", seeds >= MIN_SEEDS, f"{fewest}, at least {MIN_SEEDS} needed"),

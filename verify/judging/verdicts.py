@@ -11,11 +11,11 @@ from types import EllipsisType
 
 import numpy as np
 
-from scaling_algebra.errors import UsageError, amount, shown
+from scaling_algebra.errors import UsageError, count_noun, quote_value
 from scaling_algebra.solver.derivation import Derivation, Signals
-from scaling_algebra.spec.level import Level, Open
+from scaling_algebra.spec.level import Level, OpenDemand
 from scaling_algebra.spec.networks.language import Network
-from scaling_algebra.spec.networks.library import moving
+from scaling_algebra.spec.networks.library import replace_gates
 
 from .arguments import find_large_argument
 from .claims import Claim
@@ -63,8 +63,8 @@ def judge(
         UsageError: a claim about a quantity or step that was not measured, or a log that cannot be used.
     """
     if not 0 <= required <= 1:
-        raise UsageError(f"required is {shown(required)}; give a share from 0 to 1")
-    ray, moved, asked = None, None, dict[str, Open]()
+        raise UsageError(f"required is {quote_value(required)}; give a share from 0 to 1")
+    ray, moved, asked = None, None, dict[str, OpenDemand]()
     if isinstance(prediction, Signals):
         derivation = prediction.derivation
         asked = {x.quantity: x for x in (derivation.level or Level()).open if x.most is not None}
@@ -92,7 +92,7 @@ def judge(
     last = max((t for _, t, _ in cells), default=m.steps)
     rows = [_judge_by_demand(x, asked[x.quantity]) if (x.quantity, x.step) in undecided else x for x in rows]
     undecided -= {(x.quantity, x.step) for x in rows}
-    incomplete = INTERRUPTED if m.interrupted else f"{amount(m.missing, 'cell')} missing" if m.missing else ""
+    incomplete = INTERRUPTED if m.interrupted else f"{count_noun(m.missing, 'cell')} missing" if m.missing else ""
     checks = build_gates(m, rule.spacing) if m.sizes or not incomplete else []  # a run that never began fails none
     return Report(
         tuple(rows),
@@ -110,7 +110,7 @@ def judge(
     )
 
 
-def _judge_by_demand(row: ReportRow, asked: Open) -> ReportRow:
+def _judge_by_demand(row: ReportRow, asked: OpenDemand) -> ReportRow:
     """Returns the row of an undecided size, judged by its demand, which is only an upper bound: a smaller size is
     INCONCLUSIVE."""
     verdict, note = row.verdict, row.note
@@ -260,7 +260,7 @@ def _bound_with_moving_gates(d: Derivation) -> Callable[[str], Fraction | None] 
 
     A norm can cancel terms that share one gate, but not terms whose gates have moved apart.
     """
-    network = moving(d.network) if d.network.norms else d.network
+    network = replace_gates(d.network) if d.network.norms else d.network
     return (
         None
         if network == d.network

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scaling_algebra.spec.networks.auxiliary import counted
-from scaling_algebra.spec.networks.language import Mode, Network, Product, Statement, Sum, remembered
-from scaling_algebra.spec.networks.terms import Term, written_out
+from scaling_algebra.spec.networks.auxiliary import find_selection_inputs
+from scaling_algebra.spec.networks.language import Mode, Network, Product, Statement, Sum, cache_on_network
+from scaling_algebra.spec.networks.terms import Term, expand_product
 
 from .contraction import contract
 from .moment import Moment, add_tensors, cache_result, multiply_term
@@ -26,7 +26,7 @@ Key = tuple[tuple[str, Mode], ...]
 "init"),); tensors that are not listed count with both parts."""
 
 
-@remembered
+@cache_on_network
 def find_tensors_above(network: Network, signal: str) -> frozenset[str]:
     """Returns the tensors that the gradient at a signal may pass through."""
     return frozenset[str]().union(
@@ -36,7 +36,7 @@ def find_tensors_above(network: Network, signal: str) -> frozenset[str]:
 
 def find_own_tensors(network: Network, s: Statement, k: int) -> frozenset[str]:
     """Returns the tensors of a statement that the gradient at its k-th input passes through."""
-    terms = written_out(network, s, without=k) if isinstance(s, Product) else ()
+    terms = expand_product(network, s, without=k) if isinstance(s, Product) else ()
     return frozenset(x.name for term in terms for x in term.tensors)
 
 
@@ -78,7 +78,7 @@ class Backward:
     @cache_result
     def at(self, signal: str, key: Key = ()) -> Tensor:
         """Returns the gradient at a signal, or the part of it that ``key`` selects."""
-        if mask := counted(self.network).get(signal):
+        if mask := find_selection_inputs(self.network).get(signal):
             chosen, letters = self.moment.signals()[mask.out], self.network.signals[mask.out]
             count = chosen - chosen.mean(1 + letters.index(mask.over), keepdim=True)
             return self.model.permute_axes(count, letters, self.network.signals[signal])
@@ -117,7 +117,7 @@ class Backward:
             init: Key = tuple((role, "init" if role == updated else mode) for role, mode in part)
             return self._compute_through(s, k, whole, upper) - self._compute_through(s, k, init, upper)
         weights = {**self.moment.now, **{role: self.moment.start[role] for role, _ in part}}
-        terms: Sequence[Term] = written_out(self.network, s, without=k)
+        terms: Sequence[Term] = expand_product(self.network, s, without=k)
         if not s.tensor and not part:  # signals as they are
             terms = (Term((), (), tuple(y for j, y in enumerate(s.factors) if j != k), s.multipliers),)
         signals = self.moment.signals()

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from scaling_algebra.spec.networks.language import DATA, Function, Mode, Product
-from scaling_algebra.spec.networks.terms import Term, written_out
+from scaling_algebra.spec.networks.terms import Term, expand_product
 
 from .contraction import Labelled, contract
 from .torch_network import Signals, TorchNetwork
@@ -141,7 +141,7 @@ class Moment:
             which: the factors: "initial" signals, their "change", or "regated": present signals times the change of
                 gates.
         """
-        terms = written_out(self.network, s)
+        terms = expand_product(self.network, s)
         found = [x for term in terms for mode in modes for name in which for x in self._part(s.out, term, mode, name)]
         return add_tensors(found) if found else torch.zeros_like(self.signals()[s.out])
 
@@ -169,7 +169,7 @@ class Moment:
     def apply_term(self, s: Product, mode: Mode, x: Tensor) -> Tensor:
         """Returns a part of a product in which its only signal is replaced by ``x``, with gates at their initial
         values."""
-        (term,) = written_out(self.network, s)
+        (term,) = expand_product(self.network, s)
         operands = [(term.signals[0].letters, x), *((g.letters, self.initial()[g.name]) for g in term.weights)]
         found = self._product(s.out, term, mode, operands)
         return found[0] if found else torch.zeros_like(self.signals()[s.out])
