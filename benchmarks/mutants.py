@@ -228,7 +228,7 @@ MUTANTS = [
     *_room(
         "limit",
         "verify/infinite_width",
-        ("vectors.py", "source.inner(hat, unit) * target.padded(y)", "0 * target.padded(y)"),
+        ("vectors.py", "source.inner(hat, unit) * target.pad(y)", "0 * target.padded(y)"),
         ("vectors.py", 'return ""', "return source"),
         ("program.py", "max(initial=0.0) <= LARGE", "max(initial=0.0) <= 1e300"),
         ("program.py", "weight.momentum = add_leading([*before, gradient.times(slope)])", "weight.momentum = gradient"),
