@@ -105,7 +105,7 @@ def test_memory_is_given_back_when_nothing_holds_the_failed_tensors(setup, monke
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(runs, "train_network", fails)
-    monkeypatch.setattr(Hardware, "forget", lambda self: seen.append([x() is None for x in held]))
+    monkeypatch.setattr(Hardware, "release_memory", lambda self: seen.append([x() is None for x in held]))
     with pytest.raises(UsageError, match="not enough memory"):
         runs.train_cell(setup, RunCell("values", 0, 0, 4), Hardware())
     assert seen == [[True] * k for k in (1, 2, 3)]
