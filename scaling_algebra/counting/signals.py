@@ -88,7 +88,9 @@ class Signal:
         least: packed lower bound on its root-mean-square that no kernel shows.
         sound: every size that it was divided by is certified.
         loss: packed bound on what was dropped and may cancel something else; part of the tail.
-        depends: initial tensors that all of it is a function of, what pruning dropped included; None if not known.
+        depends: initial tensors that all of it is a function of, what pruning dropped included, as a set of bits
+            (``KernelStore.tensor_bit``): sets of names would take most of the memory of a deep network; None if not
+            known.
         curved: a kernel of it may stand for a nonlinear function of its leaves, entry by entry.
         signed: leaves of it may stand for signs, whose squares do not vary.
     """
@@ -111,7 +113,7 @@ class Signal:
         least: int | None = None,
         sound: bool = True,
         loss: int | None = None,
-        depends: frozenset[str] | None = None,
+        depends: int | None = None,
         curved: bool = False,
         signed: bool = False,
     ) -> None:
