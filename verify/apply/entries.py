@@ -5,9 +5,9 @@ Read next: ``planning.py`` (puts them together), ``modules.py`` (what an entry i
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from math import isclose
 
 from torch import nn
 
@@ -22,7 +22,7 @@ from scaling_algebra.verify.tracing.measuring import of_role
 from scaling_algebra.verify.tracing.shapes import along
 
 from .exports import shaped
-from .folding import ends, scaled
+from .folding import ends, foldable, scaled
 from .modules import Entry, norms, parameters
 from .parts import Records, alike, apart, fused
 from .parts import spans as spans_of
@@ -49,13 +49,19 @@ SHAPED = (
 Settings = dict[str, Mapping[str, Setting]]
 
 
-def settings_of(reading: Traced, numbers: Recipe, fold: bool = False) -> tuple[Settings, dict[str, float]]:
+def settings_of(
+    reading: Traced, numbers: Recipe, small: Sequence[nn.Module], fold: bool = False
+) -> tuple[Settings, dict[str, float]]:
     """Settings by role as the module itself needs them, and what is left to multiply by, by multiplier.
+
+    A multiplier that undoes the start of a gain behind which it stands is folded into it: a gain of 4 times 0.25 is a
+    gain of 1.
 
     Args:
         reading: of the module.
         numbers: derived for the network of the reading.
-        fold: put what is left into the tensors that end the branch.
+        small: the modules that were read, which show how gains start.
+        fold: put all that is left into the tensors that end the branch.
 
     Raises:
         UsageError: a multiplier that is to be folded ends in no matrix.
@@ -63,13 +69,18 @@ def settings_of(reading: Traced, numbers: Recipe, fold: bool = False) -> tuple[S
     going = numbers.way
     own = {name: Power.of(reading.factors.get(name, ("", {}))[1]) for name in numbers.multipliers}
     left = {name: s.factor / own[name].ratio(going.base, going.target) for name, s in numbers.multipliers.items()}
-    left = {name: 1.0 if math.isclose(x, 1.0) else x for name, x in left.items()}
+    left = {name: 1.0 if isclose(x, 1.0) else x for name, x in left.items()}
     settings = dict(numbers.tensors)
-    for name in [name for name, x in left.items() if fold and x != 1]:
+    for name in [name for name, x in left.items() if x != 1]:
         rule, x = numbers.multipliers[name].rule, left[name]
         assert rule is not None
         shared = [d.network for d in numbers.derivations if name in d.network.multipliers]  # kinds of layers
-        for role in dict.fromkeys(role for one in shared for role in ends(one, name).roles):
+        if not fold and not all(foldable(one, name) for one in shared):
+            continue
+        roles = list(dict.fromkeys(role for one in shared for role in ends(one, name).roles))
+        if not (fold or all(uniform_start(small, r) and isclose(settings[r]["init_std"].factor * x, 1) for r in roles)):
+            continue
+        for role in roles:
             settings[role] = scaled(settings[role], rule / own[name], x, trainer(numbers, role))
         left[name] = 1.0
     return settings, left

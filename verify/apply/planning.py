@@ -156,8 +156,10 @@ def planned(
         UsageError: parameters that the output does not depend on, or a multiplier that is to be folded and ends in no
             matrix.
     """
-    besides = {name: "" if x == 1 else f"{x:.4g}" for name, x in settings_of(reading, numbers)[1].items()}
-    settings, left = settings_of(reading, numbers, fold)
+    settings, left = settings_of(reading, numbers, small)
+    besides = {name: "" if x == 1 else f"{x:.4g}" for name, x in left.items()}
+    if fold:
+        settings, left = settings_of(reading, numbers, small, fold)
     entries = entries_of(model, reading, numbers, settings, small, records, twins)
     warnings = warnings_of(model, reading, numbers, entries, small, {} if fold else besides)
     buffers = tuple(plain_name(name) for name, _ in model.named_buffers())
