@@ -48,8 +48,8 @@ def fractional(seed, powers=POWERS, noise=0.005, threshold=np.inf, settings=14, 
 
 
 def test_known_powers_are_recovered_from_fractions_of_a_design():
-    """In 90 of 100 draws, with seeds that ``UNLIKELY`` was not chosen on; tokens have no influence, so that their interval
-    holds zero. Few are taken for broken."""
+    """In 90 of 100 draws, with seeds that ``UNLIKELY`` was not chosen on; tokens have no influence, so that their
+    interval holds zero. Few are taken for broken."""
     held, broken = np.zeros(3), 0
     for seed in range(1000, 1100):
         fitted = fit_rates(fractional(seed), SIZES)

@@ -24,9 +24,9 @@ from .resampling import LEVEL, RESAMPLES, Array
 UNLIKELY = 0.002
 """Chance of best rates that lie so far beside one power, from which on they follow none.
 
-The chances are those of normal errors, which few settings do not have. On designs as in ``tests/verify/test_fit_rates.py``
-with seeds it was not chosen on, 8 of 300 true laws are called broken (4 at 0.0005), and of laws that break at a batch
-100 of 100 are found at a noise of 0.002, 29 of 30 at 0.005 (24 at 0.0005)."""
+The chances are those of normal errors, which few settings do not have. On the designs of
+``tests/verify/test_fit_rates.py`` with seeds it was not chosen on, 8 of 300 true laws are called broken (4 at 0.0005),
+and of laws that break at a batch 100 of 100 are found at a noise of 0.002, 29 of 30 at 0.005 (24 at 0.0005)."""
 PRIOR, KNOTS = 4, 5
 """Runs whose noise is taken to be that of a middle setting, in weights; sizes at which a power is tried to change."""
 SIZE = "size"
