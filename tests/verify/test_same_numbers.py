@@ -121,7 +121,7 @@ def rates_of_check(build, base, target, optimizer, monkeypatch):
             raise Enough
         return made
 
-    set_ = vars(checking)["_set"]
+    set_ = vars(checking)["_apply_plan"]
     monkeypatch.setattr(checking, "_apply_plan", drawn)
     monkeypatch.setattr(checking, "_train_steps", lambda *_: iter(()))
     with pytest.raises(Enough):
