@@ -118,7 +118,7 @@ MUTANTS = [
         ("norms.py", "if not outgrown or tr.decays:", "if True:"),
         ("steps.py", "if tr.grows(x)), default=1)", "if not tr.network.live), default=1)"),
         ("steps.py", "return reduced(1) == 0", "return reduced(1) != 0"),
-        ("bounds.py", "if key not in x[1]}", "}"),
+        ("bounds.py", "for role in self.steppers.pop(key, ()):", "for role in ():"),
         ("bounds.py", "key := (rule, signal.content)", "key := (rule, signal.letters)"),
     ),
     *_list_mutants(
