@@ -148,13 +148,13 @@ class Job:
     ) -> Report:
         """Judges the measurement of the run that a store contains against the predictions and the claims."""
         signals = self.signals(claims)
-        look = signals.derivation.analysis()
+        analysis = signals.derivation.analysis()
 
         def briefly(name: str, t: int) -> Sequence[tuple[Fraction, bool]]:
-            with look.meter.within(EACH):
-                return look.powers(name, t)
+            with analysis.meter.within(EACH):
+                return analysis.powers(name, t)
 
-        powers = briefly if has_work_budget(self.configuration.network) else look.powers
+        powers = briefly if has_work_budget(self.configuration.network) else analysis.powers
         return judge(self.collect_measurement(store, interrupted), signals, claims, required, powers)
 
     def as_json(self) -> dict[str, Any]:

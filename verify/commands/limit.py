@@ -63,11 +63,11 @@ def command(
     """Compute the limit of infinite width: f, every number and the size of every vector, after each update.
 
     By the master theorem of Tensor Programs, for networks of products, sums and functions with a fixed number of
-    layers, trained with SGD, momentum, or entrywise steps such as Adam's. A function of a growing vector is integrated
-    exactly if it depends on at most three Gaussian vectors. Otherwise, for entrywise steps, and for a growing number of
-    experts, expectations are sampled, and the error of f is printed. Exit codes: 0 computed, and trained networks
-    approach the limit as n^(-1/2); 1 they do not; 2 wrong usage; 3 undecided from some update on, for example where f
-    diverges or its error exceeds 5 %.
+    layers, trained with SGD, momentum, or entrywise steps such as Adam's. A function of growing vectors is integrated
+    exactly if it depends on at most three Gaussian vectors. Expectations are sampled, and the error of f is printed,
+    for functions of more vectors, for entrywise steps, and if the number of experts grows. Exit codes: 0 computed, and
+    trained networks approach the limit as n^(-1/2); 1 they do not; 2 wrong usage; 3 undecided from some update on, for
+    example where f diverges or its error exceeds 5 %.
     """
     rate = parse_positive("learning rate", lr)
     values = None if sizes is None else parse_integers("sizes", sizes)

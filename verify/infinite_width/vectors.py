@@ -217,7 +217,8 @@ class Particles:
         return self.drawn.standard_normal(self.base)
 
     def kin(self, source: str) -> str:
-        """Returns the name of the group of Gaussians to which those of a tensor are made orthonormal."""
+        """Returns a name for the group of Gaussians that belong to the same tensor; they are made orthonormal to
+        each other."""
         return source
 
     def pad(self, x: Values) -> Values:

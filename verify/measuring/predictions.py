@@ -30,22 +30,22 @@ def predict_signals(d: Derivation, steps: int, claimed: Sequence[str] = ()) -> S
         claimed: quantities of claims, which are predicted first and without a budget.
     """
     trained = release_gate(d)
-    look, table = trained.analysis(), d.analysis().table
+    analysis, table = trained.analysis(), d.analysis().table
     if not has_work_budget(d.network):
-        return Signals(trained, steps, look.all(steps, table))
-    first = look.all(steps, [name for name in table if name in claimed]) if claimed else {}
+        return Signals(trained, steps, analysis.all(steps, table))
+    first = analysis.all(steps, [name for name in table if name in claimed]) if claimed else {}
     rows = dict[str, tuple[Bracket, ...]]()
-    with look.meter.within(ALL):
+    with analysis.meter.within(ALL):
         for name in iterate_with_progress("predicting", "quantities", list(table)):
-            rows[name] = first.get(name) or tuple(predict_briefly(look, name, t) for t in range(steps + 1))
+            rows[name] = first.get(name) or tuple(predict_briefly(analysis, name, t) for t in range(steps + 1))
     return Signals(trained, steps, rows)
 
 
-def predict_briefly(look: Analysis, name: str, t: int) -> Bracket:
+def predict_briefly(analysis: Analysis, name: str, t: int) -> Bracket:
     """Predicts one exponent with the work budget ``EACH``; the bracket is undecided if the budget does not suffice."""
-    with look.meter.within(EACH):
-        answer = look(name, t, SHORTLY)
-        return look(name, t) if answer.decided else Bracket(why=WORK)
+    with analysis.meter.within(EACH):
+        answer = analysis(name, t, SHORTLY)
+        return analysis(name, t) if answer.decided else Bracket(why=WORK)
 
 
 def has_work_budget(network: Network) -> bool:

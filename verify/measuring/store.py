@@ -70,7 +70,10 @@ def merge_environments(environments: Iterable[Mapping[str, Any]]) -> dict[str, A
 
 
 class Store:
-    """A store of records (by run and cell) and of pieces.
+    """A store of measurements, in folders or in memory.
+
+    It holds records, one table of numbers for each cell of a run, and pieces, which are results of other tasks (losses,
+    findings) under a key.
 
     Args:
         *folders: folders to read from; new rows are written to the first. Without folders everything is kept in memory.

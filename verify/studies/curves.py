@@ -201,7 +201,7 @@ def measure_improvement(curves: Sequence[LossCurve]) -> Change:
     """
     top = curves[max(0, len(curves) - 1) // 2 :]
     unknown = (
-        describe_shortage(curves, len(curves)) or _is_at_edge(top) if len(top) > 1 else "one width shows no change"
+        describe_shortage(curves, len(curves)) or _explain_edge(top) if len(top) > 1 else "one width shows no change"
     )
     widths, slope = [c.width for c in top], UNKNOWN
     if len(top) > 1:
@@ -220,7 +220,7 @@ def compare(curve: LossCurve, reference: LossCurve) -> Change:
     """
     seeds = min(curve.seeds, reference.seeds)
     few = f"{count_noun(seeds, 'seed')}; at least {MIN_SEEDS} needed"
-    unknown = few if seeds < MIN_SEEDS else _is_at_edge((curve, reference))
+    unknown = few if seeds < MIN_SEEDS else _explain_edge((curve, reference))
     ratio = estimate_by_bootstrap(
         [curve.losses, reference.losses], lambda means: np.subtract(*_find_lowest(means)), paired=True
     )
@@ -261,7 +261,7 @@ def _find_lowest(means: Sequence[Array]) -> Array:
     return np.log2(np.stack([losses.min(axis=0) for losses in means]))
 
 
-def _is_at_edge(curves: Sequence[LossCurve]) -> str:
+def _explain_edge(curves: Sequence[LossCurve]) -> str:
     """Explains why the best losses are not known; returns an empty text if they are."""
     outside = dict.fromkeys(str(c.width) for c in curves if c.edge)
     return f"the smallest loss lies on the edge of the grid at width {', '.join(outside)}" if outside else ""
