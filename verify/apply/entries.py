@@ -23,12 +23,12 @@ from scaling_algebra.verify.tracing.shapes import along
 
 from .exports import describe_matrix_shape
 from .folding import find_fold_target, is_foldable, rescale_settings
+from .initial_values import find_structured
 from .modules import Entry, find_weight_norms, iterate_entries
 from .parts import Records, advise_on_parts, describe_parts, merge_settings
 from .parts import locate_parts as spans_of
 from .plans import find_optimizer
 from .remarks import explain_surprises
-from .starts import find_structured
 
 NEGLIGIBLE = "these are numbers of a negligible epsilon: keep it far below every gradient, as 1e-30 is and 1e-8 may be"
 UNDECAYED = (

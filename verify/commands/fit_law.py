@@ -24,7 +24,7 @@ from scaling_algebra.limits import parse_rational
 from scaling_algebra.verify.judging.laws import HUBER, LOSS, RATE, Fitted, FittedSum
 from scaling_algebra.verify.judging.regions import Verdict
 from scaling_algebra.verify.judging.resampling import LEVEL
-from scaling_algebra.verify.judging.runs import RunTable, count_diverged, select_best_rate_runs
+from scaling_algebra.verify.judging.run_tables import RunTable, count_diverged, select_best_rate_runs
 
 CODES = {Verdict.REFUTED: 1, Verdict.INCONCLUSIVE: 3}
 

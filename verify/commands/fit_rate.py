@@ -33,7 +33,7 @@ from scaling_algebra.spec.networks.library import architecture as shipped_networ
 from scaling_algebra.verify.judging.laws import LOSS, RATE, merge_fits
 from scaling_algebra.verify.judging.optima import BESIDE
 from scaling_algebra.verify.judging.rates import SIZE, FittedRates, Setting, fit_rates
-from scaling_algebra.verify.judging.runs import RunTable, count_diverged
+from scaling_algebra.verify.judging.run_tables import RunTable, count_diverged
 
 from .fit_law import APART, CLAIM, COLUMNS, RESIDUALS, FittedAnswer, parse_claims, parse_columns, parse_positive
 
