@@ -331,7 +331,7 @@ def asked(mlp, *names, sizes=SIZES, rule="adamw"):
 class CountingPool(Here):
     """Counts what is trained."""
 
-    train_model = 0
+    trained = 0
 
     def __call__(self, tasks):
         for done in super().__call__(tasks):

@@ -101,7 +101,7 @@ class Result:
 
     experiment: Experiment
     how: Conditions
-    judge_claims: dict[str, list[Finding]]
+    findings: dict[str, list[Finding]]
     seconds: float
     interrupted: bool = False
 
