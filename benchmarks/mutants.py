@@ -169,7 +169,7 @@ MUTANTS = [
         ("fit.py", "DRIFT = 0.1", "DRIFT = 0.6"),
         ("fit.py", "measured.sizes < MIN_SIZES or measured.seeds < MIN_SEEDS", "measured.sizes < MIN_SIZES"),
         ("fit.py", "y, errors = map(np.array, compute_log_means(values))",
-         "y, errors = np.array([0.5 * np.log2(s).mean() for s in square]), np.array(means(values)[1])"),
+         "y, errors = np.array([0.5 * np.log2(s).mean() for s in square]), np.array(compute_log_means(values)[1])"),
         ("gates.py", "and Verdict.AGREES not in verdicts", ""),
         ("gates.py", "len(m.sizes) >= MIN_SIZES", "len(m.sizes) >= 1"),
         ("regions.py", "if touches and self.low", "if self.low"),
@@ -235,7 +235,7 @@ MUTANTS = [
     *_list_mutants(
         "limit",
         "verify/infinite_width",
-        ("vectors.py", "source.inner(hat, unit) * target.pad(y)", "0 * target.padded(y)"),
+        ("vectors.py", "source.inner(hat, unit) * target.pad(y)", "0 * target.pad(y)"),
         ("vectors.py", 'return ""', "return source"),
         ("program.py", "max(initial=0.0) <= LARGE", "max(initial=0.0) <= 1e300"),
         ("program.py", "weight.momentum = add_leading([*before, gradient.times(slope)])", "weight.momentum = gradient"),
