@@ -141,7 +141,7 @@ class Space:
         """Returns an orthonormal basis of the Gaussians on which some variables depend, (at most ``MOST``, atoms)."""
         count = len(self.atoms)
         rows = [np.zeros((0, count))]
-        for x in map(self.padded, variables):
+        for x in map(self.pad, variables):
             parts = np.flatnonzero(np.abs(x) > TINY * np.abs(x).max(initial=0))
             linear = np.zeros(count)
             for k in parts:
