@@ -222,7 +222,7 @@ class Recipe(Rendered):
 def with_either_epsilon(
     base: str | Sizes, target: str | Sizes, say: Callable[[str], None] = lambda line: None, **asked: Any
 ) -> Recipe:
-    """Returns a recipe with derived epsilon, or with negligible epsilon if there is none.
+    """Returns a recipe with derived epsilon, or with negligible epsilon if there is none on the ray of the sizes.
 
     Args:
         base: as in ``recipe``.
@@ -234,17 +234,21 @@ def with_either_epsilon(
         UsageError: as ``recipe``.
         Infeasible: as ``recipe``.
     """
+    derived: Recipe | Infeasible
     try:
-        return recipe(base, target, **asked)
+        derived = recipe(base, target, **asked)
+        missing = derived.missing
     except Infeasible as error:
-        if "epsilon" in asked:
-            raise
-        try:
+        derived, missing = error, str(error)
+    if missing and "epsilon" not in asked:
+        with suppress(Infeasible, UsageError):
             found = recipe(base, target, **asked, epsilon="negligible")
-        except (Infeasible, UsageError):
-            raise error from None
-        say(f"epsilon derived: {error}; found with --epsilon negligible")
-        return found
+            if isinstance(derived, Infeasible) or not found.missing:
+                say(f"epsilon derived: {missing}; found with --epsilon negligible")
+                return found
+    if isinstance(derived, Infeasible):
+        raise derived
+    return derived
 
 
 def recipe(
