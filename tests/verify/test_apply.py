@@ -374,7 +374,7 @@ def test_rates_of_a_folded_tensor(rule, rate, eps):
 def test_a_multiplier_ends_in_the_tensors_that_it_multiplies():
     assert ends(ARCHITECTURES["deep-moe"], "res").roles == ("expert_out",)
     with pytest.raises(UsageError, match="ends in no matrix"):
-        ends(ARCHITECTURES["tied-embedding"].freezing(ARCHITECTURES["tied-embedding"].tensors), "out")
+        ends(ARCHITECTURES["tied-embedding"].with_frozen(ARCHITECTURES["tied-embedding"].tensors), "out")
 
 
 @pytest.mark.parametrize("family", ["llama"])
