@@ -92,18 +92,18 @@ class FormAlgebra(Algebra):
         return inner + _INNER * sum(-n << _FIELD * self.names.index(name) for name, n in unknowns.items())
 
     def tensor(self, name: str, letters: str, exponent: int, indices: str | None = None) -> Signal:
-        grade, inner = split(exponent)
+        grade, inner = split_grade(exponent)
         s = super().tensor(name, letters, inner, indices)
         return Graded(s.letters, {grade: s}, s.leaf)
 
     def constant(self, letters: str, exponent: int = 0) -> Signal:
-        grade, inner = split(exponent)
+        grade, inner = split_grade(exponent)
         s = super().constant(letters, inner)
         return Graded(s.letters, {grade: s})
 
-    def sized(self, letters: str, unknown: str) -> Signal:
+    def bound_by_unknown(self, letters: str, unknown: str) -> Signal:
         """Returns a signal of which only the size n^-unknown is known, as an upper bound."""
-        grade, inner = split(self.pack(Fraction(0), {}, {unknown: -1}))
+        grade, inner = split_grade(self.pack(Fraction(0), {}, {unknown: -1}))
         live = self.live(letters)
         return Graded(live, {grade: Signal(live, {}, tail=inner)})
 
@@ -139,12 +139,12 @@ class FormAlgebra(Algebra):
         """
         if not all(x.certain for x in scalars):
             raise Exhausted
-        grade, inner = split(sum(x.size for x in scalars))
+        grade, inner = split_grade(sum(x.size for x in scalars))
         parts = {g + grade: Algebra.scaled(self, x, Scalar("", inner)) for g, x in _parts(s).items()}
         return Graded(s.letters, parts)
 
     def add(self, signals: Iterable[Signal]) -> Signal:
-        given = self._aligned(signals)
+        given = self._align(signals)
         grades: dict[int, list[Signal]] = {}
         for s in given:
             for g, x in _parts(s).items():
@@ -179,11 +179,11 @@ class FormAlgebra(Algebra):
         """Returns bounds on the root-mean-square of a signal."""
         sizes = self.sizes(s).items()
         return Bounds(
-            tuple(self.graded(g, low) for g, (low, _) in sizes if low is not None),
-            tuple(self.graded(g, high) for g, (_, high) in sizes),
+            tuple(self.make_form(g, low) for g, (low, _) in sizes if low is not None),
+            tuple(self.make_form(g, high) for g, (_, high) in sizes),
         )
 
-    def graded(self, grade: int, packed: int) -> Form:
+    def make_form(self, grade: int, packed: int) -> Form:
         """Returns a packed size of a grade as a form."""
         counts = []
         for name in self.names:
@@ -197,7 +197,7 @@ class FormAlgebra(Algebra):
         return all(Algebra.deterministic(self, x) for x in _parts(s).values())
 
 
-def split(packed: int) -> tuple[int, int]:
+def split_grade(packed: int) -> tuple[int, int]:
     """Splits a packed number into grade and packed size."""
     inner = (packed + _INNER // 2) % _INNER - _INNER // 2
     return (packed - inner) // _INNER, inner

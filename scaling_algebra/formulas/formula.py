@@ -369,6 +369,6 @@ def _reconstruct_monomial(
         assert isinstance(part, Signal)
         for k in run.forms.leading(part):
             size = part.terms[k] + run.forms.weight(k)
-            if run.forms.graded(grade, size) == form:
+            if run.forms.make_form(grade, size) == form:
                 return monomial(run.forms, part, k)
     return None

@@ -19,7 +19,7 @@ from functools import cached_property, lru_cache, partial
 from typing import Any, Unpack
 
 from scaling_algebra.counting.algebra import Algebra
-from scaling_algebra.counting.signals import Rung
+from scaling_algebra.counting.signals import Budget
 from scaling_algebra.documents import Rendered
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.errors import Inconclusive
@@ -281,7 +281,7 @@ class Prover:
             raise Inconclusive(f"cannot prove: {reason}")
         self.network, self.ray, self.optimizer, self.given = network, ray, optimizer, given
         self.forms = form_algebra(network, ray, most=_FORMS)
-        self.algebras: dict[Rung, Algebra] = {}
+        self.algebras: dict[Budget, Algebra] = {}
         self._systems: dict[tuple[str, Structure], System] = {}
 
     @staticmethod
