@@ -97,8 +97,7 @@ def guard_foreign_code(where: str | Callable[[], str], instead: str = "") -> Ite
 
     Raises:
         UsageError: the code raises an exception other than UsageError and KeyboardInterrupt, ends the program, or
-            closes a
-            standard stream.
+            closes a standard stream.
     """
     try:
         with forbid_exit(), redirect_stdout(sys.stderr):

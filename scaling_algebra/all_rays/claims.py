@@ -127,7 +127,14 @@ def list_claims(whole: Face, wanted: Sequence[str] = ()) -> dict[str, Theorem]:
 
 
 def decide_exists(face: Face, scaling: Scaling, structure: Structure, rays: Sequence[Vector]) -> Decision:
-    """Decides whether a formula meets every demand on the cone spanned by rays."""
+    """Decides whether a formula meets every demand on the cone spanned by rays.
+
+    Args:
+        face: the rays, parameterization and optimizer.
+        scaling: the formula.
+        structure: interventions of the parameterization.
+        rays: rates of the axes on each ray.
+    """
     why = face.fails(scaling, structure, rays, ahead=face.steps[0] - face.steps[1])
     if not why:
         shown = "; ".join(",".join(f"{a}={x}" for a, x in zip(face.axes, rates, strict=True)) for rates in rays)

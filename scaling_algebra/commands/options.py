@@ -479,8 +479,7 @@ def prints_answer(extra: Mapping[str, str] | None = None, more: str = "") -> Cal
 
     Args:
         extra: formats that the command has besides those of documents, with the endings of their files. The command
-            then
-            gets ``form``: the format, for which it returns a text, or None for a format of documents.
+            then gets ``form``: the format, for which it returns a text, or None for a format of documents.
         more: what the help text says of these formats.
     """
 

@@ -26,8 +26,7 @@ class Algebra(SignalSizes):
             letters: its indices.
             exponent: packed size of its entries.
             indices: the indices along which it varies; by default all. A tensor that all experts share is constant
-                along the
-                expert index.
+                along the expert index.
         """
         live = self.live(letters)
         varying = self.live(letters if indices is None else indices)
@@ -80,8 +79,8 @@ class Algebra(SignalSizes):
         size.
 
         Law: P = I - 11^T/M maps everything that does not depend on the index to zero, and is a projection of rank M -
-        1. Of a
-        square the fluctuation is left. The square of a sign has none, so if leaves may be signs it is an upper bound.
+        1. Of a square the fluctuation is left. The square of a sign has none, so if leaves may be signs it is an upper
+        bound.
 
         Args:
             s: the signal.
@@ -190,8 +189,8 @@ class Algebra(SignalSizes):
         """Multiplies two signals. Common indices are identified, and indices not in ``out`` are summed.
 
         Pairs of kernels are multiplied from the largest possible product down. The rest is only bounded
-        (``bound_product``)
-        once it falls ``gap`` below the result, or, if this takes too much work, once it cannot exceed the result.
+        (``bound_product``) once it falls ``gap`` below the result, or, if this takes too much work, once it cannot
+        exceed the result.
 
         Args:
             a: the first factor.
@@ -252,10 +251,8 @@ class Algebra(SignalSizes):
         """Multiplies any number of signals. Common indices are identified, and indices not in ``out`` are summed.
 
         Factors are multiplied in pairs: constants first, then initial tensors with what they act on, since there the
-        operator
-        norm bounds what is dropped, then the pair with the smallest result. An index is summed as soon as no other
-        factor has
-        it.
+        operator norm bounds what is dropped, then the pair with the smallest result. An index is summed as soon as no
+        other factor has it.
 
         Raises:
             ValueError: there are no signals, or ``out`` has an index that none of them has.

@@ -47,8 +47,7 @@ def canonicalise(types: Sequence[str], opens: Sequence[int], leaves: Sequence[Le
     """Returns a network with its classes renumbered, so that isomorphic networks become equal.
 
     Components connected only through open classes are labelled separately and sorted. Few distinct ones occur, so
-    results
-    are cached.
+    results are cached.
 
     Args:
         types: axis of each class.

@@ -138,14 +138,10 @@ def bound_product(algebra: SignalSizes, a: Signal, b: Signal, out: str) -> int:
 
     Law: by Cauchy-Schwarz over the summed indices, rms(a b) <= (their dimensions) rms(a) rms(b), entry by entry of the
     indices that both have and the result keeps. A signal is exchangeable along every axis, and moments of polynomials
-    in
-    Gaussians are equivalent (hypercontractivity), so an average over such entries loses no power of n, except for
-    entries
-    with equal indices: they are rare, and may be larger by the square root of how rare they are. So if the factors
-    share
-    and keep several indices of one axis, each but the first costs half its dimension. If a factor is an initial tensor,
-    its
-    operator norm gives another bound. The smallest bound is returned.
+    in Gaussians are equivalent (hypercontractivity), so an average over such entries loses no power of n, except for
+    entries with equal indices: they are rare, and may be larger by the square root of how rare they are. So if the
+    factors share and keep several indices of one axis, each but the first costs half its dimension. If a factor is an
+    initial tensor, its operator norm gives another bound. The smallest bound is returned.
     """
     sums = sum(2 * algebra.half[algebra.letters[x]] for x in {*a.letters, *b.letters} if x not in out)
     shared: dict[str, list[int]] = {}

@@ -81,8 +81,7 @@ class Contraction:
     """How the open indices of two factors are connected: one integer label for each.
 
     Indices with equal labels are identified, and labels not in ``out`` are summed: ``Contraction((0, 1), (1,), (0,))``
-    is a
-    matrix times a vector.
+    is a matrix times a vector.
 
     Attributes:
         left: labels of the left factor.
@@ -103,15 +102,13 @@ class Contraction:
 
 INDICATOR = "1("
 """Prefix of the names of indicators, which no tensor has (``grammar.ROLE``). These are bounded non-negative factors
-such
-as a selection of experts. They are not Gaussian and have a positive mean, so they are never matched and do not change
-the weights of sums; equal ones are one (1_S 1_S = 1_S). They only record what a kernel depends on.
+such as a selection of experts. They are not Gaussian and have a positive mean, so they are never matched and do not
+change the weights of sums; equal ones are one (1_S 1_S = 1_S). They only record what a kernel depends on.
 """
 
 CONSTANT = f"{INDICATOR}="
 """Prefix of the names of constants, whose entries are arbitrary fixed numbers. They are treated as indicators, but
-their
-powers differ: none of c, c c and c c c is a multiple of another.
+their powers differ: none of c, c c and c c c is a multiple of another.
 """
 
 DOUBT: Leaf = (f"{INDICATOR}?)", ())
@@ -125,8 +122,7 @@ def leaf_kernel(name: str, axes: Sequence[str], indices: Sequence[int]) -> Kerne
         name: the tensor.
         axes: axis of each open index.
         indices: positions of the open indices along which it varies; a tensor that all experts share does not vary
-            along
-            the expert index.
+            along the expert index.
     """
     return Kernel(tuple(axes), tuple(range(len(axes))), ((name, tuple(indices)),))
 
@@ -172,13 +168,10 @@ def multiply(
     """Returns all kernels of the product ``a * b``, each with the axes of the sums that became coherent.
 
     Law: :A: :B: = sum over matchings of leaves of A with leaves of B of the same name; inside A and inside B, matching
-    is
-    already done. A class that no unmatched leaf touches is summed coherently (law of large numbers, weight 1) and
-    leaves
-    the kernel. Two leaves with the same name and the same index classes are always matched, because a matching that
-    leaves
-    them unmatched is never larger. The exception is an index of theirs along which a mean is subtracted: A_i A_i is a
-    constant and a fluctuation, and the fluctuation remains.
+    is already done. A class that no unmatched leaf touches is summed coherently (law of large numbers, weight 1) and
+    leaves the kernel. Two leaves with the same name and the same index classes are always matched, because a matching
+    that leaves them unmatched is never larger. The exception is an index of theirs along which a mean is subtracted:
+    A_i A_i is a constant and a fluctuation, and the fluctuation remains.
     Source: Wick's theorem for products of Wick powers (normal-ordered polynomials).
 
     Args:
@@ -383,8 +376,7 @@ def keep_marks(marks: Sequence[Leaf], live: set[int]) -> list[Leaf]:
     """Returns the indicators and constants that a kernel keeps.
 
     Equal indicators count once, and are dropped if any of their classes is. Constants keep their powers, and what the
-    sum
-    over some of their indices leaves is another constant along the rest: ``sum_a C[b,a]`` depends on ``b``.
+    sum over some of their indices leaves is another constant along the rest: ``sum_a C[b,a]`` depends on ``b``.
 
     Args:
         marks: indicators and constants.

@@ -32,8 +32,7 @@ class Exchanges:
         component: component of each leaf.
         place: position of each leaf in its component.
         kind: kind of each component. Components of one kind may be exchanged, position by position. Negative if no
-            other
-            component has this kind.
+            other component has this kind.
     """
 
     component: tuple[int, ...]
@@ -45,8 +44,7 @@ class PartialMatching:
     """A matching of some leaves, and the index classes that result from it.
 
     A merged class weighs at most what its classes weighed (1/2 each, 1 for a contracted pair), at most 1, and 1/2 once
-    an
-    unmatched leaf touches it. Open classes weigh nothing; merging two of them costs 1/2.
+    an unmatched leaf touches it. Open classes weigh nothing; merging two of them costs 1/2.
 
     Attributes:
         forest: for each class, the class that it was merged into.
@@ -180,8 +178,7 @@ class MatchingSearch:
         """Tests cheaply whether a pair of leaves may be within the floor.
 
         It is not if merging one pair of classes alone loses too much. Always True if a matching below the floor may be
-        larger
-        than all that were excluded so far, so that ``cut`` is correct.
+        larger than all that were excluded so far, so that ``cut`` is correct.
         """
         floor, cut = self.floor, self.cut
         if floor is None or cut is None:
@@ -252,7 +249,10 @@ class MatchingSearch:
         return after if not alone or self._leave(after, alone) else None
 
     def _copies(self, at: PartialMatching, x: int) -> int:
-        """Returns a leaf and those that it may be exchanged with, as a bit mask. If it stays unmatched, so may they."""
+        """Returns a leaf and the leaves that it may be exchanged with, as a bit mask.
+
+        If the leaf is decided to stay unmatched, all of these may be.
+        """
         alike = self.alike
         if alike is None or at.kind[alike.component[x]] < 0:
             return 1 << x

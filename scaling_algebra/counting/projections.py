@@ -30,8 +30,7 @@ def replace_by_bound(algebra: Algebra, s: Signal) -> Signal:
 
     Law: the signal is a few numbers c, which are polynomials in Gaussians. For any Y, rms(c Y) <= C rms(c) rms(Y)
     (Cauchy-Schwarz, then hypercontractivity), so a constant of this size bounds each kernel of c Y from above. It is
-    not
-    known which kernels c Y has: it may cancel any that are no larger (``SignalSizes.stands``).
+    not known which kernels c Y has: it may cancel any that are no larger (``SignalSizes.stands``).
     """
     plain = {k: e for k, e in s.terms.items() if all(x.startswith(INDICATOR) for x, _ in algebra.kernels[k].leaves)}
     rest = {k: e for k, e in s.terms.items() if k not in plain}
@@ -69,11 +68,10 @@ def remove_leading(algebra: Algebra, s: Signal, by: Signal) -> Signal:
     """Adds the multiple of another signal that removes its leading kernel.
 
     Law: kernels are linearly independent, with deterministic coefficients. So a projection that maps ``by`` to zero has
-    the
-    same value on both signals, and the result is not parallel to ``by``. If a kernel may stand for a nonlinear function
-    of
-    its leaves, only the linear part is removed, so it stays as an upper bound. So does every other kernel with the same
-    ratio of coefficients in ``s`` and ``by``: nothing is left of ``2 (h + u)`` less a multiple of ``h + u``.
+    the same value on both signals, and the result is not parallel to ``by``. If a kernel may stand for a nonlinear
+    function of its leaves, only the linear part is removed, so it stays as an upper bound. So does every other kernel
+    with the same ratio of coefficients in ``s`` and ``by``: nothing is left of ``2 (h + u)`` less a multiple of ``h +
+    u``.
     """
     pivot = _find_pivot(algebra, s, by)
     if pivot is None:

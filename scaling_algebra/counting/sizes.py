@@ -19,8 +19,8 @@ class SignalSizes(KernelStore):
         """Returns the packed exponent of the root-mean-square over entries and initialisation; None for exactly zero.
 
         Law: each kernel has weight 1/2 per summed class, and -1/2 per repeated open class; the largest kernel
-        determines the
-        size. Source: the half-weight rule, tested against the Wick sum in tests/engine/test_half_weight.py.
+        determines the size. Source: the half-weight rule, tested against the Wick sum in
+        tests/engine/test_half_weight.py.
         """
         weights, doubted, largest = self.weights, self.in_doubt, s.least
         for k, e in s.terms.items():
@@ -29,8 +29,10 @@ class SignalSizes(KernelStore):
         return largest
 
     def bound(self, s: Signal) -> int | None:
-        """Returns a packed upper bound on the root-mean-square of the whole signal, dropped kernels included; None
-        for zero."""
+        """Returns a packed upper bound on the root-mean-square of the whole signal; None for exactly zero.
+
+        It includes the kernels that were dropped.
+        """
         weights, largest = self.weights, larger_size(s.least, s.tail)
         for k, e in s.terms.items():
             if largest is None or e + weights[k] > largest:
@@ -136,8 +138,7 @@ class SignalSizes(KernelStore):
         """Tests whether the exponent ``e`` of a kernel replaces the exponent ``other``.
 
         The larger exponent does. If they are equal and the kernel may cancel others, the one with fewer learning rates
-        does,
-        because it may cancel more.
+        does, because it may cancel more.
         """
         if not self.in_doubt[k] or self.whole(e) != self.whole(other):
             return e > other
@@ -147,8 +148,7 @@ class SignalSizes(KernelStore):
         """Moves what the budget does not keep of a new signal to its tail, and returns the signal.
 
         If an uncertain copy of a kernel is as large as the certain one, it may cancel it. Cancellation happens order by
-        order
-        in the learning rates, so at equal size a certain kernel of lower order is kept.
+        order in the learning rates, so at equal size a certain kernel of lower order is kept.
         """
         for k in [k for k in s.terms if self.in_doubt[k]]:
             clear = s.terms.get(self._clear[k])

@@ -116,8 +116,7 @@ class KernelStore(Packing):
     """Kernels on one ray, and the budget under which products are computed.
 
     Indices of axes that do not grow have weight 0 everywhere, so kernels omit them unless they are tracked. Every
-    product
-    of two signals is a pure function of them and of the budget: earlier computations do not change it.
+    product of two signals is a pure function of them and of the budget: earlier computations do not change it.
 
     Args:
         ray: rates of the axes.
@@ -202,7 +201,7 @@ class KernelStore(Packing):
         return (packed >> self._shift) // self._grain
 
     def live(self, letters: str) -> str:
-        """Returns those of some indices that kernels have."""
+        """Removes the indices of axes that neither grow nor are tracked; kernels do not have these."""
         if letters not in self._live:
             self._live[letters] = "".join(x for x in letters if x in self.letters)
         return self._live[letters]
@@ -231,7 +230,7 @@ class KernelStore(Packing):
         return self.intern(Kernel(*canonicalise(types, kernel.opens, kernel.leaves)))
 
     def with_doubt(self, k: int) -> int:
-        """Returns the kernel that marks a kernel as an upper bound."""
+        """Marks a kernel as an upper bound, and returns the id of the marked one."""
         kernel = self.kernels[k]
         if self.in_doubt[k]:
             return k
@@ -300,8 +299,7 @@ class KernelStore(Packing):
 
         Returns:
             Pairs (kernel, gain), a bound on omitted kernels relative to the Cauchy-Schwarz bound (None if there are
-            none), and
-            the number of nodes.
+            none), and the number of nodes.
 
         Raises:
             Exhausted: the search exceeds the limit.

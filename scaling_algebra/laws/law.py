@@ -153,13 +153,11 @@ def law(
         minimise: quantities to minimise over; if there are none, the largest term is found.
         grows: quantities that grow; the answer is in their powers.
         constraints: equations of monomials, each of which eliminates a quantity (one that is not named elsewhere, else
-            the
-            last one to minimise over), or bounds: ``sum <= monomial``, ``monomial >= sum``, also with ``<<`` and
+            the last one to minimise over), or bounds: ``sum <= monomial``, ``monomial >= sum``, also with ``<<`` and
             ``>>``.
         fixed: positive constants, which are kept in prefactors.
         at: exact positive values of parameters in exponents and of fixed constants. For a law also monomials in place
-            of
-            quantities; for assumptions growth laws, ``{"K": "d**kappa"}``, where a name in the exponent is one more
+            of quantities; for assumptions growth laws, ``{"K": "d**kappa"}``, where a name in the exponent is one more
             unknown.
         reach: a monomial; the answer includes the size at which the minimum equals it.
         axis: one way to grow of a law, to be answered in full.

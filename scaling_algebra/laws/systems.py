@@ -61,8 +61,7 @@ class GrowthSystem:
         rows: the relations, each labelled by its text.
         unit: the growing quantity.
         positive: further quantities that grow; parameters are then positive numbers. If None, exponents of quantities
-            and
-            parameters may be any numbers.
+            and parameters may be any numbers.
 
     Examples:
         >>> from .expressions import monomial, relation

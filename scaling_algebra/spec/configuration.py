@@ -38,8 +38,7 @@ class ConfigurationOptions(TypedDict, total=False):
         network: instead of an architecture: a ``Network`` or its name.
         epsilon: regime of the optimizer's epsilon, ``derived`` (the default) or ``negligible``.
         given: exponents that are fixed, ``{"router.init": "N^-1/2", "readout.init": 0, "aggregation": "M^-1"}``; the
-            rest
-            is derived.
+            rest is derived.
         effort: True to continue the search after the first undecided demand, with the largest budgets.
     """
 
@@ -54,7 +53,9 @@ class ConfigurationOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Configuration:
-    """One question, complete. Equal configurations have equal answers, so that a configuration is a cache key.
+    """A complete question: a network, how it grows, its optimizer and its parameterization.
+
+    Equal configurations have equal answers, so that a configuration can be a cache key.
 
     Attributes:
         network: the network.
@@ -113,8 +114,7 @@ class Configuration:
 
         Raises:
             UsageError: an unknown name, an invalid ray or one without an axis of the network, not exactly one of regime
-                and
-                ray, or both an architecture and a network.
+                and ray, or both an architecture and a network.
         """
         if unknown := set(where) - set(ConfigurationOptions.__annotations__):
             raise unknown_name(

@@ -115,13 +115,10 @@ def last_step(network: Network, structure: Structure) -> int:
     """Returns the number of updates T after which every demand must hold.
 
     Law: T = ``HORIZON``, plus one if the readout starts at zero above a growing number of layers, plus one for each
-    other
-    tensor that starts at zero on the path of a gradient. A zero readout first moves along the whole residual stream, of
-    which one layer is 1/L, so that what a router learns from its own layer leads only after the tensors of the layers
-    have
-    moved. Below another zero tensor (B of LoRA) nothing trains until that tensor has moved, by a first gradient that
-    may be
-    smaller than later ones.
+    other tensor that starts at zero on the path of a gradient. A zero readout first moves along the whole residual
+    stream, of which one layer is 1/L, so that what a router learns from its own layer leads only after the tensors of
+    the layers have moved. Below another zero tensor (B of LoRA) nothing trains until that tensor has moved, by a first
+    gradient that may be smaller than later ones.
     """
     last = {*readouts(network)}
     late = bool(structure.zero & last and "L" in network.axes.values())
@@ -240,8 +237,7 @@ def _redirect_gauge_demand(network: Network, demands: Sequence[Demand], multipli
     """Changes which unknown a demand determines if the user fixes a member of a gauge class.
 
     The demand that would determine this member determines the multiplier instead, which otherwise is a gauge and stays
-    1.
-    If several members are fixed, a learning rate comes before another multiplier, and that before an init.
+    1. If several members are fixed, a learning rate comes before another multiplier, and that before an init.
     """
     roles = [s.tensor.name for s in network.linear if s.tensor and multiplier in s.multipliers]
     others = [m for role in roles for s in network.uses(role) for m in s.multipliers]
@@ -364,8 +360,7 @@ def list_interventions(network: Network) -> list[Intervention]:
     """Returns the interventions that MSSP may make.
 
     These are a zero init of a router, no bound on the signals before an aggregation, and initial values of a tensor
-    that
-    all experts share.
+    that all experts share.
     """
     found: list[Intervention] = []
     for e in experts(network):

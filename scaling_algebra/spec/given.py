@@ -39,8 +39,7 @@ class Given:
 
     Attributes:
         items: sorted pairs (name, power). Names are ``ROLE.init``, ``ROLE.lr``, ``ROLE.eps``, ``aggregation`` and those
-            of
-            other multipliers. A power of None is an init or a learning rate of zero.
+            of other multipliers. A power of None is an init or a learning rate of zero.
     """
 
     items: tuple[tuple[str, Power | None], ...] = ()
@@ -56,8 +55,7 @@ class Given:
 
         Raises:
             UsageError: an unknown tensor or setting, an unreadable power, an axis that the network lacks, a zero for
-                anything
-                but init and learning rate, an epsilon where there is none, or one name twice.
+                anything but init and learning rate, an epsilon where there is none, or one name twice.
         """
         if isinstance(given, Given):
             given = dict(given.items)
@@ -102,8 +100,7 @@ class Given:
     @property
     def held(self) -> dict[str, Power]:
         """The fixed unknowns ``b.ROLE``, ``c.ROLE``, ``d.ROLE``, ``alpha``, each as the power whose exponent it is:
-        1/init std,
-        1/learning rate, 1/epsilon, 1/multiplier.
+        1/init std, 1/learning rate, 1/epsilon, 1/multiplier.
         """
         return {name_unknown(name): 1 / power for name, power in self.items if power is not None}
 
@@ -120,8 +117,7 @@ class Given:
         """Returns the demands, with those on a readout's init as upper bounds if that init is fixed by the user.
 
         Law: muP allows a readout to start at zero as well as at its maximal init, and so anywhere in between, because
-        its first
-        update makes it as large.
+        its first update makes it as large.
         """
         inits = {f"b.{role}" for role in self.started.intersection(readouts(network))}
         return [replace(d, kind="bounded") if d.fixes in inits and d.kind == "theta" else d for d in demands]

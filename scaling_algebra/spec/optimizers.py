@@ -136,13 +136,11 @@ class Optimizer(_Rules):
     """The rule by which one step turns the gradient of a tensor into its update.
 
     Law: update = lr * gradient / normaliser, times the size of the tensor for a relative rule. The normaliser is the
-    size
-    of an entry (a running mean of squares, or a sign), or of the matrix of one expert (a spectral step). A rank-one
-    gradient u v^T keeps its factors: sign(u v^T) = sign(u) sign(v)^T, orthogonalising it gives u v^T / (|u| |v|), and
-    the
-    linear (first Hermite) part carries an entrywise odd function of a Gaussian-like signal. So the direction is that of
-    the gradient. A momentum buffer adds Theta(1) multiples of past gradients, which the accumulated update contains
-    already, so momentum changes no exponent.
+    size of an entry (a running mean of squares, or a sign), or of the matrix of one expert (a spectral step). A
+    rank-one gradient u v^T keeps its factors: sign(u v^T) = sign(u) sign(v)^T, orthogonalising it gives u v^T / (|u|
+    |v|), and the linear (first Hermite) part carries an entrywise odd function of a Gaussian-like signal. So the
+    direction is that of the gradient. A momentum buffer adds Theta(1) multiples of past gradients, which the
+    accumulated update contains already, so momentum changes no exponent.
 
     Attributes:
         name: its name on the command line and in reports.
@@ -170,8 +168,7 @@ class Optimizer(_Rules):
 
     Raises:
         UsageError: a value of the wrong type or range, an unknown normaliser or shape, or a key without another one
-            that
-            it requires (``GOES_WITH``).
+            that it requires (``GOES_WITH``).
     """
 
     name: str
@@ -393,10 +390,8 @@ def optimizer(name: str) -> Optimizer:
     """Returns an optimizer by name, with optional suffixes, or reads one from a TOML file.
 
     A matrix optimizer takes the name of a shape factor, ``flattened`` or ``per``: ``muon:original``,
-    ``muon:flattened``,
-    ``muon:per(h)`` if index h counts blocks. A normalising optimizer takes a constraint, ``adam:rows``; its epsilon is
-    then
-    negligible. A TOML file has the attributes of ``Optimizer``.
+    ``muon:flattened``, ``muon:per(h)`` if index h counts blocks. A normalising optimizer takes a constraint,
+    ``adam:rows``; its epsilon is then negligible. A TOML file has the attributes of ``Optimizer``.
 
     Raises:
         UsageError: there is no such optimizer, suffix or file.

@@ -68,8 +68,7 @@ class Parameterization:
         gauge: for a defined one: the settings of a tensor, from network and role.
         definition: for a defined one: the formula in words.
         rate: for a defined one: ``one`` global learning rate, or one so large that the first step changes the first
-            layer
-            by Theta(1) (``feature``).
+            layer by Theta(1) (``feature``).
         borrowed: the network whose muP it applies to all networks of its family; empty for none.
     """
 
@@ -97,8 +96,7 @@ class Parameterization:
         """Returns the structure before any intervention.
 
         Buffers and the tensors in ``network.zero`` start at zero, and so do the readouts if ``readout_init``, or else
-        the
-        definition, says so.
+        the definition, says so.
         """
         zero = frozenset(readouts(network) if (readout_init or self.readout_init) == "zero" else ())
         zero |= {*find_buffers(network)} | network.zero

@@ -137,8 +137,7 @@ def balanced_indices(network: Network, statement: Product, k: int) -> str:
     """Returns the indices along which the gradient at a gate has no constant part larger than the rest.
 
     Law: for x = sum_i gate_i h_i under a norm, the gradient is orthogonal to x, so sum_i gate_i df/dgate_i = 0. If the
-    gate
-    has a mean, this excludes a constant part.
+    gate has a mean, this excludes a constant part.
 
     Args:
         network: the network.

@@ -248,8 +248,10 @@ class Network:
 
     @cached_property
     def live(self) -> tuple[Function, ...]:
-        """Functions that may weigh signals and take part in the dynamics. Sizes are valid while they do not
-        saturate."""
+        """Functions whose output may multiply other signals and whose values change in training.
+
+        Sizes are valid as long as these functions do not saturate.
+        """
         return tuple(s for s in self.functions if s.gates and not s.held)
 
     @cached_property

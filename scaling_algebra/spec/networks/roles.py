@@ -130,9 +130,8 @@ def adjoints(network: Network) -> tuple[Adjoint, ...]:
     """Returns the gradients at all signals, last signal first.
 
     Each is split by the initial values and updates of up to two tensors on its path, and by its paths if there are
-    several.
-    The experts' path through three tensors has the pieces A4 to E of MSSP paper, App. I.3 (eq. I.6). Below a sum over
-    experts with further layers above it, gradients are split by the tensors up to the sum.
+    several. The experts' path through three tensors has the pieces A4 to E of MSSP paper, App. I.3 (eq. I.6). Below a
+    sum over experts with further layers above it, gradients are split by the tensors up to the sum.
     """
     gradients = []
     for statement in reversed(network.statements[:-1]):
@@ -155,8 +154,9 @@ def adjoints(network: Network) -> tuple[Adjoint, ...]:
 
 
 def _split_below_experts(network: Network, signal: str, s: Statement, k: int) -> dict[str, dict[str, Mode]]:
-    """Splits a gradient at a gate, or at an input of experts or their tensors, by the tensors up to the sum over
-    experts.
+    """Splits a gradient by the tensors between its signal and the sum over experts that the signal leads to.
+
+    This applies to gates and to inputs of experts or of their tensors; empty for all other signals.
 
     Args:
         network: the network.
@@ -192,8 +192,7 @@ def pathways(network: Network, signal: str) -> dict[str, str]:
 
     Returns:
         For each path the first signal that is computed on it. A path is named ``expert`` or ``router`` if it is the
-        only
-        one of this kind, else by that signal.
+        only one of this kind, else by that signal.
     """
     outs = list(dict.fromkeys(s.out for s, _ in network.consumers(signal)))
     named = {out: _find_kind(network, out) for out in outs}
@@ -215,7 +214,11 @@ def _find_kind(network: Network, signal: str) -> str:
 
 
 def _find_ends(network: Network, signal: str, e: ExpertSum) -> set[str]:
-    """Returns where a signal leads before any sum over experts: a set of ``router`` and ``expert``, possibly empty."""
+    """Follows a signal up to the next sums over experts.
+
+    Returns:
+        Where it arrives at the sum ``e``: a set of ``router`` (a gate) and ``expert``, possibly empty.
+    """
     sums, ends, seen, todo = {s.out for s in aggregations(network)}, set[str](), set[str](), [signal]
     while todo:
         x = todo.pop()
