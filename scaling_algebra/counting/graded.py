@@ -123,12 +123,12 @@ class FormAlgebra(Algebra):
 
     def uncentred(self, s: Signal) -> Signal:
         bounds = {
-            g: {c: Signal(x.letters, {}, Algebra.bound(self, x)) for c in x.centred} for g, x in _parts(s).items()
+            g: {c: Signal(x.letters, {}, Algebra.bound(self, x)) for c in x.centred} for g, x in _get_parts(s).items()
         }
-        return Graded(s.letters, {g: x.but(centred=bounds[g]) for g, x in _parts(s).items()})
+        return Graded(s.letters, {g: x.but(centred=bounds[g]) for g, x in _get_parts(s).items()})
 
     def restricted(self, s: Signal, letter: str, to: str) -> Signal:
-        parts = {g: Algebra.restricted(self, x, letter, to) for g, x in _parts(s).items()}
+        parts = {g: Algebra.restricted(self, x, letter, to) for g, x in _get_parts(s).items()}
         return Graded(s.letters.replace(letter, to), parts) if letter in s.letters else s
 
     def scaled(self, s: Signal, *scalars: Scalar) -> Signal:
@@ -140,14 +140,14 @@ class FormAlgebra(Algebra):
         if not all(x.certain for x in scalars):
             raise Exhausted
         grade, inner = split_grade(sum(x.size for x in scalars))
-        parts = {g + grade: Algebra.scaled(self, x, Scalar("", inner)) for g, x in _parts(s).items()}
+        parts = {g + grade: Algebra.scaled(self, x, Scalar("", inner)) for g, x in _get_parts(s).items()}
         return Graded(s.letters, parts)
 
     def add(self, signals: Iterable[Signal]) -> Signal:
         given = self._align(signals)
         grades: dict[int, list[Signal]] = {}
         for s in given:
-            for g, x in _parts(s).items():
+            for g, x in _get_parts(s).items():
                 grades.setdefault(g, []).append(x)
         return Graded(given[0].letters, {g: Algebra.add(self, xs) for g, xs in grades.items()})
 
@@ -155,14 +155,14 @@ class FormAlgebra(Algebra):
         if old == new:
             return s
         whole = super().relabelled(s, old, new)
-        parts = {g: Algebra.relabelled(self, x, old, new) for g, x in _parts(s).items()}
+        parts = {g: Algebra.relabelled(self, x, old, new) for g, x in _get_parts(s).items()}
         return Graded(whole.letters, parts, whole.leaf)
 
     def contract(self, a: Signal, b: Signal, out: str, tag: str = "") -> Signal:
         out = self.live(out)
         grades: dict[int, list[Signal]] = {}
-        for ga, x in _parts(a).items():
-            for gb, y in _parts(b).items():
+        for ga, x in _get_parts(a).items():
+            for gb, y in _get_parts(b).items():
                 grades.setdefault(ga + gb, []).append(Algebra.contract(self, x, y, out, tag))
                 if self.rung.total is not None and self.spent > self.rung.total:
                     raise Exhausted
@@ -172,7 +172,7 @@ class FormAlgebra(Algebra):
 
     def sizes(self, s: Signal) -> Sizes:
         """Returns the root-mean-square of each grade that is not exactly zero."""
-        sizes = {g: (self.rms(x), self.bound(x)) for g, x in _parts(s).items()}
+        sizes = {g: (self.rms(x), self.bound(x)) for g, x in _get_parts(s).items()}
         return {g: (low, high) for g, (low, high) in sizes.items() if high is not None}
 
     def bounds(self, s: Signal) -> Bounds:
@@ -194,7 +194,7 @@ class FormAlgebra(Algebra):
         return Form(self.form(packed).power, tuple((name, n) for name, n in counts if n))
 
     def deterministic(self, s: Signal) -> bool:
-        return all(Algebra.deterministic(self, x) for x in _parts(s).values())
+        return all(Algebra.deterministic(self, x) for x in _get_parts(s).values())
 
 
 def split_grade(packed: int) -> tuple[int, int]:
@@ -203,6 +203,6 @@ def split_grade(packed: int) -> tuple[int, int]:
     return (packed - inner) // _INNER, inner
 
 
-def _parts(s: Signal) -> dict[int, Signal]:
+def _get_parts(s: Signal) -> dict[int, Signal]:
     assert isinstance(s, Graded)
     return s.parts

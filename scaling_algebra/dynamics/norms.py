@@ -18,7 +18,7 @@ from scaling_algebra.counting.projections import (
     select_multiples,
 )
 from scaling_algebra.counting.signals import Scalar, Signal
-from scaling_algebra.spec.networks.ancestors import tensors_of
+from scaling_algebra.spec.networks.ancestors import find_tensors
 from scaling_algebra.spec.networks.language import Function, Network, Product, Statement, Sum
 
 from .functions import Entrywise
@@ -196,7 +196,7 @@ def _drawn(network: Network, signal: str) -> str:
     producer = network.producer(signal)
     if not isinstance(producer, Product) or producer.tensor:
         return producer.tensor.name if isinstance(producer, Product) and producer.tensor else ""
-    learned = [x.name for x in producer.factors if tensors_of(network, x.name)]
+    learned = [x.name for x in producer.factors if find_tensors(network, x.name)]
     return _drawn(network, learned[0]) if len(learned) == 1 else ""
 
 
@@ -208,22 +208,22 @@ def _meets_others(network: Network, signal: str, at: int, role: str, alone: bool
         role: the tensor.
         alone: it is made from one function of what the norm makes, and may be summed alone.
     """
-    made = tensors_of(network, signal)
+    made = find_tensors(network, signal)
     bent = isinstance(f := network.producer(signal), Function) and not f.kind.homogeneous
     for s, k in network.consumers(signal):
         if isinstance(s, Function) and s.kind.kind != "entrywise":
             return False
         letter, out = s.inputs[k].letters[at], network.signals[s.out]
         if isinstance(s, Function | Sum):
-            own = (tensors_of(network, x.name) for x in s.inputs)
+            own = (find_tensors(network, x.name) for x in s.inputs)
             parts = [x for x in own if role in x and x <= made]
             one = isinstance(s, Function) or (alone and len(parts) == 1)
             if not _meets_others(network, s.out, out.index(letter), role, one):
                 return False
             continue
         others = [x.name for j, x in enumerate(s.factors) if j != k and letter in x.letters]
-        mine = [x for x in others if role in tensors_of(network, x)]
-        if [x for x in mine if not alone or (tensors_of(network, x) <= made and not (bent and x == signal))]:
+        mine = [x for x in others if role in find_tensors(network, x)]
+        if [x for x in mine if not alone or (find_tensors(network, x) <= made and not (bent and x == signal))]:
             return False
         out = network.signals[s.out]
         summed = letter not in out

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self, TypedDict, Unpack
 
-from scaling_algebra.errors import UsageError, find_entry, quote_value, unknown_name
+from scaling_algebra.errors import UsageError, find_entry, quote_value, unknown_name_error
 
 from .axes import AXES, Ray, regime, sort_axes
 from .given import NOTHING, Given, GivenInput
@@ -86,7 +86,7 @@ class Configuration:
     def __post_init__(self) -> None:
         mine = {*AXES, *list_growing_axes(self.network)}
         if strange := [axis for axis in self.ray.rates if axis not in mine]:
-            raise unknown_name(f"axis of {self.network.name}", strange[0], sort_axes(mine))
+            raise unknown_name_error(f"axis of {self.network.name}", strange[0], sort_axes(mine))
         if lacks := self.ray.find_missing_axes(self.network.axes.values()):
             axis = lacks[0]
             raise UsageError(f"the ray leaves out {axis} ({AXES[axis]}); give it, for example {axis}=0 if it is fixed")
@@ -117,7 +117,7 @@ class Configuration:
                 and ray, or both an architecture and a network.
         """
         if unknown := set(where) - set(ConfigurationOptions.__annotations__):
-            raise unknown_name(
+            raise unknown_name_error(
                 "argument",
                 min(unknown),
                 ("regime", "optimizer", "parameterization", *ConfigurationOptions.__annotations__),

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from scaling_algebra.arguments import parse_pairs
-from scaling_algebra.errors import UsageError, quote_value, unknown_name
+from scaling_algebra.errors import UsageError, quote_value, unknown_name_error
 
 from .axes import AXES
 from .desiderata import Demand, Structure
-from .networks.indices import aggregations, list_power_axes
+from .networks.indices import find_aggregations, list_power_axes
 from .networks.language import Network
 from .networks.multipliers import hold_names
 from .networks.roles import readouts
@@ -169,11 +169,11 @@ def _list_texts(given: Iterable[str] | None) -> list[str]:
 def _read_name(label: str, network: Network, optimizer: OptimizerSpec) -> str:
     """Checks the name of a fixed value and returns it with the tensor's role: ``router.init``."""
     if label == AGGREGATION:
-        if not aggregations(network):
+        if not find_aggregations(network):
             raise UsageError(f"{network.name} has no aggregation; leave out {label!r}")
         return label
     if label in network.multipliers:
-        return AGGREGATION if label == "alpha" and aggregations(network) else label
+        return AGGREGATION if label == "alpha" and find_aggregations(network) else label
     tensor, _, setting = label.rpartition(".")
     if not tensor:
         tensor, setting = label, ""
@@ -208,5 +208,5 @@ def _read_power(name: str, value: Power | str | int | None, network: Network) ->
     power = value if isinstance(value, Power) else Power.parse(text, (*AXES, *axes))
     for axis, _ in power.terms:
         if axis not in axes:
-            raise unknown_name(f"axis of {network.name}, in {name}={value}:", axis, axes)
+            raise unknown_name_error(f"axis of {network.name}, in {name}={value}:", axis, axes)
     return power

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from fnmatch import translate
 
-from scaling_algebra.errors import UsageError, quote_value, unknown_name
+from scaling_algebra.errors import UsageError, quote_value, unknown_name_error
 
 from .axes import FIXED
 from .networks.auxiliary import find_buffers
@@ -94,7 +94,7 @@ def resolve_names(
 
     found = {name: meaning(name) for name in names}
     if wrong := [name for name, (*_, those) in found.items() if not those and name not in sets]:
-        raise unknown_name(kind, wrong, (*roles, *filter(None, sets)))
+        raise unknown_name_error(kind, wrong, (*roles, *filter(None, sets)))
     return [(name, found[name][-1]) for name in sorted(found, key=lambda name: found[name][:2])]
 
 

@@ -22,7 +22,7 @@ from scaling_algebra.counting.signals import Budget
 from scaling_algebra.dynamics import analysis
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.spec.networks.grammar import network
-from scaling_algebra.spec.networks.multipliers import free_multipliers
+from scaling_algebra.spec.networks.multipliers import find_free_multipliers
 from scaling_algebra.spec.optimizers import OPTIMIZERS
 
 from ..measure.networks import AXES, EquationWriter, Line, TrainingCase
@@ -47,7 +47,7 @@ def random_case(rng: random.Random, functions: bool = True) -> TrainingCase:
     point = {f"{x}.{name}": rng.choice(powers) for x in "bcd" for name in case.tensors}
     point |= {f"b.{name}": None for name in case.tensors if rng.random() < 0.08}
     net = network(case.name, case.text, case.axes)
-    point |= {m: rng.choice(powers) for m in free_multipliers(net)}
+    point |= {m: rng.choice(powers) for m in find_free_multipliers(net)}
     tied = frozenset(name for name, tensor in net.tensors.items() if tensor.experts and rng.random() < 0.2)
     return replace(case, point=point, tied=tied)
 

@@ -15,7 +15,7 @@ from itertools import islice
 from math import prod
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
-from scaling_algebra.errors import UsageError, unknown_name
+from scaling_algebra.errors import UsageError, unknown_name_error
 from scaling_algebra.spec.axes import FIXED
 from scaling_algebra.spec.powers import Power
 
@@ -198,7 +198,7 @@ class Network:
         """Returns the error for a name that is neither a tensor nor one of the other choices."""
         if name in self.lacking:
             return UsageError(f"{name}: {self.lacking[name]}")
-        return unknown_name(kind, name, (*self.tensors, *choices))
+        return unknown_name_error(kind, name, (*self.tensors, *choices))
 
     @cached_property
     def _producers(self) -> dict[str, Statement]:

@@ -60,7 +60,7 @@ def expand_product(network: Network, statement: Product, without: int | None = N
 
 
 @cache_on_network
-def weight_products(network: Network) -> Mapping[str, tuple[Product, ...]]:
+def find_weight_products(network: Network) -> Mapping[str, tuple[Product, ...]]:
     """Finds tensors that are multiplied entry by entry and together are one weight.
 
     Example: for ``y[b] = S[b,a] W[b,a] h[a]`` the network has ``y_1[b,a] = W[b,a] h[a]``, which no module computes.
@@ -86,7 +86,7 @@ def weight_products(network: Network) -> Mapping[str, tuple[Product, ...]]:
     return found
 
 
-def product_of(network: Network, signal: str) -> Product:
+def find_product(network: Network, signal: str) -> Product:
     """Returns the product that computes a signal."""
     statement = network.producer(signal)
     assert isinstance(statement, Product)
