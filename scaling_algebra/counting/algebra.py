@@ -32,7 +32,7 @@ class Algebra(SignalSizes):
         varying = self.live(letters if indices is None else indices)
         kernel = leaf_kernel(name, [self.letters[x] for x in live], [live.index(x) for x in varying])
         flat = frozenset(live) - frozenset(varying)
-        depends = None if name.startswith(INDICATOR) else frozenset({name})
+        depends = None if name.startswith(INDICATOR) else self.tensor_bit(name)
         return Signal(
             live, {self.intern(kernel): exponent}, None, varying, made=Provenance("tensor"), flat=flat, depends=depends
         )
@@ -42,9 +42,7 @@ class Algebra(SignalSizes):
         live = self.live(letters)
         kernel = Kernel(tuple(self.letters[x] for x in live), tuple(range(len(live))), ())
         flat: frozenset[str] = frozenset(live)
-        return Signal(
-            live, {self.intern(kernel): exponent}, made=Provenance("constant"), flat=flat, depends=frozenset()
-        )
+        return Signal(live, {self.intern(kernel): exponent}, made=Provenance("constant"), flat=flat, depends=0)
 
     def unknown(self, letters: str, size: int = 0) -> Signal:
         """Returns a signal of which only a packed upper bound on the size of its entries is known."""
@@ -56,7 +54,7 @@ class Algebra(SignalSizes):
         if not live:
             return self.constant(live)
         kernel = leaf_kernel(f"{CONSTANT}{name})", [self.letters[x] for x in live], range(len(live)))
-        return Signal(live, {self.intern(kernel): 0}, made=Provenance("tensor"), depends=frozenset())
+        return Signal(live, {self.intern(kernel): 0}, made=Provenance("tensor"), depends=0)
 
     def nothing(self, letters: str) -> Signal:
         """Returns a signal that is exactly zero."""

@@ -150,7 +150,7 @@ def bound_product(algebra: SignalSizes, a: Signal, b: Signal, out: str) -> int:
             shared.setdefault(population(algebra.letters[x]), []).append(algebra.half[algebra.letters[x]])
     meet = sum(sum(halves) - min(halves) for halves in shared.values())
     costs = [sums + meet, _bound_operator(algebra, a, b, out), _bound_operator(algebra, b, a, out)]
-    if a.depends is not None and b.depends is not None and a.depends.isdisjoint(b.depends):
+    if a.depends is not None and b.depends is not None and not a.depends & b.depends:
         saved = (_bound_saving(algebra, a, out), _bound_saving(algebra, b, out))
         costs += [sums + meet - x for x in saved if x is not None]
     return min(x for x in costs if x is not None)

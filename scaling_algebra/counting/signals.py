@@ -103,7 +103,8 @@ class Signal:
         least: packed lower bound on its root-mean-square, if it exceeds those of its kernels.
         sound: True if every size that it was divided by is certified.
         loss: packed bound on the dropped terms that may cancel others; part of the tail.
-        depends: initial tensors that all of it is a function of, including what was dropped; None if unknown.
+        depends: initial tensors that all of it is a function of, including what was dropped, as the bits of one
+            integer (``KernelStore.tensor_bit``), which takes less memory than a set of names; None if unknown.
         curved: True if a kernel may stand for a nonlinear function of its leaves, entry by entry.
         signed: True if leaves may stand for signs, whose squares do not vary.
     """
@@ -126,7 +127,7 @@ class Signal:
         least: int | None = None,
         sound: bool = True,
         loss: int | None = None,
-        depends: frozenset[str] | None = None,
+        depends: int | None = None,
         curved: bool = False,
         signed: bool = False,
     ) -> None:

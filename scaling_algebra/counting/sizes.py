@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from fractions import Fraction
+from functools import reduce
+from operator import or_
 
 from scaling_algebra.spec.powers import Form
 
@@ -124,8 +126,8 @@ class SignalSizes(KernelStore):
         parts = s.made.parts
         varying = {x for part in parts for x in part.letters if x not in part.flat}
         s.flat, s.sound = frozenset(s.letters) - varying, all(part.sound for part in parts)
-        names = [part.depends for part in parts]
-        s.depends = None if None in names else frozenset[str]().union(*(x for x in names if x is not None))
+        bits = [part.depends for part in parts]
+        s.depends = None if None in bits else reduce(or_, (x for x in bits if x is not None), 0)
         s.signed = any(part.signed for part in parts)
         s.curved = any(part.curved for part in parts) or (s.made.rule == "product" and _may_coincide(s.letters, *parts))
         return s
@@ -185,4 +187,4 @@ class SignalSizes(KernelStore):
 def _may_coincide(out: str, a: Signal, b: Signal) -> bool:
     """Tests whether leaves of two factors may coincide at an index that both have and their product keeps."""
     shared = any(x in a.letters and x in b.letters for x in out)
-    return shared and (a.depends is None or b.depends is None or not a.depends.isdisjoint(b.depends))
+    return shared and (a.depends is None or b.depends is None or a.depends & b.depends != 0)

@@ -163,6 +163,8 @@ class KernelStore(Packing):
         self._contractions: dict[Contraction, int] = {}
         self._specs: dict[tuple[str, str, str], tuple[int, Contraction, int]] = {}
         self._live: dict[str, str] = {}
+        self._bits: dict[str, int] = {}
+        self._leaves: dict[Leaf, Leaf] = {}
         self.dimensions: dict[str, Fraction] = {}
         self.spent = 0
         """Nodes of the products made so far."""
@@ -206,6 +208,10 @@ class KernelStore(Packing):
             self._live[letters] = "".join(x for x in letters if x in self.letters)
         return self._live[letters]
 
+    def tensor_bit(self, name: str) -> int:
+        """Returns the bit that stands for an initial tensor in ``Signal.depends``."""
+        return 1 << self._bits.setdefault(name, len(self._bits))
+
     def intern(self, kernel: Kernel) -> int:
         """Returns the id of a kernel, a new one if necessary."""
         if kernel not in self._ids:
@@ -213,6 +219,8 @@ class KernelStore(Packing):
             if doubted:
                 clear = self.intern(Kernel(kernel.types, kernel.opens, tuple(x for x in kernel.leaves if x != DOUBT)))
                 self._clear[len(self.kernels)] = clear
+            # the same leaf stands in many kernels, and one of a deep network has hundreds
+            kernel = Kernel(kernel.types, kernel.opens, tuple(self._leaves.setdefault(x, x) for x in kernel.leaves))
             self._ids[kernel] = len(self.kernels)
             self.kernels.append(kernel)
             self.in_doubt.append(doubted)
