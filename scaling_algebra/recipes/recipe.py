@@ -398,7 +398,7 @@ def _resolve_tuned(
     """Returns tuned values by role.
 
     The name of an optimizer stands for the tensors that it trains, "" for all tensors, and any other name as in
-    ``meant``. A tensor in ``alike`` has a value only if it is named itself.
+    ``resolve_names``. A tensor in ``alike`` has a value only if it is named itself.
 
     Raises:
         UsageError: a name stands for nothing, or a value is not a positive finite number (a decay may be 0).

@@ -286,7 +286,7 @@ def derive(
         regime: I, II or III; or a whole ``Configuration``, and nothing else.
         optimizer: the optimizer, or several by tensor.
         parameterization: its name.
-        **where: further options, see ``Where``: ``ray`` instead of a regime, ``readout_init``, ``architecture``.
+        **where: further options, see ``ConfigurationOptions``: ``ray`` (no regime), ``readout_init``, ``architecture``.
 
     Examples:
         >>> d = derive(regime="II", optimizer="sgd", parameterization="mssp")
