@@ -37,7 +37,7 @@ from scaling_algebra.solver.presentation import first_lines
 @click.argument("model", type=ModuleName(), metavar="FILE.py:NAME")
 @click.option("--base", metavar="SIZES", help="Sizes of the smallest model, such as N=32,N_e=32,M=4,K=2.")
 @click.option("--target", metavar="SIZES", help="Sizes of the largest model; by default four times as wide.")
-@click.option("--optimizer", metavar="NAME", help="As for derive; by default the model's own, or AdamW.")
+@click.option("--optimizer", metavar="NAME", help="As for derive; by default what the model brings, or AdamW.")
 @click.option("--points", type=Count(3, 20), metavar="N", help="Number of sizes, from base to target.  [default: 3]")
 @click.option("--seeds", type=Count(4, 1000), metavar="N", help="Replicas at every size.  [default: 6]")
 @click.option(
