@@ -21,6 +21,7 @@ from scaling_algebra.verify.tracing import (
     indices,
     models,
     recording,
+    regions,
     rules,
     traced,
     writing,
@@ -907,3 +908,57 @@ def test_a_tensor_before_and_after_entries_change_their_order_is_refused():
             traced(model(tied(order)))
     with pytest.raises(Unreadable, match="in another order that is read elsewhere"):
         traced(model(lambda w, h: h * _mean(F.linear(h, w) * F.linear(h, w.roll(1, -1)))))
+
+
+def _places(h):
+    return torch.arange(h.shape[-1])
+
+
+BY_SIZE = {
+    "mask": (lambda h, m: h * (_places(h) < 64), "large entries become rarer"),
+    "mask within a function": (lambda h, m: torch.relu(h * (_places(h) < 64) + 0.0), "large entries become rarer"),
+    "where": (lambda h, m: torch.where(_places(h) < 64, h, torch.zeros(())), "a mask that keeps 0.12 to 1"),
+    "masked_fill": (lambda h, m: h.masked_fill(_places(h) >= 64, 0.0), "a mask that keeps 0 to 0.88"),
+    "added": (lambda h, m: h + (_places(h) >= 64), "differs along an axis that grows"),
+    "slice": (lambda h, m: F.pad(h[:, :64], (0, max(0, h.shape[-1] - 64))), "pad: no rule"),
+    "parts": (lambda h, m: torch.cat([h[:, :64], 0 * h[:, 64:]], -1), "__getitem__"),
+    "far": (lambda h, m: h * (_places(h) < 5000), "lt: a place along an axis that grows is compared with 5000"),
+    "buffer": (lambda h, m: h * m.near, "large entries become rarer"),
+    "norm": (lambda h, m: torch.where(h.norm(dim=-1, keepdim=True) < 1e4, h, torch.zeros_like(h)), "no rule"),
+    "norm clipped": (lambda h, m: h / h.norm(dim=-1, keepdim=True).clamp(min=1e5), "no rule"),
+    "norm clipped above": (lambda h, m: h / h.norm(dim=-1, keepdim=True).clamp(max=1e5), "no rule"),
+    "sum": (lambda h, m: h * (h.sum(-1, keepdim=True).abs() < 1e5), "no rule"),
+}
+AT_ANY_SIZE = {
+    "mask": lambda h, m: h * (_places(h) < h.shape[-1]),
+    "half": lambda h, m: torch.where(_places(h) < h.shape[-1] // 2, h, torch.zeros(())),
+    "signs": lambda h, m: h * _signs(h),
+    "entries": lambda h, m: h.clamp(-1e4, 1e4),
+    "slice": lambda h, m: torch.cat([h[:, : h.shape[-1] // 2], h[:, h.shape[-1] // 2 :]], -1),
+}
+
+
+def sized(between):
+    def build(n):
+        return {"a": linear(4, n), "b": linear(n, n), "c": linear(n, 3), "near": (torch.arange(n) < 64).float()}
+
+    return of(lambda m, x: m.c(m.b(between(m.a(x), m))), (drawn(3, 4),), build)
+
+
+@pytest.mark.parametrize("how", BY_SIZE)
+def test_what_two_small_sizes_do_not_show_is_seen_at_a_larger_one(how, monkeypatch):
+    """Each was read as the signal itself, or as its norm, from widths 32 and 64."""
+    between, said = BY_SIZE[how]
+    with pytest.raises(Unreadable, match=said):
+        traced(sized(between))
+    monkeypatch.setattr(models, "find_wide_sizes", lambda *_: {})  # a planted fault
+    monkeypatch.setattr(regions, "_bounds_length", lambda *_: False)
+    monkeypatch.setitem(regions.SCALES, "rmsnorm", (1, 30, 1e3))
+    assert traced(sized(between)).error < 1e-12
+
+
+@pytest.mark.parametrize("how", AT_ANY_SIZE)
+def test_what_is_alike_at_every_size_is_read_as_before(how):
+    model = traced(sized(AT_ANY_SIZE[how]))
+    assert model.error < 1e-12
+    assert powers(model) == {"a.weight": INPUT, "b.weight": HIDDEN, "c.weight": READOUT}

@@ -40,6 +40,8 @@ ROUGHLY = 0.1
 changes it by more. That of rotary angles comes to 1 from below."""
 EVEN = 0.5
 """The mean of constants, by their size, below which a sum of what they multiply is not that of what it was."""
+SHARE = 0.2
+"""How much the share of entries that a mask keeps may change with the sizes (a triangle keeps (n + 1) / 2 n)."""
 LAW = 6
 """Steps before a signal that its law looks at."""
 
@@ -185,12 +187,15 @@ def shifted(reader: Reader, x: View, by: View) -> View:
     c = by.node.value[0]
     number = float(c) if c.numel() == 1 else None
     y = spread(x, by)
-    if number == 0 or not bool(c.any()):
+    if not any(bool(v.any()) for v in by.node.value):
         return y
     out = same(reader, y, lambda v: v + (c if number is None else number), entrywise=number is not None)
     if number is not None and 0 < number <= TINY:
         return out
-    if c.is_floating_point() and bool(((c == 0) | (c < -1e3)).all()) and bool((c == 0).any()):
+    kept = [v == 0 for v in by.node.value]
+    masks = all(bool((k | (v < -1e3)).all()) for k, v in zip(kept, by.node.value, strict=True))
+    if c.is_floating_point() and masks and bool(kept[0].any()):
+        check_shares(reader, kept)
         out.node.note = "a mask is left out"
         return out
     if not (frozen := differs(by)):
@@ -198,6 +203,17 @@ def shifted(reader: Reader, x: View, by: View) -> View:
     out.node.kind, out.node.value, out.node.name = "shift", by.node.value, f"{float(c.abs().max()):g}"
     out.node.frozen = frozen
     return out
+
+
+def check_shares(reader: Reader, masks: Sequence[Tensor]) -> None:
+    """Check that a mask keeps the same share of the entries at every build.
+
+    Raises:
+        Unreadable: it does not.
+    """
+    shares = [float(mask.double().mean()) for mask in masks]
+    if max(shares) - min(shares) > SHARE:
+        raise reader.fail(f"a mask that keeps {min(shares):.2g} to {max(shares):.2g} of the entries, by size")
 
 
 def spread(x: View, like: View) -> View:

@@ -36,6 +36,7 @@ from .reading import Reader
 from .recording import Recording, choosing, numbered, record
 from .regions import Regions
 from .table import apply
+from .wide_builds import find_wide_sizes
 from .writing import Writer
 
 COUNTS = ("M", "L")
@@ -233,6 +234,16 @@ def read_equations(build: Build, start: Mapping[str, int], name: str = TRACED, e
             raise _differ(first, run, axis)
     try:
         reader, output = _read(runs)
+        wide = find_wide_sizes(reader.runs, [*reader.regions.tree.parent], start)
+        for axis, size in wide.items() if {*wide} <= {run.doubled for run in runs} else ():
+            run = recorded(start | {axis: size})
+            run.doubled = axis
+            if run.names != first.names:
+                raise _differ(first, run, axis)
+            builds.append(start | {axis: size})
+            runs.append(run)
+        if wide:
+            reader, output = _read(runs)
     except Unreadable as error:
         if _thin(runs):
             raise Thin(str(error)) from None
@@ -320,7 +331,7 @@ def _stream(network: Network) -> str:
 def _read(runs: Sequence[Recording]) -> tuple[Reader, View]:
     """The reader, and the graph of the output."""
     splits: dict[Any, Any] = {}
-    runs = [runs[0], *(numbered(run, runs[0]) for run in runs[1:])]
+    runs = [replace(runs[0], places={}), *(numbered(run, runs[0]) for run in runs[1:])]
     regions = Regions(runs)
     for _ in range(_SPLITS):
         reader = Reader(runs, splits, apply, functions.read, regions)
@@ -417,7 +428,7 @@ def _extend(order: list[TracedNode], other: list[TracedNode], axis: str) -> None
 def _differ(first: Recording, other: Recording, axis: str) -> Unreadable:
     pairs = zip(first.calls, other.calls, strict=False)
     call = next((a for a, b in pairs if (a.name, a.module) != (b.name, b.module)), first.calls[-1])
-    why = f"the calls with {axis} doubled are others; only loops over experts (M) and layers (L) fold"
+    why = f"the calls at a larger {axis} are others; only loops over experts (M) and layers (L) fold"
     return refused(f"{call.module or 'model'}: {call.name}", why)
 
 

@@ -31,7 +31,7 @@ def powers_of(numbers: Sequence[float], builds: Sequence[Mapping[str, int]]) -> 
 
     Args:
         numbers: the value at each build.
-        builds: sizes; each but the first differs from it in one axis, or in M with K.
+        builds: sizes; each but the first differs from it in one axis, or in M with K; several may in the same axis.
 
     Returns:
         The exponent of every axis that is not 0, or None if the numbers are no such product.
@@ -45,9 +45,9 @@ def powers_of(numbers: Sequence[float], builds: Sequence[Mapping[str, int]]) -> 
         power = Fraction(p).limit_denominator(4)
         if abs(p - power) > 1e-6:
             return None
-        if power:
-            powers[axis] = power
-    return powers
+        if powers.setdefault(axis, power) != power:  # at one more size
+            return None
+    return {axis: power for axis, power in powers.items() if power}
 
 
 class Names:
