@@ -26,7 +26,7 @@ from scaling_algebra.spec.networks.language import TRACED, Network
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.waiting import each
 
-from . import functions, layout, routing, rules  # noqa: F401 - fill the table
+from . import concatenation, functions, layout, routing, rules  # noqa: F401 - fill the table
 from .building import Asked, Build, built, called, doubled, exactly
 from .folding import Folder, bare, settled
 from .gradients import FROZEN, TRAINING, ZERO, frozen_roles, lacking, listed, roles_of, states
