@@ -87,8 +87,8 @@ def concatenated(reader: Reader, parts: Sequence[View], d: int, shapes: Sequence
         sources.append((node, labels))
     if len(along := (fixed and reader.fresh(sizes)) or [IndexClass(sizes)]) > 1:
         raise reader.fail("a concatenation along what is taken apart")
-    kind, indices = ("add" if fixed else "cat"), [*(classes[x] for x in order), *along]
-    node = TracedNode(kind, indices, reader.where, tuple(sources), name="blend" if fixed else "", slot=last)
+    kind, indices = ("blend" if fixed else "cat"), [*(classes[x] for x in order), *along]
+    node = TracedNode(kind, indices, reader.where, tuple(sources), slot=last)
     node.value = begins
     view = View(node, dims).with_dim(d, (last,))
 

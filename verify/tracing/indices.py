@@ -20,12 +20,11 @@ def part_of(reader: Reader, node: TracedNode, slot: int, start: Sizes, stop: Siz
     Raises:
         Unreadable: of what mixes the parts.
     """
-    mark = ("part", slot, start, stop)
-    if mark not in node.cache:
-        made = _part(reader, node, slot, start, stop)
+    key = node.number, slot, start, stop
+    if key not in reader.cut:
+        made = reader.cut[key] = _part(reader, node, slot, start, stop)
         made.part = (node, slot, start, stop)
-        node.cache[mark] = made
-    return node.cache[mark]
+    return reader.cut[key]
 
 
 def _part(reader: Reader, node: TracedNode, slot: int, start: Sizes, stop: Sizes) -> TracedNode:
@@ -38,11 +37,11 @@ def _part(reader: Reader, node: TracedNode, slot: int, start: Sizes, stop: Sizes
         return node.but(indices=indices, name=f"{node.name}[{start[0]}]", value=value, axes=axes)
     if (beside := _put_beside(reader, node, slot, start, stop)) is not None:
         return beside
-    if node.name == "turned":
+    if node.kind == "turned":
         return _turned_part(reader, node, slot, start, stop)
-    sized = node.kind in ("same", "shift")
-    known = node.kind in ("contract", "add", "func", "pick") or (sized and node.entrywise)
-    if not known or slot in node.over or node.name == "blend":
+    sized = node.kind in ("same", "scale", "shift")
+    known = node.kind in ("contract", "add", "func", "stopped", "pick") or (sized and node.entrywise)
+    if not known or slot in node.over:
         raise reader.fail(f"a slice along an axis that grows, of a {node.kind} {node.name}".rstrip())
     made = pushed(node, slot, lambda c, s: part_of(reader, c, s, start, stop))
     if len(made.indices) != len(node.indices) and node.over:
@@ -72,12 +71,12 @@ def _turned_part(reader: Reader, node: TracedNode, slot: int, start: Sizes, stop
         whole.narrow(slot, first, n).copy_(v.reshape([*shape[:slot], n, *shape[slot + 1 :]]))
         return turn(whole).narrow(slot, first, n).reshape(sizes)
 
-    return inner.behind("same", reader.where, name="turned", note=node.note, exact=exact)
+    return inner.behind("turned", reader.where, note=node.note, exact=exact)
 
 
 def _put_beside(reader: Reader, node: TracedNode, slot: int, start: Sizes, stop: Sizes) -> TracedNode | None:
     """The part of what was put beside each other that one of it is."""
-    if node.slot == slot and (node.kind == "cat" or (node.name == "blend" and not node.note)):
+    if node.slot == slot and (node.kind == "cat" or (node.kind == "blend" and not node.note)):
         for (made, labels), begin in zip(node.sources, node.value, strict=True):
             if sorted(labels) != [*node.slots]:
                 return None
@@ -113,7 +112,7 @@ def entries_of(reader: Reader, x: View, d: int, at: Tensor) -> View:
         raise reader.fail("entries of several axes at once")
     if len(classes := reader.fresh(reader.same_everywhere(len(at)))) > 1:
         return _matrix_of(reader, x, keep, at, classes)
-    node = x.node.behind("same", reader.where, name="entries", exact=lambda v: v.index_select(keep, at))
+    node = x.node.behind("entries", reader.where, exact=lambda v: v.index_select(keep, at))
     node.indices[keep] = classes[0] if classes else IndexClass(reader.same_everywhere(1))
     node.part = None if x.index(keep).sizes[0] % len(at) else (x.node, keep, (int(at[0]),), (int(at[-1]) + 1,))
     return View(node, x.dims)
@@ -139,13 +138,12 @@ def pick(reader: Reader, x: View, d: int, at: Sizes) -> View:
     if not entries or not isinstance(slot := entries[0], int):
         return View(x.node, dims)
     at = tuple(int(k) % n for k, n in zip(at, x.sizes(d, reader.builds), strict=True))
-    mark = ("pick", slot, at)
-    if mark not in x.node.cache:
-        made = x.node.behind("pick", reader.where, slot=slot, at=at)
+    key = x.node.number, slot, at
+    if key not in reader.cut:
+        made = reader.cut[key] = x.node.behind("pick", reader.where, slot=slot, at=at)
         made.indices = without(made.indices, slot)
-        x.node.cache[mark] = made
     down = [tuple(e - (e > slot) if isinstance(e, int) else e for e in dim) for dim in dims]
-    return View(x.node.cache[mark], down)
+    return View(reader.cut[key], down)
 
 
 # constants of a call as constants of the equations ------------------------------------------------------------
