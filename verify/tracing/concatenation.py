@@ -6,6 +6,7 @@ Read next: ``layout.py`` (what moves entries), ``products.py`` (sums over concat
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,9 @@ def setitem(reader: Reader, base: View, key: Any, value: Any) -> View:
     """A part of a new tensor, or all of one. All parts together are a concatenation."""
     if not isinstance(value, View):
         raise reader.fail("writes numbers into a signal")
-    (written,), sizes = find_places(reader.calls[0], reader.runs[0], Tensor.__getitem__), reader.shapes[0][0]
+    call, sizes = reader.calls[0], reader.shapes[0][0]
+    reads = replace(call, name="__getitem__", function=Tensor.__getitem__, arguments=call.arguments[:2])
+    (written,) = find_places(reads, reader.runs[0])
     places = [np.unique(x).tolist() for x in np.unravel_index(written, sizes)]
     cut = [(d, at) for d, at in enumerate(places) if len(at) < sizes[d]]
     if not cut:

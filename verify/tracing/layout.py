@@ -8,7 +8,7 @@ result these are digits: the places along each index of the tensor, one index fa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -20,7 +20,7 @@ from .calls import rule
 from .graph import Dims, IndexClass, Sizes, View
 from .indices import entries_of, narrowed, pick
 from .reading import Reader
-from .recording import Recording, Ref, TorchCall, leaves, mapped
+from .recording import Recording, Ref, TorchCall, leaves
 
 Places = NDArray[np.int64]
 Digit = tuple[int, list[Places]]
@@ -47,18 +47,13 @@ def moved(reader: Reader, x: View, *given: Any, **words: Any) -> Any:
     return made if len(made) > 1 else made[0]
 
 
-def find_places(call: TorchCall, run: Recording, function: Callable[..., Any] | None = None) -> list[Places]:
-    """Return the places in the first tensor of a call that each of its results has, made again by ``function``."""
+def find_places(call: TorchCall, run: Recording) -> list[Places]:
+    """Return the places in the first tensor of a call that each of its results has."""
     base = next(leaves((call.keywords.get("input"), call.arguments), Ref)).number
     shape = run.tensors[base].shape
     every = torch.arange(shape.numel(), dtype=torch.float64).reshape(shape)
-
-    def get(ref: Ref) -> torch.Tensor:
-        return every if ref.number == base else run.tensors[ref.number]
-
-    arguments, keywords = mapped((call.arguments, call.keywords), Ref, get)
-    out = call.function(*arguments, **keywords) if function is None else function(*arguments[:2])
-    return [x.numpy().astype(np.int64) for x in leaves(out, torch.Tensor)]
+    made = call.again(lambda n: every if n == base else run.tensors[n])
+    return [x.numpy().astype(np.int64) for x in made]
 
 
 def reshaped(reader: Reader, x: View, shapes: Sequence[Sequence[int]]) -> View:
@@ -94,7 +89,7 @@ def _moved(reader: Reader, x: View, places: Sequence[Places], parts: bool = Fals
         elif set(sizes[i]) != {1}:
             flat = _one_of(reader, flat, i, tuple(map(int, start)), parts)
     dims: Dims = [
-        tuple(f for i, digit in line for f in ([IndexClass(map(len, digit))] if i < 0 else flat.dims[i]))
+        tuple(f for i, digit in line for f in ([IndexClass([*map(len, digit)])] if i < 0 else flat.dims[i]))
         for line in result
     ]
     for i in range(len(entries)):  # what is left of one entry stays where it was

@@ -236,11 +236,11 @@ def read_equations(build: Build, start: Mapping[str, int], name: str = TRACED, e
         reader, output = _read(runs)
         wide = find_wide_sizes(reader.runs, [*reader.regions.tree.parent], start)
         for axis, size in wide.items() if {*wide} <= {run.doubled for run in runs} else ():
-            run = recorded(start | {axis: size})
+            run = recorded(larger := {**start, axis: size})
             run.doubled = axis
             if run.names != first.names:
                 raise _differ(first, run, axis)
-            builds.append(start | {axis: size})
+            builds.append(larger)
             runs.append(run)
         if wide:
             reader, output = _read(runs)

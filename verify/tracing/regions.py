@@ -20,7 +20,7 @@ from .building import exactly
 from .calls import plain, ruled
 from .entries import classified, fitted, generic, seen
 from .graph import Vector
-from .recording import STOPS, Recording, Ref, TorchCall, leaves, mapped, refs
+from .recording import STOPS, Recording, Ref, TorchCall, mapped, refs
 
 ROOT = -1
 BREAKS = STOPS | {"topk"}
@@ -145,16 +145,9 @@ class Map:
     def __call__(self, v: Tensor) -> Tensor:
         """The result for another argument, whose shape is that of the recorded one."""
         made = {self.x: v}
-
-        def get(ref: Ref) -> Tensor:
-            return (made[ref.number] if ref.number in made else self.run.tensors[ref.number]).clone()
-
-        with torch.no_grad():
-            for call in self.calls:
-                arguments, keywords = mapped((call.arguments, call.keywords), Ref, get)
-                out = call.function(*arguments, **keywords)
-                results = [arguments[0]] if call.name == "__setitem__" else leaves(out, Tensor)
-                made |= {r.number: z for r, z in zip(refs(call.result), results, strict=False)}
+        for call in self.calls:
+            results = call.again(lambda n: made[n] if n in made else self.run.tensors[n])
+            made.update((r.number, z) for r, z in zip(refs(call.result), results, strict=False))
         return made[self.y]
 
     def entrywise(self, v: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ that places are compared with. Read next: ``models.py`` (reads there).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from .calls import SAME, plain
@@ -28,7 +28,7 @@ TAKES = {"getitem", "narrow", "slice", "split", "split_with_sizes", "select", "c
 """Calls in which a number is a place along an axis."""
 
 
-def find_wide_sizes(runs: Sequence[Recording], live: Sequence[int], base: dict[str, int]) -> dict[str, int]:
+def find_wide_sizes(runs: Sequence[Recording], live: Sequence[int], base: Mapping[str, int]) -> dict[str, int]:
     """Return the axes along which constants may change, with the size of each at which they are to be read.
 
     Args:
