@@ -12,7 +12,7 @@ pytest.importorskip("distributed")
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.verify.campaigns.plans import Effort, job
-from scaling_algebra.verify.hardware import Hardware, out_of_memory
+from scaling_algebra.verify.hardware import Hardware, is_out_of_memory
 from scaling_algebra.verify.measuring import pool, runs
 from scaling_algebra.verify.measuring.cells import RunCell
 from scaling_algebra.verify.measuring.pool import Failed, Here, Work
@@ -78,7 +78,7 @@ def test_other_versions_are_refused_with_both():
     ],
 )
 def test_no_memory_is_told_from_other_errors(error, is_memory):
-    assert out_of_memory(error) is is_memory
+    assert is_out_of_memory(error) is is_memory
 
 
 @pytest.fixture(scope="module")

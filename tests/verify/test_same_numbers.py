@@ -113,7 +113,7 @@ def rates_of_check(build, base, target, optimizer, monkeypatch):
 
     def drawn(p, zero, seed):
         made = set_(p, zero, seed)
-        groups = [group for part in checking.optimizers_of(made) for group in part.param_groups]
+        groups = [group for part in checking.list_optimizers(made) for group in part.param_groups]
         rates = {id(x): group["lr"] for group in groups for x in group["params"]}
         found[at := str(dict(p.recipe.way.target))] = {e.name: rates[id(e.tensor)] for e in p.entries if not e.frozen}
         sizes.append(at)
