@@ -818,7 +818,7 @@ BY_SIZE = {
     "masked_fill": (lambda m, h: h.masked_fill(_places(h) >= 64, 0.0), "a mask that keeps 0 to 0.88"),
     "added": (lambda m, h: h + (_places(h) >= 64), "differs along an axis that grows"),
     "slice": (lambda m, h: F.pad(h[:, :64], (0, max(0, h.shape[-1] - 64))), "pad: no rule"),
-    "parts": (lambda m, h: torch.cat([h[:, :64], 0 * h[:, 64:]], -1), "__getitem__"),
+    "parts": (lambda m, h: torch.cat([h[:, :64], 0 * h[:, 64:]], -1), "a slice that is empty at some sizes"),
     "far": (lambda m, h: h * (_places(h) < 5000), "lt: a place along an axis that grows is compared with 5000"),
     "buffer": (lambda m, h: h * m.near, "large entries become rarer"),
     "norm": (lambda m, h: torch.where(h.norm(dim=-1, keepdim=True) < 1e4, h, torch.zeros_like(h)), "no rule"),
@@ -835,7 +835,7 @@ def test_what_two_small_sizes_do_not_show_is_seen_at_a_larger_one(how, monkeypat
     near = lambda n: (torch.arange(n) < 64).float()  # noqa: E731
     with pytest.raises(Unreadable, match=said):
         traced(before(between, drawn(3, 4), near=near))
-    monkeypatch.setattr(models, "find_wide_sizes", lambda *_: {})  # a planted fault
+    monkeypatch.setattr(models, "find_wide_builds", lambda *_: {})  # a planted fault
     monkeypatch.setattr(regions, "_bounds_length", lambda *_: False)
     monkeypatch.setitem(regions.SCALES, "rmsnorm", (1, 30, 1e3))
     assert traced(before(between, drawn(3, 4), near=near)).error < 1e-12

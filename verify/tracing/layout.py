@@ -68,6 +68,8 @@ def _moved(reader: Reader, x: View, places: Sequence[Places], parts: bool = Fals
         places: at every build, those in x that the result has.
         parts: whether the call makes several results, so that a part of one entry stays a part.
     """
+    if not all(at.size for at in places):
+        raise reader.fail("a slice that is empty at some sizes; slice by a part of the size")
     entries = [e for dim in x.dims for e in dim]
     sizes = [x.index(e).sizes for e in entries]
     lines = [_digits(reader, at, [n[b] for n in sizes]) for b, at in enumerate(places)]

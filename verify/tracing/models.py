@@ -36,7 +36,7 @@ from .reading import Reader
 from .recording import Recording, choosing, numbered, record
 from .regions import Regions
 from .table import apply
-from .wide_builds import find_wide_sizes
+from .wide_builds import find_wide_builds
 from .writing import Writer
 
 COUNTS = ("M", "L")
@@ -196,7 +196,8 @@ def first_sizes(build: Build, base: Mapping[str, int] | None = None) -> dict[str
 def read_equations(build: Build, start: Mapping[str, int], name: str = TRACED, every: bool = False) -> Traced:
     """Read the equations of the module that ``build(sizes)`` returns.
 
-    The module runs once at the first sizes and once with every axis doubled, in float64 on the CPU. With fewer active
+    The module runs once at the first sizes and once with every axis doubled, in float64 on the CPU, and once more at a
+    much larger size of the axes along which its constants differ. With fewer active
     experts than experts, K changes alone like every other axis, and the module is run with all of them
     (``record(every=K)``), so that every expert is seen.
 
@@ -234,9 +235,9 @@ def read_equations(build: Build, start: Mapping[str, int], name: str = TRACED, e
             raise _differ(first, run, axis)
     try:
         reader, output = _read(runs)
-        wide = find_wide_sizes(reader.runs, [*reader.regions.tree.parent], start)
-        for axis, size in wide.items() if {*wide} <= {run.doubled for run in runs} else ():
-            run = recorded(larger := {**start, axis: size})
+        wide = find_wide_builds(reader.runs, [*reader.regions.tree.parent], start)
+        for axis, times in wide.items():
+            run = recorded(larger := doubled(start, axis, times))
             run.doubled = axis
             if run.names != first.names:
                 raise _differ(first, run, axis)

@@ -28,8 +28,8 @@ TAKES = {"getitem", "narrow", "slice", "split", "split_with_sizes", "select", "c
 """Calls in which a number is a place along an axis."""
 
 
-def find_wide_sizes(runs: Sequence[Recording], live: Sequence[int], base: Mapping[str, int]) -> dict[str, int]:
-    """Return the axes along which constants may change, with the size of each at which they are to be read.
+def find_wide_builds(runs: Sequence[Recording], live: Sequence[int], base: Mapping[str, int]) -> dict[str, int]:
+    """Return the axes along which constants may change, with the factor by which each is to be larger to be read.
 
     Args:
         runs: recordings with the numbers of the first; each but the first has one axis doubled.
@@ -62,7 +62,13 @@ def find_wide_sizes(runs: Sequence[Recording], live: Sequence[int], base: Mappin
                     found[axis] = max(found.get(axis, 0), size)
         for axis in axes:
             found.setdefault(axis, base[axis])
-    return {axis: min(max(size, TIMES * base[axis]), max(size, WIDEST)) for axis, size in found.items()}
+    most = {axis: max(size // base[axis], _power_below(WIDEST / base[axis])) for axis, size in found.items()}
+    return {axis: times for axis, times in most.items() if times > 1}
+
+
+def _power_below(ratio: float) -> int:
+    """Return the largest power of two that is at most ``TIMES`` and a ratio."""
+    return next((2**k for k in reversed(range(TIMES.bit_length())) if 2**k <= min(ratio, TIMES)), 1)
 
 
 def _axes(runs: Sequence[Recording], number: int) -> set[str]:
