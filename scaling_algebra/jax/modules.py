@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from scaling_algebra.errors import UsageError, foreign, shown
+from scaling_algebra.errors import UsageError, guard_foreign_code, quote_value
 
 from .program import Inliner, Program
 
@@ -60,13 +60,13 @@ def model_at(build: Build, sizes: Mapping[str, int]) -> JaxModel:
         UsageError: it is no (init, apply, x), its code fails, or a leaf holds no floats.
     """
     if not callable(build):
-        raise UsageError(f"build is {shown(build)}; give a function of sizes: {GIVE}")
-    with foreign(lambda: f"build({dict(sizes)})"):
+        raise UsageError(f"build is {quote_value(build)}; give a function of sizes: {GIVE}")
+    with guard_foreign_code(lambda: f"build({dict(sizes)})"):
         made = build(sizes)
     if not isinstance(made, tuple) or len(made) < 3 or not all(map(callable, made[:2])):
-        raise UsageError(f"build returns {shown(made)}; {GIVE}")
+        raise UsageError(f"build returns {quote_value(made)}; {GIVE}")
     init, apply, *inputs = made
-    with foreign("init(key)", f"; {GIVE}"):
+    with guard_foreign_code("init(key)", f"; {GIVE}"):
         abstract = jax.eval_shape(init, jax.random.key(0))
     paths, tree = jax.tree_util.tree_flatten_with_path(abstract)
     if odd := [name_of(path) for path, x in paths if not np.issubdtype(x.dtype, np.floating)]:
@@ -150,7 +150,7 @@ def program_of(model: JaxModel) -> Program:
     """
     floats = [jax.ShapeDtypeStruct(x.shape, np.float64) for x in model.shapes]
     with jax.enable_x64(True):
-        with foreign("apply(parameters, x)", f"; {GIVE}"):
+        with guard_foreign_code("apply(parameters, x)", f"; {GIVE}"):
             closed = jax.make_jaxpr(model.apply)(model.make_tree(floats), *map(widen_input, model.inputs))
         if odd := [x for x in closed.out_avals if not np.issubdtype(x.dtype, np.floating)]:
             raise UsageError(f"apply returns {odd[0].str_short()}; return floats, the output of the model")

@@ -22,12 +22,12 @@ from scaling_algebra.errors import UsageError
 from scaling_algebra.recipes.sizes import read_sizes
 from scaling_algebra.solver import search
 from scaling_algebra.solver.demands import Infeasible
-from scaling_algebra.spec.level import Open
+from scaling_algebra.spec.level import OpenDemand
 from scaling_algebra.spec.networks.library import ARCHITECTURES
 from scaling_algebra.spec.optimizers import OPTIMIZERS
 from scaling_algebra.verify.apply import plan, planning
-from scaling_algebra.verify.apply.folding import ends, scaled
-from scaling_algebra.verify.apply.parts import said as sizes_in_fields
+from scaling_algebra.verify.apply.folding import find_fold_target, rescale_settings
+from scaling_algebra.verify.apply.parts import find_part_sizes as sizes_in_fields
 from scaling_algebra.verify.tracing.building import DEFAULTS as READ
 from scaling_algebra.verify.tracing.config_probing import probe
 
@@ -110,7 +110,7 @@ def test_what_the_groups_leave_out_is_told():
         plan(Small, BASE, TARGET, batchsize=64)
     with pytest.raises(UsageError, match=r"tokens\.weight is on meta, where nothing is drawn"):
         p.init_(Small({"N": 32, "N_e": 16, "M": 8}).to("meta"))
-    doubt = Open("a demand", "block.change", 1, tensor="block.up[0]")
+    doubt = OpenDemand("a demand", "block.change", 1, tensor="block.up[0]")
     rows = replace(p, recipe=replace(p.recipe, open=(doubt,))).as_rows()
     assert {row["name"] for row in rows if row["undecided"]} == {"block.up"}
     whole = plan(Small, BASE, TARGET, **given, decay=0.1)
@@ -386,16 +386,16 @@ def test_rates_of_a_folded_tensor(rule, rate, eps):
     from scaling_algebra.spec.powers import Power
 
     settings = recipe("N=16", "N=32", rule)["hidden"]
-    after = scaled(settings, Power.of({"N": -1}), 0.5, OPTIMIZERS[rule])
+    after = rescale_settings(settings, Power.of({"N": -1}), 0.5, OPTIMIZERS[rule])
     factors = {what: after[what].factor / settings[what].factor for what in settings}
     assert factors["lr"] == rate and factors.get("eps") == eps and factors["init_std"] == 0.5
     assert str(after["init_std"].rule) == "N^(-3/2)"
 
 
 def test_a_multiplier_ends_in_the_tensors_that_it_multiplies():
-    assert ends(ARCHITECTURES["deep-moe"], "res").roles == ("expert_out",)
+    assert find_fold_target(ARCHITECTURES["deep-moe"], "res").roles == ("expert_out",)
     with pytest.raises(UsageError, match="ends in no matrix"):
-        ends(ARCHITECTURES["tied-embedding"].freezing(ARCHITECTURES["tied-embedding"].tensors), "out")
+        find_fold_target(ARCHITECTURES["tied-embedding"].with_frozen(ARCHITECTURES["tied-embedding"].tensors), "out")
 
 
 @pytest.mark.parametrize("family", ["llama"])
