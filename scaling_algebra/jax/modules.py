@@ -150,7 +150,7 @@ def program_of(model: JaxModel) -> Program:
     """
     floats = [jax.ShapeDtypeStruct(x.shape, np.float64) for x in model.shapes]
     with jax.enable_x64(True):
-        with guard_foreign_code("apply(parameters, x)", f"; {GIVE}"):
+        with guard_foreign_code("apply(parameters, x), in float64,", f"; {GIVE}"):
             closed = jax.make_jaxpr(model.apply)(model.make_tree(floats), *map(widen_input, model.inputs))
         if odd := [x for x in closed.out_avals if not np.issubdtype(x.dtype, np.floating)]:
             raise UsageError(f"apply returns {odd[0].str_short()}; return floats, the output of the model")
