@@ -328,7 +328,7 @@ def lacks_width(sizes):
         (lacks_width, r"build\({'N': 4}\) raises KeyError: 'n'"),
         (lambda sizes: (lambda key: {"w": "a"}, lambda p, x: x, 1), r"init\(key\) raises TypeError"),
         (calls(lambda h: h @ h), r"apply\(parameters, x\), in float64, raises TypeError: dot_general requires"),
-        (calls(lambda h: h if h.sum() > 0 else -h), r"apply\(parameters, x\), in float64, raises TracerBoolConversionError"),
+        (calls(lambda h: h if h.sum() > 0 else -h), r"apply\(parameters, x\), in float64, raises TracerBool"),
         (calls(lambda h: h.argmax(-1)), r"apply returns int64\[2\]; return floats"),
         (calls(lambda h: jnp.log(h - h)), "the output of apply is infinite or not a number"),
     ],
