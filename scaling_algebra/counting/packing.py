@@ -17,8 +17,7 @@ from scaling_algebra.spec.powers import Form, Power
 
 _UNIT = 2**28 * 3**6 * 5**2 * 7 * 11 * 13
 """The unit of exponents is one over this, times the rates of the ray relative to the largest. So a multiple of a ray
-packs
-to the same integers.
+packs to the same integers.
 """
 COARSER = "give powers whose denominators have no prime factor above 13"
 FIELD = 24

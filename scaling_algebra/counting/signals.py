@@ -42,7 +42,7 @@ Rule: TypeAlias = Literal[
 ]
 
 
-class Made:
+class Provenance:
     """The origin of a signal, for explanations (``monomials.py``); no computation uses it.
 
     Attributes:
@@ -61,7 +61,7 @@ class Made:
 
 
 @dataclass(frozen=True, slots=True)
-class Rung:
+class Budget:
     """A budget: how precisely signals are kept. Budgets increase until an answer is certified.
 
     Attributes:
@@ -74,7 +74,7 @@ class Rung:
         whole: nothing is dropped, whatever the gap; a product that exceeds ``work`` raises ``Exhausted``.
         doubts: maximum number of kernels of a signal that may cancel others.
         numbers: only the size is kept of an inner product that a norm removes before training
-            (``projections.numbered``).
+            (``projections.replace_by_bound``).
     """
 
     gap: Fraction
@@ -121,7 +121,7 @@ class Signal:
         tail: int | None = None,
         leaf: str | None = None,
         name: str = "",
-        made: Made | None = None,
+        made: Provenance | None = None,
         flat: frozenset[str] = frozenset(),
         centred: Mapping[str, Signal] | None = None,
         least: int | None = None,
@@ -164,6 +164,6 @@ class Signal:
         return copy
 
 
-def larger(a: int | None, b: int | None) -> int | None:
+def larger_size(a: int | None, b: int | None) -> int | None:
     """Returns the larger of two packed sizes; None is zero."""
     return b if a is None else a if b is None or a >= b else b

@@ -16,7 +16,7 @@ from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.networks.grammar import network
 from scaling_algebra.spec.networks.language import Product
 from scaling_algebra.spec.networks.library import ARCHITECTURES, AXES, MOE_BLOCK
-from scaling_algebra.spec.networks.multipliers import free_multipliers
+from scaling_algebra.spec.networks.multipliers import find_free_multipliers
 from scaling_algebra.spec.networks.sums import experts
 from scaling_algebra.spec.networks.terms import expand_product
 from scaling_algebra.spec.optimizers import OPTIMIZERS, optimizer
@@ -93,7 +93,7 @@ def scaled(net, zero=(), tied=()):
     """Every tensor of std and learning rate about 1 / sqrt(5)."""
     third = Power()
     tensors = {r: TensorScaling(None if r in zero else third, third, third) for r in net.tensors}
-    return Scaling(tensors, {m: Power.of({"N": 1}) for m in free_multipliers(net)}, tied)
+    return Scaling(tensors, {m: Power.of({"N": 1}) for m in find_free_multipliers(net)}, tied)
 
 
 def trained(name, rule="sgd", steps=2, draw=DRAW, **scaling):

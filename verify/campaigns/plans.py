@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from scaling_algebra import files, limits
-from scaling_algebra.errors import UsageError, quote_value, unknown_name
+from scaling_algebra.errors import UsageError, quote_value, unknown_name_error
 from scaling_algebra.solver.derivation import Signals, derive
 from scaling_algebra.spec.axes import REGIMES
 from scaling_algebra.spec.configuration import (
@@ -178,7 +178,7 @@ class Job:
             raise UsageError(f"a run in plan.json is not one: {error}; start again with another -o DIR") from None
         plan_sizes(job.configuration.ray, job.sizes)
         if job.dtype not in DTYPES:
-            raise UsageError(f"a run in plan.json is not one: {unknown_name('dtype', job.dtype, DTYPES)}")
+            raise UsageError(f"a run in plan.json is not one: {unknown_name_error('dtype', job.dtype, DTYPES)}")
         return job
 
 
@@ -235,7 +235,7 @@ def job(
     if e.together < 1 or e.together & (e.together - 1):
         raise UsageError(f"together is {e.together}; give a power of two")
     if e.dtype not in DTYPES:
-        raise unknown_name("dtype", e.dtype, DTYPES)
+        raise unknown_name_error("dtype", e.dtype, DTYPES)
     network = configuration.network
     chosen = plan_sizes(configuration.ray, e.sizes, e.largest, network)
     counts = plan_seeds(configuration.ray, chosen, e.seeds, e.work, network)
@@ -251,7 +251,7 @@ def load(name: str) -> list[Job]:
     """
     path = campaigns().get(name, Path(name))
     if not path.is_file():
-        raise unknown_name("campaign", name, campaigns())
+        raise unknown_name_error("campaign", name, campaigns())
     text = files.read_text(path, "write TOML with tables [[run]]", MOST)
     try:
         data = files.parse_toml(text)

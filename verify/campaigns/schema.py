@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from msgspec import UNSET, Meta, Struct, UnsetType, ValidationError, convert, json
 
 from scaling_algebra import limits
-from scaling_algebra.errors import UsageError, quote_value, unknown_name
+from scaling_algebra.errors import UsageError, quote_value, unknown_name_error
 
 MOST_RUNS = 20_000
 """Maximum number of configurations in one campaign or plan."""
@@ -80,7 +80,7 @@ def check_entry(run: Mapping[str, Any], where: str) -> None:
     """
     for key in run:
         if key not in CampaignEntry.__struct_fields__:
-            raise unknown_name(f"key in {where}", key, CampaignEntry.__struct_fields__)
+            raise unknown_name_error(f"key in {where}", key, CampaignEntry.__struct_fields__)
     try:
         convert(dict(run), CampaignEntry)
     except ValidationError as error:

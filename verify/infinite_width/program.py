@@ -19,7 +19,7 @@ from torch.nn import Parameter
 
 from scaling_algebra.errors import UsageError
 from scaling_algebra.solver.derivation import Derivation
-from scaling_algebra.spec.networks.ancestors import tensors_of
+from scaling_algebra.spec.networks.ancestors import find_tensors
 from scaling_algebra.spec.networks.language import DATA, Factor, Function, Network, Product, Sum, Tensor
 from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.verify.measuring.sizes import FIXED
@@ -385,7 +385,7 @@ class Limit:
             above = gradients[s.out] = added(found[s.out])
             inputs = [(f, named(signals[f.name], self.network.signals[f.name], f)) for f in s.inputs]
             for k, (f, q) in enumerate(inputs):
-                if f.name == DATA or not tensors_of(self.network, f.name):
+                if f.name == DATA or not find_tensors(self.network, f.name):
                     continue
                 if isinstance(s, Product):
                     operands = [above, *(x for j, (_, x) in enumerate(inputs) if j != k)]

@@ -19,7 +19,7 @@ from scaling_algebra import limits
 from scaling_algebra.dynamics.sparse_routing import behind, sparse
 from scaling_algebra.errors import UsageError
 from scaling_algebra.solver.derivation import Derivation
-from scaling_algebra.spec.networks.indices import aggregations
+from scaling_algebra.spec.networks.indices import find_aggregations
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.verify.hardware import Hardware, is_out_of_memory
 from scaling_algebra.verify.judging.measurement import MEMORY, SECONDS, Measurement, Record
@@ -104,7 +104,7 @@ def check(setup: Setup, most: int | None = None, free: int | None = None) -> Non
             raise UsageError(f"a replica at n={n} takes about {here}; give smaller --sizes")
     d, dims = setup.derivation, setup.dims(0)
     if sparse(d.network, d.ray):
-        sums = {s.out for s in aggregations(d.network)}
+        sums = {s.out for s in find_aggregations(d.network)}
         live = [s for s in d.network.live if s.over and d.network.axes[s.over] == "M"]
         norms = [s for s in d.network.norms if any(sums & _before(d.network, x.name) for x in s.inputs)]
         if reason := next(iter([*live, *norms]), None) or behind(d.network):

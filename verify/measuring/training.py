@@ -10,7 +10,7 @@ from torch import Tensor
 
 from scaling_algebra.dynamics.quantities import Quantity, inner_product, quantities, quantity, with_decay
 from scaling_algebra.spec.networks.auxiliary import find_buffers, find_selection_inputs
-from scaling_algebra.spec.networks.roles import is_first_layer, pathways
+from scaling_algebra.spec.networks.roles import is_first_layer, name_pathways
 from scaling_algebra.verify.judging.fit import Array
 from scaling_algebra.verify.judging.measurement import GRADIENTS, INPUT, PARAMETERS, Record, compute_fingerprint
 from scaling_algebra.verify.networks.backward import Backward
@@ -40,7 +40,7 @@ def train_network(setup: Setup, draw: ReplicaDraw, checked: int = 0) -> Record:
     run = TorchRun(model, derivation.optimizer, keep=bool(products))
     for s in network.statements:
         if is_first_layer(network, s.out):
-            for via in pathways(network, s.out).values():
+            for via in name_pathways(network, s.out).values():
                 run.trainer.follow(s.out, via)
     table = quantities(network) | with_decay(network, derivation.optimizer)
     recorded = [*table.values(), *(quantity(table, name) for name in products)]

@@ -18,7 +18,13 @@ import torch
 from torch import Tensor
 
 from scaling_algebra import limits
-from scaling_algebra.errors import UsageError, guard_foreign_code, missing_package, quote_value, unknown_name
+from scaling_algebra.errors import (
+    UsageError,
+    guard_foreign_code,
+    missing_package_error,
+    quote_value,
+    unknown_name_error,
+)
 from scaling_algebra.verify.tracing.sources import function_of
 
 CLASSES = 10
@@ -104,7 +110,7 @@ def digits(batch: int = 32) -> Data:
     try:
         from sklearn.datasets import load_digits
     except ModuleNotFoundError:
-        raise missing_package("digits", "scikit-learn", "verify") from None
+        raise missing_package_error("digits", "scikit-learn", "verify") from None
     images, labels = load_digits(return_X_y=True)
     images = ((images - images.mean()) / images.std()).astype(np.float32)
     held = np.arange(len(images)) % 5 == 4
@@ -153,7 +159,7 @@ def load(name: str, settings: tuple[str, ...] = ()) -> Data:
     """
     if name not in DATA:
         if ":" not in name:
-            raise unknown_name("data", name, (*DATA, "FILE.py:batches"))
+            raise unknown_name_error("data", name, (*DATA, "FILE.py:batches"))
         if settings:
             raise UsageError(f"{name} is a function of yours; leave out --set {settings[0]}")
         batches = function_of(name)[0]
@@ -185,7 +191,7 @@ def numbers(kind: str, texts: Iterable[str], names: Mapping[str, int]) -> dict[s
     for given in texts:
         name, _, number = (part.strip() for part in given.partition("="))
         if name not in names:
-            raise unknown_name(kind, name, names)
+            raise unknown_name_error(kind, name, names)
         try:
             values[name] = limits.check_range(name, limits.parse_integer(number), 1, limits.SEEDS)
         except ValueError:
