@@ -974,6 +974,10 @@ def interpolate_sizes(base: Sizes, target: Sizes, points: int) -> list[Sizes]:
             raise UsageError(
                 f"{said}; {axis} is to grow {steps} times by one factor, as to {axis}={near}, or give other points"
             )
+    if base == target:
+        raise UsageError(
+            f"base and target are the same, {', '.join(f'{k}={n}' for k, n in base.items())}; give a larger --target"
+        )
     if any(a == b for a, b in pairwise(sizes)):
         raise UsageError(f"{points} points are more than lie between base and target; give fewer")
     return list(sizes)
