@@ -20,7 +20,7 @@ from scaling_algebra.solver.presentation import brief
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.apply import checking
 from scaling_algebra.verify.apply.checking import check_model
-from scaling_algebra.verify.apply.starts import is_drawn
+from scaling_algebra.verify.apply.initial_values import is_drawn
 from scaling_algebra.verify.judging.fit import Verdict
 from scaling_algebra.verify.tracing import Unreadable, traced
 from scaling_algebra.verify.tracing.building import built

@@ -23,7 +23,7 @@ from scaling_algebra.spec.optimizers import OPTIMIZERS, optimizer
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import Scaling, TensorScaling
 from scaling_algebra.verify.measuring.cells import Setup
-from scaling_algebra.verify.measuring.training import by_autograd, train_network
+from scaling_algebra.verify.measuring.training import differentiate_with_autograd, train_network
 from scaling_algebra.verify.networks.contraction import contract
 from scaling_algebra.verify.networks.replicas import ReplicaDraw
 from scaling_algebra.verify.networks.run import NotMeasured, TorchRun
@@ -113,7 +113,7 @@ def test_gradients_by_the_chain_rule_equal_autograds(name):
     run = trained(name)
     with torch.no_grad():
         for t in (0, 2):
-            signals, raw = by_autograd(run.states[t][1], 3)
+            signals, raw = differentiate_with_autograd(run.states[t][1], 3)
             found = {name: run.gradient(name, t).entries for name in signals}
             found |= {role: run.states[t][1].of_weight(role) for role in raw}
             for name, theirs in (signals | raw).items():

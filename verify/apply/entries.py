@@ -23,12 +23,12 @@ from scaling_algebra.verify.tracing.shapes import along
 
 from .exports import describe_matrix_shape
 from .folding import find_fold_target, is_foldable, rescale_settings
+from .initial_values import find_structured
 from .modules import Entry, find_weight_norms, iterate_entries
 from .parts import Records, advise_on_parts, describe_parts, merge_settings
 from .parts import locate_parts as spans_of
 from .plans import find_optimizer
 from .remarks import explain_surprises
-from .starts import find_structured
 
 NEGLIGIBLE = "these are numbers of a negligible epsilon: keep it far below every gradient, as 1e-30 is and 1e-8 may be"
 UNDECAYED = (
@@ -57,13 +57,13 @@ def compute_settings(
 ) -> tuple[Settings, dict[str, float]]:
     """Returns the settings that the module itself needs, given the multipliers that it already applies.
 
-    A multiplier that undoes the start of a gain behind which it stands is folded into it: a gain of 4 times 0.25 is a
-    gain of 1.
+    A missing multiplier next to a norm's gain is folded into the gain if it cancels the gain's initial value: a gain of
+    4 followed by a multiplier of 0.25 becomes a gain of 1.
 
     Args:
         reading: the traced module.
         numbers: the recipe for the network of the reading.
-        small: the modules that were read, which show how gains start.
+        small: the traced modules, which show the initial values of gains.
         fold: whether missing multipliers are folded into the tensors at the end of their branch.
 
     Returns:

@@ -89,8 +89,8 @@ def get_modules(model: nn.Module) -> dict[str, Any]:
 
 
 def sample_buffers(model: nn.Module) -> dict[str, Tensor]:
-    """Returns the first entries of every buffer that is not saved in checkpoints (``persistent=False``) and not on
-    meta."""
+    """Returns the first entries of every buffer that is not saved in checkpoints (``persistent=False``), unless it
+    is on meta."""
     found: dict[str, Tensor] = {}
     for name, module in get_modules(model).items():
         for key in sorted(module._non_persistent_buffers_set):
