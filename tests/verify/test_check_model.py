@@ -233,6 +233,19 @@ def test_what_comes_to_its_prediction_is_not_refuted_and_what_stays_beside_it_is
     assert coming(refuted_with(slopes)).rows[0].verdict is verdict
 
 
+@pytest.mark.parametrize(
+    ("slopes", "verdict"),
+    [
+        ((-0.9, -0.37), Verdict.INCONCLUSIVE),  # two standard errors from 1/4, and certainly coming nearer
+        ((-0.55, -0.37), Verdict.REFUTED),  # as near, and perhaps the same slope
+        ((-0.9, -0.5), Verdict.REFUTED),
+        ((-0.37, -0.37), Verdict.REFUTED),
+    ],
+)
+def test_two_standard_errors_count_where_slopes_certainly_move(slopes, verdict):
+    assert coming(refuted_with(slopes, level="certified", noise=0.15)).rows[0].verdict is verdict
+
+
 def test_a_token_that_chooses_other_experts_refutes_no_power():
     report = refuted_with((1.0, 1.0), quantity="w.propagating", step=2)
     assert [of_choices(report, steps).rows[-1].verdict for steps in ({2}, {1})] == [

@@ -363,21 +363,26 @@ def coming(report: Report) -> Report:
     """Return the report without refutations at a crossover: rows whose slopes come nearer to the prediction from size
     to size, as they do where one term gives way to another, are inconclusive and say which sizes would settle them.
 
-    Between the last two sizes a certified exponent also has to be the nearest one, up to noise, and for a size that is
-    undecided the slope must not be that of another exponent.
+    Between the last two sizes a certified exponent also has to be the nearest one, within one standard error, or within
+    two where the slopes certainly move towards it. For a size that is undecided the slope must not be that of another
+    exponent.
     """
 
     def row(r: ReportRow) -> ReportRow:
         if r.verdict is not Verdict.REFUTED or r.predicted is None or r.fit.zero or len(report.sizes) < MIN_SIZES:
             return r
-        values, errors = map(np.array, report.means[r.quantity, r.step])
+        values, own = map(np.array, report.means[r.quantity, r.step])
         doublings = np.log2(report.sizes)
         steps = np.diff(doublings)
         off = np.diff(values) / steps - float(r.predicted)
         off *= np.sign(off.sum()) or 1.0
-        errors = np.hypot(errors[1:], errors[:-1]) / steps
+        errors = np.hypot(own[1:], own[:-1]) / steps
         times = _doublings_left(off, errors, (doublings[1:] + doublings[:-1]) / 2)
-        most = min(APART) - DRIFT if r.level == DEMANDED else NEAR + min(float(errors[-1]), DRIFT)
+        shared = own[1] if len(steps) == 2 else 0.0  # both slopes have the middle size
+        bent = errors[0] ** 2 + errors[-1] ** 2 + 2 * shared**2 / (steps[0] * steps[-1])
+        certain = off[0] - off[-1] > 2 * math.sqrt(bent)
+        near = NEAR + min(float(errors[-1]), DRIFT) * (2 if certain else 1)
+        most = min(APART) - DRIFT if r.level == DEMANDED else near
         if times is None or off[-1] > most:
             return r
         note = f"comes nearer to n^({r.predicted}) from size to size; {_settling(report, times)} would settle it"
