@@ -107,7 +107,7 @@ MUTANTS = [
         ("steps.py", "if len(s.terms) > 1 and not again else 1", "if len(s.terms) > 2 and not again else 1"),
         ("steps.py", "if len(there) < 2 or most < 3 or again:", "if True:"),
         ("steps.py", 'if not share:\n        return [((), bent)]', 'if True:\n        return [((), bent)]'),
-        ("functions.py", "if passes(tr.network, s):", "if False:"),
+        ("functions.py", "if is_linear(tr.network, s):", "if False:"),
         ("norms.py", "if not outgrown or tr.decays:", "if True:"),
         ("steps.py", "if tr.grows(x)), default=1)", "if not tr.network.live), default=1)"),
         ("steps.py", "return reduced(1) == 0", "return reduced(1) != 0"),

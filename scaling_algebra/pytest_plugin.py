@@ -23,7 +23,7 @@ def coordinate_check() -> Callable[..., Any]:
 
 
 def run_check(build: Callable[..., Any] | str, *sizes: Any, **options: Any) -> Any:
-    """Runs a check, prints its report, and returns it if it agrees.
+    """Runs ``check_model``, prints its report, and returns it if the check agrees.
 
     Raises:
         pytest.fail.Exception: the check is refuted or inconclusive, or the model does not meet the requirements.

@@ -35,8 +35,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
     if isfunction(value):
-        from scaling_algebra.arguments import checked
+        from scaling_algebra.arguments import check_arguments
 
-        value = checked(value)
+        value = check_arguments(value)
     globals()[name] = value
     return value

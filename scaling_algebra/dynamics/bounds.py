@@ -21,9 +21,9 @@ from typing import TypeGuard
 from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import EntrySize, Scalar, Signal
-from scaling_algebra.spec.networks.auxiliary import counted
+from scaling_algebra.spec.networks.auxiliary import find_selection_inputs
 from scaling_algebra.spec.networks.language import Factor, Function, Mode, Network, Product, Statement
-from scaling_algebra.spec.networks.terms import is_held, written_out
+from scaling_algebra.spec.networks.terms import expand_product, is_held
 
 from .functions import mean, unbounded
 from .norms import normed
@@ -66,7 +66,7 @@ class _BoundSteps(TensorSteps):
         rule, rates = self.optimizer.of(role), self.learning_rate(role)
         if self.point.b[role] is None and rule.constrains(self.network, role):
             return []
-        if rule.sphere:
+        if rule.keeps_norm:
             rates.append(self.size(role, 0))
         elif rule.relative:
             raise BeyondPowerCounting("steps that are relative to the size of a tensor have no bound")
@@ -96,7 +96,7 @@ class _BoundSteps(TensorSteps):
         one, sides = rule.matrix(self.network, role), list[Signal]()
         for letters in (one.rows, one.columns):
             powers: dict[str, Fraction] = {}
-            for axis in (self.network.axes[x] for x in letters if live(x) and not rule.sphere):
+            for axis in (self.network.axes[x] for x in letters if live(x) and not rule.keeps_norm):
                 powers[axis] = powers.get(axis, Fraction(0)) - Fraction(1, 2)
             sides.append(Signal(live(one.copies + letters), {}, self.algebra.scale(powers)))
         return Increment(1, rates, sides[0], (sides[1],))
@@ -272,7 +272,7 @@ class BoundRun(Trajectory):
         if not written:
             return super().transposed(statement, k, above, t, modes, out)
         parts, out = [], statement.factors[k].letters if out is None else out
-        for term in written_out(self.network, statement, without=k):
+        for term in expand_product(self.network, statement, without=k):
             others = [*(self.at(x, "value", t) for x in term.signals), *(_gate(self, x, t) for x in term.weights)]
             for mode in product(*[_BOTH] * len(term.tensors)):
                 parts.append(self.products.written(term, mode, written, others, out, partial(self.steps.of, t=t)))
@@ -285,7 +285,7 @@ class BoundRun(Trajectory):
         return Signal(letters, {}, self.bounds.get((what, signal)), name=f"{what} of {signal}", centred=zero)
 
     def _gradient(self, signal: str, t: int, modes: Modes, via: str) -> Signal:
-        if signal in counted(self.network):
+        if signal in find_selection_inputs(self.network):
             return self._sized(signal, 0)
         uses = [(s, k) for s, k in self.network.consumers(signal) if via in ("", s.out)]
         if not t or not any(_bounded(s) for s, _ in uses):

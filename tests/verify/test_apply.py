@@ -22,7 +22,7 @@ from scaling_algebra.errors import UsageError
 from scaling_algebra.recipes.sizes import read_sizes
 from scaling_algebra.solver import search
 from scaling_algebra.solver.demands import Infeasible
-from scaling_algebra.spec.level import Open
+from scaling_algebra.spec.level import OpenDemand
 from scaling_algebra.spec.networks.library import ARCHITECTURES
 from scaling_algebra.spec.optimizers import OPTIMIZERS
 from scaling_algebra.verify.apply import plan, planning
@@ -110,7 +110,7 @@ def test_what_the_groups_leave_out_is_told():
         plan(Small, BASE, TARGET, batchsize=64)
     with pytest.raises(UsageError, match=r"tokens\.weight is on meta, where nothing is drawn"):
         p.init_(Small({"N": 32, "N_e": 16, "M": 8}).to("meta"))
-    doubt = Open("a demand", "block.change", 1, tensor="block.up[0]")
+    doubt = OpenDemand("a demand", "block.change", 1, tensor="block.up[0]")
     rows = replace(p, recipe=replace(p.recipe, open=(doubt,))).as_rows()
     assert {row["name"] for row in rows if row["undecided"]} == {"block.up"}
     whole = plan(Small, BASE, TARGET, **given, decay=0.1)

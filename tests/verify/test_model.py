@@ -80,12 +80,13 @@ def test_nothing_has_moved_before_training_and_zero_init_stays_exactly_zero_unti
         for quantity in ("h1.change", "h3.D", "dW2", "g2.update-update", "f"):
             assert not seen[quantity, 0].any(), quantity
         assert not seen["dW2", 1].any(), name  # no gradient passes a zero readout, decay is not an update
-        stays = optimizer(name).sphere  # of norm zero
+        stays = optimizer(name).keeps_norm  # of norm zero
         assert not stays if seen["dW4", 1].all() and seen["dW2", 2].all() else stays, name
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in MEASURABLE if optimizer(name).normalises == "entry" and not optimizer(name).folded]
+    "name",
+    [name for name in MEASURABLE if optimizer(name).normalises == "entry" and not optimizer(name).acts_on_matrices],
 )
 def test_first_steps_are_as_long_as_the_registry_says(name):
     """Longer ones saturate the gates of regime I at the second step, and their slopes mean nothing."""
@@ -120,7 +121,7 @@ def test_first_steps_are_those_of_a_public_implementation(name):
     grads = [torch.outer(torch.randn(6), torch.randn(10)) for _ in range(2)]
     ours, theirs = (torch.nn.Parameter(torch.zeros(6, 10)) for _ in range(2))
     mine = {"params": [ours], "lr": 0.5}
-    if rule.folded:
+    if rule.acts_on_matrices:
         mine["fold"] = Fold((), (0,), (1,))
     steppers = (
         stepper(rule)([mine], **rule.options, **({"momentum": 0.0, "nesterov": False} if "Muon" in rule.torch else {})),
@@ -205,7 +206,7 @@ def test_a_constraint_brings_weights_back(name, norm):
     found = []
     for rule in (optimizer(name), optimizer(name.partition(":")[0])):
         p = torch.nn.Parameter(start.clone())
-        group = {"params": [p], "lr": 0.3, **({"fold": Fold((0,), (1,), (2,))} if rule.folded else {})}
+        group = {"params": [p], "lr": 0.3, **({"fold": Fold((0,), (1,), (2,))} if rule.acts_on_matrices else {})}
         made = stepper(rule)([group], **rule.options)
         for g in grads:
             before = p.detach().clone()

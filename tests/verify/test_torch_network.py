@@ -18,7 +18,7 @@ from scaling_algebra.spec.networks.language import Product
 from scaling_algebra.spec.networks.library import ARCHITECTURES, AXES, MOE_BLOCK
 from scaling_algebra.spec.networks.multipliers import free_multipliers
 from scaling_algebra.spec.networks.sums import experts
-from scaling_algebra.spec.networks.terms import written_out
+from scaling_algebra.spec.networks.terms import expand_product
 from scaling_algebra.spec.optimizers import OPTIMIZERS, optimizer
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import Scaling, TensorScaling
@@ -137,7 +137,7 @@ def test_parts_sum_to_their_whole(name, rule):
             torch.testing.assert_close(run.initial(s.out).entries + change, run.value(s.out, t).entries, **EXACT)
             if isinstance(s, Product):
                 parts = [("init", "change"), ("update", "initial"), ("update", "change")]
-                terms = written_out(net, s)
+                terms = expand_product(net, s)
                 if len(s.factors) > 1 or len(terms) > 1 or any(len(x.tensors) > 1 for x in terms):
                     parts = [("init", "change"), ("update", "value")]
                 total = sum(run.part(s, *which, t).entries for which in parts) + run.regated(s, t).entries

@@ -24,16 +24,16 @@ from torch import Tensor, nn
 
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.sparse_routing import sparse
-from scaling_algebra.errors import UsageError, foreign, shown
+from scaling_algebra.errors import UsageError, guard_foreign_code, quote_value
 from scaling_algebra.recipes.recipe import Recipe, recipe
 from scaling_algebra.recipes.sizes import Sizes, read_sizes, way
 from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.solver.derivation import Derivation, derive
-from scaling_algebra.spec.desiderata import Structure, horizon
+from scaling_algebra.spec.desiderata import Structure, last_step
 from scaling_algebra.spec.networks.language import Network, Product
 from scaling_algebra.spec.networks.sums import experts
+from scaling_algebra.spec.optimizer_reading import OptimizerInput
 from scaling_algebra.spec.powers import Power
-from scaling_algebra.spec.trained import OptimizerInput
 from scaling_algebra.verify.hardware import spare_threads
 from scaling_algebra.verify.judging.fit import DRIFT, MIN_SEEDS, MIN_SIZES, Array, Verdict, fit
 from scaling_algebra.verify.judging.measurement import Measurement, Series, fingerprint
@@ -51,7 +51,7 @@ from scaling_algebra.verify.tracing.readings import read
 from scaling_algebra.verify.tracing.recording import losses_of, output_of, running
 from scaling_algebra.verify.tracing.shapes import CHOSEN as CHOSEN_FEW
 from scaling_algebra.verify.tracing.shapes import along
-from scaling_algebra.waiting import each
+from scaling_algebra.waiting import iterate_with_progress
 
 from .folding import foldable, folded
 from .frozen import frozen
@@ -144,7 +144,7 @@ def check_model(
     """
     for what, count, least in (("seeds", seeds, MIN_SEEDS), ("points", points, MIN_SIZES)):
         if count < least:
-            raise UsageError(f"{what} is {shown(count)}, which decides nothing; give {least} or more")
+            raise UsageError(f"{what} is {quote_value(count)}, which decides nothing; give {least} or more")
     start, smallest = time.monotonic(), read_sizes(usual(build) if base is None else base, "base")
     build = limited(build, smallest)
     wide = {axis: n * (WIDER if axis in WIDTHS else 1) for axis, n in smallest.items()}
@@ -181,7 +181,7 @@ def check_model(
     empty = [role for role in reading.network.frozen if not any(p.any() for p in of_role(model, role))]
     if steps is None:
         asleep = frozenset[str]() if reading.network.unread else reading.network.zero.union(zero)
-        steps = horizon(reading.network, Structure(zero=asleep))
+        steps = last_step(reading.network, Structure(zero=asleep))
     stds = _natural(model, first)
     given: Any = {"lr": lr, "std": stds, "starts": (), **where}
     first = recipe(sizes[0], sizes[-1], optimizer, parameterization, eps=tiny, **given)
@@ -589,7 +589,7 @@ def _measure(
         for i, size in enumerate(m.dims):
             m.parameters.append(sum(p.numel() for p in called(build, dict(size))[0].parameters()))
             m.inputs.append(str([fingerprint(x) for x in _flat(inputs)]))
-            for seed in each(f"training {dict(size)}", "seeds", range(seeds)):
+            for seed in iterate_with_progress(f"training {dict(size)}", "seeds", range(seeds)):
                 put(m.values, i, size, seed, how)
                 put(m.standard, i, size, seed, "one")
             put(m.control, i, m.dims[0], 10_000, how)  # one draw at every size: whatever differs is no noise
@@ -621,7 +621,7 @@ def _set(p: Plan, zero: Sequence[str], seed: int) -> torch.optim.Optimizer:
         for tensor in of_role(p.model, role):
             tensor.zero_()
     parts = [(e, trainer(p.recipe, e.role), p.groups[e.group].numbers) for e in p.entries if not e.frozen]
-    if bound := next((rule.name for _, rule, _ in parts if rule.constraint and not rule.sphere), ""):
+    if bound := next((rule.name for _, rule, _ in parts if rule.constraint and not rule.keeps_norm), ""):
         raise UsageError(f"check-model does not train with a constraint, as {bound} has; take verify")
     return assembled(
         [
@@ -631,7 +631,7 @@ def _set(p: Plan, zero: Sequence[str], seed: int) -> torch.optim.Optimizer:
                 x["lr"],
                 x.get("eps", TINY),
                 0.0,
-                **({"fold": Fold.last(e.tensor)} if rule.folded else {}),
+                **({"fold": Fold.last(e.tensor)} if rule.acts_on_matrices else {}),
             )
             for e, rule, x in parts
         ]
@@ -693,7 +693,7 @@ def _steps(
         return _loss(output_of(model(*places, **keywords)))
 
     yield
-    with exactly(), foreign("training the model"):
+    with exactly(), guard_foreign_code("training the model"):
         for _ in descend(optimizer, loss, steps):
             yield
 
@@ -707,7 +707,7 @@ def losses_beside(model: nn.Module, inputs: Inputs) -> dict[tuple[str, str], flo
     """Of every loss that a module returns beside its output, and every parameter that it reaches: the size of its
     gradient over that of the loss of the output."""
     named = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    with exactly(), foreign("the model"):
+    with exactly(), guard_foreign_code("the model"):
         out = model(*inputs[0], **inputs[1])
         found = {k: x for k, x in losses_of(out).items() if x.requires_grad}
         if not found:
@@ -781,7 +781,7 @@ def _predicted(
         known = [b + more(x) for b, x in zip(bounds, quantities, strict=True) if b is not None]
         return max(known) if known and len(known) == len(bounds) else ...
 
-    asked = each("predicting", "signals and parameters", list(names.items()))
+    asked = iterate_with_progress("predicting", "signals and parameters", list(names.items()))
     with look.meter.within(ALL):
         rows = {name: list(zip(*map(row, quantities), strict=True)) for name, quantities in asked}
     predicted: dict[str, Sequence[Cell]] = {

@@ -14,8 +14,8 @@ from torch import nn
 from scaling_algebra.errors import UsageError
 from scaling_algebra.recipes.recipe import Recipe
 from scaling_algebra.recipes.settings import Setting
+from scaling_algebra.spec.optimizer_reading import parameter_of
 from scaling_algebra.spec.powers import Power
-from scaling_algebra.spec.trained import whole
 from scaling_algebra.verify.tracing import Traced
 from scaling_algebra.verify.tracing.gradients import listed, roles_of
 from scaling_algebra.verify.tracing.measuring import of_role
@@ -112,7 +112,7 @@ def entries_of(
         rules = {role: trainer(numbers, role) for role in mine}
         kinds = [(settings[role], rules[role]) for role in mine]
         parts = {role: settings[role] for role in mine} if any(x != kinds[0] for x in kinds) else {}
-        role, group = (mine[0], whole(mine[0])) if mine else ("", "")
+        role, group = (mine[0], parameter_of(mine[0])) if mine else ("", "")
         common = alike(parts) if parts else settings.get(role, {})
         fill, spans = filled.get(role), spans_of(e, parts, reading, going.target, records)
         do = apart(rules, group, given) if parts else ""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-from scaling_algebra.errors import UsageError, named, unknown_name
+from scaling_algebra.errors import UsageError, find_entry, unknown_name
 from scaling_algebra.recipes.settings import Setting
 from scaling_algebra.spec.optimizers import Optimizer
 
@@ -156,7 +156,7 @@ def export(
         foreign: the class of a model of transformers.
         names: as for ``Plan.export``.
     """
-    chosen = named("format", form, FORMATS)
+    chosen = find_entry("format", form, FORMATS)
     if names is not None:
         groups = _renamed(groups, names)
     elif foreign and chosen.own:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from scaling_algebra.errors import UsageError
 from scaling_algebra.recipes.recipe import Recipe
 from scaling_algebra.recipes.settings import Setting
-from scaling_algebra.spec.gauges import moved
+from scaling_algebra.spec.gauges import gauge_powers
 from scaling_algebra.spec.networks.language import Network, Product, Sum
 from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.powers import Power
@@ -31,7 +31,7 @@ class Ends:
 
 def scaled(settings: Settings, power: Power, factor: float, rule: Optimizer) -> dict[str, Setting]:
     """The settings of m w, of those of w; ``factor`` is m at the target over that at the base."""
-    signs = moved(rule, "init_std" in settings and settings["init_std"].rule is None)
+    signs = gauge_powers(rule, "init_std" in settings and settings["init_std"].rule is None)
 
     def power_of(s: Setting, sign: int) -> Setting:
         if s.rule is None:

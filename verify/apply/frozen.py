@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from torch import Tensor, nn
 
 from scaling_algebra.recipes.recipe import Recipe
-from scaling_algebra.spec.level import Open
+from scaling_algebra.spec.level import OpenDemand
 from scaling_algebra.spec.networks.language import Sum
 from scaling_algebra.verify.tracing.measuring import of_role
 
@@ -22,7 +22,7 @@ APART, CHANCE = 0.05, 3.0
 from which on it is told."""
 
 
-def frozen(p: Plan, small: nn.Module, base: Mapping[str, int]) -> Iterator[Open]:
+def frozen(p: Plan, small: nn.Module, base: Mapping[str, int]) -> Iterator[OpenDemand]:
     """Yield the tensors that keep the module's own values, where these change with its size by more than chance in
     another way than the numbers need. Those whose parts need different powers are not compared."""
     for e in (e for e in p.entries if (e.frozen or e.kept) and e.role):
@@ -31,7 +31,7 @@ def frozen(p: Plan, small: nn.Module, base: Mapping[str, int]) -> Iterator[Open]
         if any(x.is_meta for x in found):  # has no values
             continue
         if "init_std" not in e.settings:
-            yield Open(demand, e.name, 0, f"{what}, and its parts are to go by different powers", e.role)
+            yield OpenDemand(demand, e.name, 0, f"{what}, and its parts are to go by different powers", e.role)
             continue
         rule, sizes = e.settings["init_std"].rule, [_size(x) for x in found]
         if rule is None or not all(sizes):
@@ -45,7 +45,7 @@ def frozen(p: Plan, small: nn.Module, base: Mapping[str, int]) -> Iterator[Open]
             off **= _share(base, going.base, going.target)
             why = f"{what}, and the numbers need that it goes as {rule}: from {at} on the module's own is"
             why += f" {1 / off:.3g} times that; multiply it, or what it makes, by {off:.3g}, or {do}"
-            yield Open(demand, e.name, 0, why, e.role)
+            yield OpenDemand(demand, e.name, 0, why, e.role)
 
 
 def _added(numbers: Recipe, role: str) -> bool:

@@ -17,8 +17,8 @@ from torch.nn.utils.parametrize import ParametrizationList
 
 from scaling_algebra.errors import unknown_name
 from scaling_algebra.recipes.settings import Setting
+from scaling_algebra.spec.optimizer_reading import compile_glob, parameter_of, parse_optimizers
 from scaling_algebra.spec.optimizers import Optimizer
-from scaling_algebra.spec.trained import glob, read, whole
 from scaling_algebra.verify.tracing.config_skeletons import general
 
 SEEN = 1024
@@ -125,9 +125,9 @@ def check_named(model: nn.Module, given: Mapping[str, Any]) -> None:
     names = [plain_name(name) for name, _ in model.named_parameters(remove_duplicate=False)]
     asked = {what: given.get(what) for what in ("optimizer", "lr", "eps", "std", "decay")}
     if isinstance(asked["optimizer"], str | Mapping):
-        asked["optimizer"] = dict(read(asked["optimizer"])[2])
+        asked["optimizer"] = dict(parse_optimizers(asked["optimizer"])[2])
     for what, values in asked.items():
         dotted = [x for x in map(str, values if isinstance(values, Mapping) else ()) if "." in x and ":" not in x]
-        wrong = [x for x in dotted if not any(map(glob(whole(x)).fullmatch, names))]
+        wrong = [x for x in dotted if not any(map(compile_glob(parameter_of(x)).fullmatch, names))]
         if wrong:
             raise unknown_name(f"parameter in {what}", wrong, dict.fromkeys(map(general, names)))

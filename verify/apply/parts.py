@@ -11,9 +11,9 @@ from itertools import combinations_with_replacement, pairwise, product
 from typing import Any
 
 from scaling_algebra.recipes.settings import Setting
+from scaling_algebra.spec.optimizer_reading import parameter_of
 from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.powers import Power
-from scaling_algebra.spec.trained import whole
 from scaling_algebra.verify.tracing import Traced
 
 from .modules import Entry
@@ -104,7 +104,7 @@ def apart(rules: Mapping[str, Optimizer], group: str, given: str) -> str:
         return f"make {' and '.join(rules)} parameters of their own, as torch has one number for each"
     one = next((name for name, rule in names.items() if rule.normalises != "matrix"), [*names][-1])
     first, *named = given.split(",")
-    others = {name: rule for name, _, rule in (x.partition("=") for x in named) if whole(name) != group}
+    others = {name: rule for name, _, rule in (x.partition("=") for x in named) if parameter_of(name) != group}
     asked = {"": first, **others, group: one}
     return f"give the whole tensor to one optimizer: plan(..., optimizer={asked})"
 

@@ -14,17 +14,17 @@ from typing import Any
 import torch
 from torch import nn
 
-from scaling_algebra.arguments import checked
+from scaling_algebra.arguments import check_arguments
 from scaling_algebra.errors import UsageError, check_names
 from scaling_algebra.recipes.recipe import Recipe, recipe, with_either_epsilon
 from scaling_algebra.recipes.sizes import Sizes
 from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.solver.derivation import Derivation
-from scaling_algebra.spec.level import Level, Open
+from scaling_algebra.spec.level import Level, OpenDemand
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.tracing import Traced
 from scaling_algebra.verify.tracing.config_skeletons import general
-from scaling_algebra.waiting import rarely_collected, show_progress
+from scaling_algebra.waiting import collect_rarely, show_progress
 
 from .entries import entries_of, settings_of, warnings_of
 from .frozen import frozen
@@ -38,7 +38,7 @@ TAKEN += ("readout_init", "epsilon", "effort")
 """Arguments of ``plan`` besides the model and the sizes."""
 
 
-@checked
+@check_arguments
 def plan(
     model: nn.Module | Callable[[dict[str, int]], Any],
     base: str | Sizes | nn.Module,
@@ -65,7 +65,7 @@ def plan(
         UsageError: a model that cannot be read or built, a parameter that the output does not depend on, rates without
             epsilons, a multiplier that is to be folded and ends in no matrix, or what ``recipe`` raises.
     """
-    with show_progress("plan"), rarely_collected(), torch.random.fork_rng(devices=[]):
+    with show_progress("plan"), collect_rarely(), torch.random.fork_rng(devices=[]):
         if isinstance(model, nn.Module):
             check_named(model, given)
         return _plan(read_subject(model, base, target, strict), fold, strict, {**given, "strict": strict})
@@ -80,8 +80,8 @@ def _plan(subject: PlanSubject, fold: bool, strict: bool, given: Mapping[str, An
         return p
     small, base = subject.tuned
     r = p.recipe
-    other = [Open("there is one on this ray", "the ray", 0, f"{r.missing}; these are powers of {r.instead}")]
-    read = [Open("sizes grow as they are read", "shapes", 0, line) for line in subject.odd]
+    other = [OpenDemand("there is one on this ray", "the ray", 0, f"{r.missing}; these are powers of {r.instead}")]
+    read = [OpenDemand("sizes grow as they are read", "shapes", 0, line) for line in subject.odd]
     held = (*r.open, *(other if r.missing else ()), *read, *frozen(p, small, base))
     if held and strict:
         raise Infeasible(f"{p.about}: {held[0]}", undecided=True)
@@ -131,7 +131,7 @@ def opened(numbers: Recipe) -> Recipe:
 
     def told(d: Derivation) -> Derivation:
         why, demand = f"by shape: {d.network.unread}", "the numbers of a tensor hold"
-        sizes = tuple(Open(demand, role, 0, why, role) for role in d.network.tensors)
+        sizes = tuple(OpenDemand(demand, role, 0, why, role) for role in d.network.tensors)
         return replace(d, level=Level(sizes)) if d.network.unread else d
 
     return numbers if last.network.unread else replace(numbers, derivations=(*map(told, others), last))

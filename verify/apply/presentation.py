@@ -12,7 +12,7 @@ from scaling_algebra.documents import document_of
 from scaling_algebra.documents.blocks import Block, Document, Grid, Heading, Later, Lines, Piece, literal
 from scaling_algebra.recipes.settings import Setting
 from scaling_algebra.solver.presentation import left_open
-from scaling_algebra.spec.level import recorded
+from scaling_algebra.spec.level import level_as_json
 from scaling_algebra.spec.optimizers import SHAPES
 
 from .folding import foldable
@@ -66,7 +66,7 @@ def plan(p: Plan) -> Document:
 def as_json(p: Plan) -> dict[str, Any]:
     """The JSON contract of a plan."""
     return {
-        **recorded(p.level),
+        **level_as_json(p.level),
         "parameters": [
             {
                 "name": e.name,

@@ -16,7 +16,7 @@ from torch import nn
 
 from scaling_algebra.errors import UsageError
 from scaling_algebra.recipes.sizes import Sizes, read_sizes, way
-from scaling_algebra.spec.trained import whole
+from scaling_algebra.spec.optimizer_reading import parameter_of
 from scaling_algebra.verify.tracing import Traced
 from scaling_algebra.verify.tracing.building import called, limited
 from scaling_algebra.verify.tracing.config_probing import Difference, probe
@@ -218,5 +218,5 @@ def grows_otherwise(subject: PlanSubject, small: nn.Module) -> list[str]:
             letters = [x for x in network.tensors[roles[0]].letters if network.axes[x] != "L"]
             grows = network.size(letters).ratio(subject.base, subject.target)
             if not math.isclose(entries[name].tensor.numel(), before * grows):
-                odd[whole(roles[0])] = None
+                odd[parameter_of(roles[0])] = None
     return [f"{listed(odd)}: {ODD}"] if odd else []

@@ -11,7 +11,15 @@ from typing import Any
 
 import click
 
-from scaling_algebra.commands.options import FORMAT, Count, ModuleName, PathType, emit, examples, tried
+from scaling_algebra.commands.options import (
+    FORMAT,
+    Count,
+    ModuleName,
+    PathType,
+    check_output,
+    format_examples,
+    print_or_write,
+)
 from scaling_algebra.documents.blocks import Heading, Lines, literal
 from scaling_algebra.files import HUGGING_FACE
 from scaling_algebra.recipes.files import read_config
@@ -20,7 +28,7 @@ from scaling_algebra.solver.presentation import first_lines
 
 @click.command(
     "check-model",
-    epilog=examples(
+    epilog=format_examples(
         "scalecalc check-model mymodel.py:build --base N=32,N_e=32,M=4,K=2 --target N=128,N_e=128,M=16,K=8",
         "scalecalc check-model hf:config.json --base N=32,N_e=64,M=4,K=2,L=2 --target N=32,N_e=64,M=4,K=2,L=8",
     ),
@@ -58,7 +66,7 @@ def command(model: str, every: bool, form: str | None, output: Path | None, **si
     equations cannot be read is checked by the shapes of its parameters, and its report says so; with --strict that is
     exit code 2 before anything is trained.
     """
-    tried(output, form)
+    check_output(output, form)
     from scaling_algebra.verify.apply.checking import check_model, culprit
     from scaling_algebra.verify.apply.loading import load
     from scaling_algebra.verify.judging import presentation
@@ -82,5 +90,5 @@ def command(model: str, every: bool, form: str | None, output: Path | None, **si
         document = replace(document, closing=f"{document.closing}; {said}")
     if read:
         blocks += [Heading("read off the module", 2), Lines.of(*read, listed=True)]
-    emit(replace(document, blocks=tuple(blocks)), form, output)
+    print_or_write(replace(document, blocks=tuple(blocks)), form, output)
     return report.exit_code

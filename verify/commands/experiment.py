@@ -10,8 +10,8 @@ from typing import Any
 import click
 
 from scaling_algebra import limits
-from scaling_algebra.commands.options import Answer, Count, Verb, examples, printed
-from scaling_algebra.errors import UsageError, named
+from scaling_algebra.commands.options import Answer, Count, Verb, format_examples, prints_answer
+from scaling_algebra.errors import UsageError, find_entry
 
 from .shared import POOL, RESUME, again, integers, kept, pool, progress
 
@@ -29,7 +29,7 @@ STUDIES = {
     "study",
     cls=Verb,
     forms=STUDIES,
-    epilog=examples(
+    epilog=format_examples(
         "scalecalc study --list",
         "scalecalc study routers --only softmax --seeds 64 -o routers.md",
         "scalecalc study transfer --model mymodel.py:build",
@@ -42,7 +42,7 @@ STUDIES = {
 @click.option("--sizes", metavar="N,N,...", help="Values of n, e.g. 64,128,256; default: the experiment's own.")
 @click.option("--seeds", type=Count(1, limits.SEEDS), help="Replicas at every size; default: the experiment's own.")
 @RESUME
-@printed()
+@prints_answer()
 def command(
     names: tuple[str, ...],
     listing: bool,
@@ -70,8 +70,8 @@ def command(
     if other := next((name for name in names if name in STUDIES), ""):
         raise UsageError(f"{other} is a study of its own; write scalecalc study {other}, the name first")
     for name in names:
-        named("study", name, {**EXPERIMENTS, **STUDIES})
-    chosen = [named("study", name, EXPERIMENTS) for name in dict.fromkeys(names or EXPERIMENTS)]
+        find_entry("study", name, {**EXPERIMENTS, **STUDIES})
+    chosen = [find_entry("study", name, EXPERIMENTS) for name in dict.fromkeys(names or EXPERIMENTS)]
     if only is not None:
         matching = [tuple(t for t in e.trials if only.lower() in t.title.lower()) for e in chosen]
         chosen = [replace(e, trials=trials) for e, trials in zip(chosen, matching, strict=True) if trials]

@@ -12,15 +12,15 @@ import click
 import numpy as np
 
 from scaling_algebra import files
-from scaling_algebra.arguments import pairs
-from scaling_algebra.commands.options import Answer, examples, printed
+from scaling_algebra.arguments import parse_pairs
+from scaling_algebra.commands.options import Answer, format_examples, prints_answer
 from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.documents.blocks import Block, Grid, Heading, Lines, literal
-from scaling_algebra.errors import UsageError, shown
+from scaling_algebra.errors import UsageError, quote_value
 from scaling_algebra.laws.expressions import expression
-from scaling_algebra.laws.law import answer, read_law
+from scaling_algebra.laws.law import answer_law, read_law
 from scaling_algebra.laws.monomials import Posynomial
-from scaling_algebra.limits import rational
+from scaling_algebra.limits import parse_rational
 from scaling_algebra.verify.judging.laws import HUBER, LOSS, RATE, Fitted, FittedSum
 from scaling_algebra.verify.judging.regions import Verdict
 from scaling_algebra.verify.judging.resampling import LEVEL
@@ -97,7 +97,7 @@ NAME = re.compile(r"[A-Za-z][\w-]*")
 
 def renamed(text: str | None) -> dict[str, str]:
     """The value of ``--columns``: columns of the file by name."""
-    return pairs("--columns", text.split(",") if text else (), "N=params,loss=final_loss")
+    return parse_pairs("--columns", text.split(",") if text else (), "N=params,loss=final_loss")
 
 
 def model(what: str, columns: Sequence[str]) -> FittedSum:
@@ -116,7 +116,7 @@ def model(what: str, columns: Sequence[str]) -> FittedSum:
     name, axis = axes[0]
     free = {str(x) for term in axis.sum.terms for _, e in term.powers for x in e.free_symbols}
     found = replace(found, at={key: value for key, value in found.at.items() if key not in free})  # these are fitted
-    solved = answer(found, name)
+    solved = answer_law(found, name)
     cells = solved.axes[name].cells
     derived = {f"{q} in {g}": m[g] for g in axis.grows for q, m in cells[0].optimum.items()} if len(cells) == 1 else {}
     derived |= {x: e for x, e in solved.exponents.items() if derived and not e.is_Symbol}
@@ -135,7 +135,7 @@ def _data(of: Posynomial, known: Sequence[str]) -> tuple[str, ...]:
 
 def claimed(texts: tuple[str, ...]) -> dict[str, float]:
     """Claims NAME=VALUE."""
-    return {name: _number(f"--claim {name}", x) for name, x in pairs("--claim", texts, "alpha=0.34").items()}
+    return {name: _number(f"--claim {name}", x) for name, x in parse_pairs("--claim", texts, "alpha=0.34").items()}
 
 
 def positive(option: str, text: str) -> float:
@@ -151,9 +151,9 @@ def positive(option: str, text: str) -> float:
 
 def _number(what: str, text: str) -> float:
     try:
-        return float(text) if DECIMAL.fullmatch(text) else float(rational(text))
+        return float(text) if DECIMAL.fullmatch(text) else float(parse_rational(text))
     except ValueError as error:
-        raise UsageError(f"{what}: {shown(text)} is {error}; give a number such as 1/2 or 0.34") from None
+        raise UsageError(f"{what}: {quote_value(text)} is {error}; give a number such as 1/2 or 0.34") from None
 
 
 def plot_residuals(fitted: Fitted, losses: np.ndarray, path: Path | None) -> None:
@@ -169,7 +169,7 @@ def plot_residuals(fitted: Fitted, losses: np.ndarray, path: Path | None) -> Non
     axes.plot(losses, fitted.residuals, "o", markersize=3)
     axes.axhline(0, linewidth=0.8)
     axes.set(xlabel="loss", ylabel="residual", xscale="log")
-    files.write(path, svg(figure))
+    files.write_file(path, svg(figure))
 
 
 COLUMNS = click.option(
@@ -191,7 +191,7 @@ RESIDUALS = click.option(
 
 @click.command(
     "law --fit",
-    epilog=examples(
+    epilog=format_examples(
         "scalecalc law chinchilla --fit runs.csv --claim 'N in F=1/2'",
         "scalecalc law 'a*N**-alpha + b*D**-beta' --fit runs.csv --residuals residuals.svg",
     ),
@@ -202,7 +202,7 @@ RESIDUALS = click.option(
 @CLAIM
 @APART
 @RESIDUALS
-@printed()
+@prints_answer()
 def command(
     what: str, runs: Path, columns: str | None, claims: tuple[str, ...], apart: str, residuals: Path | None
 ) -> tuple[Answer, int]:

@@ -11,11 +11,18 @@ import click
 import numpy as np
 
 from scaling_algebra import files
-from scaling_algebra.arguments import pairs
-from scaling_algebra.commands.options import Answer, chosen, examples, network_options, optimized, printed
+from scaling_algebra.arguments import parse_pairs
+from scaling_algebra.commands.options import (
+    Answer,
+    choose_network,
+    format_examples,
+    network_options,
+    optimizer_option,
+    prints_answer,
+)
 from scaling_algebra.documents.blocks import Block, Grid, Heading, Lines, literal
 from scaling_algebra.errors import UsageError
-from scaling_algebra.limits import real
+from scaling_algebra.limits import parse_real
 from scaling_algebra.recipes.horizon import AXES, rate_rules
 from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.solver.derivation import derive
@@ -155,7 +162,7 @@ def plot_powers(fits: Mapping[str, FittedRates], path: Path | None) -> None:
             below.set(xlabel=size, ylabel="residual of log rate")
     if any(fits):
         panels[0, 0].legend()
-    files.write(path, svg(figure))
+    files.write_file(path, svg(figure))
 
 
 def settings(text: str | None, sizes: Sequence[str]) -> list[Setting]:
@@ -168,7 +175,7 @@ def settings(text: str | None, sizes: Sequence[str]) -> list[Setting]:
         return []
     if len(sizes) == 1:
         return [(_size(x),) for x in text.split(",")]
-    given = pairs("--at", text.split(","), ",".join(f"{name}=4096" for name in sizes))
+    given = parse_pairs("--at", text.split(","), ",".join(f"{name}=4096" for name in sizes))
     if {*given} != {*sizes}:
         raise UsageError(f"--at {text}: give each of {', '.join(sizes)} once, as {sizes[0]}=4096")
     return [tuple(_size(given[name]) for name in sizes)]
@@ -176,7 +183,7 @@ def settings(text: str | None, sizes: Sequence[str]) -> list[Setting]:
 
 def _size(text: str) -> float:
     try:
-        number = real(text)
+        number = parse_real(text)
     except (ValueError, OverflowError):
         number = 0.0
     if not 0 < number < np.inf:
@@ -186,7 +193,7 @@ def _size(text: str) -> float:
 
 @click.command(
     "law --fit-rate",
-    epilog=examples(
+    epilog=format_examples(
         "scalecalc law --fit-rate runs.csv --claim power=-1 --apart 1/2",
         "scalecalc law --fit-rate runs.csv --size N --size tokens --size batch --residuals powers.svg",
         "scalecalc law --fit-rate runs.csv --at 4096",
@@ -204,10 +211,10 @@ def _size(text: str) -> float:
 @CLAIM
 @APART
 @click.option("--at", metavar="SIZE,...", help="Other sizes: the best rate there; of several columns N=4096,batch=512.")
-@optimized("adamw")
+@optimizer_option("adamw")
 @network_options(DENSE)
 @RESIDUALS
-@printed()
+@prints_answer()
 def command(
     runs: Path,
     columns: str | None,
@@ -241,7 +248,7 @@ def command(
     fitted = together(fits)
     theory, notes = list[Theory](), list[str]()
     if named:
-        theory, notes = theories(sizes, optimizer, chosen(architecture, network) or shipped_network(DENSE))
+        theory, notes = theories(sizes, optimizer, choose_network(architecture, network) or shipped_network(DENSE))
     left = sum(int(np.isfinite(x[LOSS]).sum()) for x in groups.values()) - len(fitted.residuals)
     how = f"{left} left out, more than {BESIDE} rates from the best one of their size" if left else "none left out"
     how += count_diverged(groups.values())

@@ -88,12 +88,12 @@ def perform(folder: Path, tiny: bool, chosen: tuple[str, ...]) -> dict[str, Any]
     if not tiny and not torch.cuda.is_available():
         raise UsageError("no CUDA device is available; --tiny rehearses on the CPU")
     files.make_folder(folder, INSTEAD)
-    files.write(folder / "mixtral.json", json.dumps(MIXTRAL), INSTEAD)
+    files.write_file(folder / "mixtral.json", json.dumps(MIXTRAL), INSTEAD)
     summary: dict[str, Any] = {"tiny": tiny, "environment": environment(), "parts": {}}
     for name in chosen:
         large, small, most = PARTS[name]
         summary["parts"][name] = part(folder, name, *((small, PATIENCE) if tiny else (large, most)))
-        files.write(folder / "summary.json", json.dumps(summary, indent=1) + "\n", INSTEAD)
+        files.write_file(folder / "summary.json", json.dumps(summary, indent=1) + "\n", INSTEAD)
     return summary
 
 
@@ -108,7 +108,7 @@ def part(folder: Path, name: str, command: str, most: int) -> dict[str, Any]:
     except subprocess.TimeoutExpired as late:
         code, said = None, f"{_text(late.stdout)}{_text(late.stderr)}stopped after {most} seconds\n"
     seconds = round(time.perf_counter() - began, 1)
-    files.write(folder / f"{name}.txt", said, INSTEAD)
+    files.write_file(folder / f"{name}.txt", said, INSTEAD)
     click.echo(f"{name}: exit code {code}, {seconds} s", err=True)
     return {"command": f"scalecalc {command}", "exit_code": code, "seconds": seconds}
 

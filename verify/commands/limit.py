@@ -7,7 +7,7 @@ from dataclasses import replace
 import click
 
 from scaling_algebra import limits
-from scaling_algebra.commands.options import Answer, Count, Name, configured, examples, printed
+from scaling_algebra.commands.options import Answer, Count, Name, format_examples, prints_answer, with_configuration
 from scaling_algebra.documents.blocks import Lines
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.configuration import Configuration
@@ -24,14 +24,14 @@ READ = "of the equations as read (scalecalc list --model), where constant factor
 
 @click.command(
     "study limit",
-    epilog=examples(
+    epilog=format_examples(
         "scalecalc study limit --regime I --optimizer sgd --parameterization mup --architecture routers-sigmoid",
         "scalecalc study limit --regime III --optimizer sgd --parameterization mssp --sizes 16,32,64 --seeds 32",
         "scalecalc study limit --ray N=1 --optimizer momentum --parameterization mup --architecture mlp --samples 3",
         "scalecalc study limit --regime I --optimizer adam --parameterization mup --architecture routers-sigmoid",
     ),
 )
-@configured
+@with_configuration
 @defaulted("--steps", default=8, type=Count(0, limits.STEPS), help="Updates.")
 @defaulted("--lr", default="0.1", metavar="NUMBER", help="Learning rate of every tensor, times its power of n.")
 @defaulted("--samples", default=1, type=Count(1, SAMPLES), help="Inputs of unit length, with targets 1, -1, 1, ...")
@@ -45,7 +45,7 @@ READ = "of the equations as read (scalecalc list --model), where constant factor
 @click.option("--sizes", metavar="N,N,...", help="Also train at these n, and say how far off they are.")
 @defaulted("--seeds", default=16, type=Count(1, limits.SEEDS), help="Networks at each n.")
 @DEVICE
-@printed()
+@prints_answer()
 def command(
     asked: Configuration,
     steps: int,

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from scaling_algebra import files
-from scaling_algebra.commands.options import PathType, examples
+from scaling_algebra.commands.options import PathType, format_examples
 from scaling_algebra.errors import UsageError
 
 from .shared import REPORTING, finish, place, required_share, runs_of
@@ -15,7 +15,7 @@ from .shared import REPORTING, finish, place, required_share, runs_of
 
 @click.command(
     "verify --merge",
-    epilog=examples(
+    epilog=format_examples(
         "scalecalc verify --merge runs/a",
         "scalecalc verify --merge runs/a runs/b -o runs/both --all",
         "scalecalc verify --merge runs/a -o verdicts.tex",

@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from scaling_algebra import files, limits
-from scaling_algebra.commands.options import FORMAT, Count, Name, PathType, emit, options, tried
+from scaling_algebra.commands.options import (
+    FORMAT,
+    Count,
+    Name,
+    PathType,
+    check_output,
+    combine_options,
+    print_or_write,
+)
 from scaling_algebra.errors import UsageError
 
 if TYPE_CHECKING:
@@ -49,7 +57,7 @@ DEVICE = defaulted(
     metavar="NAME",
     help="auto, cpu, cuda (all of them, with --workers) or one such as cuda:3.",
 )
-POOL = options(
+POOL = combine_options(
     DEVICE,
     click.option(
         "--workers",
@@ -68,7 +76,7 @@ RESUME = click.option(
     metavar="DIR",
     help="Keep every finished piece in this folder, and go on from those there.",
 )
-REPORTING = options(
+REPORTING = combine_options(
     defaulted(
         "--require",
         default="4/5",
@@ -92,7 +100,7 @@ def place(output: Path | None, form: str | None) -> tuple[Path | None, Path | No
     if output.is_dir() or not output.suffix:
         files.check_place(output, "choose another -o DIR")
         return output, None
-    tried(output, form)
+    check_output(output, form)
     return None, output
 
 
@@ -102,7 +110,7 @@ def integers(label: str, text: str) -> list[int]:
     Raises:
         UsageError: anything else, or one above ``limits.SIZE``.
     """
-    values = _numbers(label, text, limits.whole)
+    values = _numbers(label, text, limits.parse_integer)
     for x in values:
         if abs(x) > limits.SIZE:
             raise UsageError(f"{label} are {text!r}; give numbers up to {limits.SIZE}")
@@ -115,7 +123,7 @@ def reals(label: str, text: str) -> list[float]:
     Raises:
         UsageError: anything else.
     """
-    return _numbers(label, text, limits.real)
+    return _numbers(label, text, limits.parse_real)
 
 
 def positive(label: str, text: str) -> float:
@@ -125,7 +133,7 @@ def positive(label: str, text: str) -> float:
         UsageError: anything else.
     """
     with suppress(ValueError):
-        if 0 < (value := limits.real(text)) <= limits.SIZE:
+        if 0 < (value := limits.parse_real(text)) <= limits.SIZE:
             return value
     raise UsageError(f"the {label} is {text!r}; give one positive number up to {limits.SIZE:g}, e.g. 0.1")
 
@@ -223,7 +231,7 @@ def required_share(text: str) -> Fraction:
         UsageError: anything else.
     """
     try:
-        part = limits.rational(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+        part = limits.parse_rational(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
         part = Fraction(-1)
     if not 0 < part <= 1:
@@ -250,7 +258,7 @@ def finish(judged: Judged, command: str, folder: Path | None, file: Path | None,
     """Prints what runs show or writes it to a file, then into a folder if there is one; the exit code."""
     from scaling_algebra.verify.reports import output
 
-    emit(output.document(judged, command, every), form, file)
+    print_or_write(output.document(judged, command, every), form, file)
     if folder is not None:
         output.write(folder, judged, command)
     return output.exit_code(judged)

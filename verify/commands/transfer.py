@@ -12,17 +12,17 @@ from typing import Any
 import click
 
 from scaling_algebra import files, limits
-from scaling_algebra.arguments import pairs
+from scaling_algebra.arguments import parse_pairs
 from scaling_algebra.commands.options import (
     Answer,
     Count,
     ModuleName,
     Name,
     PathType,
-    examples,
-    optimized,
-    options,
-    printed,
+    combine_options,
+    format_examples,
+    optimizer_option,
+    prints_answer,
 )
 from scaling_algebra.errors import UsageError
 from scaling_algebra.recipes.sizes import Sizes, read_sizes
@@ -38,7 +38,7 @@ DTYPES = ("float32", "bfloat16")
 
 @click.command(
     "study transfer",
-    epilog=examples(
+    epilog=format_examples(
         "scalecalc study transfer",
         "scalecalc study transfer --model mymodel.py:build --data mymodel.py:batches --widths 64,128,256",
         "scalecalc study transfer --base N=64,N_e=128,M=8,K=4 --size N=128,N_e=256,M=16,K=8 --device cuda --workers 10",
@@ -57,7 +57,7 @@ DTYPES = ("float32", "bfloat16")
     metavar="NAME",
     help=f"{', '.join(DATA)}, or FILE.py:batches of yours; default: text where the model begins with an embedding.",
 )
-@optimized("adamw")
+@optimizer_option("adamw")
 @defaulted(
     "--parameterization",
     "names",
@@ -81,8 +81,8 @@ DTYPES = ("float32", "bfloat16")
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="Repeatable, of the data: batch=32.")
 @defaulted("--dtype", type=Name("dtype", DTYPES), default="float32", metavar="NAME", help="float32 or bfloat16.")
 @click.option("--plot", type=PathType(), metavar="FILE.png", help="Draw loss against rate, too.")
-@options(POOL, RESUME)
-@printed()
+@combine_options(POOL, RESUME)
+@prints_answer()
 def command(**given: Any) -> tuple[Answer, int]:
     """Train a model at several sizes and rates, and say whether the best rate of the smallest stays the best.
 
@@ -168,7 +168,7 @@ def _read(text: str, label: str) -> dict[str, int]:
 
 
 def _rates(texts: tuple[str, ...]) -> dict[str, float]:
-    return {name: positive(f"factor of {name}", x) for name, x in pairs("--rate", texts, "*embed*=2").items()}
+    return {name: positive(f"factor of {name}", x) for name, x in parse_pairs("--rate", texts, "*embed*=2").items()}
 
 
 def _grid(text: str) -> list[float]:

@@ -25,11 +25,11 @@ from scaling_algebra.commands.options import (
     Name,
     PathType,
     Verb,
-    chosen,
-    completing,
-    examples,
-    parameterization,
-    traced,
+    choose_network,
+    complete_names,
+    find_traced,
+    format_examples,
+    parameterization_option,
 )
 from scaling_algebra.errors import UsageError
 from scaling_algebra.solver.derivation import derive
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     "verify",
     cls=Verb,
     forms={"--merge": ("One report of what several folders hold.", "scaling_algebra.verify.commands.report")},
-    epilog=examples(
+    epilog=format_examples(
         "scalecalc verify --regime III --optimizer adam --parameterization mssp",
         "scalecalc verify --regime II --claim h3.A2.2@2=-1/2 -o runs/a",
         "scalecalc verify --regime I --optimizer sgd --all -o rows.md",
@@ -68,13 +68,13 @@ if TYPE_CHECKING:
     ),
 )
 @WHERE
-@parameterization()
+@parameterization_option()
 @READOUT_INIT
 @GIVEN
 @click.option(
     "--campaign",
     metavar="NAME|FILE",
-    **completing(campaigns),
+    **complete_names(campaigns),
     help=f"Run many configurations instead: {', '.join(campaigns())}, or a TOML file of your own.",
 )
 @click.option(
@@ -193,9 +193,9 @@ def _requested(given: dict[str, Any]) -> tuple[list[Job], list[Claim]]:
         return load(given["campaign"]), []
     claims = [Claim.parse(text) for text in given["claims"]]
     where = {key: given[key] for key in ("ray", "readout_init", "epsilon", "given")}
-    where["network"] = chosen(given["architecture"], given["network"]) or MOE_BLOCK
-    if traced() is not None and given["ray"] is None and given["regime"] is None:
-        where["ray"] = traced().ray
+    where["network"] = choose_network(given["architecture"], given["network"]) or MOE_BLOCK
+    if find_traced() is not None and given["ray"] is None and given["regime"] is None:
+        where["ray"] = find_traced().ray
     configuration = Configuration.of(given["regime"], given["optimizer"], given["parameterization"], **where)
     sizes = None if given["sizes"] is None else integers("sizes", given["sizes"])
     effort = Effort(given["steps"], sizes, given["seeds"], given["dtype"])
@@ -237,7 +237,7 @@ def read_shard(text: str | None) -> tuple[int, int]:
     """
     part, _, parts = (text or "1/1").partition("/")
     try:
-        shard = limits.whole(part), limits.whole(parts)
+        shard = limits.parse_integer(part), limits.parse_integer(parts)
     except ValueError:
         shard = 0, 0
     if not 1 <= shard[0] <= shard[1] <= limits.SIZE:

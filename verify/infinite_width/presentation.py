@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from scaling_algebra.documents.blocks import Block, Document, Grid, Heading, Lines
-from scaling_algebra.errors import amount
+from scaling_algebra.errors import count_noun
 from scaling_algebra.verify.judging.fit import Verdict, number
 from scaling_algebra.verify.judging.presentation import interval, signed
 
@@ -45,7 +45,7 @@ def document(t: Computed, compared: Mapping[str, Compared]) -> Document:
         lines.append(
             f"expectations are sampled: f is known to {t.error:.1g}, its standard error over {SETS} sets of samples"
         )
-    after = f" after {amount(steps - 1, 'update')}" if steps else ""
+    after = f" after {count_noun(steps - 1, 'update')}" if steps else ""
     lines += [f"undecided{after}: {t.why}"] if t.why else []
     if compared:
         lines.append(

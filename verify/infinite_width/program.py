@@ -192,12 +192,18 @@ class Limit:
         for rule in rules:
             stepper(rule)  # there is such a class
         for rule in self.normalised:
-            if rule.normalises != "entry" or rule.untrained or rule.folded or rule.relative or rule.decoupled_decay:
+            if (
+                rule.normalises != "entry"
+                or rule.untrained
+                or rule.acts_on_matrices
+                or rule.relative
+                or rule.decoupled_decay
+            ):
                 raise UsageError(
                     f"the optimizer is {rule.name}: the limit is computed of steps of entries without weight decay; "
                     "give sgd, momentum, adam, rmsprop or signsgd"
                 )
-            if rule.signs and len(scalars) > 1:
+            if rule.is_sign and len(scalars) > 1:
                 raise UsageError(
                     f"{rule.name} without an epsilon normalises the noise of the gradient at {scalars[0]}: no limit is "
                     "computed; give adam or rmsprop with --epsilon derived"

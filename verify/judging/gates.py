@@ -9,7 +9,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from scaling_algebra.errors import amount
+from scaling_algebra.errors import count_noun
 
 from .fit import DRIFT, LEVEL, MIN_SEEDS, MIN_SIZES, ROUNDING, Array, Fit, Verdict, fit, judge_exponent
 from .measurement import Measurement
@@ -40,7 +40,7 @@ class RunGate:
 def gates(m: Measurement, spacing: Fraction) -> list[RunGate]:
     """The gates that need no prediction; exponents are multiples of ``spacing``."""
     seeds = min((len(v) for series in m.values.values() for v in series), default=0)
-    sizes, fewest = amount(len(m.sizes), "size"), f"{amount(seeds, 'seed')} at the size with fewest"
+    sizes, fewest = count_noun(len(m.sizes), "size"), f"{count_noun(seeds, 'seed')} at the size with fewest"
     checks = [
         RunGate("enough sizes", len(m.sizes) >= MIN_SIZES, f"{sizes}, at least {MIN_SIZES} needed"),
         RunGate("enough seeds", seeds >= MIN_SEEDS, f"{fewest}, at least {MIN_SEEDS} needed"),

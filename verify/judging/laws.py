@@ -17,7 +17,7 @@ import sympy
 from scipy.optimize import least_squares
 from scipy.special import logsumexp
 
-from scaling_algebra.errors import UsageError, amount
+from scaling_algebra.errors import UsageError, count_noun
 from scaling_algebra.laws.monomials import Expr, Posynomial, parameter
 
 from .regions import Acceptance, Verdict
@@ -165,7 +165,7 @@ class FittedSum:
         """The fit to runs, with intervals from runs drawn again."""
         runs, theta = len(x[LOSS]), self.best(x, list(self.starts(x)))
         if runs <= len(theta):
-            raise UsageError(f"{amount(runs, 'run')} for {amount(len(theta), 'unknown')}; give more runs")
+            raise UsageError(f"{count_noun(runs, 'run')} for {count_noun(len(theta), 'unknown')}; give more runs")
         for a, b in combinations([name for name in self.names if np.ptp(x[name])], 2):
             if np.corrcoef(np.log(x[a]), np.log(x[b]))[0, 1] > ALONG:  # which power is whose is a choice then
                 told = f"{a} and {b} grow together in these runs, so that no fit tells their terms apart"
@@ -174,7 +174,7 @@ class FittedSum:
             raise UsageError(f"the runs do not tell {', '.join(alike)} apart; vary {', '.join(self.names)} one by one")
         value, residuals = self.named(theta), np.log(x[LOSS]) - self.logs(theta, x)[0]
         if runs < len(theta) + FREE:
-            few = f"no intervals: {amount(runs, 'run')} for {len(theta)} unknowns; give {len(theta) + FREE} or more"
+            few = f"no intervals: {count_noun(runs, 'run')} for {len(theta)} unknowns; give {len(theta) + FREE} or more"
             return replace(with_intervals(value, [dict.fromkeys(value, np.nan)], residuals), misfit=few)
         drawn = np.random.default_rng(seed).integers(runs, size=(resamples or RESAMPLES, runs))
         again = [self.named(self.best({q: v[rows] for q, v in x.items()}, [theta])) for rows in drawn]

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from scaling_algebra import files, limits
-from scaling_algebra.errors import UsageError, shown
+from scaling_algebra.errors import UsageError, quote_value
 from scaling_algebra.solver.derivation import Signals
 from scaling_algebra.spec.axes import Ray
 
@@ -50,7 +50,7 @@ def logged(source: Logged, ray: Ray | None = None) -> Measurement:
     for k, row in enumerate(rows, 2 if isinstance(source, str | Path) else 1):
         place = f"{where}, {'line' if isinstance(source, str | Path) else 'row'} {k}"
         if not isinstance(row, Mapping):
-            raise UsageError(f"{place} is {shown(row)}; a row has {', '.join(COLUMNS)} and perhaps step")
+            raise UsageError(f"{place} is {quote_value(row)}; a row has {', '.join(COLUMNS)} and perhaps step")
         if None in row:
             raise UsageError(f"{place}: more entries than columns; write numbers with a point")
         missing = [c for c in COLUMNS if _empty(row.get(c))]
@@ -62,7 +62,9 @@ def logged(source: Logged, ray: Ray | None = None) -> Measurement:
         n, t = (_number(x, c, place, 0, most) for c, x, most in (("n", row["n"], SIZE), ("step", step, STEPS)))
         value = _number(row["value"], "value", place, -math.inf, math.inf)
         if n == 0 or t != int(t):
-            raise UsageError(f"{place}: n is {shown(row['n'])} and step {shown(step)}; n is above 0, step 0, 1, 2, ...")
+            raise UsageError(
+                f"{place}: n is {quote_value(row['n'])} and step {quote_value(step)}; n is above 0, step 0, 1, 2, ..."
+            )
         seeds = log.setdefault((str(row["quantity"]), int(t)), {}).setdefault(n, {})
         if str(row["seed"]) in seeds:
             raise UsageError(f"{place}: {row['quantity']} at n={n:g}, seed {row['seed']} is there twice")
@@ -130,9 +132,9 @@ def _number(entry: Any, column: str, place: str, least: float, most: float) -> f
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
-        raise UsageError(f"{place}: {column} is {shown(entry)}, not a finite number")
+        raise UsageError(f"{place}: {column} is {quote_value(entry)}, not a finite number")
     if not least <= number <= most:
-        raise UsageError(f"{place}: {column} is {shown(entry)}; give a number from {least:g} to {most:g}")
+        raise UsageError(f"{place}: {column} is {quote_value(entry)}; give a number from {least:g} to {most:g}")
     return number
 
 
@@ -146,7 +148,7 @@ def _series(name: str, exponent: Exponent | Row, steps: int) -> Row:
     if isinstance(exponent, float):
         raise TypeError(f"the exponent of {name} is the float {exponent!r}; give an int, a Fraction or a string")
     try:
-        exact = None if exponent is None else limits.rational(exponent)
+        exact = None if exponent is None else limits.parse_rational(exponent)
     except ValueError as error:
         raise UsageError(
             f"the exponent of {name} is {exponent!r}, {error}; give a rational such as -1/2, or None"

@@ -21,7 +21,7 @@ from fractions import Fraction
 from typing import Any
 
 from scaling_algebra.documents import Rendered
-from scaling_algebra.errors import amount
+from scaling_algebra.errors import count_noun
 
 from .fit import DRIFT, MIN_SEEDS, MIN_SIZES, Fit, Means, Verdict
 from .gates import RunGate
@@ -80,7 +80,7 @@ class ReportRow:
         if self.note or self.verdict is not Verdict.INCONCLUSIVE:
             return self.note
         if f.sizes < MIN_SIZES or f.seeds < MIN_SEEDS:
-            return f"{amount(f.sizes, 'size')} and {amount(f.seeds, 'seed')} are too few"
+            return f"{count_noun(f.sizes, 'size')} and {count_noun(f.seeds, 'seed')} are too few"
         if f.unfit:
             return f.unfit
         if f.bends:

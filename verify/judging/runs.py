@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from scaling_algebra import files
-from scaling_algebra.errors import UsageError, shown
+from scaling_algebra.errors import UsageError, quote_value
 
 from .laws import LOSS, RATE, Columns
 from .resampling import Array
@@ -70,7 +70,9 @@ class RunTable:
                 if name == LOSS and not np.isfinite(number) and number != -np.inf:
                     number = np.nan
                 elif not 0 < number < np.inf:
-                    raise UsageError(f"{self.path}, line {k}: {name} is {shown(row[name])}; give a positive number")
+                    raise UsageError(
+                        f"{self.path}, line {k}: {name} is {quote_value(row[name])}; give a positive number"
+                    )
                 group[name].append(number)
         if not self.rows:
             raise UsageError(f"{self.path} has no rows; {instead}")

@@ -11,11 +11,11 @@ from types import EllipsisType
 
 import numpy as np
 
-from scaling_algebra.errors import UsageError, amount, shown
+from scaling_algebra.errors import UsageError, count_noun, quote_value
 from scaling_algebra.solver.derivation import Derivation, Signals
-from scaling_algebra.spec.level import Level, Open
+from scaling_algebra.spec.level import Level, OpenDemand
 from scaling_algebra.spec.networks.language import Network
-from scaling_algebra.spec.networks.library import moving
+from scaling_algebra.spec.networks.library import replace_gates
 
 from .arguments import beyond
 from .claims import Claim
@@ -60,8 +60,8 @@ def judge(
         UsageError: a claim about a quantity or step that was not measured, or a log that cannot be used.
     """
     if not 0 <= required <= 1:
-        raise UsageError(f"required is {shown(required)}; give a share from 0 to 1")
-    ray, moved, asked = None, None, dict[str, Open]()
+        raise UsageError(f"required is {quote_value(required)}; give a share from 0 to 1")
+    ray, moved, asked = None, None, dict[str, OpenDemand]()
     if isinstance(prediction, Signals):
         derivation = prediction.derivation
         asked = {x.quantity: x for x in (derivation.level or Level()).open if x.most is not None}
@@ -89,7 +89,7 @@ def judge(
     last = max((t for _, t, _ in cells), default=m.steps)
     rows = [_demanded(x, asked[x.quantity]) if (x.quantity, x.step) in undecided else x for x in rows]
     undecided -= {(x.quantity, x.step) for x in rows}
-    incomplete = INTERRUPTED if m.interrupted else f"{amount(m.missing, 'cell')} missing" if m.missing else ""
+    incomplete = INTERRUPTED if m.interrupted else f"{count_noun(m.missing, 'cell')} missing" if m.missing else ""
     checks = gates(m, rule.spacing) if m.sizes or not incomplete else []  # a run that never began fails none
     return Report(
         tuple(rows),
@@ -107,7 +107,7 @@ def judge(
     )
 
 
-def _demanded(row: ReportRow, asked: Open) -> ReportRow:
+def _demanded(row: ReportRow, asked: OpenDemand) -> ReportRow:
     """A row of a size that is undecided, held against the demand on it: at most that. What is smaller may be so with
     others, or at this step."""
     verdict, note = row.verdict, row.note
@@ -237,7 +237,7 @@ class _Judge:
 def _moved(d: Derivation) -> Callable[[str], Fraction | None] | None:
     """The bounds of a run with the held gates in its dynamics: what a norm takes away of terms with one gate it leaves
     of those whose gates moved apart."""
-    network = moving(d.network) if d.network.norms else d.network
+    network = replace_gates(d.network) if d.network.norms else d.network
     return (
         None
         if network == d.network

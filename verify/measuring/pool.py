@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 
-from scaling_algebra.errors import UsageError, describe_error, missing
+from scaling_algebra.errors import UsageError, describe_error, missing_package
 from scaling_algebra.verify.hardware import SHARED, Hardware, spare_threads
 
 TRIES = 3
@@ -277,7 +277,7 @@ def pool(
     try:
         import distributed
     except ImportError:
-        raise missing("--workers" if scheduler is None else "--scheduler", "distributed", "cluster") from None
+        raise missing_package("--workers" if scheduler is None else "--scheduler", "distributed", "cluster") from None
     for name in ("distributed", "distributed.client"):  # what is wrong is told in one line
         logging.getLogger(name).setLevel(logging.CRITICAL)
     if scheduler is None:

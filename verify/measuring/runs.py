@@ -69,7 +69,7 @@ def measure(
     network = derivation.network
     chosen = plan_sizes(derivation.ray, sizes, network=network)
     counts = plan_seeds(derivation.ray, chosen, seeds, network=network)
-    limits.within("steps", steps, 0, limits.STEPS)
+    limits.check_range("steps", steps, 0, limits.STEPS)
     grid = (steps, tuple(chosen), tuple(counts))
     setup = Setup(derivation, *grid, products=tuple(products))
     here, store = Here(Hardware.of(device)), Store()

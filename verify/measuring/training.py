@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from scaling_algebra.dynamics.quantities import Quantity, inner_product, quantities, quantity, with_decay
-from scaling_algebra.spec.networks.auxiliary import buffers, counted
-from scaling_algebra.spec.networks.roles import first_layer, pathways
+from scaling_algebra.spec.networks.auxiliary import find_buffers, find_selection_inputs
+from scaling_algebra.spec.networks.roles import is_first_layer, pathways
 from scaling_algebra.verify.judging.fit import Array
 from scaling_algebra.verify.judging.measurement import GRADIENTS, INPUT, PARAMETERS, Record, fingerprint
 from scaling_algebra.verify.networks.backward import Backward
@@ -39,7 +39,7 @@ def train_network(setup: Setup, draw: Draw, checked: int = 0) -> Record:
     model = TorchNetwork(network, draw, derivation.scaling, getattr(torch, setup.dtype))
     run = TorchRun(model, derivation.optimizer, keep=bool(products))
     for s in network.statements:
-        if first_layer(network, s.out):
+        if is_first_layer(network, s.out):
             for via in pathways(network, s.out).values():
                 run.trainer.follow(s.out, via)
     table = quantities(network) | with_decay(network, derivation.optimizer)
@@ -101,8 +101,10 @@ def _gradient_difference(run: TorchRun, t: int, checked: int) -> Array:
     differences = []
     with torch.no_grad():
         signals, weights = by_autograd(batch, checked)
-        pairs = [(batch.gradient(x, {}), theirs) for x, theirs in signals.items() if x not in counted(network)]
-        pairs += [(batch.of_weight(x), theirs) for x, theirs in weights.items() if x not in buffers(network)]
+        pairs = [
+            (batch.gradient(x, {}), theirs) for x, theirs in signals.items() if x not in find_selection_inputs(network)
+        ]
+        pairs += [(batch.of_weight(x), theirs) for x, theirs in weights.items() if x not in find_buffers(network)]
         for ours, theirs in pairs:
             difference, size = (rms(x).double() for x in (ours[:checked] - theirs, theirs))
             differences.append(torch.where(size == 0, difference, difference / size))

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scaling_algebra.spec.networks.auxiliary import counted
-from scaling_algebra.spec.networks.language import Mode, Network, Product, Statement, Sum, remembered
-from scaling_algebra.spec.networks.terms import Term, written_out
+from scaling_algebra.spec.networks.auxiliary import find_selection_inputs
+from scaling_algebra.spec.networks.language import Mode, Network, Product, Statement, Sum, cache_on_network
+from scaling_algebra.spec.networks.terms import Term, expand_product
 
 from .contraction import contract
 from .moment import Moment, added, multiplied, once
@@ -25,7 +25,7 @@ Key = tuple[tuple[str, Mode], ...]
 """The parts of tensors that a gradient came through, such as (("expert_out", "init"),). Others are whole."""
 
 
-@remembered
+@cache_on_network
 def above(network: Network, signal: str) -> frozenset[str]:
     """Roles of the tensors that a gradient at a signal may come through."""
     return frozenset[str]().union(*(above(network, s.out) | own(network, s, k) for s, k in network.consumers(signal)))
@@ -33,7 +33,7 @@ def above(network: Network, signal: str) -> frozenset[str]:
 
 def own(network: Network, s: Statement, k: int) -> frozenset[str]:
     """Roles of the tensors of a statement that the gradient at its k-th input comes through."""
-    terms = written_out(network, s, without=k) if isinstance(s, Product) else ()
+    terms = expand_product(network, s, without=k) if isinstance(s, Product) else ()
     return frozenset(x.name for term in terms for x in term.tensors)
 
 
@@ -68,7 +68,7 @@ class Backward:
     @once
     def at(self, signal: str, key: Key = ()) -> Tensor:
         """A part of the gradient at a signal."""
-        if mask := counted(self.network).get(signal):
+        if mask := find_selection_inputs(self.network).get(signal):
             chosen, letters = self.moment.signals()[mask.out], self.network.signals[mask.out]
             count = chosen - chosen.mean(1 + letters.index(mask.over), keepdim=True)
             return self.model.turned(count, letters, self.network.signals[signal])
@@ -100,7 +100,7 @@ class Backward:
             init: Key = tuple((role, "init" if role == updated else mode) for role, mode in part)
             return self._made(s, k, whole, upper) - self._made(s, k, init, upper)
         weights = {**self.moment.now, **{role: self.moment.start[role] for role, _ in part}}
-        terms: Sequence[Term] = written_out(self.network, s, without=k)
+        terms: Sequence[Term] = expand_product(self.network, s, without=k)
         if not s.tensor and not part:  # signals as they are
             terms = (Term((), (), tuple(y for j, y in enumerate(s.factors) if j != k), s.multipliers),)
         signals = self.moment.signals()

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from scaling_algebra.spec.networks.language import DATA, Function, Mode, Product
-from scaling_algebra.spec.networks.terms import Term, written_out
+from scaling_algebra.spec.networks.terms import Term, expand_product
 
 from .contraction import Labelled, contract
 from .torch_network import Signals, TorchNetwork
@@ -122,7 +122,7 @@ class Moment:
     def part(self, s: Product, modes: Sequence[Mode], *which: str) -> Tensor:
         """A part of a product: initial tensors or their updates with ``initial`` signals, their ``change``, or present
         signals with gates that changed, ``regated``."""
-        terms = written_out(self.network, s)
+        terms = expand_product(self.network, s)
         found = [x for term in terms for mode in modes for name in which for x in self._part(s.out, term, mode, name)]
         return added(found) if found else torch.zeros_like(self.signals()[s.out])
 
@@ -148,7 +148,7 @@ class Moment:
 
     def acting(self, s: Product, mode: Mode, x: Tensor) -> Tensor:
         """A part of a product with another signal instead of its only one, and gates at their initial values."""
-        (term,) = written_out(self.network, s)
+        (term,) = expand_product(self.network, s)
         operands = [(term.signals[0].letters, x), *((g.letters, self.initial()[g.name]) for g in term.weights)]
         found = self._product(s.out, term, mode, operands)
         return found[0] if found else torch.zeros_like(self.signals()[s.out])

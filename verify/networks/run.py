@@ -16,7 +16,7 @@ from torch import Tensor
 
 from scaling_algebra.spec.networks.language import Function, Mode, Product
 from scaling_algebra.spec.networks.terms import product_of
-from scaling_algebra.spec.optimizers import Optimizer, Trained
+from scaling_algebra.spec.optimizers import Optimizer, OptimizerSpec
 
 from .backward import Backward
 from .contraction import contract
@@ -29,7 +29,7 @@ class NotMeasured(Exception):
     """A part cannot be measured with this optimizer, or the step is over."""
 
 
-def linear(trained: Trained) -> bool:
+def linear(trained: OptimizerSpec) -> bool:
     """Is every update a sum of past gradients with fixed coefficients, by one optimizer?"""
     return isinstance(trained, Optimizer) and not trained.normalises and not trained.decoupled_decay
 
@@ -61,7 +61,7 @@ class Trainer:
         states: after every update; None for a step that is over.
     """
 
-    def __init__(self, model: TorchNetwork, rule: Trained, keep: bool = False) -> None:
+    def __init__(self, model: TorchNetwork, rule: OptimizerSpec, keep: bool = False) -> None:
         self.model, self.rule, self.keep = model, rule, keep
         self.stepper = model.optimizer(rule)
         self.token = None if model.active == model.draw.dims.get("M", 0) else model.of_token()
@@ -138,7 +138,7 @@ class TorchRun:
         keep: may earlier steps be read later on?
     """
 
-    def __init__(self, model: TorchNetwork, rule: Trained, keep: bool = False) -> None:
+    def __init__(self, model: TorchNetwork, rule: OptimizerSpec, keep: bool = False) -> None:
         self.model, self.network, self.trainer = model, model.network, Trainer(model, rule, keep)
         self.states = self.trainer.states
 

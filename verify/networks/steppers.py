@@ -14,10 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from scaling_algebra.errors import UsageError, foreign, missing, shown
-from scaling_algebra.files import python_module
+from scaling_algebra.errors import UsageError, guard_foreign_code, missing_package, quote_value
+from scaling_algebra.files import import_python
 from scaling_algebra.spec.networks.language import Network
-from scaling_algebra.spec.optimizers import SHAPES, Optimizer, Optimizers, Trained
+from scaling_algebra.spec.optimizers import SHAPES, Optimizer, Optimizers, OptimizerSpec
 
 from .scales import NEGLIGIBLE
 
@@ -307,29 +307,31 @@ def stepper(rule: Optimizer) -> Callable[..., torch.optim.Optimizer]:
     if rule.untrained:
         raise UsageError(rule.untrained)
     what, (file, _, name) = f"{rule.torch}, which {rule.name} steps with,", rule.torch.rpartition(":")
-    place: Any = python_module(file) if file.endswith(".py") else torch.optim
+    place: Any = import_python(file) if file.endswith(".py") else torch.optim
     if file == PUBLIC:
         try:
             place = import_module(PUBLIC)
         except ModuleNotFoundError:
-            raise missing(f"training with {rule.name}", PUBLIC, "verify") from None
+            raise missing_package(f"training with {rule.name}", PUBLIC, "verify") from None
     found: Any = OWN.get(rule.torch) or getattr(place, name, None)
     if not isinstance(found, type) or not issubclass(found, torch.optim.Optimizer):
         raise UsageError(f"{what} is no optimizer; name a class of torch.optim, or FILE.py:Class with one of its own")
     cls: Callable[..., torch.optim.Optimizer] = found
-    stacks = rule.normalises == "matrix" or rule.blocks or rule.sphere
+    stacks = rule.normalises == "matrix" or rule.blocks or rule.keeps_norm
     sides = {"shape": rule.shape, **({"blocks": rule.blocks} if rule.blocks else {})} if stacks else {}
     cls = partial(cls, **sides) if sides else cls
     weight = nn.Parameter(torch.ones(1, 2, 2, device="cpu"))
     weight.grad = torch.ones_like(weight)
-    numbers = group(rule, weight, 0.1, 1e-8, 0.0, **({"fold": Fold((0,), (1,), (2,))} if rule.folded else {}))[1]
+    numbers = group(
+        rule, weight, 0.1, 1e-8, 0.0, **({"fold": Fold((0,), (1,), (2,))} if rule.acts_on_matrices else {})
+    )[1]
     if taken := [x for x in rule.options if x in numbers or x in sides]:
         raise UsageError(f"{taken[0]} in options of {rule.name} is set for every tensor by itself; leave it out")
-    with foreign(what):
+    with guard_foreign_code(what):
         cls([dict(numbers)], **rule.options).step()
     if not weight.isfinite().all():
-        raise UsageError(f"{what} makes weights that are not finite; change its options {shown(rule.options)}")
-    return cls if rule.sphere or not rule.constraint else _constrained(cls, rule.constraint)
+        raise UsageError(f"{what} makes weights that are not finite; change its options {quote_value(rule.options)}")
+    return cls if rule.keeps_norm or not rule.constraint else _constrained(cls, rule.constraint)
 
 
 def _constrained(cls: Callable[..., torch.optim.Optimizer], constraint: str) -> Callable[..., torch.optim.Optimizer]:
@@ -371,7 +373,7 @@ def assembled(groups: Sequence[Group], **options: object) -> torch.optim.Optimiz
     return parts[0] if len(parts) == 1 else Several(parts)
 
 
-def class_name(trained: Trained) -> str:
+def class_name(trained: OptimizerSpec) -> str:
     """The name of an optimizer in reports, with its epsilon where that is negligible."""
     names = []
     for rule in trained.rules:

@@ -21,7 +21,7 @@ from scaling_algebra.spec.networks import language
 from scaling_algebra.spec.networks.functions import FunctionKind
 from scaling_algebra.spec.networks.language import DATA, Function, Network, Product, Sum
 from scaling_algebra.spec.networks.multipliers import SHARE
-from scaling_algebra.spec.optimizers import Trained
+from scaling_algebra.spec.optimizers import OptimizerSpec
 from scaling_algebra.spec.scaling import Scaling
 from scaling_algebra.verify.hardware import generators
 
@@ -211,7 +211,7 @@ class TorchNetwork(nn.Module):
         """A tensor with its indices in another order."""
         return x if old == new else x.permute(0, *(1 + old.index(letter) for letter in new))
 
-    def optimizer(self, trained: Trained) -> torch.optim.Optimizer:
+    def optimizer(self, trained: OptimizerSpec) -> torch.optim.Optimizer:
         """The real optimizer, or several as one, one parameter group per tensor with its own lr, eps and weight decay.
 
         Every group has one more key, ``symbol``: the role of its tensor. A frozen tensor is in no group.
@@ -230,7 +230,7 @@ class TorchNetwork(nn.Module):
             lr = c.lr_of(role, rule) / rule.first * scale.lr.at(dims)
             eps = 0.0 if scale.eps is None else c.eps / rule.first * scale.eps.at(dims)
             options: dict[str, object] = {"symbol": role}
-            if rule.folded:
+            if rule.acts_on_matrices:
                 options["fold"] = Fold.of(self.network, role, tensor.letters, rule)
                 options["bound"] = rule.constrains(self.network, role)
             groups.append(group(rule, self.weights[role], lr, eps, DECAY, **options))

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from scaling_algebra.documents import Document, render
 from scaling_algebra.documents.blocks import Block, Grid, Heading, Lines
 from scaling_algebra.files import make_folder
-from scaling_algebra.files import write as write_file
+from scaling_algebra.files import write_file as write_file
 from scaling_algebra.verify.campaigns.plans import Job
 from scaling_algebra.verify.judging import presentation
 from scaling_algebra.verify.judging.fit import Verdict

@@ -15,7 +15,7 @@ from functools import cached_property
 
 import numpy as np
 
-from scaling_algebra.errors import amount
+from scaling_algebra.errors import count_noun
 from scaling_algebra.verify.judging.fit import MIN_SEEDS, MIN_SIZES, Array
 from scaling_algebra.verify.judging.optima import best_rates, vertex
 from scaling_algebra.verify.judging.regions import Acceptance, Named, Settled, outcome
@@ -209,7 +209,7 @@ def compare(curve: LossCurve, reference: LossCurve) -> Change:
     it contains 0 and is wider, or seeds are too few, or a best loss lies at the edge of its grid.
     """
     seeds = min(curve.seeds, reference.seeds)
-    few = f"{amount(seeds, 'seed')}; at least {MIN_SEEDS} needed"
+    few = f"{count_noun(seeds, 'seed')}; at least {MIN_SEEDS} needed"
     unknown = few if seeds < MIN_SEEDS else _at_edge((curve, reference))
     ratio = resampled([curve.losses, reference.losses], lambda means: np.subtract(*_lowest(means)), paired=True)
     return RANK.judged(ratio, [curve.width], unknown)
@@ -241,7 +241,7 @@ def few(curves: Sequence[LossCurve], widths: int) -> str:
     seeds = min((c.seeds for c in curves), default=0)
     if widths >= MIN_SIZES and seeds >= MIN_SEEDS:
         return ""
-    return f"{amount(widths, 'width')} and {amount(seeds, 'seed')}; at least {MIN_SIZES} and {MIN_SEEDS} needed"
+    return f"{count_noun(widths, 'width')} and {count_noun(seeds, 'seed')}; at least {MIN_SIZES} and {MIN_SEEDS} needed"
 
 
 def _lowest(means: Sequence[Array]) -> Array:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from scaling_algebra.errors import amount
+from scaling_algebra.errors import count_noun
 from scaling_algebra.verify.judging.fit import MIN_SEEDS, MIN_SIZES, Array, Verdict, fit, judge_exponent, number
 from scaling_algebra.verify.judging.regions import Acceptance
 from scaling_algebra.verify.judging.resampling import median, resampled, slope_weights
@@ -69,7 +69,7 @@ class Observation:
     def data(self) -> str:
         """The sizes and seeds as text, such as ``n = 16 to 128, 32 seeds``."""
         sizes = f"{self.of} = {min(self.n):g} to {max(self.n):g}, " if len(self.n) else ""
-        return f"{sizes}{amount(min(map(len, self.values)), 'seed')}"
+        return f"{sizes}{count_noun(min(map(len, self.values)), 'seed')}"
 
 
 @dataclass(frozen=True)

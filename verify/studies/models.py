@@ -24,9 +24,9 @@ from scaling_algebra.files import HUGGING_FACE
 from scaling_algebra.recipes.files import read_config
 from scaling_algebra.recipes.recipe import recipe
 from scaling_algebra.recipes.sizes import Sizes
+from scaling_algebra.spec.optimizer_reading import read_optimizers
 from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
-from scaling_algebra.spec.trained import trained
 from scaling_algebra.verify.apply.planning import planned
 from scaling_algebra.verify.apply.plans import Plan
 from scaling_algebra.verify.tracing import Traced, traced
@@ -155,7 +155,7 @@ def _plans(
     reading, small = model.reading(base), model.build(base, 0)
     stds = {role: _std(small, role) for role in reading.network.tensors}
     given: dict[str, Any] = {"lr": 1.0, "std": stds, "network": reading.network}
-    if any(rule.epsilon for rule in trained(optimizer, reading.network).rules):
+    if any(rule.epsilon for rule in read_optimizers(optimizer, reading.network).rules):
         given["eps"] = EPS
     numbers, plans = recipe(base, last, optimizer, parameterization, **given), []
     for one in map(dict, sizes):

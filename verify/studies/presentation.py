@@ -9,7 +9,7 @@ from math import isfinite
 from scaling_algebra.documents import document_of, render
 from scaling_algebra.documents.blocks import Block, Document, Grid, Heading, Lines, Piece
 from scaling_algebra.documents.notation import formula, plain, typeset
-from scaling_algebra.errors import amount
+from scaling_algebra.errors import count_noun
 from scaling_algebra.verify.judging.fit import Verdict
 from scaling_algebra.verify.judging.presentation import interval, signed
 from scaling_algebra.verify.judging.regions import Settled
@@ -32,7 +32,7 @@ def shown(results: Sequence[Result]) -> Document:
         blocks.append(Heading(f"{name}: {r.experiment.title}"))
         for k, (title, part) in enumerate(r.findings.items(), 1):
             blocks.append(replace(Grid.of(_HEADER, map(_row, part)), name=f"{name}-{k}", title=title))
-        line = f"{name}: {amount(agree, 'claim')} as predicted, {against} against, {undecided} inconclusive"
+        line = f"{name}: {count_noun(agree, 'claim')} as predicted, {against} against, {undecided} inconclusive"
         end = "; interrupted" if r.interrupted else ""
         closing.append(line + end)
         blocks.append(Lines.of(f"{line} ({r.seconds:.1f} s on {r.how.device}){end}"))
@@ -83,7 +83,7 @@ def study(r: Study) -> Document:
         f"drift: change of log2 of the best learning rate per doubling of {r.along}",
         f"scale: factor of the best loss per doubling of {r.along}, over {r.along} = {', '.join(map(str, used))}",
         f"{e['device']}, torch {e['torch']}, {e['dtype']}, {e['wall_seconds']:.1f} s, {e['steps']} steps, "
-        f"{amount(e['seeds'], 'seed')}",
+        f"{count_noun(e['seeds'], 'seed')}",
     ]
     if r.diverged:
         lines.append(f"diverged (log2 lr): {r.diverged}")

@@ -77,7 +77,7 @@ def rule_of(hold: Sequence[str], axis: str, instead: Mapping[str, str]) -> Rule:
     """
     if axis == "s":
         share = {"K": monomial("s"), "M": monomial("1")}
-        rule: Rule = {q: m.substituted(share) for q, m in horizon("adamw", hold).experts.items()}
+        rule: Rule = {q: m.substitute(share) for q, m in horizon("adamw", hold).experts.items()}
     else:
         rule = horizon("adamw", hold).powers
     return {**rule, **{name: monomial(text) for name, text in instead.items()}}
@@ -112,7 +112,7 @@ def quadratic(
     placed = {name: monomial(text) for name, text in places[axis].items()}
     for name in names:
         observable = Observable(**observables[name])
-        derived = monomial(observable.monomial).substituted(placed).substituted(rule)[axis]
+        derived = monomial(observable.monomial).substitute(placed).substitute(rule)[axis]
         values = [_run(observable, base, rule, placed, {axis: factor}, how) for factor in n]
         observations[name] = Observation(values, n, axis, Fraction(str(derived)), Fraction(1, 4))
     return observations

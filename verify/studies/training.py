@@ -149,9 +149,9 @@ def optimizer(model: nn.Module, numbers: Numbers, lr: float, decay: float = 0.0)
     for name, p in model.named_parameters():
         if name in numbers:
             x = numbers[name]
-            if x.rule.constraint and not x.rule.sphere:
+            if x.rule.constraint and not x.rule.keeps_norm:
                 raise UsageError(f"a study does not train with a constraint, as {x.rule.name} has; take verify")
-            fold: Any = {"fold": matrices(p)} if x.rule.folded else {}
+            fold: Any = {"fold": matrices(p)} if x.rule.acts_on_matrices else {}
             groups.append(group(x.rule, p, lr * x.lr, x.eps, lr * decay, **fold))
     return assembled(groups)
 

@@ -21,7 +21,7 @@ from torch._decomp import decomposition_table
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from scaling_algebra.errors import foreign
+from scaling_algebra.errors import guard_foreign_code
 
 from .building import Guessed
 from .calls import APART, MAKERS, plain, ruled
@@ -385,11 +385,11 @@ def running(inputs: tuple[Any, ...]) -> AbstractContextManager[None]:
     """Runs the forward pass of a model; the error says so where its input was guessed.
 
     Raises:
-        UsageError: as ``foreign``.
+        UsageError: as `guard_foreign_code`.
     """
     shape = tuple(inputs[0].shape) if isinstance(inputs, Guessed) else ()
     said = f"; its input is guessed, of shape {shape}: let build return (model, input) or (model, optimizer, input)"
-    return foreign("the model", said if shape else "")
+    return guard_foreign_code("the model", said if shape else "")
 
 
 def record(
