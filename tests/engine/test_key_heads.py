@@ -20,7 +20,7 @@ from scaling_algebra.solver.newton import find_aligned_start
 from scaling_algebra.solver.points import Places
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.spec.desiderata import Structure
-from scaling_algebra.spec.level import Open
+from scaling_algebra.spec.level import OpenDemand
 from scaling_algebra.spec.parameterizations import parameterization
 
 from .scenarios import placed
@@ -178,10 +178,10 @@ def test_a_reason_offers_more_work_only_where_there_is_more(effort, monkeypatch)
     at = Places(PLAIN, look.ray, look.optimizer, effort=effort)
     (demand,) = (
         d
-        for d in parameterization("mup").demanded(PLAIN, Structure())
+        for d in parameterization("mup").list_demands(PLAIN, Structure())
         if d.label.endswith("the change of k is Theta(1)")
     )
-    open_ = Failure("undecided", undecided=True, open=Open(demand.label, "k.change", 1, WORK))
+    open_ = Failure("undecided", undecided=True, open=OpenDemand(demand.label, "k.change", 1, WORK))
     monkeypatch.setattr(demands, "check", lambda *asked: None)
     monkeypatch.setattr(demands, "is_met", lambda demand, look: False)
     monkeypatch.setattr(demands, "look_ahead", lambda *asked: None)
