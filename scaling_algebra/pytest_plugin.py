@@ -34,9 +34,9 @@ def run_check(build: Callable[..., Any] | str, *sizes: Any, **options: Any) -> A
     failure, report = "", None
     try:
         if isinstance(build, str):
-            from scaling_algebra.verify.apply.loading import load
+            from scaling_algebra.verify.apply.loading import load_build
 
-            build, options = load(build, options)
+            build, options = load_build(build, options)
         report = check_model(build, *sizes, **options)
     except (UsageError, Infeasible) as error:
         failure = str(error)

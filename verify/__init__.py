@@ -1,7 +1,7 @@
-"""Measures every predicted exponent on real torch models; the only part of the project that imports torch.
+"""Measures predicted exponents on real torch models; the only part of the project that imports torch.
 
-``measure`` trains, ``judge`` compares, also what somebody else logged (``judging/logged.py``). Importing this package
-imports neither torch nor numpy; the first use does.
+``measure`` trains, ``judge`` compares; ``judge`` also reads what somebody else logged (``judging/logged.py``).
+Importing this package imports neither torch nor numpy; the first use does.
 """
 
 from __future__ import annotations

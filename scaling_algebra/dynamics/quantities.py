@@ -50,7 +50,7 @@ class Run(Protocol):
         """A part of a product, its gates at their initial values: with the initial tensors or their updates, and the
         initial signals, their changes or their present values (or ``x`` for them)."""
 
-    def regated(self, statement: Product, t: int) -> Any:
+    def gate_change(self, statement: Product, t: int) -> Any:
         """The part of a product by the change of its gates."""
 
     def change_via(self, signal: str, t: int, via: str) -> Any:
@@ -62,7 +62,7 @@ class Run(Protocol):
     def relative(self, signal: Any, source: str, t: int) -> Any:
         """A signal over the root-mean-square of another."""
 
-    def normalised(self, function: Function, signal: Any, t: int) -> Any:
+    def divide_by_norm(self, function: Function, signal: Any, t: int) -> Any:
         """A part of the argument of a norm, divided as the norm divides."""
 
     def gradient(self, signal: str, t: int, modes: Mapping[str, Mode] | None = None, via: str = "") -> Any:
@@ -190,7 +190,7 @@ def _product_parts(network: Network, statement: Product, initial: Reading) -> di
     if fixed:
         readings = {k: readings[k] for k in ("init", "effective")}
     if any(not is_held(network, w.name) for w in terms[0].weights):
-        readings["regated"] = (f"{_weighing(network, statement)}.regated", lambda run, t: run.regated(statement, t))
+        readings["regated"] = (f"{_weighing(network, statement)}.regated", lambda run, t: run.gate_change(statement, t))
     return readings
 
 
@@ -205,7 +205,7 @@ def _weighing(network: Network, statement: Product) -> str:
 
 def _passed(function: Function, read: Reading) -> Reading:
     if function.kind.kind == "norm":
-        return lambda run, t: run.normalised(function, read(run, t), t)
+        return lambda run, t: run.divide_by_norm(function, read(run, t), t)
     return read
 
 

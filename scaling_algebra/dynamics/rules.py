@@ -49,7 +49,7 @@ class _Product:
         if s.tensor:
             return tr.algebra.add([propagated, updated])
         named = [(propagated, f"{s.out}.propagating"), (updated, f"{s.out} from updated tensors")]
-        named.append((tr.regated(s, t), f"{s.out}.regated"))
+        named.append((tr.gate_change(s, t), f"{s.out}.regated"))
         return tr.algebra.add([tr.named(x, name) for x, name in named])
 
     def adjoint(self, tr: TrainingRun, s: Statement, k: int, above: Signal, t: int, modes: Modes) -> Signal:

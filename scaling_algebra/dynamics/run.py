@@ -138,7 +138,7 @@ class TrainingRun:
         s = self.own(statement)
         return self.algebra.add([self._part(s, term, mode, which, t, x) for term in expand_product(self.network, s)])
 
-    def regated(self, statement: Product, t: int) -> Signal:
+    def gate_change(self, statement: Product, t: int) -> Signal:
         """``(gates_t - gates_0) * the rest at t``.
 
         A held gate counts where nothing that is summed grows: else its fluctuations average out (standing assumption

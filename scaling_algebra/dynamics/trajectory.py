@@ -81,7 +81,7 @@ class Trajectory(TrainingRun):
             raise Exhausted
         return self.algebra.scaled(signal, Scalar(f"1/rms of {source}@{t}", -(self.algebra.rms(whole) or 0)))
 
-    def normalised(self, function: Function, signal: Signal, t: int) -> Signal:
+    def divide_by_norm(self, function: Function, signal: Signal, t: int) -> Signal:
         return over(self, function, signal, t)
 
     def inner(self, left: Signal, right: Signal) -> Signal:

@@ -95,7 +95,7 @@ def test_what_takes_too_much_work_is_open(monkeypatch):
         raise Exhausted
 
     derivation = derive("III", "sgd", "mup")
-    monkeypatch.setattr(Trajectory, "regated", exhausted)
+    monkeypatch.setattr(Trajectory, "gate_change", exhausted)
     found = examined(derivation)
     assert "undecided" in found[0]
 

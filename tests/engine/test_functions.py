@@ -31,7 +31,7 @@ from scaling_algebra.spec.optimizer_reading import read_optimizers
 from scaling_algebra.spec.optimizers import optimizer
 from scaling_algebra.verify.infinite_width.course import Descent, trajectory
 from scaling_algebra.verify.networks import torch_network
-from scaling_algebra.verify.networks.torch_network import entrywise
+from scaling_algebra.verify.networks.torch_network import find_torch_function
 from scaling_algebra.verify.tracing.entries import seen
 
 from ..shared import scalecalc
@@ -47,7 +47,7 @@ def test_hermite_coefficients_are_those_of_the_class(name):
     """By quadrature: a coefficient vanishes where no power of the class has its parity, up to the linear part."""
     kind = FUNCTIONS[name]
     x, weight = np.polynomial.hermite_e.hermegauss(160)
-    of = torch.exp if kind.kind == "softmax" else entrywise(kind)
+    of = torch.exp if kind.kind == "softmax" else find_torch_function(kind)
     value, weight = of(torch.tensor(x)).numpy(), weight / weight.sum()
     found = {p: weight @ (value * np.polynomial.hermite_e.HermiteE.basis(p)(x)) / factorial(p) for p in range(8)}
     seen = {p for p, c in found.items() if abs(c) > 1e-3 / factorial(p)}
@@ -111,7 +111,7 @@ READ = ("powers", "bounded", "homogeneous", "positive", "rising", "signed")
 def contradicted(kind):
     """The keys of a table of ``functions.toml`` that the values of torch contradict."""
     try:
-        f = entrywise(kind)
+        f = find_torch_function(kind)
     except UsageError:
         return {"torch"}
     if (kind.mixes and kind.kind != "softmax") or kind.kind == "noise":

@@ -27,7 +27,7 @@ def test_of_the_parameters_of_a_law(record_property, monkeypatch):
     law, held = chinchilla(), dict.fromkeys(true, 0)
     known = {**true, **dict(zip(law.constants, (1.7, 400, 410), strict=True))}
     start = np.log([known[name] for name in (*law.constants, *law.parameters)])
-    monkeypatch.setattr(FittedSum, "starts", lambda self, x: [start])
+    monkeypatch.setattr(FittedSum, "iterate_starts", lambda self, x: [start])
     for seed in range(DRAWS):
         fitted = law.fit(runs(seed), resamples=60, seed=seed)
         for name, value in true.items():

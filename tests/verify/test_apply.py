@@ -26,8 +26,8 @@ from scaling_algebra.spec.level import OpenDemand
 from scaling_algebra.spec.networks.library import ARCHITECTURES
 from scaling_algebra.spec.optimizers import OPTIMIZERS
 from scaling_algebra.verify.apply import plan, planning
-from scaling_algebra.verify.apply.folding import ends, scaled
-from scaling_algebra.verify.apply.parts import said as sizes_in_fields
+from scaling_algebra.verify.apply.folding import find_fold_target, rescale_settings
+from scaling_algebra.verify.apply.parts import find_part_sizes as sizes_in_fields
 from scaling_algebra.verify.tracing.building import DEFAULTS as READ
 from scaling_algebra.verify.tracing.config_probing import probe
 
@@ -365,16 +365,16 @@ def test_rates_of_a_folded_tensor(rule, rate, eps):
     from scaling_algebra.spec.powers import Power
 
     settings = recipe("N=16", "N=32", rule)["hidden"]
-    after = scaled(settings, Power.of({"N": -1}), 0.5, OPTIMIZERS[rule])
+    after = rescale_settings(settings, Power.of({"N": -1}), 0.5, OPTIMIZERS[rule])
     factors = {what: after[what].factor / settings[what].factor for what in settings}
     assert factors["lr"] == rate and factors.get("eps") == eps and factors["init_std"] == 0.5
     assert str(after["init_std"].rule) == "N^(-3/2)"
 
 
 def test_a_multiplier_ends_in_the_tensors_that_it_multiplies():
-    assert ends(ARCHITECTURES["deep-moe"], "res").roles == ("expert_out",)
+    assert find_fold_target(ARCHITECTURES["deep-moe"], "res").roles == ("expert_out",)
     with pytest.raises(UsageError, match="ends in no matrix"):
-        ends(ARCHITECTURES["tied-embedding"].freezing(ARCHITECTURES["tied-embedding"].tensors), "out")
+        find_fold_target(ARCHITECTURES["tied-embedding"].with_frozen(ARCHITECTURES["tied-embedding"].tensors), "out")
 
 
 @pytest.mark.parametrize("family", ["llama"])

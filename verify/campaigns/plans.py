@@ -32,7 +32,7 @@ from scaling_algebra.spec.given import Given
 from scaling_algebra.spec.networks.library import MOE_BLOCK, architecture
 from scaling_algebra.verify.judging.claims import Claim
 from scaling_algebra.verify.judging.fit import ROUNDING
-from scaling_algebra.verify.judging.logged import decided
+from scaling_algebra.verify.judging.logged import get_decided
 from scaling_algebra.verify.judging.measurement import Measurement, Prediction
 from scaling_algebra.verify.judging.report import REQUIRED, Report
 from scaling_algebra.verify.judging.verdicts import judge
@@ -135,7 +135,7 @@ class Job:
 
     def prediction(self) -> Prediction:
         """Returns the decided exponents of the quantities that are measured, for the first updates."""
-        return decided(self.signals())
+        return get_decided(self.signals())
 
     def measured(self, store: Store, interrupted: bool = False) -> Measurement:
         """Collects the measurement of the run from a store."""

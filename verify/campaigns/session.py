@@ -52,7 +52,7 @@ class Session:
 
     def elsewhere(self, jobs: Sequence[Job]) -> str:
         """Describes how this machine differs from the one on which these runs began; empty if it does not."""
-        here = Hardware().described()
+        here = Hardware().describe()
         begun = next(filter(None, (self.store.environment(job.name) for job in jobs)), {})
         changed = [k for k in ("torch", "machine") if here[k] not in begun.get(k, here[k]).split("; ")]
         return "; ".join(f"begun with {k} {begun[k]}, goes on with {here[k]}" for k in changed)

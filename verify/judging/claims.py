@@ -1,4 +1,4 @@
-"""Claims a user wants measured, such as ``h3.A2.2@2=-1/2``."""
+"""Claims to be measured, such as ``h3.A2.2@2=-1/2``."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from scaling_algebra.errors import UsageError, count_noun, quote_value, unknown_
 
 @dataclass(frozen=True)
 class Claim:
-    """Somebody's exponent for a quantity.
+    """A claimed exponent of a quantity.
 
     Attributes:
         quantity: name, as in the report, or an inner product ``<A@s, B@t>`` of two of them.
-        step: updates done; None claims every step at which the quantity is not exactly zero.
-        exponent: of n; None claims exactly zero.
+        step: number of updates done; None for every step at which the quantity is not exactly zero.
+        exponent: of n; None for exactly zero.
     """
 
     quantity: str
@@ -45,13 +45,12 @@ class Claim:
     @classmethod
     @check_arguments
     def parse(cls, text: str) -> Claim:
-        """``quantity[@step]=exponent``; the exponent is a rational, or ``zero``.
+        """Reads ``quantity[@step]=exponent``, where the exponent is a rational or ``zero``.
 
         Raises:
-            UsageError: not of that form.
+            UsageError: the text has another form.
 
-        >>> Claim.parse("h3.A2.2@2=-1/2")
-        Claim(quantity='h3.A2.2', step=2, exponent=Fraction(-1, 2))
+        >>> Claim.parse("h3.A2.2@2=-1/2") Claim(quantity='h3.A2.2', step=2, exponent=Fraction(-1, 2))
         """
         name, equals, number = (s.strip() for s in text.partition("="))
         product, _, rest = name.rpartition(">")  # the steps inside an inner product <A@s, B@t> are its own

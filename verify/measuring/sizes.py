@@ -14,7 +14,7 @@ from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.verify.judging.fit import MIN_SIZES
-from scaling_algebra.verify.networks.scales import every_size
+from scaling_algebra.verify.networks.scales import complete_sizes
 
 FIXED = 4
 """Size of an axis that does not grow."""
@@ -71,7 +71,7 @@ def effective_n(ray: Ray, dims: Mapping[str, int], first_dims: Mapping[str, int]
 def elements(dims: Mapping[str, int], network: Network = MOE_BLOCK) -> int:
     """Counts the weight entries of one replica up to lower-order terms: only tensors with at least two indices that
     can grow, or all tensors if there is none."""
-    size = {"K": dims["M"], **every_size(network, dims)}
+    size = {"K": dims["M"], **complete_sizes(network, dims)}
     axes = [[network.axes[x] for x in t.letters] for t in network.tensors.values()]
     largest = [tensor_axes for tensor_axes in axes if sum(axis not in NEVER for axis in tensor_axes) > 1] or axes
     return sum(math.prod(size[axis] for axis in tensor_axes) for tensor_axes in largest)

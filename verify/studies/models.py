@@ -27,7 +27,7 @@ from scaling_algebra.recipes.sizes import Sizes
 from scaling_algebra.spec.optimizer_reading import read_optimizers
 from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS
-from scaling_algebra.verify.apply.planning import planned
+from scaling_algebra.verify.apply.planning import build_plan
 from scaling_algebra.verify.apply.plans import Plan
 from scaling_algebra.verify.tracing import Traced, traced
 from scaling_algebra.verify.tracing.building import called, usual
@@ -159,7 +159,7 @@ def _plans(
         given["eps"] = EPS
     numbers, plans = recipe(base, last, optimizer, parameterization, **given), []
     for one in map(dict, sizes):
-        plans.append(planned(model.build(one, 0), reading, numbers.at(one), [small]))
+        plans.append(build_plan(model.build(one, 0), reading, numbers.at(one), [small]))
         if left := [f"{name} = {x:g}" for name, x in plans[-1].multipliers.items() if x != 1]:
             raise UsageError(f"{model.name} lacks a multiplier that muP asks for ({', '.join(left)}); build it in")
     return plans

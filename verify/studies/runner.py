@@ -130,7 +130,7 @@ class Result:
             "trials": {title: [f.as_json() for f in part] for title, part in self.findings.items()},
             "outcomes": {str(v): count for v, count in self.counts.items()},
             "interrupted": self.interrupted,
-            **split_spent({**Hardware(self.how.device).described(), "wall_seconds": round(self.seconds, 2)}),
+            **split_spent({**Hardware(self.how.device).describe(), "wall_seconds": round(self.seconds, 2)}),
             "exit_code": self.exit_code,
         }
 

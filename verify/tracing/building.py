@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from scaling_algebra.errors import UsageError, guard_foreign_code, quote_value
-from scaling_algebra.verify.networks.steppers import Several
+from scaling_algebra.verify.networks.steppers import JoinedOptimizers
 
 from .graph import Unreadable
 from .returned import check_returned, check_torch, optimizers_in
@@ -169,7 +169,7 @@ def built(build: Build, sizes: Mapping[str, int], seed: int = 0) -> tuple[nn.Mod
             inputs.append(x)
     if len(inputs) > 1:
         raise Unreadable("build returns two inputs; return one, a tuple where forward takes several tensors")
-    optimizer = Several(optimizers) if len(optimizers) > 1 else optimizers[0] if optimizers else None
+    optimizer = JoinedOptimizers(optimizers) if len(optimizers) > 1 else optimizers[0] if optimizers else None
     model = model.double()
     return model, _input(inputs[0]) if inputs else (_guessed(model), {}), optimizer
 

@@ -103,7 +103,7 @@ class Traced:
         """The reading of a module of whose parameters some do not train, as ``gradients.states`` says."""
         frozen, notes = frozen_roles(found, self.roles)
         frozen = [role for role in frozen if role in self.network.tensors]
-        network = self.network.freezing(frozen)
+        network = self.network.with_frozen(frozen)
         network = replace(network, lacking={**lacking(found, self.roles), **network.lacking})
         of = roles_of(found, network.tensors)
         others = {role for name, state in found.items() if state != ZERO for role in of[name]}
@@ -127,7 +127,7 @@ class Traced:
             return self
         text = self.text.replace('equations = """', f'zero = {json.dumps(zero)}\nequations = """', 1)
         notes = [*self.notes, (listed(zero), START)]
-        return replace(self, text=text, network=self.network.starting(zero), notes=notes)
+        return replace(self, text=text, network=self.network.with_zero(zero), notes=notes)
 
     def open_shares(self, base: Mapping[str, int], target: Mapping[str, int]) -> tuple[OpenDemand, ...]:
         """Return what is undecided about the module's own factors where the share of active experts, K/M, changes."""
