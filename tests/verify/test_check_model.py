@@ -214,6 +214,10 @@ def test_what_a_tensors_own_numbers_decide_is_blamed_although_it_alone_is_not_re
     report = replace(later, rows=(later.rows[-1], own), means=means)
     assert find_first_to_blame(report).quantity == "w.init"
     assert find_first_to_blame(replace(report, rows=(own,))) is None
+    both = refuted_with((-0.5, -0.5), quantity="v.update")
+    report = replace(report, rows=(own, both.rows[-1]), means={**means, **both.means})
+    assert find_first_to_blame(report).quantity == "v.update"  # at one step, what is refuted
+    report = replace(later, rows=(later.rows[-1], own), means=means)
     near = replace(own, fit=replace(own.fit, slope=-0.1, low=-0.3, high=0.05))
     assert find_first_to_blame(replace(report, rows=(later.rows[-1], near))).quantity == "head.update"
 

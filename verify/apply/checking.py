@@ -575,14 +575,19 @@ def _check_trains(model: nn.Module, own: torch.optim.Optimizer | None, inputs: I
 def find_first_to_blame(report: Report) -> ReportRow | None:
     """Return the refuted row that most likely causes the others, or None if no row is refuted.
 
-    Rows at earlier steps come first, then those that depend on one tensor's own numbers (``DIRECT``), then execution
-    order; later failures may be consequences. A ``DIRECT`` row counts as a suspect even if it is inconclusive, when its
-    slope is nearer to another exponent. Rows that agree once the smallest sizes are left out come last.
+    Rows at earlier steps come first, then those that depend on one tensor's own numbers (``DIRECT``), then refuted
+    ones, then execution order; later failures may be consequences. A ``DIRECT`` row counts as a suspect even if it is
+    inconclusive, when its slope is nearer to another exponent. Rows that agree once the smallest sizes are left out
+    come last.
     """
     if not (refuted := [r for r in report.rows if r.verdict is Verdict.REFUTED]):
         return None
     suspects = [r for r in report.rows if r in refuted or _is_nearer_to_another(r)]
-    return min(suspects, key=lambda r: (_agrees_at_larger_sizes(report, r), r.step, not r.quantity.endswith(DIRECT)))
+
+    def rank(r: ReportRow) -> tuple[bool, int, bool, bool]:
+        return _agrees_at_larger_sizes(report, r), r.step, not r.quantity.endswith(DIRECT), r not in refuted
+
+    return min(suspects, key=rank)
 
 
 def _is_nearer_to_another(r: ReportRow) -> bool:
