@@ -86,9 +86,9 @@ def test_commands_that_are_not_run_are_understood(block, tmp_path, monkeypatch):
         assert known is not None, command
         given = known.make_context(verb, rest).params
         if given.get("campaign"):
-            from scaling_algebra.verify.campaigns.plans import load
+            from scaling_algebra.verify.campaigns.plans import load_campaign
 
-            assert load(given["campaign"])
+            assert load_campaign(given["campaign"])
 
 
 @pytest.mark.parametrize("block", [*blocks("python"), *sessions()], ids=str)

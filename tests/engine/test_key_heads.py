@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from scaling_algebra import network
-from scaling_algebra.counting.projections import doubted, numbered
-from scaling_algebra.counting.signals import Rung
+from scaling_algebra.counting.projections import mark_doubtful, replace_by_bound
+from scaling_algebra.counting.signals import Budget
 from scaling_algebra.counting.sizes import SignalSizes
 from scaling_algebra.dynamics.analysis import RESTRICTED
 from scaling_algebra.dynamics.budgets import BEGUN, WORK
@@ -103,8 +103,8 @@ def numbers(exponent):
     algebra = algebra_for(PLAIN, looked(PLAIN).ray, HALF)
     w, z = algebra.tensor("w", "a", 0), algebra.tensor("z", "b", algebra.pack(exponent - HALF, {}, {}))
     number = algebra.contract(z, algebra.constant("b"), "")
-    along = algebra.contract(w, numbered(algebra, number), "a")
-    return algebra, w, doubted(algebra, along, along)
+    along = algebra.contract(w, replace_by_bound(algebra, number), "a")
+    return algebra, w, mark_doubtful(algebra, along, along)
 
 
 def test_what_an_unknown_number_multiplies_may_cancel_all_that_is_no_larger(monkeypatch):
@@ -164,7 +164,7 @@ def test_the_gradient_of_a_norm_that_is_outgrown_is_not_that_of_a_part_in_which_
 def test_rungs_agree_where_both_certify():
     look, decided = looked(NORMED), 0
     for name in (x for x, q in look.table.items() if x.startswith("g") and not q.tensor):
-        one, other = read(look, name, 0, BEGUN), read(look, name, 0, Rung(HALF, most=40, work=25_000, total=75_000))
+        one, other = read(look, name, 0, BEGUN), read(look, name, 0, Budget(HALF, most=40, work=25_000, total=75_000))
         if one.decided and other.decided:
             decided += 1
             assert one.size == other.size, name

@@ -10,6 +10,7 @@ from ..verify.test_fit_laws import OPTIMUM, bent, chinchilla, fit_rates, rates, 
 DEPENDS = (
     "verify/judging/laws.py",
     "verify/judging/optima.py",
+    "verify/judging/rates.py",
     "verify/judging/regions.py",
     "tests/verify/test_fit_laws.py",
 )

@@ -620,6 +620,7 @@ def test_sizes_lie_on_a_ray_and_are_whole():
     middle = interpolate_sizes({"N": 32, "N_e": 8, "M": 4, "K": 2}, {"N": 128, "N_e": 8, "M": 16, "K": 2}, 3)[1]
     assert middle == {"N": 64, "N_e": 8, "M": 8, "K": 2}
     for base, target, points, said in (
+        ({"N": 32}, {"N": 32}, 3, "base and target are the same, N=32"),
         ({"N": 32}, {"N": 128}, 1, "points is 1"),
         ({"N": 32, "N_e": 8, "M": 4, "K": 2}, {"N": 128, "N_e": 8, "M": 12, "K": 2}, 3, "lie on no ray"),
         ({"N": 2}, {"N": 6}, 3, "no 3 whole sizes"),
@@ -640,7 +641,7 @@ def test_a_model_that_cannot_be_loaded_is_one_line(tmp_path, monkeypatch):
         ("d.py:build", "no file d.py"),
         ("nowhere.at.all:build", "nowhere.at.all raises ModuleNotFoundError"),
         ("a.py:build", "a.py raises ModuleNotFoundError: No module named 'nowhere'"),
-        ("b.py:build", "build is 3, no function"),
+        ("b.py:build", "build of b.py is 3, no function; it has functions: none"),
         ("e.py:build", "e.py ends the program; it must run by itself"),
         ("f.py:build", "f.py raises Stop: here"),
         ("c.py:build", "no keyword in SCALING of c.py named 'bas'; did you mean 'base'"),

@@ -41,7 +41,7 @@ from scaling_algebra.verify.judging.mixtures import Powers
 from scaling_algebra.verify.judging.report import Report, ReportRow
 from scaling_algebra.verify.judging.verdicts import judge
 from scaling_algebra.verify.measuring.batches import descend
-from scaling_algebra.verify.measuring.predictions import ALL, briefly
+from scaling_algebra.verify.measuring.predictions import ALL, predict_briefly
 from scaling_algebra.verify.networks.steppers import Fold, build_group, build_optimizer, list_optimizers
 from scaling_algebra.verify.tracing import Traced
 from scaling_algebra.verify.tracing.building import Inputs, built, called, exactly, limited, usual
@@ -713,12 +713,12 @@ def _build_multiplier_error(
 
 
 def _apply_plan(p: Plan, zero: Sequence[str], seed: int) -> torch.optim.Optimizer:
-    """Draws the initial values of a plan and returns its optimizer.
+    """Draws the initial values of a plan and returns its optimizer. Frozen tensors keep the module's values.
 
     Args:
         p: the plan.
         zero: parameters to set to zero.
-        seed: of the draw. Frozen tensors keep the module's values.
+        seed: seed of the draw.
 
     Raises:
         UsageError: a rule with a constraint, which cannot be trained here.
@@ -889,14 +889,14 @@ def _predict_exponents(
     """
     tensors = {role: replace(t, init_std=None) if role in zero else t for role, t in d.scaling.tensors.items()}
     point = replace(d.scaling, tensors=tensors).point(d.ray)
-    look = Analysis(d.ray, point, d.optimizer, d.network)
+    analysis = Analysis(d.ray, point, d.optimizer, d.network)
     lows: dict[tuple[str, int], Fraction | None] = {}
 
     def more(quantity: str) -> Fraction:
         return moved.get(_get_signal(quantity), Fraction(0))
 
     def cell(quantity: str, t: int) -> Cell:
-        answer = briefly(look, quantity, t)
+        answer = predict_briefly(analysis, quantity, t)
         exponent = answer.exponent if answer.decided else ...
         lows[quantity, t] = answer.low if isinstance(answer.low, Fraction) else None
         return exponent + more(quantity) if isinstance(exponent, Fraction) else exponent
@@ -906,19 +906,19 @@ def _predict_exponents(
 
     def powers(name: str, t: int) -> list[tuple[Fraction, bool]]:
         if ... not in rows[name][t]:
-            return [(e + more(x), seen) for x in names[name] for e, seen in look.powers(x, t)]
+            return [(e + more(x), seen) for x in names[name] for e, seen in analysis.powers(x, t)]
         if isinstance(bound := bounds[name], EllipsisType) or bound is None:
             raise LookupError(f"{name} at t={t} has no bound")
         shown = ((x, lows.get((x, t))) for x in names[name])
         return [(bound, False), *((e + more(x), True) for x, e in shown if e is not None)]
 
     def at_most(quantities: Sequence[str]) -> Cell:
-        bounds = [Fraction(0) if (b := look.upper(x)) is None and _get_signal(x) in left else b for x in quantities]
+        bounds = [Fraction(0) if (b := analysis.upper(x)) is None and _get_signal(x) in left else b for x in quantities]
         known = [b + more(x) for b, x in zip(bounds, quantities, strict=True) if b is not None]
         return max(known) if known and len(known) == len(bounds) else ...
 
     asked = iterate_with_progress("predicting", "signals and parameters", list(names.items()))
-    with look.meter.within(ALL):
+    with analysis.meter.within(ALL):
         rows = {name: list(zip(*map(row, quantities), strict=True)) for name, quantities in asked}
     predicted: dict[str, Sequence[Cell]] = {
         name: [cells[0] if len(set(cells)) == 1 else ... for cells in row] for name, row in rows.items()
@@ -983,6 +983,10 @@ def interpolate_sizes(base: Sizes, target: Sizes, points: int) -> list[Sizes]:
             raise UsageError(
                 f"{said}; {axis} is to grow {steps} times by one factor, as to {axis}={near}, or give other points"
             )
+    if base == target:
+        raise UsageError(
+            f"base and target are the same, {', '.join(f'{k}={n}' for k, n in base.items())}; give a larger --target"
+        )
     if any(a == b for a, b in pairwise(sizes)):
         raise UsageError(f"{points} points are more than lie between base and target; give fewer")
     return list(sizes)
