@@ -12,12 +12,16 @@ from scaling_algebra.counting.projections import mark_doubtful, replace_by_bound
 from scaling_algebra.counting.signals import Budget
 from scaling_algebra.counting.sizes import SignalSizes
 from scaling_algebra.dynamics.analysis import RESTRICTED
-from scaling_algebra.dynamics.budgets import BEGUN
+from scaling_algebra.dynamics.budgets import BEGUN, WORK
 from scaling_algebra.dynamics.sparse_routing import algebra_for
+from scaling_algebra.solver import demands
+from scaling_algebra.solver.demands import Failure
 from scaling_algebra.solver.newton import find_aligned_start
 from scaling_algebra.solver.points import Places
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.spec.desiderata import Structure
+from scaling_algebra.spec.level import OpenDemand
+from scaling_algebra.spec.parameterizations import parameterization
 
 from .scenarios import placed
 
@@ -165,3 +169,22 @@ def test_rungs_agree_where_both_certify():
             decided += 1
             assert one.size == other.size, name
     assert decided > 2
+
+
+@pytest.mark.parametrize("effort", [False, True])
+def test_a_reason_offers_more_work_only_where_there_is_more(effort, monkeypatch):
+    """Every budget is used with effort; the reason then sends nobody to --effort."""
+    look = looked(PLAIN)
+    at = Places(PLAIN, look.ray, look.optimizer, effort=effort)
+    (demand,) = (
+        d
+        for d in parameterization("mup").list_demands(PLAIN, Structure())
+        if d.label.endswith("the change of k is Theta(1)")
+    )
+    open_ = Failure("undecided", undecided=True, open=OpenDemand(demand.label, "k.change", 1, WORK))
+    monkeypatch.setattr(demands, "check", lambda *asked: None)
+    monkeypatch.setattr(demands, "is_met", lambda demand, look: False)
+    monkeypatch.setattr(demands, "look_ahead", lambda *asked: None)
+    monkeypatch.setattr(demands, "violation", lambda *asked, **more: open_)
+    (left,) = demands.left_open(at, [demand], look)
+    assert ("derive --effort goes on" in left.why) is not effort and "may be as large" in left.why

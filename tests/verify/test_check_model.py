@@ -214,6 +214,10 @@ def test_what_a_tensors_own_numbers_decide_is_blamed_although_it_alone_is_not_re
     report = replace(later, rows=(later.rows[-1], own), means=means)
     assert find_first_to_blame(report).quantity == "w.init"
     assert find_first_to_blame(replace(report, rows=(own,))) is None
+    both = refuted_with((-0.5, -0.5), quantity="v.update")
+    report = replace(report, rows=(own, both.rows[-1]), means={**means, **both.means})
+    assert find_first_to_blame(report).quantity == "v.update"  # at one step, what is refuted
+    report = replace(later, rows=(later.rows[-1], own), means=means)
     near = replace(own, fit=replace(own.fit, slope=-0.1, low=-0.3, high=0.05))
     assert find_first_to_blame(replace(report, rows=(later.rows[-1], near))).quantity == "head.update"
 
@@ -231,6 +235,19 @@ def test_what_a_tensors_own_numbers_decide_is_blamed_although_it_alone_is_not_re
 )
 def test_what_comes_to_its_prediction_is_not_refuted_and_what_stays_beside_it_is(slopes, verdict):
     assert suspend_converging_rows(refuted_with(slopes)).rows[0].verdict is verdict
+
+
+@pytest.mark.parametrize(
+    ("slopes", "verdict"),
+    [
+        ((-0.9, -0.37), Verdict.INCONCLUSIVE),  # two standard errors from 1/4, and certainly coming nearer
+        ((-0.55, -0.37), Verdict.REFUTED),  # as near, and perhaps the same slope
+        ((-0.9, -0.5), Verdict.REFUTED),
+        ((-0.37, -0.37), Verdict.REFUTED),
+    ],
+)
+def test_two_standard_errors_count_where_slopes_certainly_move(slopes, verdict):
+    assert suspend_converging_rows(refuted_with(slopes, level="certified", noise=0.15)).rows[0].verdict is verdict
 
 
 def test_a_token_that_chooses_other_experts_refutes_no_power():
