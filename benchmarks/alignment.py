@@ -1,4 +1,4 @@
-"""How well updates of a Transformer are aligned with what they meet, after some steps: a plan written before is run.
+"""Measures how well the updates of a Transformer align with their inputs after some steps, as a prior plan says.
 
 Run: ``python benchmarks/alignment.py`` (a CPU minute). Read next: ``verify/evidence/tuned/alignment.toml`` (the plan).
 """
@@ -17,9 +17,9 @@ from tabulate import tabulate
 from torch import Tensor, nn
 
 from scaling_algebra.verify.hardware import Hardware, use_one_thread
-from scaling_algebra.verify.studies.data import Data, load
+from scaling_algebra.verify.studies.data import Data, load_data
 from scaling_algebra.verify.studies.models import Model
-from scaling_algebra.verify.studies.training import How, trained
+from scaling_algebra.verify.studies.training import How, train_model
 
 FOLDER = Path(__file__).parents[1] / "verify" / "evidence" / "tuned"
 PLAN = tomllib.loads((FOLDER / "alignment.toml").read_text(encoding="utf-8"))
@@ -28,7 +28,7 @@ KINDS = {"q_proj": "attention q", "v_proj": "attention v", "o_proj": "attention 
 
 
 class AlignmentLog:
-    """What the change of every matrix since the start does to held-out text: rms of dW h, dW and h."""
+    """Records, for every matrix, the rms of dW h, dW and h on held-out text, where dW is its change since the start."""
 
     def __init__(self) -> None:
         self.start: dict[str, Tensor] = {}
@@ -55,15 +55,16 @@ class AlignmentLog:
             self.rows.setdefault((KINDS[name.removesuffix(".weight").split(".")[-1]], step), []).append(tuple(sizes))
 
 
-def measured() -> list[dict[str, Any]]:
-    """A row for every kind, step and size: mean logs over layers and seeds, and the standard error over seeds."""
-    model, sizes, data = Model(PLAN["model"]), PLAN["sizes"], load("text")
+def measure_alignment() -> list[dict[str, Any]]:
+    """Trains the models and returns a row for every kind of matrix, step and size, with mean logs over layers by
+    seed."""
+    model, sizes, data = Model(PLAN["model"]), PLAN["sizes"], load_data("text")
     how, rows = How(PLAN["model"], "text", (), data.digest, PLAN["steps"]), []
     for one, numbers in zip(sizes, model.numbers("mup", "adamw", sizes), strict=True):
         logs: dict[tuple[str, int], list[Any]] = {}
         for seed in range(PLAN["seeds"]):
             look = AlignmentLog()
-            trained(Hardware(), how, one, numbers, 2.0 ** PLAN["log2_lr"], seed, look)
+            train_model(Hardware(), how, one, numbers, 2.0 ** PLAN["log2_lr"], seed, look)
             for key, found in look.rows.items():
                 logs.setdefault(key, []).append(np.log2(np.array(found)).mean(axis=0))
         for (kind, step), found in logs.items():
@@ -74,17 +75,17 @@ def measured() -> list[dict[str, Any]]:
     return rows
 
 
-def slope(rows: list[dict[str, Any]], what: str) -> tuple[float, float]:
-    """The exponent in N, and its standard error over seeds."""
+def fit_slope(rows: list[dict[str, Any]], what: str) -> tuple[float, float]:
+    """Returns the exponent of N in ``what``, and its standard error over seeds."""
     x = np.log2([r["N"] for r in rows])
     per_seed = [np.polyfit(x, [r[what][k] for r in rows], 1)[0] for k in range(PLAN["seeds"])]
     return float(np.mean(per_seed)), float(np.std(per_seed, ddof=1) / math.sqrt(len(per_seed)))
 
 
 def main() -> None:
-    """Measures, keeps the rows, and prints the exponents."""
+    """Measures, saves the rows, and prints the exponents."""
     with use_one_thread():
-        rows = measured()
+        rows = measure_alignment()
     (FOLDER / "alignment.json").write_text(
         json.dumps({"torch": torch.__version__, "rows": rows}) + "\n", encoding="utf-8"
     )
@@ -92,9 +93,9 @@ def main() -> None:
     for kind in KINDS.values():
         line = [kind]
         for step in PLAN["looks"]:
-            p, error = slope([r for r in rows if (r["kind"], r["step"]) == (kind, step)], "ratio")
+            p, error = fit_slope([r for r in rows if (r["kind"], r["step"]) == (kind, step)], "ratio")
             line.append(f"{p:.2f} +- {error:.2f}")
-        size, error = slope([r for r in rows if (r["kind"], r["step"]) == (kind, PLAN["looks"][-1])], "dWh")
+        size, error = fit_slope([r for r in rows if (r["kind"], r["step"]) == (kind, PLAN["looks"][-1])], "dWh")
         table.append([*line, f"{size:+.2f} +- {error:.2f}"])
     head = ["p", *(f"step {x}" for x in PLAN["looks"]), f"rms(dW h), step {PLAN['looks'][-1]}"]
     print(tabulate(table, head))

@@ -1,10 +1,10 @@
-"""A blind test of `verify`: constants that nobody tuned, drawn by a fixed generator, each setting measured once.
+"""A blind test of `verify`: constants that nobody tuned are drawn by a fixed generator, and each draw is measured once.
 
 The base constants of `verify` were chosen while looking at agreement. Here every init std, learning rate and epsilon is
-multiplied by a factor of its own, log-uniform between 1/3 and 3, with other random streams and other sizes; then the
-twelve configurations of the MSSP paper are measured, and nothing is run again.
-Run: ``python benchmarks/blind.py run -o DIR [--draws 30]`` (about a minute of one core for a draw;
-goes on where it stopped), ``... tell`` (the counts of the committed evidence).
+multiplied by its own factor, log-uniform between 1/3 and 3, with other random streams and other sizes; then the twelve
+configurations of the MSSP paper are measured, and nothing is run again.
+Run: ``python benchmarks/blind.py run -o DIR [--draws 30]`` (about a minute of one core per draw; continues where it
+stopped), ``... tell`` (the counts of the committed evidence).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import numpy as np
 from tabulate import tabulate
 
 from scaling_algebra.spec.configuration import Configuration
-from scaling_algebra.verify.campaigns.plans import Effort, Job, job
+from scaling_algebra.verify.campaigns.plans import Effort, Job, build_job
 from scaling_algebra.verify.campaigns.session import Session
 from scaling_algebra.verify.hardware import Hardware
 from scaling_algebra.verify.judging.fit import Verdict
@@ -37,18 +37,18 @@ from scaling_algebra.verify.networks import scales
 
 EVIDENCE = Path(__file__).parents[1] / "verify" / "evidence" / "blind"
 DRAWS, SPREAD = 30, 3.0
-"""Settings, and the largest factor on a constant."""
+"""Number of draws, and the largest factor on a constant."""
 LARGEST, WORK = 7e5, 5e6
-"""Weight entries of the largest network (times a factor up to 2 either way) and trained at each size: a seventh of
-campaign ``quick``."""
+"""Weight entries of the largest network (times a random factor from 1/2 to 2), and those trained at each size: a
+seventh of campaign ``quick``."""
 STREAM = 10_000
-"""Random streams of a draw begin so far behind those of the one before; draw 0 is not that of ``verify``."""
+"""Distance between the random streams of consecutive draws; draw 0 does not use those of ``verify``."""
 ZERO = "zero"
 RUNS = tuple(product(("I", "II", "III"), ("sgd", "adam"), ("mup", "mssp")))
 
 
-def setting(draw: int) -> dict[str, Any]:
-    """Constants, first random stream and largest network of a draw: all that is random about it."""
+def draw_setting(draw: int) -> dict[str, Any]:
+    """Returns the constants, the first random stream and the largest network of a draw."""
     rng = np.random.default_rng([20261123, draw])
 
     def times(spread: float) -> float:
@@ -64,8 +64,8 @@ def setting(draw: int) -> dict[str, Any]:
 
 
 @contextmanager
-def measured_with(chosen: dict[str, Any]) -> Iterator[None]:
-    """Inside, `verify` trains with these constants and streams."""
+def use_setting(chosen: dict[str, Any]) -> Iterator[None]:
+    """Replaces the constants and random streams of `verify` inside the block."""
     streams = {kind: at + chosen["stream"] for kind, at in cells.STREAMS.items()}
     base = {key: chosen[key] for key in ("init", "lr", "eps")}
     with ExitStack() as patches:
@@ -75,33 +75,34 @@ def measured_with(chosen: dict[str, Any]) -> Iterator[None]:
         yield
 
 
-def jobs(chosen: dict[str, Any]) -> list[Job]:
-    """The twelve configurations at the sizes of a setting."""
+def build_jobs(chosen: dict[str, Any]) -> list[Job]:
+    """Returns the twelve configurations at the sizes of a setting."""
     effort = Effort(largest=chosen["largest"], work=WORK)
-    return [job(Configuration.of(*where), effort) for where in RUNS]
+    return [build_job(Configuration.of(*where), effort) for where in RUNS]
 
 
-def verdict(r: ReportRow) -> str:
-    """The verdict on one exponent; exponents that are exactly zero, as predicted, stand apart."""
+def name_verdict(r: ReportRow) -> str:
+    """Returns the verdict on one exponent; a zero that is predicted and measured is "zero"."""
     return ZERO if r.predicted is None and r.verdict is Verdict.AGREES else str(r.verdict)
 
 
-def row(r: ReportRow) -> list[Any]:
-    """The record of an exponent that does not agree: quantity, step, prediction, slope, its interval, verdict, note."""
+def record_row(r: ReportRow) -> list[Any]:
+    """Records an exponent that does not agree: quantity, step, prediction, slope, its interval, verdict, note."""
     predicted = "0" if r.predicted is None else f"n^{r.predicted}"
     return [r.quantity, r.step, predicted, r.fit.slope, r.fit.low, r.fit.high, str(r.verdict), r.note]
 
 
-def performed(draw: int) -> dict[str, Any]:
-    """One draw: its setting, counts of verdicts for each configuration, and every row that does not agree."""
-    chosen, hardware, began, runs = setting(draw), Hardware.of("cpu"), time.perf_counter(), []
-    with measured_with(chosen):
-        for one, (place, optimizer, rule) in zip(jobs(chosen), RUNS, strict=True):
+def perform_draw(draw: int) -> dict[str, Any]:
+    """Measures one draw and returns its setting, the counts of verdicts by configuration, and all rows that do not
+    agree."""
+    chosen, hardware, began, runs = draw_setting(draw), Hardware.of("cpu"), time.perf_counter(), []
+    with use_setting(chosen):
+        for one, (place, optimizer, rule) in zip(build_jobs(chosen), RUNS, strict=True):
             store = Store()
             Session(store, Here(hardware)).perform([one])
             report = one.report(store)
-            counts = Counter(verdict(r) for r in report.rows)
-            rows = [row(r) for r in report.rows if verdict(r) not in ("AGREES", ZERO)]
+            counts = Counter(name_verdict(r) for r in report.rows)
+            rows = [record_row(r) for r in report.rows if name_verdict(r) not in ("AGREES", ZERO)]
             gates = [g.name for g in report.gates if not g.passed]
             runs.append(
                 {"regime": place, "optimizer": optimizer, "parameterization": rule, "sizes": list(one.sizes)}
@@ -113,19 +114,19 @@ def performed(draw: int) -> dict[str, Any]:
 
 @click.group()
 def main() -> None:
-    """A blind test of `verify`."""
+    """Run or summarise a blind test of `verify`."""
 
 
 @main.command()
 @click.option("-o", "folder", type=click.Path(path_type=Path), required=True)
 @click.option("--draws", default=DRAWS, show_default=True, type=click.IntRange(1))
 def run(folder: Path, draws: int) -> None:
-    """Measures the draws in their order, each once."""
+    """Measure the draws in order, each once."""
     folder.mkdir(parents=True, exist_ok=True)
     for draw in range(draws):
         path = folder / f"draw_{draw:02}.json"
         if not path.exists():
-            text = json.dumps({"command": f"python benchmarks/blind.py run --draws {draws}", **performed(draw)})
+            text = json.dumps({"command": f"python benchmarks/blind.py run --draws {draws}", **perform_draw(draw)})
             path.write_text(text.replace('{"regime"', '\n{"regime"') + "\n", encoding="utf-8")
             click.echo(f"{datetime.now(UTC):%H:%M:%S} {path.name}")
 
@@ -133,9 +134,9 @@ def run(folder: Path, draws: int) -> None:
 @main.command()
 @click.argument("folder", type=click.Path(path_type=Path), default=EVIDENCE)
 def tell(folder: Path) -> None:
-    """The number of exponents that agree, are refuted and inconclusive, and every refuted one.
+    """Print how many exponents agree, are refuted or inconclusive, and every refuted one.
 
-    A run in which a gate failed measured nothing to be relied on: it is named, and none of its exponents is counted.
+    A run with a failed gate is unreliable: it is listed, and its exponents do not count.
     """
     total: dict[tuple[str, ...], Counter[str]] = {where: Counter() for where in RUNS}
     refuted, failed, counted = [], [], 0

@@ -1,7 +1,7 @@
-"""The level at which every causal language model of transformers is answered, read at small sizes.
+"""Records how each causal language model of transformers is answered (read, by shape, or refused), at small sizes.
 
-Run: ``python benchmarks/families.py run [FAMILY...]`` (twenty CPU minutes; goes on where it stopped),
-then ``... tell``, which prints a table. ``... plans`` times plans of some.
+Run: ``python benchmarks/families.py run [FAMILY...]`` (twenty CPU minutes; continues where it stopped), then ``...
+tell``, which prints a table. ``... plans`` times some plans.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import click
-from fresh import fresh
+from fresh import run_fresh
 
 EVIDENCE = Path(__file__).parents[1] / "verify" / "evidence" / "families.json"
 SECONDS = 10
-"""CPU seconds of a reading."""
+"""Limit on the CPU seconds of one reading."""
 READ = """
 import json, signal, sys, tempfile
 from pathlib import Path
@@ -53,11 +53,12 @@ SAID: dict[str, dict[str, Any]] = {
     "qwen4_exp_text": {"indexer_n_heads": 16, "indexer_kv_heads": 1, "indexer_head_dim": 256, "indexer_budget": 64,
                        "indexer_compress_ratio": 4},
 }  # fmt: skip
-"""What the default configuration of a family leaves out, so that transformers itself builds no model of it."""
+"""Entries that the default configuration of a family lacks, so that transformers cannot build its model."""
 
 
-def families() -> list[str]:
-    """Names of configurations that ``AutoModelForCausalLM`` builds, but those of a model within a model (of images)."""
+def list_families() -> list[str]:
+    """Returns the configurations that ``AutoModelForCausalLM`` builds, except those with a nested configuration
+    (images)."""
     from transformers import CONFIG_MAPPING
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
@@ -65,17 +66,19 @@ def families() -> list[str]:
     return [x for x in names if not getattr(CONFIG_MAPPING[x], "sub_configs", {})]
 
 
-def kept() -> dict[str, dict[str, Any]]:
+def read_kept() -> dict[str, dict[str, Any]]:
     return json.loads(EVIDENCE.read_text()) if EVIDENCE.exists() else {}
 
 
-def keep(done: dict[str, dict[str, Any]]) -> None:
+def write_kept(done: dict[str, dict[str, Any]]) -> None:
     EVIDENCE.write_text(json.dumps(done, indent=1, sort_keys=True) + "\n")
 
 
-def rows(code: str, *arguments: str, limit: int = 0) -> list[dict[str, Any]]:
-    """What a process prints, as records."""
-    return [json.loads(line) for line in fresh(code, *arguments, limit=limit).out.splitlines() if line.startswith("{")]
+def run_for_rows(code: str, *arguments: str, limit: int = 0) -> list[dict[str, Any]]:
+    """Runs code in a fresh process and returns the JSON records that it prints."""
+    return [
+        json.loads(line) for line in run_fresh(code, *arguments, limit=limit).out.splitlines() if line.startswith("{")
+    ]
 
 
 @click.group()
@@ -86,13 +89,13 @@ def main() -> None:
 @main.command()
 @click.argument("names", nargs=-1)
 def run(names: tuple[str, ...]) -> None:
-    """Those that are named again, or all that were not read yet, ten to a process."""
-    asked = names or [f for f in families() if f not in kept()]
+    """Read the named families again, or all that are not in the evidence, ten per process."""
+    asked = names or [f for f in list_families() if f not in read_kept()]
     for k in range(0, len(asked), 10):
-        done = kept()
-        for row in rows(READ, str(SECONDS), json.dumps(SAID), *asked[k : k + 10]):
+        done = read_kept()
+        for row in run_for_rows(READ, str(SECONDS), json.dumps(SAID), *asked[k : k + 10]):
             done[row.pop("family")] = row
-        keep(done)
+        write_kept(done)
 
 
 PLAN = """
@@ -126,33 +129,33 @@ PLANS: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt2, tied": ("gpt2", {"tie_word_embeddings": True}),
     "deepseek-v3": ("deepseek_v3", {"n_routed_experts": 4, **INNER, **LATENT, **HEAD}),
 }
-"""Two-layer models whose widths are doubled: family and sizes, those that grow as a pair."""
+"""Two-layer models whose widths are doubled: family and sizes; a growing size is a pair."""
 
 
 @main.command()
 @click.option("--optimizer", default="adamw")
 @click.argument("names", nargs=-1)
 def plans(names: tuple[str, ...], optimizer: str) -> None:
-    """CPU seconds, memory and level of ``plan``, the imports of torch and transformers included."""
+    """Print the CPU seconds, memory and first line of some plans, including the imports of torch and transformers."""
     for name in names or PLANS:
         family, more = PLANS[name]
         sizes = json.dumps({**WIDTH, **OUTER, **ACTIVE, **more})
-        spent = fresh(PLAN, family, optimizer, sizes, limit=300)
+        spent = run_fresh(PLAN, family, optimizer, sizes, limit=300)
         last = (spent.out or spent.err or "killed").strip().splitlines()[-1]
         click.echo(f"| {name} | {spent.cpu:.0f} s | {spent.megabytes:.0f} MB | {last[:120]} |")
 
 
 @main.command()
 def tell() -> None:
-    """How many, which, why: the rows of docs/guide/check.md, then the reasons."""
+    """Print the families by level, as rows of docs/guide/check.md, then by reason."""
     levels: dict[str, list[str]] = {"read": [], "by shape": [], "refused": []}
-    for family, row in sorted(kept().items()):
+    for family, row in sorted(read_kept().items()):
         levels[next(iter(row))].append(family)
-    click.echo(f"{len(kept())} families of transformers")
+    click.echo(f"{len(read_kept())} families of transformers")
     for level, names in levels.items():
         click.echo(f"| {level} | {len(names)} | {', '.join(names)} |")
     found: dict[str, list[str]] = {}
-    for family, row in sorted(kept().items()):
+    for family, row in sorted(read_kept().items()):
         how, why = next(iter(row.items()))
         why = re.sub(r"^\S*: ", "", str(why)).partition("; ")[0].partition(" (")[0][:120]
         found.setdefault(how if how == "read" else f"{how}: {why}", []).append(family)

@@ -1,6 +1,6 @@
-"""Runs tests with the oldest versions that `pyproject.toml` allows (`tests/oldest.txt`), in an environment of its own.
+"""Runs tests with the oldest versions that `pyproject.toml` allows (`tests/oldest.txt`), in a separate environment.
 
-Run: ``python benchmarks/floors.py`` (downloads what is old; `make measure` does). The exit code is that of the tests.
+Run: ``python benchmarks/floors.py`` (downloads old packages; `make measure` does it). Exits with the code of the tests.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TESTS += ("tests/engine/test_level.py",)
 
 
 def main() -> int:
-    """Installs, tells the versions, and runs the tests."""
+    """Installs the packages, lists their versions, and runs the tests."""
     (torch,) = re.findall(r"^torch==\S+$", (ROOT / "constraints.txt").read_text("utf-8"), re.MULTILINE)
     with tempfile.TemporaryDirectory() as place:
         subprocess.run([sys.executable, "-m", "venv", place], check=True)

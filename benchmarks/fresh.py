@@ -1,4 +1,5 @@
-"""Python in a fresh process: what it takes, what it prints. Read next: the scripts here that time something."""
+"""Runs Python in a fresh process and returns its output and its cost. Read next: the scripts here that time
+something."""
 
 from __future__ import annotations
 
@@ -13,7 +14,16 @@ from typing import NamedTuple
 
 
 class Spent(NamedTuple):
-    """Wall-clock and CPU seconds, largest resident MB, exit status and output of a process."""
+    """The cost and the output of a process.
+
+    Attributes:
+        seconds: wall-clock time.
+        cpu: CPU time in seconds.
+        megabytes: largest resident memory.
+        status: exit status.
+        out: standard output.
+        err: standard error.
+    """
 
     seconds: float
     cpu: float
@@ -23,11 +33,13 @@ class Spent(NamedTuple):
     err: str
 
 
-def fresh(code: str, *arguments: str, limit: int = 0, folder: Path | None = None) -> Spent:
-    """Runs code with ``sys.argv[1:]``.
+def run_fresh(code: str, *arguments: str, limit: int = 0, folder: Path | None = None) -> Spent:
+    """Runs code in a fresh process.
 
     Args:
-        limit: CPU seconds after which it is killed; 0 for none.
+        code: the program.
+        arguments: its ``sys.argv[1:]``.
+        limit: CPU seconds after which it is killed; 0 for no limit.
         folder: a checkout whose package it imports.
     """
     if limit:
@@ -45,11 +57,11 @@ def fresh(code: str, *arguments: str, limit: int = 0, folder: Path | None = None
     return Spent(seconds, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024, process.returncode, *texts)
 
 
-def command(*arguments: str) -> str:
-    """Python that runs a command line."""
+def build_command(*arguments: str) -> str:
+    """Returns Python code that runs ``scalecalc`` with these arguments."""
     return f"from scaling_algebra.cli import main; main({list(arguments)!r})"
 
 
-def median(code: str, runs: int) -> float:
-    """Median CPU seconds of so many fresh processes: other work on the machine moves them little."""
-    return statistics.median(fresh(code).cpu for _ in range(runs))
+def measure_median(code: str, runs: int) -> float:
+    """Returns the median CPU seconds of several fresh processes, which other work on the machine hardly affects."""
+    return statistics.median(run_fresh(code).cpu for _ in range(runs))

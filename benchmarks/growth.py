@@ -1,7 +1,7 @@
-"""Times muP of networks that grow in layers, in steps and in letters, and draws docs/assets/growth.png.
+"""Times muP for networks that grow in layers, steps and number of indices, and draws docs/assets/growth.png.
 
-Run: ``python benchmarks/growth.py`` (some minutes; every point is a cold process, and a curve ends at the first without
-an answer within ``SECONDS``).
+Run: ``python benchmarks/growth.py`` (some minutes; every point is a fresh process, and a curve ends at the first point
+without an answer within ``SECONDS``).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from fresh import command, fresh
+from fresh import build_command, run_fresh
 from matplotlib.figure import Figure
 
 TARGET = Path(__file__).parents[1] / "docs" / "assets" / "growth.png"
@@ -18,9 +18,14 @@ SECONDS = 30
 LAYERS, STEPS, LETTERS = (2, 5, 10, 20, 50, 100), (1, 2, 3, 4, 5, 6), (1, 2, 3, 4, 5)
 
 
-def chain(layers: int, function: str = "", letters: int = 1) -> str:
-    """The file of a chain: an input, hidden layers, a readout; every signal has so many indices, each of an axis that
-    grows."""
+def write_chain(layers: int, function: str = "", letters: int = 1) -> str:
+    """Returns the file of a chain: an input, hidden layers, a readout.
+
+    Args:
+        layers: number of matrices.
+        function: applied to every hidden signal; "" for none.
+        letters: number of indices of every signal, each of its own growing axis.
+    """
     inner, outer = "abcdeg"[:letters], "ijklmn"[:letters]
     one, two = ",".join(inner), ",".join(outer)
     lines = [f"h1[{one}] = W1[{one},x] data[x]"]
@@ -34,19 +39,19 @@ def chain(layers: int, function: str = "", letters: int = 1) -> str:
     return f'name = "chain"\naxes = {{ {said} }}\nequations = """\n{equations}\n"""\n'
 
 
-def seconds(text: str, letters: int, verb: str, *more: str) -> float | None:
-    """CPU seconds of one answer; None beyond ``SECONDS``."""
+def time_answer(text: str, letters: int, verb: str, *more: str) -> float | None:
+    """Returns the CPU seconds of one answer; None if they exceed ``SECONDS``."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "chain.toml"
         file.write_text(text, encoding="utf-8")
         where = ["--network", str(file), "--ray", ",".join(f"A{k}=1" for k in range(letters))]
         asked = [verb, *where, "--optimizer", "sgd", "--parameterization", "mup", *more]
-        done = fresh(command(*asked), limit=SECONDS)
+        done = run_fresh(build_command(*asked), limit=SECONDS)
     return done.cpu if done.status == 0 else None
 
 
-def curve(sizes: tuple[int, ...], of: Callable[[int], float | None]) -> tuple[list[int], list[float]]:
-    """The points of a curve, up to the first without an answer."""
+def measure_curve(sizes: tuple[int, ...], of: Callable[[int], float | None]) -> tuple[list[int], list[float]]:
+    """Returns the points of a curve, up to the first without an answer."""
     points: list[tuple[int, float]] = []
     for n in sizes:
         if (taken := of(n)) is None:
@@ -57,17 +62,17 @@ def curve(sizes: tuple[int, ...], of: Callable[[int], float | None]) -> tuple[li
 
 
 def main() -> None:
-    """Times and draws."""
+    """Times all curves and draws them."""
     figure = Figure(figsize=(10, 3.2), layout="constrained")
     titles = ("layers", "steps (four layers)", "indices of a signal (three layers)")
     for axes, title in zip(figure.subplots(1, 3, sharey=True), titles, strict=True):
         for function in ("", "tanh"):
             asked: tuple[tuple[int, ...], Callable[[int], float | None]] = {
-                "layers": (LAYERS, lambda n, f=function: seconds(chain(n, f), 1, "derive")),
-                "steps": (STEPS, lambda n, f=function: seconds(chain(4, f), 1, "signals", "--steps", str(n))),
-                "indices": (LETTERS, lambda n, f=function: seconds(chain(3, f, n), n, "derive")),
+                "layers": (LAYERS, lambda n, f=function: time_answer(write_chain(n, f), 1, "derive")),
+                "steps": (STEPS, lambda n, f=function: time_answer(write_chain(4, f), 1, "signals", "--steps", str(n))),
+                "indices": (LETTERS, lambda n, f=function: time_answer(write_chain(3, f, n), n, "derive")),
             }[title.split()[0]]
-            axes.loglog(*curve(*asked), "o-", label=function or "linear")
+            axes.loglog(*measure_curve(*asked), "o-", label=function or "linear")
         axes.set(xlabel=title)
         axes.set_xticks(asked[0], labels=map(str, asked[0]))
         axes.minorticks_off()

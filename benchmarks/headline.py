@@ -1,6 +1,6 @@
-"""The headline experiment: judges it by the rule of the plan that was written before it, and draws it.
+"""Judges the headline experiment by the rule that its plan fixed in advance, and draws it.
 
-Run: ``python benchmarks/headline.py judge`` (the table of verdicts), ``... draw DIR`` (the figures); both read the
+Run: ``python benchmarks/headline.py judge`` (the table of verdicts), ``... draw DIR`` (the figures). Both read the
 committed evidence, which ``study transfer`` of commit 14223e7e measured on networks of its own.
 """
 
@@ -19,16 +19,16 @@ from tabulate import tabulate
 EVIDENCE = Path(__file__).parents[1] / "verify" / "evidence" / "headline"
 PLAN = EVIDENCE / "plan.toml"
 FIRST = ("digits_sgd_I", "digits_sgd_II", "digits_sgd_III")
-"""The runs of the pictures in the README and in docs/headline.md."""
+"""The runs in the figures of the README and of docs/headline.md."""
 
 
-def planned() -> dict[str, Any]:
-    """The plan."""
+def read_plan() -> dict[str, Any]:
+    """Returns the plan."""
     return tomllib.loads(PLAN.read_text(encoding="utf-8"))
 
 
-def arguments(plan: Mapping[str, Any], run: Mapping[str, str]) -> list[str]:
-    """The arguments of ``scalecalc`` for one run of the plan."""
+def build_arguments(plan: Mapping[str, Any], run: Mapping[str, str]) -> list[str]:
+    """Returns the arguments of ``scalecalc`` for one run of the plan."""
     options = shlex.split(run["arguments"])
     return [
         "study",
@@ -41,16 +41,16 @@ def arguments(plan: Mapping[str, Any], run: Mapping[str, str]) -> list[str]:
     ]
 
 
-def records(folder: Path = EVIDENCE) -> dict[str, dict[str, Any]]:
-    """The records of the runs of the plan, in its order; those that were not run are left out."""
-    paths = {run["name"]: folder / f"{run['name']}.json" for run in planned()["run"]}
+def read_records(folder: Path = EVIDENCE) -> dict[str, dict[str, Any]]:
+    """Returns the records of the plan's runs, in its order, without those that were not run."""
+    paths = {run["name"]: folder / f"{run['name']}.json" for run in read_plan()["run"]}
     return {name: json.loads(path.read_text(encoding="utf-8")) for name, path in paths.items() if path.exists()}
 
 
-def loss_verdict(record: Mapping[str, Any]) -> str:
-    """The plan's rule for improvement with scale, in regimes II and III."""
+def judge_losses(record: Mapping[str, Any]) -> str:
+    """Returns the verdict of the plan's rule for improvement with scale, in regimes II and III."""
     scale = {name: p["improvement"]["verdict"] for name, p in record["parameterizations"].items()}
-    gap = last(record)["verdict"]
+    gap = find_largest_gap(record)["verdict"]
     if gap == "BETTER":
         return "REFUTED"
     if gap != "WORSE":
@@ -58,8 +58,8 @@ def loss_verdict(record: Mapping[str, Any]) -> str:
     return "SHOWN" if scale["mup"] in ("STALLS", "WORSENS") and scale["mssp"] == "IMPROVES" else "GAP ONLY"
 
 
-def drift_verdict(record: Mapping[str, Any]) -> str:
-    """The plan's rule for the best learning rate, in regimes II and III."""
+def judge_drift(record: Mapping[str, Any]) -> str:
+    """Returns the verdict of the plan's rule for the best learning rate, in regimes II and III."""
     mup, mssp = (record["parameterizations"][name]["drift"] for name in ("mup", "mssp"))
     if mup["verdict"] == "TRANSFERS":
         return "REFUTED"
@@ -67,39 +67,43 @@ def drift_verdict(record: Mapping[str, Any]) -> str:
     return "SHOWN" if upwards and mssp["verdict"] == "TRANSFERS" else "OPEN"
 
 
-def control_verdict(record: Mapping[str, Any]) -> str:
-    """The plan's rule in regime I."""
-    gap = last(record)
+def judge_control(record: Mapping[str, Any]) -> str:
+    """Returns the verdict of the plan's rule for regime I."""
+    gap = find_largest_gap(record)
     return "HOLDS" if gap["verdict"] == "EQUAL" or gap["low"] <= 0 <= gap["high"] else "FAILS"
 
 
-def last(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """muP against MSSP at the largest width."""
+def find_largest_gap(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns the comparison of muP with MSSP at the largest width."""
     gaps: list[Mapping[str, Any]] = [c for c in record["comparisons"] if (c["one"], c["other"]) == ("mup", "mssp")]
     return max(gaps, key=lambda c: int(c["width"]))
 
 
-def factor(of: Mapping[str, Any], key: str) -> str:
-    """A change of log2 of the loss, as a factor with its interval."""
+def format_factor(of: Mapping[str, Any], key: str) -> str:
+    """Formats a change of log2 of the loss as a factor with its interval."""
     return "{:.2f} [{:.2f}, {:.2f}]".format(*(2 ** of[k] for k in (key, "low", "high")))
 
 
 @click.group()
 def main() -> None:
-    """The headline experiment."""
+    """Judge or draw the headline experiment."""
 
 
 @main.command()
 def judge() -> None:
-    """The plan's rule of decision, applied to the committed evidence."""
-    rows, by_name = [], records()
+    """Print the verdicts of the plan's rule on the committed evidence."""
+    rows, by_name = [], read_records()
     for name, record in by_name.items():
         by = record["parameterizations"]
-        scale = [f"{factor(by[p]['improvement'], 'slope')} {by[p]['improvement']['verdict']}" for p in ("mup", "mssp")]
+        scale = [
+            f"{format_factor(by[p]['improvement'], 'slope')} {by[p]['improvement']['verdict']}" for p in ("mup", "mssp")
+        ]
         control = "_I" in name and "_II" not in name
-        verdicts = [control_verdict(record), ""] if control else [loss_verdict(record), drift_verdict(record)]
+        verdicts = [judge_control(record), ""] if control else [judge_losses(record), judge_drift(record)]
         maximal = name.endswith("maximal")
-        rows.append([name, *scale, factor(last(record), "ratio"), *(["", ""] if maximal else verdicts)])
+        rows.append(
+            [name, *scale, format_factor(find_largest_gap(record), "ratio"), *(["", ""] if maximal else verdicts)]
+        )
     header = ("run", "muP, per doubling", "MSSP, per doubling", "muP over MSSP, largest N", "loss", "drift")
     click.echo(tabulate(rows, header))
     drifts = []
@@ -109,7 +113,7 @@ def judge() -> None:
         drifts.append([name, *(drift_of.get(p, "") for p in ("mup", "mssp", "sp"))])
     click.echo()
     click.echo(tabulate(drifts, ("drift per doubling", "muP", "MSSP", "SP")))
-    for one in planned()["run"]:
+    for one in read_plan()["run"]:
         if one["name"] not in by_name:
             click.echo(f"not run: {one['name']}")
 
@@ -117,12 +121,12 @@ def judge() -> None:
 @main.command()
 @click.argument("folder", type=click.Path(path_type=Path))
 def draw(folder: Path) -> None:
-    """The figures of docs/headline.md, from the committed evidence."""
-    from scaling_algebra.verify.studies.figures import picture
+    """Draw the figures of docs/headline.md from the committed evidence."""
+    from scaling_algebra.verify.studies.figures import build_picture
 
     titles = [f"{task}, {rule.upper()}, regime {regime}" for task, rule, regime in (n.split("_") for n in FIRST)]
     for name, kind in {"headline": "losses", "headline_rates_digits_sgd": "rates"}.items():
-        picture(kind, folder / f"{name}.png", [EVIDENCE / f"{n}.json" for n in FIRST], titles)
+        build_picture(kind, folder / f"{name}.png", [EVIDENCE / f"{n}.json" for n in FIRST], titles)
 
 
 if __name__ == "__main__":

@@ -20,9 +20,9 @@ from tabulate import tabulate
 from torch import nn
 
 from scaling_algebra.verify.hardware import Hardware
-from scaling_algebra.verify.studies.data import load
+from scaling_algebra.verify.studies.data import load_data
 from scaling_algebra.verify.studies.models import Model, Numbers
-from scaling_algebra.verify.studies.training import How, trained
+from scaling_algebra.verify.studies.training import How, train_model
 
 FOLDER = Path(__file__).parents[1] / "verify" / "evidence" / "tuned"
 PLAN = tomllib.loads((FOLDER / "key_heads.toml").read_text(encoding="utf-8"))
@@ -48,7 +48,7 @@ def build(sizes: dict[str, int]) -> nn.Module:
     )
 
 
-def numbers_of(kind: str, n: int) -> Numbers:
+def compute_numbers(kind: str, n: int) -> Numbers:
     """Returns how every parameter starts and learns at width n, for `plan` or for `hidden`."""
     numbers = Model(f"{__file__}:build").numbers("mup", "adamw", [{"N": BASE}, {"N": n}])[n != BASE]
     if kind == "plan":
@@ -57,7 +57,7 @@ def numbers_of(kind: str, n: int) -> Numbers:
     return {k: replace(x, std=x.std * larger[k]) if k in larger and x.std else x for k, x in numbers.items()}
 
 
-def wanted() -> list[tuple[str, int, int, int]]:
+def list_runs() -> list[tuple[str, int, int, int]]:
     """Returns every run as (kind, N, log2 rate, seed); at the base both kinds are the same."""
     return [
         (kind, n, rate, seed)
@@ -68,16 +68,16 @@ def wanted() -> list[tuple[str, int, int, int]]:
     ]
 
 
-def rows() -> list[dict[str, Any]]:
+def read_rows() -> list[dict[str, Any]]:
     """Returns the runs that are finished."""
     return [json.loads(x) for x in RUNS.read_text(encoding="utf-8").splitlines()] if RUNS.exists() else []
 
 
-def losses(kind: str, n: int) -> dict[int, np.ndarray]:
+def read_losses(kind: str, n: int) -> dict[int, np.ndarray]:
     """Returns the held-out losses of all seeds by log2 rate."""
     kind = "plan" if n == BASE else kind
     found: dict[int, list[float]] = {}
-    for r in sorted(rows(), key=lambda r: (r["log2_lr"], r["seed"])):
+    for r in sorted(read_rows(), key=lambda r: (r["log2_lr"], r["seed"])):
         if (r["kind"], r["N"]) == (kind, n):
             found.setdefault(r["log2_lr"], []).append(r["loss"])
     return {rate: np.array(x) for rate, x in found.items()}
@@ -93,15 +93,15 @@ def run() -> None:
     """Trains what is not yet in the file of runs."""
     torch.set_num_threads(1)
     settings = (f"batch={PLAN['batch']}",)
-    data, done = load("text", settings), {(r["kind"], r["N"], r["log2_lr"], r["seed"]) for r in rows()}
+    data, done = load_data("text", settings), {(r["kind"], r["N"], r["log2_lr"], r["seed"]) for r in read_rows()}
     how, numbers = How(f"{__file__}:build", "text", settings, data.digest, PLAN["steps"]), dict[Any, Numbers]()
-    for key in wanted():
+    for key in list_runs():
         if key in done:
             continue
         kind, n, rate, seed = key
         if (kind, n) not in numbers:
-            numbers[kind, n] = numbers_of(kind, n)
-        loss = trained(Hardware(), how, {"N": n}, numbers[kind, n], 2.0**rate, seed)[1]
+            numbers[kind, n] = compute_numbers(kind, n)
+        loss = train_model(Hardware(), how, {"N": n}, numbers[kind, n], 2.0**rate, seed)[1]
         with RUNS.open("a", encoding="utf-8") as file:
             row = {"kind": kind, "N": n, "log2_lr": rate, "seed": seed, "loss": round(loss, 4)}
             file.write(json.dumps(row) + "\n")
@@ -112,7 +112,7 @@ def tell() -> None:
     """Prints mean losses by width and rate, and their difference with its standard error over seeds."""
     table = []
     for n in PLAN["widths"]:
-        plan, hidden = losses("plan", n), losses("hidden", n)
+        plan, hidden = read_losses("plan", n), read_losses("hidden", n)
         for rate in plan:
             apart = hidden[rate] - plan[rate]
             error = apart.std(ddof=1) / len(apart) ** 0.5

@@ -1,7 +1,7 @@
-"""Prints what a large campaign costs besides training: planning, and a report and a resume of stored cells.
+"""Measures the overhead of a large campaign: planning it, and reporting and resuming stored cells.
 
-The cells are synthetic: the names are those of a trained cell, the values follow the predictions with noise, and the
-project's own writer stores them. Every figure is of a fresh process, with its largest resident memory.
+The cells are synthetic: the names are those of a trained cell, the values are the predictions with noise, and they are
+stored as usual. Every figure is from a fresh process, with its largest resident memory.
 Run: ``python benchmarks/load.py [report|resume|plan ...] [--cells 2136] [--planned 14400] [--replicas 1]``.
 """
 
@@ -15,42 +15,42 @@ from pathlib import Path
 
 import click
 import numpy as np
-from fresh import command, fresh
+from fresh import build_command, run_fresh
 from tabulate import tabulate
 
 from scaling_algebra.spec.configuration import Configuration
-from scaling_algebra.verify.campaigns.plans import Effort, Job, job
+from scaling_algebra.verify.campaigns.plans import Effort, Job, build_job
 from scaling_algebra.verify.campaigns.session import Session
 from scaling_algebra.verify.hardware import Hardware
 from scaling_algebra.verify.judging.fit import Array
 from scaling_algebra.verify.judging.measurement import GRADIENTS, INPUT, PARAMETERS, SECONDS, Record
-from scaling_algebra.verify.measuring.cells import RunCell, Setup, cells
+from scaling_algebra.verify.measuring.cells import RunCell, Setup, list_cells
 from scaling_algebra.verify.measuring.pool import Here
 from scaling_algebra.verify.measuring.runs import describe_hardware, train_cell
-from scaling_algebra.verify.measuring.sizes import elements
+from scaling_algebra.verify.measuring.sizes import count_elements
 from scaling_algebra.verify.measuring.store import Store, read_plan, write_plan
 
 HERE = Path(__file__).parent
 SIZES = (8, 12, 18, 27, 40)
 ASKED = ("I", "II", "III")
-"""Regimes of the runs that are stored and planned, SGD and muP."""
+"""Regimes of the runs, with SGD and muP."""
 
 
-def planned(least: int, together: int) -> list[Job]:
-    """Runs that have at least so many cells in all."""
+def build_runs(least: int, together: int) -> list[Job]:
+    """Returns runs with at least ``least`` cells in all, of ``together`` replicas each."""
     configurations = [Configuration.of(regime, "sgd", "mup") for regime in ASKED]
     for seeds in count(4):
         effort = Effort(sizes=SIZES, seeds=seeds * together, together=together)
-        runs = [job(configuration, effort) for configuration in configurations]
-        if sum(len(cells(run.setup())) for run in runs) >= least:
+        runs = [build_job(configuration, effort) for configuration in configurations]
+        if sum(len(list_cells(run.setup())) for run in runs) >= least:
             return runs
     raise AssertionError
 
 
-def synthetic(setup: Setup, like: Record, cell: RunCell, powers: dict[tuple[str, int], float | None]) -> Record:
-    """Numbers that a cell could have measured: predictions with noise, flat in the controls."""
+def build_record(setup: Setup, like: Record, cell: RunCell, powers: dict[tuple[str, int], float | None]) -> Record:
+    """Returns numbers that a cell could have measured: predictions with noise, without a slope in the controls."""
     n, draw = setup.sizes[0 if cell.kind == "control" else cell.size], np.random.default_rng(cell.seeds)
-    entries = elements(setup.dims_of(cell), setup.network)
+    entries = count_elements(setup.dims_of(cell), setup.network)
     facts = {INPUT: 1.0, PARAMETERS: float(entries), GRADIENTS: 1e-15, SECONDS: 0.01}
 
     def values(name: str, t: int) -> Array:
@@ -62,8 +62,8 @@ def synthetic(setup: Setup, like: Record, cell: RunCell, powers: dict[tuple[str,
     return {key: values(*key) for key in like}
 
 
-def store(folder: Path, runs: Sequence[Job]) -> None:
-    """Writes all cells of the runs."""
+def store_cells(folder: Path, runs: Sequence[Job]) -> None:
+    """Stores synthetic cells for all runs."""
     hardware, kept = Hardware.of("cpu"), Store(folder)
     write_plan(folder, {"command": "synthetic", "claims": [], "runs": [run.as_json() for run in runs]})
     for run in runs:
@@ -71,15 +71,17 @@ def store(folder: Path, runs: Sequence[Job]) -> None:
         powers = {
             (q, t): None if p is None else float(p) for q, row in run.prediction().items() for t, p in enumerate(row)
         }
-        like = {kind: train_cell(setup, RunCell(kind, 0, 0, 1), hardware) for kind in {c.kind for c in cells(setup)}}
-        for cell in cells(setup):
+        like = {
+            kind: train_cell(setup, RunCell(kind, 0, 0, 1), hardware) for kind in {c.kind for c in list_cells(setup)}
+        }
+        for cell in list_cells(setup):
             record = {**like[cell.kind], (SECONDS, 0): np.zeros(1)}
-            kept.save(setup.run, setup.name(cell), synthetic(setup, record, cell, powers))
+            kept.save(setup.run, setup.name(cell), build_record(setup, record, cell, powers))
         kept.describe(setup.run, describe_hardware(hardware, setup))
 
 
-def plan(folder: str) -> str:
-    """The work of ``verify`` before it trains the first cell."""
+def time_planning(folder: str) -> str:
+    """Returns the times of what ``verify`` does before it trains the first cell, as text."""
     runs = [Job.from_json(run) for run in read_plan(Path(folder))["runs"]]
     for run in runs:
         run.setup()  # derivations are not planning
@@ -96,22 +98,23 @@ def plan(folder: str) -> str:
 @click.option("--planned", "in_plan", default=14400, show_default=True, help="Cells that are planned, at least.")
 @click.option("--replicas", default=1, show_default=True, help="Replicas in a stored cell.")
 def main(figures: Sequence[str], stored: int, in_plan: int, replicas: int) -> None:
-    """Print all figures, or those that are named."""
+    """Print all figures, or the named ones."""
     rows = []
     with tempfile.TemporaryDirectory() as name:
         full, empty = Path(name) / "full", Path(name) / "empty"
         if not figures or set(figures) & {"report", "resume"}:
-            store(full, runs := planned(stored, replicas))
-            size = sum(x.stat().st_size for x in full.rglob("*")) / sum(len(cells(run.setup())) for run in runs)
+            store_cells(full, runs := build_runs(stored, replicas))
+            size = sum(x.stat().st_size for x in full.rglob("*")) / sum(len(list_cells(run.setup())) for run in runs)
             click.echo(f"a stored cell of {replicas} replicas: {size / 1e3:.1f} KB")
-        write_plan(empty, {"runs": [run.as_json() for run in planned(in_plan, 1)]})
+        write_plan(empty, {"runs": [run.as_json() for run in build_runs(in_plan, 1)]})
+        call = f"time_planning({str(empty)!r})"
         commands = {
-            "report": command("verify", "--merge", str(full)),
-            "resume": command("verify", "--device", "cpu", "--resume", str(full)),
-            "plan": f"import sys; sys.path[:0] = [{str(HERE)!r}]; import load; print(load.plan({str(empty)!r}))",
+            "report": build_command("verify", "--merge", str(full)),
+            "resume": build_command("verify", "--device", "cpu", "--resume", str(full)),
+            "plan": f"import sys; sys.path[:0] = [{str(HERE)!r}]; import load; print(load.{call})",
         }
         for figure in figures or commands:
-            spent = fresh(commands[figure])
+            spent = run_fresh(commands[figure])
             last_line = spent.out.rstrip("\n").rpartition("\n")[2]
             rows.append((figure, f"{spent.seconds:.1f}", f"{spent.cpu:.1f}", f"{spent.megabytes:.0f}", last_line))
     click.echo(

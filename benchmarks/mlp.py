@@ -6,7 +6,7 @@ from torch import nn
 
 
 def build(sizes: Mapping[str, int]) -> nn.Module:
-    """Of 8x8 images and ten classes."""
+    """Returns a network for 8x8 images and ten classes."""
     n = sizes["N"]
     return nn.Sequential(
         nn.Linear(64, n, bias=False), nn.ReLU(), nn.Linear(n, n, bias=False), nn.ReLU(), nn.Linear(n, 10, bias=False)

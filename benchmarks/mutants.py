@@ -1,7 +1,7 @@
-"""Planted faults: does the suite see them? Each is one text of one file, replaced by a wrong one.
+"""Checks that the test suite notices planted faults. Each fault replaces one text of one file.
 
-A copy of the tree gets one fault at a time and runs a lane of the tests, likely killers first. Without a fault the copy
-must pass. A fault that survives is a test that is missing.
+A copy of the tree gets one fault at a time and runs a lane of the tests, the likely killers first. Without a fault the
+copy must pass. A fault that survives means that a test is missing.
 Run: ``python benchmarks/mutants.py [--lane check] [--room counting] [--only 3,7] [--list]`` (half a minute of one core
 for a fault that dies, the time of the lane for one that survives).
 """
@@ -22,23 +22,30 @@ import click
 ROOT = Path(__file__).resolve().parents[1]
 COPIED = ("scaling_algebra", "tables", "verify", "tests", "docs", "benchmarks")
 LIMIT = 1500
-"""Seconds of the tests under one fault; what hangs is seen, too."""
+"""Time limit (seconds) of the tests under one fault; a timeout counts as noticed."""
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """A fault: in ``file`` the text ``old``, which occurs once, becomes ``new``."""
+    """A fault.
+
+    Attributes:
+        room: part of the project, which selects the likely killers.
+        file: where it is planted.
+        old: text that occurs once in the file.
+        new: the wrong text that replaces it.
+    """
 
     room: str
     file: str
     old: str
     new: str
 
-    def planted(self, text: str) -> str:
-        """The file with the fault.
+    def plant(self, text: str) -> str:
+        """Returns the text of the file with the fault.
 
         Raises:
-            ValueError: the text is not there, or more than once.
+            ValueError: ``old`` does not occur exactly once.
         """
         if text.count(self.old) != 1:
             raise ValueError(f"{self.file} has {self.old!r} {text.count(self.old)} times; it must be there once")
@@ -48,12 +55,12 @@ class Mutant:
         return f"{self.file}: {' '.join(self.old.split())}  ->  {' '.join(self.new.split()) or 'nothing'}"
 
 
-def _room(room: str, folder: str, *faults: tuple[str, str, str]) -> list[Mutant]:
+def _list_mutants(room: str, folder: str, *faults: tuple[str, str, str]) -> list[Mutant]:
     return [Mutant(room, f"{folder}/{file}", old, new) for file, old, new in faults]
 
 
 MUTANTS = [
-    *_room(
+    *_list_mutants(
         "counting",
         "scaling_algebra/counting",
         ("kernels.py", "if c in self.opens[:k])", "if c in ())"),
@@ -67,13 +74,13 @@ MUTANTS = [
         ("contracting.py", "return max(rows, cols) + cols - rows + lost", "return cols + lost"),
         ("contracting.py", "max(rows, cols) + cols", "cols + cols"),
         ("sizes.py", "self.value(lead) >= self.value(bound))", "True)"),
-        ("contracting.py", "dropped = larger(dropped, a.tail + bb + extra)", "pass"),
-        ("contracting.py", "dropped = larger(dropped, top + cut)", "pass"),
+        ("contracting.py", "dropped = larger_size(dropped, a.tail + bb + extra)", "pass"),
+        ("contracting.py", "dropped = larger_size(dropped, top + cut)", "pass"),
         ("kernels.py", "not centred.isdisjoint(merged[x][1])", "False"),
         ("algebra.py", "if s.signed:", "if False:"),
         ("algebra.py", "whole.centred = {", "whole.centred = {} and {"),
     ),
-    *_room(
+    *_list_mutants(
         "dynamics",
         "scaling_algebra/dynamics",
         ("rules.py", 'tr.part(s, "update", "value", t)', 'tr.part(s, "update", "initial", t)'),
@@ -89,7 +96,7 @@ MUTANTS = [
          "super().argument(tr, s, which, t)"),
         ("functions.py", "share = tr.algebra.scale({tr.context.shares.get(s.out, tr.network.letters[s.over]): -1})",
          "share = 0"),
-        ("norms.py", "rest = reduced(tr.algebra, above, y)", "rest = above"),
+        ("norms.py", "rest = remove_leading(tr.algebra, above, y)", "rest = above"),
         ("functions.py", "value(moved) < value(spread)", "value(moved) <= value(spread)"),
         ("functions.py", "tr.algebra.contract(self.slope(tr, s, t), dx, letters)",
          "tr.algebra.contract(self.slope(tr, s, 0), dx, letters)"),
@@ -111,10 +118,10 @@ MUTANTS = [
         ("norms.py", "if not outgrown or tr.decays:", "if True:"),
         ("steps.py", "if tr.grows(x)), default=1)", "if not tr.network.live), default=1)"),
         ("steps.py", "return reduced(1) == 0", "return reduced(1) != 0"),
-        ("bounds.py", "if key not in x[1]}", "}"),
+        ("bounds.py", "for role in self.steppers.pop(key, ()):", "for role in ():"),
         ("bounds.py", "key := (rule, signal.content)", "key := (rule, signal.letters)"),
     ),
-    *_room(
+    *_list_mutants(
         "solver",
         "scaling_algebra/solver",
         ("newton.py", "zero = frozenset(role for role, x in gradients.items() if x.zero)", "return True"),
@@ -132,17 +139,17 @@ MUTANTS = [
         ("layerwise.py", "layer.union(tensor.fan_in, along)", "layer.union(tensor.fan_in)"),
         ("cones.py", "region = region.between(wall.facing(-size))", "region = region.between(wall.facing(size))"),
     ),
-    *_room(
+    *_list_mutants(
         "spec",
         "scaling_algebra/spec",
         ("desiderata.py", "n + (mine in zero)", "n"),
     ),
-    *_room(
+    *_list_mutants(
         "linear",
         "scaling_algebra/linear",
         ("cone.py", "held in faces.items() if at[ray] >= 0}", "held in faces.items() if at[ray] > 0}"),
     ),
-    *_room(
+    *_list_mutants(
         "proofs",
         "scaling_algebra/proofs",
         ("clauses.py", "if complete:\n", "if complete and not reached:\n"),
@@ -151,7 +158,7 @@ MUTANTS = [
         ("prover.py", "Uniqueness.UNIQUE if points else Uniqueness.IMPOSSIBLE", "Uniqueness.UNIQUE"),
         ("every_step.py", "if most is None or value > most:", "if most is None or value > most + 1:"),
     ),
-    *_room(
+    *_list_mutants(
         "judging",
         "verify/judging",
         ("verdicts.py", "if doubt and self._is_far_from_powers(quantity, step):", "if doubt and not quantity:"),
@@ -162,13 +169,13 @@ MUTANTS = [
         ("fit.py", "DRIFT = 0.1", "DRIFT = 0.6"),
         ("fit.py", "measured.sizes < MIN_SIZES or measured.seeds < MIN_SEEDS", "measured.sizes < MIN_SIZES"),
         ("fit.py", "y, errors = map(np.array, compute_log_means(values))",
-         "y, errors = np.array([0.5 * np.log2(s).mean() for s in square]), np.array(means(values)[1])"),
+         "y, errors = np.array([0.5 * np.log2(s).mean() for s in square]), np.array(compute_log_means(values)[1])"),
         ("gates.py", "and Verdict.AGREES not in verdicts", ""),
         ("gates.py", "len(m.sizes) >= MIN_SIZES", "len(m.sizes) >= 1"),
         ("regions.py", "if touches and self.low", "if self.low"),
         ("resampling.py", "0 if paired else k", "k"),
     ),
-    *_room(
+    *_list_mutants(
         "apply",
         "verify/apply",
         ("checking.py", "Structure(zero=asleep)", "Structure()"),
@@ -178,7 +185,7 @@ MUTANTS = [
         ("frozen.py", "isinstance(x, Sum) for x in readers", "True for x in readers"),
         ("frozen.py", "if off > 1 and _is_bias(p.recipe, e.role):", "if off > 1 and e.tensor.dim() < 2:"),
     ),
-    *_room(
+    *_list_mutants(
         "tracing",
         "verify/tracing",
         ("config_probing.py", "round(max(_near(v * fewer), 1) * at / BASE)", "round(_near(v * fewer) * at / BASE)"),
@@ -200,27 +207,27 @@ MUTANTS = [
         ("elementwise.py", "kept = _kept_sum(x.node)", "kept = set[int]()"),
         ("elementwise.py", "if _times(node.children[k], factor)][:1]", "if False]"),
     ),
-    *_room(
+    *_list_mutants(
         "store",
         "verify/measuring",
         ("store.py", "if version not in (0, FORMAT):", "if version not in (0, FORMAT, FORMAT + 1):"),
         ("store.py", "if replicas in (None, rows.shape[1]):", "if True:"),
-        ("store.py", "== _checksum(key, names, content[CHECKED:])", "!= b''"),
+        ("store.py", "== _compute_checksum(key, names, content[CHECKED:])", "!= b''"),
         ("store.py", "elif last != self._writer:", "elif not last:"),
     ),
-    *_room(
+    *_list_mutants(
         "laws",
         "scaling_algebra/laws",
         ("minima.py", "if not shares or -1 in signs.values():", "if not shares:"),
         ("minima.py", "equal = {k: rows[k] * Monomial(1 / x)", "equal = {k: rows[k]"),
         ("systems.py", '"<" if strict and row.strict else "<="', '"<="'),
-        ("systems.py", "sympy.expand(total) if total.is_polynomial() else _numerator(total)", "_numerator(total)"),
+        ("systems.py", "if total.is_polynomial() else _sign_numerator(total)", "if False else _sign_numerator(total)"),
         ("systems.py", "dict.fromkeys((*positive, *parameters))", "dict.fromkeys((*positive, *self.unknowns))"),
         ("minima.py", "if open_ := [powers[c] for c, side in signed.items() if side is None]:", "if open_ := []:"),
         ("balance.py", "target = Monomial(above)", "target = Monomial(target.coefficient)"),
         ("law.py", "values = {**law.at, **asked}", "values = {**asked, **law.at}"),
     ),
-    *_room(
+    *_list_mutants(
         "recipes",
         "scaling_algebra/recipes",
         ("settings.py", "after.ratio(going.base, going.target) * more", "after.ratio(going.base, going.target)"),
@@ -228,13 +235,13 @@ MUTANTS = [
         ("sizes.py", "if min(ratios.values()) < 1 or", "if"),
         ("next_terms.py", "if p.on(ray) < lead.on(ray)", "if p.on(ray) <= lead.on(ray)"),
     ),
-    *_room(
+    *_list_mutants(
         "limit",
         "verify/infinite_width",
-        ("vectors.py", "source.inner(hat, unit) * target.padded(y)", "0 * target.padded(y)"),
+        ("vectors.py", "source.inner(hat, unit) * target.pad(y)", "0 * target.pad(y)"),
         ("vectors.py", 'return ""', "return source"),
         ("program.py", "max(initial=0.0) <= LARGE", "max(initial=0.0) <= 1e300"),
-        ("program.py", "weight.momentum = added([*before, gradient.times(slope)])", "weight.momentum = gradient"),
+        ("program.py", "weight.momentum = add_leading([*before, gradient.times(slope)])", "weight.momentum = gradient"),
         ("contraction.py", "if not (np.isfinite(q.values) & np.isfinite(most)).all():", "if False:"),
         ("course.py", "errors <= np.maximum(SHARE * most, LEAST)", "errors >= 0"),
         ("functions.py", "ordered[..., k : k + 1] < MARGIN", "ordered[..., k : k + 1] < 0"),
@@ -262,11 +269,11 @@ KILLERS = {
     "recipes": ["tests/engine/test_recipe.py", "tests/engine/test_next_terms.py"],
     "limit": ["tests/verify/test_infinite_width.py"],
 }  # fmt: skip
-"""The tests where a fault of a room is likely to be seen; after them the whole lane runs."""
+"""Tests that are likely to notice the faults of a room; they run before the whole lane."""
 
 
-def copied(folder: Path) -> None:
-    """The tree as it stands, importable from the folder."""
+def copy_tree(folder: Path) -> None:
+    """Copies the working tree to a folder from which it can be imported."""
     for name in COPIED:
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     for path in ROOT.iterdir():
@@ -276,8 +283,8 @@ def copied(folder: Path) -> None:
         (folder / "scaling_algebra" / name).symlink_to(folder / name)
 
 
-def seen(folder: Path, lane: str, tests: list[str]) -> str:
-    """The first failure of a lane, or an empty text."""
+def find_failure(folder: Path, lane: str, tests: list[str]) -> str:
+    """Runs tests of a lane and returns the first failure, or ""."""
     options = ["-x", "-q", "--lane", lane, "--tb=no", "-p", "no:cacheprovider", "--rootdir", str(folder)]
     options += ["--deselect", "tests/engine/test_benchmarks.py"]  # it says that there is a fault
     environment = {**os.environ, "PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
@@ -301,7 +308,7 @@ def seen(folder: Path, lane: str, tests: list[str]) -> str:
 @click.option("--quick", is_flag=True, help="Likely killers only: what survives them may still be seen.")
 @click.option("--list", "listed", is_flag=True, help="Name the faults and stop.")
 def main(lane: str, room: str | None, only: str, quick: bool, listed: bool) -> None:
-    """Plants faults, one at a time, and says which the tests of a lane see. Exit code 1 if one survives."""
+    """Insert faults, one at a time, and report which ones the tests of a lane notice. Exit code 1 if one survives."""
     chosen = [(k, m) for k, m in enumerate(MUTANTS, 1) if room in (None, m.room)]
     chosen = [(k, m) for k, m in chosen if not only or str(k) in only.split(",")]
     if listed:
@@ -312,16 +319,16 @@ def main(lane: str, room: str | None, only: str, quick: bool, listed: bool) -> N
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "tree"
         folder.mkdir()
-        copied(folder)
+        copy_tree(folder)
         for k, m in chosen:
             path, began = folder / m.file, time.monotonic()
             text = path.read_text(encoding="utf-8")
-            path.write_text(m.planted(text), encoding="utf-8")
-            failure = seen(folder, lane, KILLERS[m.room]) or ("" if quick else seen(folder, lane, []))
+            path.write_text(m.plant(text), encoding="utf-8")
+            failure = find_failure(folder, lane, KILLERS[m.room]) or ("" if quick else find_failure(folder, lane, []))
             path.write_text(text, encoding="utf-8")
             survived += 0 if failure else 1
             click.echo(f"{k:3} {'killed' if failure else 'SURVIVED'} {time.monotonic() - began:5.0f} s  {m}  {failure}")
-        if dirty := seen(folder, lane, sorted({t for _, m in chosen for t in KILLERS[m.room]})):
+        if dirty := find_failure(folder, lane, sorted({t for _, m in chosen for t in KILLERS[m.room]})):
             raise click.ClickException(f"without a fault the tests fail, too: {dirty}")
     click.echo(f"{survived} of {len(chosen)} survived")
     sys.exit(bool(survived))

@@ -1,7 +1,8 @@
-"""Keeps what every command of ``commands.txt`` prints, and compares two checkouts: a change of structure moves no byte.
+"""Saves what every command of ``commands.txt`` prints, and compares it with another checkout: a refactoring must not
+change any output.
 
 Run: ``python benchmarks/outputs.py BEFORE.json`` in one checkout, ``python benchmarks/outputs.py AFTER.json --against
-BEFORE.json`` in the other. Files that commands read are those that the guide shows.
+BEFORE.json`` in the other. The files that commands read are those shown in the guide.
 """
 
 from __future__ import annotations
@@ -25,20 +26,20 @@ HOME = Path(__file__).parent
 MACHINE = re.compile(
     r'\b\d+(\.\d+)? (s|ms|MiB|million entries)\b|"(wall_|entries_per_|)seconds?": [\d.]+|"peak_memory_bytes": \d+'
 )
-"""Times and memory, which differ between runs."""
+"""Times and memory in outputs, which differ between runs."""
 FILE = re.compile(r'^```\w* title="(.*?)"[^\n]*\n(.*?)^```$', re.S | re.M)
-"""A file that the guide shows."""
+"""A file shown in the guide."""
 
 
-def printed(command: str) -> str:
-    """Exit code and output of one command."""
+def run_command(command: str) -> str:
+    """Runs one command and returns its exit code and output."""
     sys.argv = shlex.split(command)  # reports name it
     result = CliRunner().invoke(scalecalc, sys.argv[1:])
     return MACHINE.sub("#", f"exit code {result.exit_code}\n{result.output}{result.exception or ''}")
 
 
-def outputs(commands: list[str]) -> dict[str, str]:
-    """The output of each command, in a folder with the files of the guide."""
+def collect_outputs(commands: list[str]) -> dict[str, str]:
+    """Returns the output of each command, run in a folder with the files of the guide."""
     os.environ["COLUMNS"] = "120"
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
@@ -48,7 +49,7 @@ def outputs(commands: list[str]) -> dict[str, str]:
         answers = {}
         for command in commands:
             start = time.process_time()
-            answers[command] = printed(command)
+            answers[command] = run_command(command)
             click.echo(f"{time.process_time() - start:6.1f} s  {command}", err=True)
         os.chdir(HOME)
     return answers
@@ -59,9 +60,11 @@ def outputs(commands: list[str]) -> dict[str, str]:
 @click.option("--against", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="What another printed.")
 @click.option("--only", default="", help="Commands that contain this text.")
 def main(file: Path, against: Path | None, only: str) -> None:
-    """Write what every command prints to FILE; exit with 1 where another checkout printed something else."""
+    """Write what every command prints to FILE; exit with 1 if another checkout printed something else."""
     file, against = file.resolve(), against and against.resolve()
-    answers = outputs([c for c in (HOME / "commands.txt").read_text(encoding="utf-8").splitlines() if only in c])
+    answers = collect_outputs(
+        [c for c in (HOME / "commands.txt").read_text(encoding="utf-8").splitlines() if only in c]
+    )
     file.write_text(json.dumps(answers, indent=1), encoding="utf-8")
     before = json.loads(against.read_text(encoding="utf-8")) if against else {}
     changed = [c for c in answers if c in before and answers[c] != before[c]]

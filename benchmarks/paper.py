@@ -1,5 +1,7 @@
-"""The MLP MoE of the MSSP paper, App. P.1, for ``study transfer --model benchmarks/paper.py:build --data teacher``: its
-runs of 1,000 updates of 50 samples, one pass. Its images (TinyImageNet) are no part of this repository."""
+"""The MLP MoE of the MSSP paper, App. P.1, for ``study transfer --model benchmarks/paper.py:build --data teacher``.
+
+The paper trains 1,000 updates of 50 samples, one pass. Its images (TinyImageNet) are not in this repository.
+"""
 
 from collections.abc import Mapping
 
@@ -11,7 +13,7 @@ INPUTS, CLASSES = 16, 10
 
 
 class PaperBlock(nn.Module):
-    """An input layer, a router with sigmoids, experts of two layers, their mean, a readout."""
+    """An input layer, a sigmoid router, experts of two layers, their mean, and a readout."""
 
     def __init__(self, n: int, width: int, experts: int) -> None:
         super().__init__()
@@ -29,5 +31,5 @@ class PaperBlock(nn.Module):
 
 
 def build(sizes: Mapping[str, int]) -> tuple[nn.Module, Tensor]:
-    """The model, and an input of one sample."""
+    """Returns the model, and an input of one sample."""
     return PaperBlock(sizes["N"], sizes["N_e"], sizes["M"]), torch.randn(1, INPUTS)

@@ -1,14 +1,13 @@
-"""Prints medians and ratios of cold commands and of plans of whole models against ``import sympy``.
+"""Times commands and plans of whole models in fresh processes, in seconds and relative to ``import sympy``.
 
-Run: ``make bench`` or ``python benchmarks/run.py [--runs 5]``. Every figure is a fresh process; those of commands that
-take longer, and of plans, are medians of a third as many.
+Run: ``make bench`` or ``python benchmarks/run.py [--runs 5]``. Figures are medians; slow commands and plans are run a
+third as often.
 """
 
 from __future__ import annotations
 
 import click
-from fresh import command
-from fresh import median as cold
+from fresh import build_command, measure_median
 from tabulate import tabulate
 
 from scaling_algebra.spec.axes import REGIMES
@@ -56,25 +55,25 @@ PLANS = (
     ("DeepseekV3", LATENT.format(rank="N // 2"), "N=64", "N=128"),
     ("DeepseekV3", LATENT.format(rank=16), "N=64", "N=128"),
 )
-"""The class of a model, what its configuration has beside the usual sizes, and the sizes of both models."""
+"""Class of a model, its configuration besides the usual sizes, and the sizes of the tuned and of the large model."""
 
 
 @click.command()
 @click.option("--runs", default=5, show_default=True, help="Runs per figure.")
 def main(runs: int) -> None:
     """Print all figures."""
-    base = cold("import sympy", runs)
+    base = measure_median("import sympy", runs)
     rows = [("import sympy", f"{base:.2f}", "1.0")]
     for regime in REGIMES:
         for optimizer in ("sgd", "adam"):
             args = ["derive", "--regime", regime, "--optimizer", optimizer]
-            seconds = cold(command(*args), runs)
+            seconds = measure_median(build_command(*args), runs)
             rows.append((f"derive {regime} {optimizer} (muP and MSSP)", f"{seconds:.2f}", f"{seconds / base:.1f}"))
     for args in WHOLE:
-        seconds = cold(command(*args), max(1, runs // 3))
+        seconds = measure_median(build_command(*args), max(1, runs // 3))
         rows.append((" ".join(args), f"{seconds:.2f}", f"{seconds / base:.1f}"))
     for name, config, one, other in PLANS:
-        seconds = cold(
+        seconds = measure_median(
             PLAN.format(name=name, config=config, head=HEADS.get(name, "ForCausalLM"), one=one, other=other),
             max(1, runs // 3),
         )

@@ -1,7 +1,8 @@
-"""Why one rate for all, tuned at every width, is lower than the plan: runs a plan that was written before, and judges.
+"""Explains why one learning rate for all parameters, tuned at every width, has a lower loss than the plan.
 
-Run: ``python benchmarks/tuned.py run`` (three CPU minutes, goes on where it stopped), ``... judge`` (what came of every
-expectation). Read next: ``verify/evidence/tuned/plan.toml`` (expectations), ``docs/guide/tuning.md`` (what follows).
+The expectations were written before the runs. Run: ``python benchmarks/tuned.py run`` (three CPU minutes, continues
+where it stopped), ``... judge`` (the outcome of every expectation). Read next: ``verify/evidence/tuned/plan.toml``
+(expectations), ``docs/guide/tuning.md`` (consequences).
 """
 
 from __future__ import annotations
@@ -21,23 +22,24 @@ from tabulate import tabulate
 from torch import Tensor, nn
 
 from scaling_algebra.verify.hardware import Hardware, use_one_thread
-from scaling_algebra.verify.studies.data import Data, load
-from scaling_algebra.verify.studies.models import Model, Numbers, tuned
-from scaling_algebra.verify.studies.training import How, trained
+from scaling_algebra.verify.studies.data import Data, load_data
+from scaling_algebra.verify.studies.models import Model, Numbers, tune_plan
+from scaling_algebra.verify.studies.training import How, train_model
 
 FOLDER = Path(__file__).parents[1] / "verify" / "evidence" / "tuned"
 PLAN = tomllib.loads((FOLDER / "plan.toml").read_text(encoding="utf-8"))
 RUNS = FOLDER / "runs.jsonl"
 BASE, LAST = PLAN["widths"][0], PLAN["widths"][-1]
 HALF = {"hidden": 0.5 * math.log2(LAST / BASE)}
-"""What makes the hidden rate N^(-1/2) at the last width."""
+"""Factor (log2) that turns the hidden rate into N^(-1/2) at the last width."""
 KEY = ("kind", "N", "log2_lr", "rates", "steps")
 Rates = Mapping[str, float]
-"""log2 of what the rates of a group are multiplied by."""
+"""log2 of the factor on the learning rates of each group."""
 
 
 class UpdateSizes:
-    """What the updates of every matrix do to the signals of the held-out batch, after some steps."""
+    """Records, after some steps, how large the updates of every matrix are and what they change on the held-out
+    batch."""
 
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
@@ -66,77 +68,79 @@ class UpdateSizes:
 
 
 @lru_cache(maxsize=1)
-def planned() -> dict[tuple[str, int], Numbers]:
-    """The numbers of the plan and of one rate for all, by width."""
+def compute_plans() -> dict[tuple[str, int], Numbers]:
+    """Returns the numbers of the plan and of one rate for all, by kind and width."""
     model, sizes = Model(PLAN["model"]), [{"N": n} for n in PLAN["widths"]]
     by_kind = {kind: model.numbers(kind, PLAN["optimizer"], sizes) for kind in ("mup", "sp")}
     return {(kind, n): x[k] for kind, x in by_kind.items() for k, n in enumerate(PLAN["widths"])}
 
 
-def train(kind: str, n: int, log2: float, rates: Rates, steps: int) -> dict[str, Any]:
-    """One row: the losses of all seeds, and in long runs what updates do."""
-    data, looks = load(PLAN["data"]), steps > PLAN["steps"]
+def train_row(kind: str, n: int, log2: float, rates: Rates, steps: int) -> dict[str, Any]:
+    """Trains all seeds and returns a row with their losses and, in long runs, the sizes of updates."""
+    data, looks = load_data(PLAN["data"]), steps > PLAN["steps"]
     how = How(PLAN["model"], PLAN["data"], (), data.digest, steps)
     factors = {pattern: 2.0**x for group, x in rates.items() for pattern in PLAN["groups"][group]}
-    numbers, losses, updates = tuned(planned()[kind, n], factors), [], []
+    numbers, losses, updates = tune_plan(compute_plans()[kind, n], factors), [], []
     for seed in range(2 if looks else PLAN["seeds"]):
         watch = UpdateSizes() if looks else None
         with use_one_thread():
-            losses.append(round(trained(Hardware(), how, {"N": n}, numbers, 2.0**log2, seed, watch)[1], 4))
+            losses.append(round(train_model(Hardware(), how, {"N": n}, numbers, 2.0**log2, seed, watch)[1], 4))
         updates += [{"seed": seed, **row} for row in watch.rows] if watch else []
     row = {"kind": kind, "N": n, "log2_lr": log2, "rates": dict(rates), "steps": steps, "losses": losses}
     return {**row, "updates": updates} if looks else row
 
 
-def rows() -> list[dict[str, Any]]:
-    """What was trained."""
+def read_rows() -> list[dict[str, Any]]:
+    """Returns the rows of all finished runs."""
     return [json.loads(x) for x in RUNS.read_text(encoding="utf-8").splitlines()] if RUNS.exists() else []
 
 
-def means(kind: str, n: int, rates: Rates | None = None) -> dict[float, tuple[float, float]]:
-    """Mean loss with its standard error by log2 rate."""
+def read_means(kind: str, n: int, rates: Rates | None = None) -> dict[float, tuple[float, float]]:
+    """Returns the mean loss and its standard error by log2 rate."""
     found = {}
-    for r in rows():
+    for r in read_rows():
         if [r[key] for key in KEY if key != "log2_lr"] == [kind, n, dict(rates or {}), PLAN["steps"]]:
             x = np.array(r["losses"])
             found[r["log2_lr"]] = float(x.mean()), float(x.std(ddof=1) / len(x) ** 0.5)
     return dict(sorted(found.items()))
 
 
-def best(kind: str, n: int, rates: Rates | None = None) -> float:
-    """log2 of the best rate."""
-    by = means(kind, n, rates)
+def find_best_rate(kind: str, n: int, rates: Rates | None = None) -> float:
+    """Returns log2 of the best rate."""
+    by = read_means(kind, n, rates)
     return min(by, key=lambda x: by[x])
 
 
-def found_at_base() -> dict[str, float]:
-    """The factors of the groups that were best at the base, where they are better than none."""
-    at, chosen = best("mup", BASE), {}
+def find_best_factors() -> dict[str, float]:
+    """Returns log2 of the best factor at the base for each group, if it is better than no factor."""
+    at, chosen = find_best_rate("mup", BASE), {}
     for group in PLAN["groups"]:
-        losses = {0: means("mup", BASE)[at][0]} | {f: means("mup", BASE, {group: f})[at][0] for f in PLAN["factors"]}
+        losses = {0: read_means("mup", BASE)[at][0]} | {
+            f: read_means("mup", BASE, {group: f})[at][0] for f in PLAN["factors"]
+        }
         if factor := min(losses, key=lambda f: losses[f]):
             chosen[group] = factor
     return chosen
 
 
-def asked() -> Iterator[tuple[str, int, float, Rates, int]]:
-    """The runs, in order; later ones depend on what earlier ones gave."""
+def list_runs() -> Iterator[tuple[str, int, float, Rates, int]]:
+    """Yields the runs in order; later ones depend on the results of earlier ones."""
     short, looks = PLAN["steps"], max(PLAN["looks"])
     yield from (("mup", BASE, x, {}, short) for x in PLAN["rates"])
-    at = best("mup", BASE)
+    at = find_best_rate("mup", BASE)
     yield from (("mup", BASE, at, {g: f}, short) for g in PLAN["groups"] for f in PLAN["factors"])
     for kind in ("sp", "mup"):
         yield from ((kind, LAST, x, {}, short) for x in PLAN["rates"])
-    for rates in (found_at_base(), HALF):
+    for rates in (find_best_factors(), HALF):
         for n in (BASE, LAST) if rates != HALF else (LAST,):
             yield from (("mup", n, at + x, rates, short) for x in (-2, -1, 0, 1))
     yield from (("mup", n, at, {}, looks) for n in PLAN["widths"])
 
 
-def exponents() -> dict[str, dict[int, float]]:
-    """By matrix and step: p, the exponent in N of rms(dW h) / (rms(dW) rms(h))."""
+def fit_exponents() -> dict[str, dict[int, float]]:
+    """Returns, by matrix and step, the exponent p of N in rms(dW h) / (rms(dW) rms(h))."""
     made: dict[tuple[str, int], dict[int, list[float]]] = {}
-    for r in rows():
+    for r in read_rows():
         for x in r.get("updates", ()):
             ratio = x["dWh"] / (x["dW"] * x["h"])
             made.setdefault((x["weight"], x["step"]), {}).setdefault(r["N"], []).append(math.log2(ratio))
@@ -149,15 +153,15 @@ def exponents() -> dict[str, dict[int, float]]:
 
 @click.group()
 def main() -> None:
-    """Why one rate for all, tuned at every width, is lower than the plan."""
+    """Compare one learning rate for all, tuned at every width, with the plan."""
 
 
 @main.command()
 def run() -> None:
-    """Trains what is asked for and not there."""
-    for one in asked():
-        if list(one) not in [[r[key] for key in KEY] for r in rows()]:
-            row = train(*one)
+    """Train the runs that are not finished."""
+    for one in list_runs():
+        if list(one) not in [[r[key] for key in KEY] for r in read_rows()]:
+            row = train_row(*one)
             with RUNS.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")
             click.echo(json.dumps({key: row[key] for key in KEY}) + f" {np.mean(row['losses']):.4f}")
@@ -165,21 +169,23 @@ def run() -> None:
 
 @main.command()
 def judge() -> None:
-    """What came of every expectation."""
-    at, one = best("mup", BASE), best("sp", LAST)
-    tuned_one, plain = means("sp", LAST)[one], means("mup", LAST)[at]
-    factors = found_at_base()
+    """Print the outcome of every expectation."""
+    at, one = find_best_rate("mup", BASE), find_best_rate("sp", LAST)
+    tuned_one, plain = read_means("sp", LAST)[one], read_means("mup", LAST)[at]
+    factors = find_best_factors()
     cases = {"plan": {}, "tuned at the base": factors, "hidden rate N^(-1/2)": HALF}
     table = [["one rate for all", f"{tuned_one[0]:.3f} +- {tuned_one[1]:.3f}", f"{one:g}", ""]]
     for name, rates in cases.items():
-        by = means("mup", LAST, rates)
+        by = read_means("mup", LAST, rates)
         share = (plain[0] - by[at][0]) / (plain[0] - tuned_one[0])
-        table.append([name, f"{by[at][0]:.3f} +- {by[at][1]:.3f}", f"{best('mup', LAST, rates):g}", f"{share:.0%}"])
+        table.append(
+            [name, f"{by[at][0]:.3f} +- {by[at][1]:.3f}", f"{find_best_rate('mup', LAST, rates):g}", f"{share:.0%}"]
+        )
     click.echo(tabulate(table, (f"N = {LAST}", f"loss at 2^{at:g}", "best log2 rate", "of the gap")))
     chosen = ", ".join(f"{g} 2^{f:+g}" for g, f in factors.items()) or "none"
-    before, after = (means("mup", BASE, x)[at][0] for x in ({}, factors))
+    before, after = (read_means("mup", BASE, x)[at][0] for x in ({}, factors))
     click.echo(f"\nfactors tuned at N = {BASE}: {chosen}; the loss there {before:.3f}, with them {after:.3f}\n")
-    slopes = exponents()
+    slopes = fit_exponents()
     looks = [step for step in PLAN["looks"] if all(step in by for by in slopes.values())]
     lines = [
         [group, *(f"{slopes[pattern.removesuffix('.weight')][step]:.2f}" for step in looks)]

@@ -80,11 +80,11 @@ def check_arguments(function: Callable[P, R]) -> Callable[P, R]:
             return function(*arguments, **named)  # its TypeError names the missing or unknown argument
         for name, value in bound.items():
             if (parameter := signature.parameters[name]).kind is parameter.VAR_KEYWORD:
-                each = [(key, x, _hints(function, name).get(key, Any)) for key, x in value.items()]
+                each = [(key, x, _resolve_hints(function, name).get(key, Any)) for key, x in value.items()]
             elif parameter.kind is parameter.VAR_POSITIONAL:
-                each = [(name, x, _hints(function, name)[name]) for x in value]
+                each = [(name, x, _resolve_hints(function, name)[name]) for x in value]
             else:
-                each = [(name, value, _hints(function, name)[name])]
+                each = [(name, value, _resolve_hints(function, name)[name])]
             for label, given, hint in each:
                 if not _fits(given, hint):
                     raise UsageError(
@@ -102,7 +102,7 @@ def check_arguments(function: Callable[P, R]) -> Callable[P, R]:
 
 
 @cache
-def _hints(function: Any, name: str) -> Mapping[str, Any]:
+def _resolve_hints(function: Any, name: str) -> Mapping[str, Any]:
     """Resolves the annotation of one argument.
 
     Returns:

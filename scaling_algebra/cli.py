@@ -20,7 +20,7 @@ from typing import Any
 
 import click
 
-from .errors import Unsatisfiable, UsageError, describe_error, missing_package, quote_value, shorten
+from .errors import Unsatisfiable, UsageError, describe_error, missing_package_error, quote_value, shorten
 from .files import describe_cause
 from .waiting import GARBAGE, current_work, interruptible, show_progress
 
@@ -130,7 +130,7 @@ def _exit_code(run: Callable[[], Any], arguments: list[str]) -> int:
         return done.exit_code
     except click.exceptions.NoArgsIsHelpError as error:
         usage = error.format_message()
-        return _quietly(lambda: click.echo(usage), 2)
+        return _say_quietly(lambda: click.echo(usage), 2)
     except click.NoSuchOption as error:
         name = error.option_name.lstrip("-")
         return _fail(f"no option --{name}; {INSTEAD[name]}" if name in INSTEAD else error.format_message(), 2)
@@ -156,7 +156,7 @@ def _exit_code(run: Callable[[], Any], arguments: list[str]) -> int:
         if (error.name or "").startswith("scaling_algebra"):
             return _report_fault(error)
         verb = next(iter(arguments), "scalecalc")
-        return _fail(str(missing_package(verb, str(error.name), "verify")), 2)
+        return _fail(str(missing_package_error(verb, str(error.name).partition(".")[0], "verify")), 2)
     except OSError as error:
         where = "" if error.filename is None else f" {error.filename}"
         return _fail(f"the system refused{where}: {describe_cause(error)}; make room, or choose another place", 2)
@@ -172,17 +172,17 @@ def _exit_code(run: Callable[[], Any], arguments: list[str]) -> int:
 def _report_fault(error: Exception) -> int:
     """Reports a fault of this program in one line, with a traceback if SCALECALC_DEBUG is 1."""
     if os.environ.get("SCALECALC_DEBUG") == "1":
-        _quietly(lambda: traceback.print_exception(error), 70)
+        _say_quietly(lambda: traceback.print_exception(error), 70)
     return _fail(f"internal error (please report): {describe_error(error)}", 70)
 
 
 def _fail(message: str, code: int) -> int:
     """Prints one line of printable characters on stderr, and returns the exit code."""
     line = "".join(x if x.isprintable() else ascii(x)[1:-1] for x in " ".join(shorten(message).split()))
-    return _quietly(lambda: click.echo(f"scalecalc: {line}", err=True), code)
+    return _say_quietly(lambda: click.echo(f"scalecalc: {line}", err=True), code)
 
 
-def _quietly(say: Callable[[], Any], code: int) -> int:
+def _say_quietly(say: Callable[[], Any], code: int) -> int:
     """Calls ``say`` and returns ``code``, even if the output is closed."""
     with suppress(OSError, ValueError):
         say()

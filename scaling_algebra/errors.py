@@ -59,7 +59,7 @@ def count_noun(count: int, what: str) -> str:
 def quote_value(value: object) -> str:
     """Returns the ``repr`` of any value for a message, shortened; it never fails."""
     try:
-        return _cut(repr(value), QUOTED)
+        return _cut(_join_lines(repr(value)), QUOTED)
     except Exception:  # an integer of thousands of digits, or a foreign object
         return f"a {type(value).__name__} that cannot be printed"
 
@@ -97,8 +97,7 @@ def guard_foreign_code(where: str | Callable[[], str], instead: str = "") -> Ite
 
     Raises:
         UsageError: the code raises an exception other than UsageError and KeyboardInterrupt, ends the program, or
-            closes a
-            standard stream.
+            closes a standard stream.
     """
     try:
         with forbid_exit(), redirect_stdout(sys.stderr):
@@ -124,16 +123,20 @@ def _reopen_streams() -> bool:
 def describe_error(error: BaseException) -> str:
     """Describes an exception in one line, even if its own ``str`` fails."""
     try:
-        return f"{type(error).__name__}: {error}".strip(": ")
+        return _join_lines(f"{type(error).__name__}: {error}".strip(": "))
     except Exception:
         return type(error).__name__
+
+
+def _join_lines(text: str) -> str:
+    return " ".join(x.strip() for x in text.splitlines())
 
 
 def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most // 2]}...{text[-most // 4 :]}"
 
 
-def missing_package(what: str, module: str, extra: str) -> UsageError:
+def missing_package_error(what: str, module: str, extra: str) -> UsageError:
     """Returns the error for a package that is not installed, with the command that installs it.
 
     Args:
@@ -145,7 +148,7 @@ def missing_package(what: str, module: str, extra: str) -> UsageError:
     return UsageError(f'{what} needs {module}; install it with: {how}, or in a checkout: pip install -e ".[{extra}]"')
 
 
-def unknown_name(kind: str, name: str | Sequence[str], choices: Iterable[str]) -> UsageError:
+def unknown_name_error(kind: str, name: str | Sequence[str], choices: Iterable[str]) -> UsageError:
     """Returns the error for unknown names, with the nearest known ones.
 
     Example: ``no optimizer named 'adm'; did you mean 'adam'? known: adam, adamw, sgd, signsgd``.
@@ -175,7 +178,7 @@ def check_names(kind: str, names: Iterable[str], choices: Collection[str]) -> No
         UsageError: some are not; the message names them.
     """
     if wrong := [name for name in dict.fromkeys(names) if name not in choices]:
-        raise unknown_name(kind, wrong, choices)
+        raise unknown_name_error(kind, wrong, choices)
 
 
 def find_entry(kind: str, name: str, registry: Mapping[str, Entry]) -> Entry:
@@ -187,4 +190,4 @@ def find_entry(kind: str, name: str, registry: Mapping[str, Entry]) -> Entry:
     for key, entry in registry.items():
         if isinstance(name, str) and name.lower() == key.lower():
             return entry
-    raise unknown_name(kind, name if isinstance(name, str) else quote_value(name), registry)
+    raise unknown_name_error(kind, name if isinstance(name, str) else quote_value(name), registry)

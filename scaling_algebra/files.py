@@ -42,8 +42,8 @@ def read_text(path: Path, instead: str, most: int = MOST) -> str:
     Raises:
         UsageError: the file cannot be read, is larger than ``most``, or is not text in UTF-8.
     """
-    with _one_line(f"read {path}", instead):
-        if _special(path):
+    with _report_in_one_line(f"read {path}", instead):
+        if _is_special(path):
             raise ValueError("it is a pipe or a device, not a regular file")
         with open(path, "rb") as file:
             content = file.read(most + 1)
@@ -91,7 +91,7 @@ def check_python_file(where: str) -> None:
     Raises:
         UsageError: there is no such file, or it is no regular file.
     """
-    with _one_line(f"read {where}", "give a file of Python as FILE.py:NAME"):
+    with _report_in_one_line(f"read {where}", "give a file of Python as FILE.py:NAME"):
         if where.endswith(".py") and not Path(where).is_file():
             raise UsageError(f"no file {where}; give a file of Python as FILE.py:NAME")
 
@@ -132,11 +132,11 @@ def write_file(path: Path, content: bytes | str, instead: str = "choose another 
         UsageError: it cannot be written.
     """
     content = content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
-    with _one_line(f"write {path}", instead):
-        if _special(path):
+    with _report_in_one_line(f"write {path}", instead):
+        if _is_special(path):
             path.write_bytes(content)
             return
-        part = _part(path.parent)
+        part = _name_temporary(path.parent)
         try:
             with open(part, "xb") as file:
                 file.write(content)
@@ -171,8 +171,8 @@ def check_writable(path: Path, instead: str = "choose another file") -> None:
     Raises:
         UsageError: it cannot be written.
     """
-    with _one_line(f"write {path}", instead):
-        if _special(path):
+    with _report_in_one_line(f"write {path}", instead):
+        if _is_special(path):
             return
         if path.is_dir():
             raise ValueError("it is a folder")
@@ -189,7 +189,7 @@ def make_folder(folder: Path, instead: str = "choose another folder") -> None:
     Raises:
         UsageError: it cannot be created, or not be written into.
     """
-    with _one_line(f"write into {folder}", instead):
+    with _report_in_one_line(f"write into {folder}", instead):
         folder.mkdir(parents=True, exist_ok=True)
         check_folder(folder)
 
@@ -200,7 +200,7 @@ def check_place(folder: Path, instead: str = "choose another folder") -> None:
     Raises:
         UsageError: it cannot.
     """
-    with _one_line(f"write into {folder}", instead):
+    with _report_in_one_line(f"write into {folder}", instead):
         check_folder(next(place for place in (folder, *folder.absolute().parents) if place.exists()))
 
 
@@ -210,7 +210,7 @@ def check_folder(folder: Path) -> None:
     Raises:
         OSError: they cannot.
     """
-    part = _part(folder)
+    part = _name_temporary(folder)
     part.touch(exist_ok=False)
     part.unlink()
 
@@ -239,13 +239,13 @@ def lock(folder: Path, instead: str) -> Iterator[None]:
         os.close(handle)
 
 
-def _part(folder: Path) -> Path:
+def _name_temporary(folder: Path) -> Path:
     """Returns a new temporary name in a folder."""
     return folder / f".scalecalc-{uuid.uuid4().hex}.part"
 
 
 @contextmanager
-def _one_line(what: str, instead: str) -> Iterator[None]:
+def _report_in_one_line(what: str, instead: str) -> Iterator[None]:
     """Turns an OSError or ValueError into ``cannot WHAT: CAUSE; INSTEAD``."""
     try:
         yield
@@ -260,7 +260,7 @@ def describe_cause(error: Exception) -> str:
     return (isinstance(error, OSError) and error.strerror) or str(error)
 
 
-def _special(path: Path) -> bool:
+def _is_special(path: Path) -> bool:
     """Tests whether a path is a device, a pipe or a socket."""
     try:
         mode = path.stat().st_mode

@@ -32,8 +32,7 @@ def parse_rational(value: Any) -> Fraction:
     Raises:
         ValueError: the value is anything else, such as a float or a boolean; it has more than ``LONGEST`` characters or
             digits that are not ASCII; or its numerator or denominator exceeds ``LARGEST``. The message continues a
-            sentence
-            about the value, such as "the rate of N is x, not a rational number".
+            sentence about the value, such as "the rate of N is x, not a rational number".
 
     Examples:
         >>> parse_rational("-1/2"), parse_rational(3)

@@ -20,8 +20,7 @@ def find_foreign_code(arguments: Sequence[str]) -> str:
     """Returns the argument that names code of the user, or an empty string.
 
     This is a module (``FILE.py:NAME``, ``hf:CONFIG.json``) or, for ``verify``, an optimizer in a TOML file, which may
-    name
-    a class of its own. A false alarm for another argument with a colon costs only a fork.
+    name a class of its own. A false alarm for another argument with a colon costs only a fork.
     """
     steps = next(iter(arguments), "") == "verify"
     return next((x for x in arguments if ":" in x or (steps and x.endswith(".toml"))), "")

@@ -68,7 +68,8 @@ def iterate_with_progress(doing: str, what: str, items: Sequence[Item]) -> Itera
 
 @contextmanager
 def describe_work_inside(text: str) -> Iterator[None]:
-    """Sets a description of the work inside a context and restores the previous one after it."""
+    """Sets the description of the current work for the progress line, and restores the previous one after the
+    context."""
     before = current_work()
     describe_work(text)
     try:

@@ -27,7 +27,7 @@ from scaling_algebra.solver.convexity import open_axes
 from scaling_algebra.solver.demands import provable
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.desiderata import Demand, Structure, enumerate_structures
-from scaling_algebra.spec.networks.indices import aggregations, list_growing_axes
+from scaling_algebra.spec.networks.indices import find_aggregations, list_growing_axes
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.optimizers import OPTIMIZERS
 from scaling_algebra.spec.parameterizations import Parameterization
@@ -111,7 +111,11 @@ def list_faces(whole: Face) -> list[Face]:
     """
     numbers = [axis for axis in NUMBERS if axis in whole.axes]
     parts = [replace(whole, fixed=frozenset(x)) for x in ((), *((axis,) for axis in numbers))]
-    return [*parts, replace(whole, routed=True)] if aggregations(whole.network) and not whole.rule.structural else parts
+    return (
+        [*parts, replace(whole, routed=True)]
+        if find_aggregations(whole.network) and not whole.rule.structural
+        else parts
+    )
 
 
 def list_claims(whole: Face, wanted: Sequence[str] = ()) -> dict[str, Theorem]:
@@ -127,7 +131,14 @@ def list_claims(whole: Face, wanted: Sequence[str] = ()) -> dict[str, Theorem]:
 
 
 def decide_exists(face: Face, scaling: Scaling, structure: Structure, rays: Sequence[Vector]) -> Decision:
-    """Decides whether a formula meets every demand on the cone spanned by rays."""
+    """Decides whether a formula meets every demand on the cone spanned by rays.
+
+    Args:
+        face: the rays, parameterization and optimizer.
+        scaling: the formula.
+        structure: interventions of the parameterization.
+        rays: rates of the axes on each ray.
+    """
     why = face.fails(scaling, structure, rays, ahead=face.steps[0] - face.steps[1])
     if not why:
         shown = "; ".join(",".join(f"{a}={x}" for a, x in zip(face.axes, rates, strict=True)) for rates in rays)
@@ -207,7 +218,7 @@ def decide_nowhere(
     rays = [*((x,) for x in (*constrain_directions(axes, where.fixed), *where.sides)), *left_out]
     system = [Clause(RAYS, atoms, str(where)) for atoms in rays]
     system += [Clause(APART, tuple(apart), "not the formula")] if apart else []
-    system += [c for c in _clauses(network, parameterization, structure, where.fixed) if c.label in names]
+    system += [c for c in _list_clauses(network, parameterization, structure, where.fixed) if c.label in names]
     solver = ClauseSolver(system)
 
     def ray_of(model: Mapping[str, Fraction]) -> Ray:
@@ -254,7 +265,7 @@ def constrain_directions(axes: Sequence[str], fixed: frozenset[str]) -> tuple[Li
 
 
 @lru_cache(maxsize=64)
-def _clauses(
+def _list_clauses(
     network: Network, parameterization: Parameterization, structure: Structure, fixed: frozenset[str]
 ) -> tuple[Clause, ...]:
     """Returns the clauses of all demands."""

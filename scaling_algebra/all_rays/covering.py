@@ -69,7 +69,7 @@ class Face:
 
     @property
     def base(self) -> Structure:
-        """The structure without any intervention."""
+        """The structure of the parameterization before any intervention."""
         return self.rule.base_structure(self.network)
 
     def ray(self, rates: Sequence[int | Fraction]) -> Ray:

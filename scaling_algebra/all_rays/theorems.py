@@ -12,10 +12,10 @@ from scaling_algebra.errors import UsageError, check_names, quote_value
 from scaling_algebra.proofs.smtlib import RESET, script
 from scaling_algebra.solver.demands import provable
 from scaling_algebra.spec.configuration import DEFAULT_ARCHITECTURE, DEFAULT_OPTIMIZER, DEFAULT_PARAMETERIZATION
-from scaling_algebra.spec.networks.indices import aggregations, nonlinear_functions
+from scaling_algebra.spec.networks.indices import find_aggregations, nonlinear_functions
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import architecture
-from scaling_algebra.spec.networks.multipliers import free_multipliers
+from scaling_algebra.spec.networks.multipliers import find_free_multipliers
 from scaling_algebra.spec.optimizer_reading import OptimizerInput, require_single
 from scaling_algebra.spec.parameterizations import parameterization as _parameterization
 from scaling_algebra.spec.scaling import Scaling, TensorScaling
@@ -63,8 +63,8 @@ class Theorems(Rendered):
         """Describes the assumptions and the horizon that all theorems share."""
         network, last = self.whole.network, self.whole.steps
         grown = ", ".join(f"n^{axis}" for axis in self.whole.axes)
-        summed = {m for s in aggregations(network) for m in s.multipliers}
-        also = [f", {'aggregation multiplier' if m in summed else m} n^-{m}" for m in free_multipliers(network)]
+        summed = {m for s in find_aggregations(network) for m in s.multipliers}
+        also = [f", {'aggregation multiplier' if m in summed else m} n^-{m}" for m in find_free_multipliers(network)]
         few = " unless K < M is said" if any(x.routed for x in self.items) else ""
         gates = ", gates held at mean and slope" if any(s.gates for s in network.functions) else ""
         layers = ", layers of a stream deviate from it once" if "L" in self.whole.axes else ""

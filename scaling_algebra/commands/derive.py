@@ -117,13 +117,11 @@ def command(
 
     Files, and every format but text, are complete: exponents, reasons, rejected structures, MSSP by itself below muP.
     The first line says how much is certified: everything, or for how many demands stability and learning are shown
-    (exit code 3).
-    Where no parameterization is found, the exit code is 1 if a proof shows that none exists, else 3.
-    --given holds exponents, derives the others, and names every desideratum that does not hold: exit code 1 if one
-    does not.
-    --gauge prints the same parameterization with multipliers; --given is meant without multipliers.
-    --without derives another network, without a function: it shows which function makes an answer undecided.
-    --prove: exit code 0 if every parameterization is the only one, 1 if not, 3 if that is undecided.
+    (exit code 3). Where no parameterization is found, the exit code is 1 if a proof shows that none exists, else 3.
+    --given holds exponents, derives the others, and names every desideratum that does not hold: exit code 1 if one does
+    not. --gauge prints the same parameterization with multipliers; --given is meant without multipliers. --without
+    derives another network, without a function: it shows which function makes an answer undecided. --prove: exit code 0
+    if every parameterization is the only one, 1 if not, 3 if that is undecided.
     """
     each = EACH in left_out
     if smtlib and not proving:

@@ -39,10 +39,8 @@ def command(
     parameter.
 
     It is a maximum of monomials in the axes N, N_e, M and in sigma (init std), lr, eps and multiplier of every tensor,
-    with
-    the mechanism behind each monomial and the rays on which it is the largest of those with its parameters. Every
-    monomial
-    that leads on some ray is printed; if one may be missing, a line says so.
+    with the mechanism behind each monomial and the rays on which it is the largest of those with its parameters. Every
+    monomial that leads on some ray is printed; if one may be missing, a line says so.
     """
     rule = require_single(optimizer, "a formula")
     rule = rule if epsilon is None else rule.with_epsilon(epsilon)

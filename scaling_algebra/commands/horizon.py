@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from scaling_algebra.arguments import parse_pairs
 from scaling_algebra.documents import Document
-from scaling_algebra.errors import UsageError, unknown_name
+from scaling_algebra.errors import UsageError, unknown_name_error
 from scaling_algebra.limits import parse_real
 
 BASE = {"lr": "lr", "eps": "eps", "beta1": "one_minus_beta1", "beta2": "one_minus_beta2", "wd": "wd"}
@@ -73,7 +73,7 @@ def _parse_base(text: str) -> dict[str, float]:
     values: dict[str, float] = {}
     for name, number in parse_pairs("--base", text.split(","), "lr=3e-3,beta2=0.95").items():
         if name not in BASE:
-            raise unknown_name("base value", name, BASE)
+            raise unknown_name_error("base value", name, BASE)
         try:
             value = parse_real(number)
         except (ValueError, OverflowError):

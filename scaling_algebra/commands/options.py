@@ -21,7 +21,7 @@ import click
 
 from scaling_algebra import files, limits
 from scaling_algebra.documents import CSV, FORMATS, Document, format_of, render
-from scaling_algebra.errors import UsageError, unknown_name
+from scaling_algebra.errors import UsageError, unknown_name_error
 from scaling_algebra.spec.axes import REGIMES
 from scaling_algebra.spec.configuration import (
     DEFAULT_ARCHITECTURE,
@@ -114,7 +114,7 @@ class Name(click.ParamType[str]):
         for name in self.names:
             if str(value).lower() == name.lower():
                 return name
-        raise unknown_name(self.kind, str(value), self.names)
+        raise unknown_name_error(self.kind, str(value), self.names)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         from click.shell_completion import CompletionItem
@@ -199,13 +199,13 @@ def complete_names(names: Callable[[], Iterable[str]]) -> dict[str, Any]:
     return {"shell_complete": complete}
 
 
-def _quantities() -> Iterable[str]:
+def _list_quantities() -> Iterable[str]:
     from scaling_algebra.dynamics.quantities import quantities
 
     return quantities(ARCHITECTURES[DEFAULT_ARCHITECTURE])
 
 
-COMPLETED = complete_names(_quantities)
+COMPLETED = complete_names(_list_quantities)
 """Completion of quantities: those of the default network."""
 
 
@@ -479,8 +479,7 @@ def prints_answer(extra: Mapping[str, str] | None = None, more: str = "") -> Cal
 
     Args:
         extra: formats that the command has besides those of documents, with the endings of their files. The command
-            then
-            gets ``form``: the format, for which it returns a text, or None for a format of documents.
+            then gets ``form``: the format, for which it returns a text, or None for a format of documents.
         more: what the help text says of these formats.
     """
 

@@ -30,8 +30,7 @@ def command(output: Path, assets: Path | None) -> None:
     """Build the calculator page: this package, unmodified, running in a browser.
 
     Any web server can serve the page; it fetches nothing from elsewhere. Its assets have fixed versions and are checked
-    by
-    sha256.
+    by sha256.
     """
     assembly.check(output)
     if assets is not None:

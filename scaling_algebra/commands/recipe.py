@@ -105,8 +105,7 @@ def command(
     give the powers of batch and tokens alone, and --base has values such as lr=3e-3,beta2=0.95; exit code 1 where
     invariants contradict each other. Where no parameterization exists on the ray between the sizes, the powers of the
     nearest ray with one are printed, and a warning says which signal they let grow. Exit code 3: the numbers are
-    printed,
-    but some size that they rest on is not certified.
+    printed, but some size that they rest on is not certified.
     """
     held = None if hold is None else [name.strip() for name in hold.split(",")]
     if target is None and target_hf is None and base_hf is not None:

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from itertools import combinations
 
-from .contracting import contracted
+from .contracting import multiply_signals
 from .kernels import CONSTANT, INDICATOR, Exhausted, Kernel, leaf_kernel, population
-from .signals import Made, Scalar, Signal, larger
+from .signals import Provenance, Scalar, Signal, larger_size
 from .sizes import SignalSizes
 
 
@@ -26,16 +26,15 @@ class Algebra(SignalSizes):
             letters: its indices.
             exponent: packed size of its entries.
             indices: the indices along which it varies; by default all. A tensor that all experts share is constant
-                along the
-                expert index.
+                along the expert index.
         """
         live = self.live(letters)
         varying = self.live(letters if indices is None else indices)
         kernel = leaf_kernel(name, [self.letters[x] for x in live], [live.index(x) for x in varying])
         flat = frozenset(live) - frozenset(varying)
-        depends = None if name.startswith(INDICATOR) else frozenset({name})
+        depends = None if name.startswith(INDICATOR) else self.tensor_bit(name)
         return Signal(
-            live, {self.intern(kernel): exponent}, None, varying, made=Made("tensor"), flat=flat, depends=depends
+            live, {self.intern(kernel): exponent}, None, varying, made=Provenance("tensor"), flat=flat, depends=depends
         )
 
     def constant(self, letters: str, exponent: int = 0) -> Signal:
@@ -43,11 +42,11 @@ class Algebra(SignalSizes):
         live = self.live(letters)
         kernel = Kernel(tuple(self.letters[x] for x in live), tuple(range(len(live))), ())
         flat: frozenset[str] = frozenset(live)
-        return Signal(live, {self.intern(kernel): exponent}, made=Made("constant"), flat=flat, depends=frozenset())
+        return Signal(live, {self.intern(kernel): exponent}, made=Provenance("constant"), flat=flat, depends=0)
 
     def unknown(self, letters: str, size: int = 0) -> Signal:
         """Returns a signal of which only a packed upper bound on the size of its entries is known."""
-        return Signal(self.live(letters), {}, size, made=Made("constant"))
+        return Signal(self.live(letters), {}, size, made=Provenance("constant"))
 
     def given(self, name: str, letters: str) -> Signal:
         """Returns a constant whose entries are fixed numbers of size 1 that differ along each index."""
@@ -55,7 +54,7 @@ class Algebra(SignalSizes):
         if not live:
             return self.constant(live)
         kernel = leaf_kernel(f"{CONSTANT}{name})", [self.letters[x] for x in live], range(len(live)))
-        return Signal(live, {self.intern(kernel): 0}, made=Made("tensor"), depends=frozenset())
+        return Signal(live, {self.intern(kernel): 0}, made=Provenance("tensor"), depends=0)
 
     def nothing(self, letters: str) -> Signal:
         """Returns a signal that is exactly zero."""
@@ -67,7 +66,7 @@ class Algebra(SignalSizes):
         tail = None if s.tail is None else s.tail + exponent
         terms = {k: e + exponent for k, e in s.terms.items()}
         sound = s.zero or (s.sound and all(x.certain for x in scalars))
-        made = Made("scaled", (s,), scalars)
+        made = Provenance("scaled", (s,), scalars)
         least, loss = (None if x is None else x + exponent for x in (s.least, s.loss))
         zero = {x: Algebra.scaled(self, rest, *scalars) for x, rest in s.centred.items()}
         changes = {"made": made, "least": least, "sound": sound, "loss": loss, "centred": zero}
@@ -78,8 +77,8 @@ class Algebra(SignalSizes):
         size.
 
         Law: P = I - 11^T/M maps everything that does not depend on the index to zero, and is a projection of rank M -
-        1. Of a
-        square the fluctuation is left. The square of a sign has none, so if leaves may be signs it is an upper bound.
+        1. Of a square the fluctuation is left. The square of a sign has none, so if leaves may be signs it is an upper
+        bound.
 
         Args:
             s: the signal.
@@ -93,14 +92,14 @@ class Algebra(SignalSizes):
         if letter in s.flat:
             return Signal(s.letters, {})
         at = s.letters.index(letter)
-        keep = {k: e for k, e in s.terms.items() if _varies(self.kernels[k], at, ignoring)}
+        keep = {k: e for k, e in s.terms.items() if _varies_along(self.kernels[k], at, ignoring)}
         if s.signed:
-            squares = [k for k in keep if _square(self.kernels[k], at)]
+            squares = [k for k in keep if _has_square(self.kernels[k], at)]
             keep |= {self.with_doubt(k): keep.pop(k) - self.later for k in squares}
         zero = {x: Algebra.centred(self, rest, letter, ignoring) for x, rest in s.centred.items()}
         zero |= {} if ignoring else {letter: Signal(s.letters, {})}
         s = s.but(least=None)
-        return s.but(terms=keep, leaf=None, name="", made=Made("centred", (s,)), centred=zero)
+        return s.but(terms=keep, leaf=None, name="", made=Provenance("centred", (s,)), centred=zero)
 
     def restricted(self, s: Signal, letter: str, to: str) -> Signal:
         """Keeps a subset of the entries along an index, chosen independently of the signal.
@@ -116,10 +115,10 @@ class Algebra(SignalSizes):
             return s
         at, terms = s.letters.index(letter), dict[int, int]()
         for k, e in s.terms.items():
-            number = self.retyped(k, at, to)
+            number = self.retype(k, at, to)
             terms[number] = max(e, terms.get(number, e))
         letters, flat = s.letters.replace(letter, to), frozenset(to if x == letter else x for x in s.flat)
-        made = Made("restricted", (s,))
+        made = Provenance("restricted", (s,))
         zero = {x: Algebra.restricted(self, rest, letter, to) for x, rest in s.centred.items() if x != letter}
         return s.but(letters=letters, terms=terms, leaf=None, made=made, flat=flat, centred=zero)
 
@@ -143,7 +142,7 @@ class Algebra(SignalSizes):
         letters = "".join(to[x] for x in s.letters)
         flat = frozenset(to[x] for x in s.flat)
         zero = {to[x]: Algebra.relabelled(self, rest, old, new) for x, rest in s.centred.items()}
-        return s.but(letters=letters, leaf=leaf, made=Made("relabelled", (s,)), flat=flat, centred=zero)
+        return s.but(letters=letters, leaf=leaf, made=Provenance("relabelled", (s,)), flat=flat, centred=zero)
 
     def add(self, signals: Iterable[Signal]) -> Signal:
         """Adds signals. Of equal kernels the larger exponent is kept.
@@ -151,13 +150,13 @@ class Algebra(SignalSizes):
         Raises:
             ValueError: the signals have different indices.
         """
-        parts = self._aligned(signals)
+        parts = self._align(signals)
         nonzero = [s for s in parts if not s.zero]
         if len(nonzero) <= 1:
             return (nonzero or parts)[0]
         terms, tail, twice = dict[int, int](), None, set[int]()
         for s in nonzero:
-            tail = larger(tail, s.tail)
+            tail = larger_size(tail, s.tail)
             for k, e in s.terms.items():
                 if k not in terms or self.before(k, e, terms[k]):
                     terms[k] = e
@@ -165,20 +164,20 @@ class Algebra(SignalSizes):
                     twice.add(k)
         least = max((s.least for s in nonzero if s.least is not None), default=None)
         loss = max((s.loss for s in nonzero if s.loss is not None), default=None)
-        whole = Signal(nonzero[0].letters, terms, tail, made=Made("sum", tuple(nonzero)), least=least, loss=loss)
+        whole = Signal(nonzero[0].letters, terms, tail, made=Provenance("sum", tuple(nonzero)), least=least, loss=loss)
         if twice and not twice.isdisjoint(self.leading(whole)):
             self.notes.add("generic-constants")
         centred = {x for s in nonzero for x in s.centred}
         whole.centred = {x: Algebra.add(self, [s.centred.get(x, s) for s in nonzero]) for x in centred}
-        return self.pruned(self.shared(whole))
+        return self.prune(self.inherit_attributes(whole))
 
     def largest(self, s: Signal, most: int) -> Signal:
         """Keeps the ``most`` largest kernels of a signal, and adds the size of the others to its tail."""
-        kept, rest = self.ranked(s)[:most], self.ranked(s)[most:]
+        kept, rest = self.rank_kernels(s)[:most], self.rank_kernels(s)[most:]
         tail = max((size for size, _, _ in rest), default=None)
         loss = max((size for size, k, _ in rest if self.in_doubt[k]), default=None)
         terms = {k: e for _, k, e in kept}
-        return s.but(terms=terms, tail=larger(s.tail, tail), loss=larger(s.loss, loss)) if rest else s
+        return s.but(terms=terms, tail=larger_size(s.tail, tail), loss=larger_size(s.loss, loss)) if rest else s
 
     def uncentred(self, s: Signal) -> Signal:
         """Returns a signal of the same size without the information which of its terms sum to zero."""
@@ -188,8 +187,8 @@ class Algebra(SignalSizes):
         """Multiplies two signals. Common indices are identified, and indices not in ``out`` are summed.
 
         Pairs of kernels are multiplied from the largest possible product down. The rest is only bounded
-        (``product_bound``)
-        once it falls ``gap`` below the result, or, if this takes too much work, once it cannot exceed the result.
+        (``bound_product``) once it falls ``gap`` below the result, or, if this takes too much work, once it cannot
+        exceed the result.
 
         Args:
             a: the first factor.
@@ -216,11 +215,11 @@ class Algebra(SignalSizes):
         if a.zero or b.zero:
             return Signal(out, {})
         try:
-            product = contracted(self, a, b, out, tag, self._gap)
+            product = multiply_signals(self, a, b, out, tag, self._gap)
         except Exhausted:
             if self.rung.whole:
                 raise
-            product = contracted(self, a, b, out, tag, -self.step)
+            product = multiply_signals(self, a, b, out, tag, -self.step)
         for one, other in ((a, b), (b, a)) if centred else ():
             for x in (x for x in one.centred if x in out and x not in set(other.letters) - other.flat):
                 product.centred = {**product.centred, x: Algebra.contract(self, one.centred[x], other, out, tag)}
@@ -250,10 +249,8 @@ class Algebra(SignalSizes):
         """Multiplies any number of signals. Common indices are identified, and indices not in ``out`` are summed.
 
         Factors are multiplied in pairs: constants first, then initial tensors with what they act on, since there the
-        operator
-        norm bounds what is dropped, then the pair with the smallest result. An index is summed as soon as no other
-        factor has
-        it.
+        operator norm bounds what is dropped, then the pair with the smallest result. An index is summed as soon as no
+        other factor has it.
 
         Raises:
             ValueError: there are no signals, or ``out`` has an index that none of them has.
@@ -265,12 +262,12 @@ class Algebra(SignalSizes):
             return self.contract(pool[0], self.constant(""), out, tag)
         out = self.live(out)
         while len(pool) > 2:
-            i, j = min(combinations(range(len(pool)), 2), key=lambda pair: _urgency(self, pool, pair, out))
-            pool[i] = self.contract(pool[i], pool[j], _kept(pool, i, j, out), tag)
+            i, j = min(combinations(range(len(pool)), 2), key=lambda pair: _rank_pair(self, pool, pair, out))
+            pool[i] = self.contract(pool[i], pool[j], _remaining_indices(pool, i, j, out), tag)
             del pool[j]
         return self.contract(pool[0], pool[1], out, tag)
 
-    def _aligned(self, signals: Iterable[Signal]) -> list[Signal]:
+    def _align(self, signals: Iterable[Signal]) -> list[Signal]:
         """Returns the signals with their indices in the order of the first."""
         parts = list(signals)
         letters = parts[0].letters
@@ -286,16 +283,16 @@ class Algebra(SignalSizes):
         return s.tail is None and not any(self.kernels[k].leaves for k in s.terms)
 
 
-def _kept(pool: Sequence[Signal], i: int, j: int, out: str) -> str:
+def _remaining_indices(pool: Sequence[Signal], i: int, j: int, out: str) -> str:
     """Returns the indices of two factors that the result or another factor has."""
     rest = set(out).union(*(s.letters for k, s in enumerate(pool) if k not in (i, j)))
     return "".join(x for x in dict.fromkeys(pool[i].letters + pool[j].letters) if x in rest)
 
 
-def _urgency(algebra: Algebra, pool: Sequence[Signal], pair: tuple[int, int], out: str) -> tuple[int, Fraction]:
+def _rank_pair(algebra: Algebra, pool: Sequence[Signal], pair: tuple[int, int], out: str) -> tuple[int, Fraction]:
     """Returns a sort key of pairs of factors: the pair with the smallest key is multiplied first."""
     a, b = (pool[k] for k in pair)
-    shared, kept = set(a.letters) & set(b.letters), _kept(pool, *pair, out)
+    shared, kept = set(a.letters) & set(b.letters), _remaining_indices(pool, *pair, out)
     constants = sum(map(algebra.deterministic, (a, b)))
     leaves = [s.leaf for s in (a, b) if s.leaf is not None]
     acts = len(leaves) == 1 and bool((shared & set(leaves[0])) - set(kept))
@@ -307,13 +304,13 @@ def _urgency(algebra: Algebra, pool: Sequence[Signal], pair: tuple[int, int], ou
     return rank, algebra.dimensions[kept]
 
 
-def _square(kernel: Kernel, at: int) -> bool:
+def _has_square(kernel: Kernel, at: int) -> bool:
     """Tests whether a kernel has the same leaf twice, and it varies along an open index."""
     there = kernel.along(at)
     return len(set(there)) < len(there)
 
 
-def _varies(kernel: Kernel, at: int, ignoring: str) -> bool:
+def _varies_along(kernel: Kernel, at: int, ignoring: str) -> bool:
     """Tests whether a kernel varies along an open index."""
     c = kernel.opens[at]
     return kernel.opens.count(c) > 1 or any(c in classes and name != ignoring for name, classes in kernel.leaves)

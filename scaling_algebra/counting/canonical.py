@@ -13,20 +13,20 @@ from operator import attrgetter, itemgetter
 from typing import TypeAlias
 
 Leaf: TypeAlias = tuple[str, tuple[int, ...]]
-"""(tensor name, index classes), e.g. ``("W2", (0, 3, 1))``."""
+"""A tensor with its index classes, e.g. ``("W2", (0, 3, 1))``."""
 
-REMEMBERED = 2**17
-"""Components whose labelling is kept: some hundred MB at most."""
+MAX_CACHED = 2**17
+"""Maximum number of cached labellings of components, which take some hundred MB."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Component:
-    """A canonical component; equal ones are one object.
+    """A canonical component. Equal components are one object.
 
     Attributes:
-        first: number of open classes; its own are numbered after them.
+        first: number of open classes; its own classes are numbered after them.
         types: axes of its own classes.
-        leaves: sorted.
+        leaves: sorted leaves.
     """
 
     first: int
@@ -35,7 +35,7 @@ class Component:
 
     @property
     def place(self) -> tuple[tuple[str, ...], tuple[Leaf, ...]]:
-        """The key that components are sorted by."""
+        """Sort key of components."""
         return self.types, self.leaves
 
 
@@ -43,18 +43,24 @@ Network: TypeAlias = tuple[tuple[str, ...], tuple[int, ...], tuple[Leaf, ...]]
 """Axes of the classes, the class of each open index, leaves."""
 
 
-def canonical(types: Sequence[str], opens: Sequence[int], leaves: Sequence[Leaf]) -> Network:
-    """Types, open classes and leaves with classes renumbered so that isomorphic networks become equal.
+def canonicalise(types: Sequence[str], opens: Sequence[int], leaves: Sequence[Leaf]) -> Network:
+    """Returns a network with its classes renumbered, so that isomorphic networks become equal.
 
-    Components that share only open classes are labelled apart, and sorted; few differ, so they are remembered.
+    Components connected only through open classes are labelled separately and sorted. Few distinct ones occur, so
+    results are cached.
+
+    Args:
+        types: axis of each class.
+        opens: class of each open index.
+        leaves: the leaves.
     """
-    number = numbered(opens)
-    parts = [component(types, part, number) for part in components(leaves, number)]
-    return joined(tuple([types[c] for c in number]), tuple([number[c] for c in opens]), parts)
+    number = number_open(opens)
+    parts = [canonicalise_component(types, part, number) for part in split_components(leaves, number)]
+    return join_components(tuple([types[c] for c in number]), tuple([number[c] for c in opens]), parts)
 
 
-def numbered(opens: Sequence[int]) -> dict[int, int]:
-    """Open classes in the order of the open indices."""
+def number_open(opens: Sequence[int]) -> dict[int, int]:
+    """Numbers open classes in the order of the open indices."""
     number: dict[int, int] = {}
     for c in opens:
         if c not in number:
@@ -62,8 +68,13 @@ def numbered(opens: Sequence[int]) -> dict[int, int]:
     return number
 
 
-def components(leaves: Sequence[Leaf], opened: Container[int]) -> list[list[Leaf]]:
-    """Leaves grouped by the summed classes that connect them."""
+def split_components(leaves: Sequence[Leaf], opened: Container[int]) -> list[list[Leaf]]:
+    """Groups leaves that are connected by summed classes.
+
+    Args:
+        leaves: the leaves.
+        opened: the open classes, which do not connect.
+    """
     groups: list[list[Leaf]] = []
     group: dict[int, list[Leaf]] = {}
     for leaf in leaves:
@@ -91,16 +102,20 @@ def components(leaves: Sequence[Leaf], opened: Container[int]) -> list[list[Leaf
     return [whole for whole in groups if whole]
 
 
-def component(types: Sequence[str], leaves: Sequence[Leaf], number: dict[int, int]) -> Component:
-    """The canonical form of one component; ``number`` are the open classes."""
-    first, inner, renumbered = local(types, leaves, number)
-    return labelled(first, inner, renumbered)[0]
+def canonicalise_component(types: Sequence[str], leaves: Sequence[Leaf], number: dict[int, int]) -> Component:
+    """Returns the canonical form of one component; ``number`` holds the numbers of the open classes."""
+    first, inner, renumbered = renumber_component(types, leaves, number)
+    return label_component(first, inner, renumbered)[0]
 
 
-def local(
+def renumber_component(
     types: Sequence[str], leaves: Sequence[Leaf], number: dict[int, int]
 ) -> tuple[int, tuple[str, ...], tuple[Leaf, ...]]:
-    """One component with its own classes numbered as they appear, after the open ones: what looks it up."""
+    """Numbers the classes of one component in order of appearance, after the open ones, as a cache key.
+
+    Returns:
+        Number of open classes, axes of the component's own classes, leaves.
+    """
     inner, first = number.copy(), len(number)
     kinds, renumbered = [], []
     for name, classes in leaves if len(leaves) == 1 else sorted(leaves):
@@ -112,8 +127,14 @@ def local(
     return first, tuple(kinds), tuple(renumbered)
 
 
-def joined(types: tuple[str, ...], opens: tuple[int, ...], parts: Iterable[Component]) -> Network:
-    """The canonical network of these components: axes of the open classes, open indices, components."""
+def join_components(types: tuple[str, ...], opens: tuple[int, ...], parts: Iterable[Component]) -> Network:
+    """Joins canonical components to a canonical network.
+
+    Args:
+        types: axes of the open classes.
+        opens: class of each open index.
+        parts: the components.
+    """
     kinds = list(types)
     leaves: list[Leaf] = []
     for part in sorted(parts, key=PLACE):
@@ -128,63 +149,77 @@ def joined(types: tuple[str, ...], opens: tuple[int, ...], parts: Iterable[Compo
 PLACE = attrgetter("place")
 
 
-@lru_cache(REMEMBERED)
-def labelled(first: int, types: tuple[str, ...], leaves: tuple[Leaf, ...]) -> tuple[Component, tuple[int, ...]]:
-    """The canonical form of a component whose classes below ``first`` are open, and its classes in canonical order.
+@lru_cache(MAX_CACHED)
+def label_component(first: int, types: tuple[str, ...], leaves: tuple[Leaf, ...]) -> tuple[Component, tuple[int, ...]]:
+    """Labels a component canonically; its classes below ``first`` are open and keep their numbers.
 
-    Colour refinement, then the smallest labelling over the individualisations of the first class that refinement
-    cannot separate.
+    Colour refinement, then the smallest labelling over all ways to distinguish the classes of the first cell that
+    refinement cannot split.
+
+    Returns:
+        The canonical component, and its classes in canonical order.
     """
     rest = range(first, first + len(types))
     kinds = sorted(types)
     colour = {**{c: c for c in range(first)}, **{c: first + kinds.index(types[c - first]) for c in rest}}
-    order, renamed = _label(colour, leaves, first, rest)
-    return _interned(first, tuple([types[c - first] for c in order[first:]]), renamed), tuple(order)
+    order, renamed = _find_order(colour, leaves, first, rest)
+    return _intern(first, tuple([types[c - first] for c in order[first:]]), renamed), tuple(order)
 
 
-@lru_cache(REMEMBERED)
-def _interned(first: int, types: tuple[str, ...], leaves: tuple[Leaf, ...]) -> Component:
+@lru_cache(MAX_CACHED)
+def _intern(first: int, types: tuple[str, ...], leaves: tuple[Leaf, ...]) -> Component:
+    """Returns the one object of a canonical component."""
     return Component(first, types, leaves)
 
 
-def _label(
+def _find_order(
     colour: dict[int, int], leaves: Sequence[Leaf], first: int, rest: Sequence[int]
 ) -> tuple[list[int], tuple[Leaf, ...]]:
-    """Best class order and its sorted leaves. Colours of the ``rest`` are above those of the ``first`` classes."""
+    """Finds the best order of classes.
+
+    Args:
+        colour: initial colours. Those of ``rest`` are above those of the ``first`` open classes.
+        leaves: the leaves.
+        first: number of open classes.
+        rest: the other classes.
+
+    Returns:
+        The order, and the sorted leaves in its numbering.
+    """
     cells = [list(cell) for _, cell in groupby(sorted(rest, key=colour.__getitem__), key=colour.__getitem__)]
-    colour = {**colour, **_coloured(cells, first)}
+    colour = {**colour, **_colour_cells(cells, first)}
     while len(cells) < len(rest):
-        finer = _refined(cells, colour, leaves)
+        finer = _refine_cells(cells, colour, leaves)
         if len(finer) == len(cells):
             break
         cells = finer
-        colour |= _coloured(cells, first)
+        colour |= _colour_cells(cells, first)
     tied = next((cell for cell in cells if len(cell) > 1), None)
     if tied is None:
-        return _ordered(sorted(colour, key=colour.__getitem__), leaves)
+        return _apply_order(sorted(colour, key=colour.__getitem__), leaves)
     loose = {c for cell in cells if len(cell) > 1 for c in cell}
     apart = sorted((c for c in colour if c not in loose), key=colour.__getitem__)
     number = {c: k for k, c in enumerate(apart)}
-    parts = components(leaves, number)
+    parts = split_components(leaves, number)
     if len(parts) > 1:  # what only meets in classes that are told apart is labelled apart, and copies are equal
         blocks = []
         for part in parts:
             inside = sorted({c for _, classes in part for c in classes if c not in number})
             inner = {**number, **{c: len(apart) + colour[c] for c in inside}}
-            order, named = _label(inner, part, len(apart), inside)
+            order, named = _find_order(inner, part, len(apart), inside)
             blocks.append(([colour[c] for c in order[len(apart) :]], named, order[len(apart) :]))
         blocks.sort(key=itemgetter(0, 1))
-        return _ordered([*apart, *(c for _, _, order in blocks for c in order)], leaves)
+        return _apply_order([*apart, *(c for _, _, order in blocks for c in order)], leaves)
     options = []
     for c in tied:
         split = {d: k if k < first else 2 * k + 1 for d, k in colour.items()}
         split[c] -= 1
-        options.append(_label(split, leaves, first, rest))
+        options.append(_find_order(split, leaves, first, rest))
     return min(options, key=itemgetter(1))
 
 
-def _coloured(cells: list[list[int]], first: int) -> dict[int, int]:
-    """Each class with the place of its cell."""
+def _colour_cells(cells: list[list[int]], first: int) -> dict[int, int]:
+    """Returns the colour of each class: the position of its cell."""
     colour = {}
     for cell in cells:
         for c in cell:
@@ -193,8 +228,8 @@ def _coloured(cells: list[list[int]], first: int) -> dict[int, int]:
     return colour
 
 
-def _refined(cells: list[list[int]], colour: Mapping[int, int], leaves: Sequence[Leaf]) -> list[list[int]]:
-    """Cells split by what their classes touch."""
+def _refine_cells(cells: list[list[int]], colour: Mapping[int, int], leaves: Sequence[Leaf]) -> list[list[int]]:
+    """Splits cells by the leaves that their classes touch."""
     touching: dict[int, list[tuple[str, tuple[int, ...], int]]]
     touching = {c: [] for cell in cells if len(cell) > 1 for c in cell}
     for name, classes in leaves:
@@ -215,7 +250,7 @@ def _refined(cells: list[list[int]], colour: Mapping[int, int], leaves: Sequence
     return finer
 
 
-def _ordered(order: list[int], leaves: Sequence[Leaf]) -> tuple[list[int], tuple[Leaf, ...]]:
-    """The order with the leaves in its numbering."""
+def _apply_order(order: list[int], leaves: Sequence[Leaf]) -> tuple[list[int], tuple[Leaf, ...]]:
+    """Returns an order of classes, and the sorted leaves in its numbering."""
     number = {c: k for k, c in enumerate(order)}
     return order, tuple(sorted([(name, tuple([number[c] for c in classes])) for name, classes in leaves]))

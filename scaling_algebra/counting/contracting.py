@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .kernels import Exhausted, Kernel, Matching, population, witness
-from .signals import Made, Signal, larger
+from .kernels import Exhausted, Kernel, Matching, find_matching, population
+from .signals import Provenance, Signal, larger_size
 from .sizes import SignalSizes
 
-PRODUCT = 16
+PRODUCT_WORK = 16
 """Work of a product besides its matching searches, in nodes of these."""
 
 
-def contracted(algebra: SignalSizes, a: Signal, b: Signal, out: str, tag: str, gap: int) -> Signal:
+def multiply_signals(algebra: SignalSizes, a: Signal, b: Signal, out: str, tag: str, gap: int) -> Signal:
     """Multiplies two signals, as ``Algebra.contract`` describes.
 
     Args:
@@ -30,11 +30,11 @@ def contracted(algebra: SignalSizes, a: Signal, b: Signal, out: str, tag: str, g
     Raises:
         Exhausted: the product exceeds the work budget.
     """
-    algebra.meter.add(PRODUCT)
+    algebra.meter.add(PRODUCT_WORK)
     spec, contraction, cost = algebra.meeting(a.letters, b.letters, out)
-    extra = product_bound(algebra, a, b, out)
+    extra = bound_product(algebra, a, b, out)
     weights = algebra.weights
-    left, right = algebra.ranked(a), algebra.ranked(b)
+    left, right = algebra.rank_kernels(a), algebra.rank_kernels(b)
     step, work = algebra.step, algebra.rung.work
     terms: dict[int, int] = {}
     lead: int | None = None
@@ -47,11 +47,11 @@ def contracted(algebra: SignalSizes, a: Signal, b: Signal, out: str, tag: str, g
             if lead is not None and (reach < lead - gap if gap >= 0 else algebra.value(reach) <= algebra.value(lead)):
                 alike = gap >= 0 and (doubts or doubted) and algebra.value(reach) >= algebra.value(lead - gap)
                 if not alike:
-                    dropped = larger(dropped, reach)
-                    loss = larger(loss, reach) if doubts or doubted else loss
+                    dropped = larger_size(dropped, reach)
+                    loss = larger_size(loss, reach) if doubts or doubted else loss
                     break
                 if not doubted:
-                    dropped = larger(dropped, reach)
+                    dropped = larger_size(dropped, reach)
                     continue
             e0 = ea + eb
             top = ra + rb + cost
@@ -59,7 +59,7 @@ def contracted(algebra: SignalSizes, a: Signal, b: Signal, out: str, tag: str, g
             while True:
                 slack = -(-slack // step) * step
                 try:
-                    kernels, cut, nodes = algebra.multiplied(ka, kb, spec, contraction, slack, work)
+                    kernels, cut, nodes = algebra.multiply_kernels(ka, kb, spec, contraction, slack, work)
                 except Exhausted:
                     algebra.meter.add(work or 0)
                     raise
@@ -78,24 +78,24 @@ def contracted(algebra: SignalSizes, a: Signal, b: Signal, out: str, tag: str, g
                     break
                 slack = slack + step if lead is None else top - lead + gap
             if cut is not None:
-                dropped = larger(dropped, top + cut)
-                loss = larger(loss, top + cut) if doubted else loss
+                dropped = larger_size(dropped, top + cut)
+                loss = larger_size(loss, top + cut) if doubted else loss
     if algebra.rung.whole and dropped is not None:
         raise Exhausted
     ba, bb = algebra.bound(a), algebra.bound(b)
     if a.tail is not None and bb is not None:
-        dropped = larger(dropped, a.tail + bb + extra)
+        dropped = larger_size(dropped, a.tail + bb + extra)
     if b.tail is not None and ba is not None:
-        dropped = larger(dropped, b.tail + ba + extra)
+        dropped = larger_size(dropped, b.tail + ba + extra)
     if a.loss is not None and bb is not None:
-        loss = larger(loss, a.loss + bb + extra)
+        loss = larger_size(loss, a.loss + bb + extra)
     if b.loss is not None and ba is not None:
-        loss = larger(loss, b.loss + ba + extra)
-    made = Made("product", (a, b), tag=tag)
-    return algebra.pruned(algebra.shared(Signal(out, terms, dropped, made=made, loss=loss)))
+        loss = larger_size(loss, b.loss + ba + extra)
+    made = Provenance("product", (a, b), tag=tag)
+    return algebra.prune(algebra.inherit_attributes(Signal(out, terms, dropped, made=made, loss=loss)))
 
 
-def origin(algebra: SignalSizes, s: Signal, k: int) -> tuple[int, int, Callable[[Kernel, Kernel], Matching]]:
+def find_origin(algebra: SignalSizes, s: Signal, k: int) -> tuple[int, int, Callable[[Kernel, Kernel], Matching]]:
     """Finds a pair of kernels of the two factors of a product whose product contains a kernel.
 
     Args:
@@ -109,43 +109,39 @@ def origin(algebra: SignalSizes, s: Signal, k: int) -> tuple[int, int, Callable[
     assert s.made is not None and s.made.rule == "product"
     a, b = s.made.parts
     spec, contraction, cost = algebra.meeting(a.letters, b.letters, s.letters)
-    extra, size = product_bound(algebra, a, b, s.letters), s.terms[k] + algebra.weights[k]
-    for ra, ka, ea in algebra.ranked(a):
-        for rb, kb, eb in algebra.ranked(b):
+    extra, size = bound_product(algebra, a, b, s.letters), s.terms[k] + algebra.weights[k]
+    for ra, ka, ea in algebra.rank_kernels(a):
+        for rb, kb, eb in algebra.rank_kernels(b):
             if ra + rb + extra < size:
                 break
             slack = -(-max(ra + rb + cost - size, 0) // algebra.step) * algebra.step
             try:
-                kernels, _, _ = algebra.multiplied(ka, kb, spec, contraction, slack, algebra.rung.work)
+                kernels, _, _ = algebra.multiply_kernels(ka, kb, spec, contraction, slack, algebra.rung.work)
             except Exhausted:
                 continue
             gain = dict(kernels).get(k)
             if gain is None or ea + eb + gain != s.terms[k]:
                 continue
 
-            def wanted(kernel: Kernel, coherent: tuple[str, ...], gain: int = gain) -> bool:
+            def is_wanted(kernel: Kernel, coherent: tuple[str, ...], gain: int = gain) -> bool:
                 return kernel == algebra.kernels[k] and sum(2 * algebra.half[axis] for axis in coherent) == gain
 
             def matching(left: Kernel, right: Kernel, slack: int = slack) -> Matching:
-                return witness(left, right, contraction, algebra.halves, algebra.grains(slack), wanted)
+                return find_matching(left, right, contraction, algebra.halves, algebra.grains(slack), is_wanted)
 
             return ka, kb, matching
     raise LookupError("no product of the factors has this kernel")
 
 
-def product_bound(algebra: SignalSizes, a: Signal, b: Signal, out: str) -> int:
+def bound_product(algebra: SignalSizes, a: Signal, b: Signal, out: str) -> int:
     """Returns an upper bound on the size of a product, relative to the product of the sizes of its factors.
 
     Law: by Cauchy-Schwarz over the summed indices, rms(a b) <= (their dimensions) rms(a) rms(b), entry by entry of the
     indices that both have and the result keeps. A signal is exchangeable along every axis, and moments of polynomials
-    in
-    Gaussians are equivalent (hypercontractivity), so an average over such entries loses no power of n, except for
-    entries
-    with equal indices: they are rare, and may be larger by the square root of how rare they are. So if the factors
-    share
-    and keep several indices of one axis, each but the first costs half its dimension. If a factor is an initial tensor,
-    its
-    operator norm gives another bound. The smallest bound is returned.
+    in Gaussians are equivalent (hypercontractivity), so an average over such entries loses no power of n, except for
+    entries with equal indices: they are rare, and may be larger by the square root of how rare they are. So if the
+    factors share and keep several indices of one axis, each but the first costs half its dimension. If a factor is an
+    initial tensor, its operator norm gives another bound. The smallest bound is returned.
     """
     sums = sum(2 * algebra.half[algebra.letters[x]] for x in {*a.letters, *b.letters} if x not in out)
     shared: dict[str, list[int]] = {}
@@ -153,14 +149,14 @@ def product_bound(algebra: SignalSizes, a: Signal, b: Signal, out: str) -> int:
         if x in b.letters and x in out and x not in a.flat | b.flat:
             shared.setdefault(population(algebra.letters[x]), []).append(algebra.half[algebra.letters[x]])
     meet = sum(sum(halves) - min(halves) for halves in shared.values())
-    costs = [sums + meet, _operator_cost(algebra, a, b, out), _operator_cost(algebra, b, a, out)]
-    if a.depends is not None and b.depends is not None and a.depends.isdisjoint(b.depends):
-        saved = (_uncorrelated(algebra, a, out), _uncorrelated(algebra, b, out))
+    costs = [sums + meet, _bound_operator(algebra, a, b, out), _bound_operator(algebra, b, a, out)]
+    if a.depends is not None and b.depends is not None and not a.depends & b.depends:
+        saved = (_bound_saving(algebra, a, out), _bound_saving(algebra, b, out))
         costs += [sums + meet - x for x in saved if x is not None]
     return min(x for x in costs if x is not None)
 
 
-def _uncorrelated(algebra: SignalSizes, a: Signal, out: str) -> int | None:
+def _bound_saving(algebra: SignalSizes, a: Signal, out: str) -> int | None:
     """Returns by how much the bound on a product of a signal with an independent one decreases; None if nothing is
     known.
 
@@ -175,7 +171,7 @@ def _uncorrelated(algebra: SignalSizes, a: Signal, out: str) -> int | None:
     return sum(algebra.half[algebra.letters[x]] for x in summed)
 
 
-def _operator_cost(algebra: SignalSizes, a: Signal, b: Signal, out: str) -> int | None:
+def _bound_operator(algebra: SignalSizes, a: Signal, b: Signal, out: str) -> int | None:
     """Returns the largest growth of the rms of ``b`` under the initial tensor ``a``, relative to the size of its
     entries.
 

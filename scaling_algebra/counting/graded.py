@@ -92,18 +92,18 @@ class FormAlgebra(Algebra):
         return inner + _INNER * sum(-n << _FIELD * self.names.index(name) for name, n in unknowns.items())
 
     def tensor(self, name: str, letters: str, exponent: int, indices: str | None = None) -> Signal:
-        grade, inner = split(exponent)
+        grade, inner = split_grade(exponent)
         s = super().tensor(name, letters, inner, indices)
         return Graded(s.letters, {grade: s}, s.leaf)
 
     def constant(self, letters: str, exponent: int = 0) -> Signal:
-        grade, inner = split(exponent)
+        grade, inner = split_grade(exponent)
         s = super().constant(letters, inner)
         return Graded(s.letters, {grade: s})
 
-    def sized(self, letters: str, unknown: str) -> Signal:
+    def bound_by_unknown(self, letters: str, unknown: str) -> Signal:
         """Returns a signal of which only the size n^-unknown is known, as an upper bound."""
-        grade, inner = split(self.pack(Fraction(0), {}, {unknown: -1}))
+        grade, inner = split_grade(self.pack(Fraction(0), {}, {unknown: -1}))
         live = self.live(letters)
         return Graded(live, {grade: Signal(live, {}, tail=inner)})
 
@@ -123,12 +123,12 @@ class FormAlgebra(Algebra):
 
     def uncentred(self, s: Signal) -> Signal:
         bounds = {
-            g: {c: Signal(x.letters, {}, Algebra.bound(self, x)) for c in x.centred} for g, x in _parts(s).items()
+            g: {c: Signal(x.letters, {}, Algebra.bound(self, x)) for c in x.centred} for g, x in _get_parts(s).items()
         }
-        return Graded(s.letters, {g: x.but(centred=bounds[g]) for g, x in _parts(s).items()})
+        return Graded(s.letters, {g: x.but(centred=bounds[g]) for g, x in _get_parts(s).items()})
 
     def restricted(self, s: Signal, letter: str, to: str) -> Signal:
-        parts = {g: Algebra.restricted(self, x, letter, to) for g, x in _parts(s).items()}
+        parts = {g: Algebra.restricted(self, x, letter, to) for g, x in _get_parts(s).items()}
         return Graded(s.letters.replace(letter, to), parts) if letter in s.letters else s
 
     def scaled(self, s: Signal, *scalars: Scalar) -> Signal:
@@ -139,15 +139,15 @@ class FormAlgebra(Algebra):
         """
         if not all(x.certain for x in scalars):
             raise Exhausted
-        grade, inner = split(sum(x.size for x in scalars))
-        parts = {g + grade: Algebra.scaled(self, x, Scalar("", inner)) for g, x in _parts(s).items()}
+        grade, inner = split_grade(sum(x.size for x in scalars))
+        parts = {g + grade: Algebra.scaled(self, x, Scalar("", inner)) for g, x in _get_parts(s).items()}
         return Graded(s.letters, parts)
 
     def add(self, signals: Iterable[Signal]) -> Signal:
-        given = self._aligned(signals)
+        given = self._align(signals)
         grades: dict[int, list[Signal]] = {}
         for s in given:
-            for g, x in _parts(s).items():
+            for g, x in _get_parts(s).items():
                 grades.setdefault(g, []).append(x)
         return Graded(given[0].letters, {g: Algebra.add(self, xs) for g, xs in grades.items()})
 
@@ -155,14 +155,14 @@ class FormAlgebra(Algebra):
         if old == new:
             return s
         whole = super().relabelled(s, old, new)
-        parts = {g: Algebra.relabelled(self, x, old, new) for g, x in _parts(s).items()}
+        parts = {g: Algebra.relabelled(self, x, old, new) for g, x in _get_parts(s).items()}
         return Graded(whole.letters, parts, whole.leaf)
 
     def contract(self, a: Signal, b: Signal, out: str, tag: str = "") -> Signal:
         out = self.live(out)
         grades: dict[int, list[Signal]] = {}
-        for ga, x in _parts(a).items():
-            for gb, y in _parts(b).items():
+        for ga, x in _get_parts(a).items():
+            for gb, y in _get_parts(b).items():
                 grades.setdefault(ga + gb, []).append(Algebra.contract(self, x, y, out, tag))
                 if self.rung.total is not None and self.spent > self.rung.total:
                     raise Exhausted
@@ -172,18 +172,18 @@ class FormAlgebra(Algebra):
 
     def sizes(self, s: Signal) -> Sizes:
         """Returns the root-mean-square of each grade that is not exactly zero."""
-        sizes = {g: (self.rms(x), self.bound(x)) for g, x in _parts(s).items()}
+        sizes = {g: (self.rms(x), self.bound(x)) for g, x in _get_parts(s).items()}
         return {g: (low, high) for g, (low, high) in sizes.items() if high is not None}
 
     def bounds(self, s: Signal) -> Bounds:
         """Returns bounds on the root-mean-square of a signal."""
         sizes = self.sizes(s).items()
         return Bounds(
-            tuple(self.graded(g, low) for g, (low, _) in sizes if low is not None),
-            tuple(self.graded(g, high) for g, (_, high) in sizes),
+            tuple(self.make_form(g, low) for g, (low, _) in sizes if low is not None),
+            tuple(self.make_form(g, high) for g, (_, high) in sizes),
         )
 
-    def graded(self, grade: int, packed: int) -> Form:
+    def make_form(self, grade: int, packed: int) -> Form:
         """Returns a packed size of a grade as a form."""
         counts = []
         for name in self.names:
@@ -194,15 +194,15 @@ class FormAlgebra(Algebra):
         return Form(self.form(packed).power, tuple((name, n) for name, n in counts if n))
 
     def deterministic(self, s: Signal) -> bool:
-        return all(Algebra.deterministic(self, x) for x in _parts(s).values())
+        return all(Algebra.deterministic(self, x) for x in _get_parts(s).values())
 
 
-def split(packed: int) -> tuple[int, int]:
+def split_grade(packed: int) -> tuple[int, int]:
     """Splits a packed number into grade and packed size."""
     inner = (packed + _INNER // 2) % _INNER - _INNER // 2
     return (packed - inner) // _INNER, inner
 
 
-def _parts(s: Signal) -> dict[int, Signal]:
+def _get_parts(s: Signal) -> dict[int, Signal]:
     assert isinstance(s, Graded)
     return s.parts

@@ -1,7 +1,7 @@
-"""The search for the matchings of a product: leaves of one kernel with equal-named leaves of another.
+"""Searches for the matchings of a product: leaves of one kernel with leaves of the same name of another.
 
-Branch and bound over partial matchings. The bound is updated, never recounted; the leaf that may lose next is decided
-next; of components that may be exchanged one is tried.
+Branch and bound over partial matchings. The bound is updated incrementally, the leaf that may reduce it most is decided
+next, and among interchangeable components only one is tried.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from .canonical import Leaf
 
 
 class Exhausted(Exception):
-    """The search for the matchings of a product passed its limit: the answer stays undecided.
+    """A search exceeded its work limit, so that the answer is undecided.
 
     Attributes:
-        needed: the result that failed last on the way out, all that it had needed, and the work of that.
+        needed: the result that failed last on the way out, all results that it needed, and their work.
     """
 
     def __init__(self) -> None:
@@ -25,13 +25,14 @@ class Exhausted(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Alike:
-    """The leaves that may be exchanged.
+class Exchanges:
+    """Which leaves may be exchanged.
 
     Attributes:
-        component: of each leaf.
-        place: of each leaf in its component.
-        kind: of each component; those of one kind may be exchanged, place by place. Negative if there is no other.
+        component: component of each leaf.
+        place: position of each leaf in its component.
+        kind: kind of each component. Components of one kind may be exchanged, position by position. Negative if no
+            other component has this kind.
     """
 
     component: tuple[int, ...]
@@ -39,21 +40,21 @@ class Alike:
     kind: tuple[int, ...]
 
 
-class Partial:
-    """A matching of some leaves, and what it makes of the index classes.
+class PartialMatching:
+    """A matching of some leaves, and the index classes that result from it.
 
-    A merged class weighs at most the classes it came from (1/2 each, 1 for a contracted pair), at most 1, and 1/2 once
-    a leaf decided to stay unmatched touches it; open classes weigh nothing, two that are merged cost 1/2.
+    A merged class weighs at most what its classes weighed (1/2 each, 1 for a contracted pair), at most 1, and 1/2 once
+    an unmatched leaf touches it. Open classes weigh nothing; merging two of them costs 1/2.
 
     Attributes:
-        forest: class -> the class it was merged into.
-        mass: halves that each class weighs for what it came from; of an open one, 1 less its open indices.
-        most: halves that it may weigh: 2, 1 where something unmatched touches it, 0 if it is open.
+        forest: for each class, the class that it was merged into.
+        mass: weight of each class from its parts, in halves; for an open one, 1 minus the number of its open indices.
+        most: largest weight that it may have, in halves: 2, or 1 if an unmatched leaf touches it, or 0 if it is open.
         bound: upper bound on the rms of every matching that extends this one; exact when all leaves are decided.
-        near: leaves that touch each class, as bits.
-        rest: undecided leaves, as bits.
-        apart: leaves decided to stay unmatched, as bits.
-        kind: of each component, as in ``Alike``, with the places that were decided to stay unmatched.
+        near: leaves that touch each class, as a bit mask.
+        rest: undecided leaves, as a bit mask.
+        apart: leaves decided to stay unmatched, as a bit mask.
+        kind: kind of each component, as in ``Exchanges``, with the positions that were decided to stay unmatched.
         pairs: matched leaves (left, right).
     """
 
@@ -76,15 +77,15 @@ class Partial:
 
 
 class MatchingSearch:
-    """Matchings of the first ``lefts`` leaves with the others, by name, up to exchanges of components that are alike.
+    """Finds the matchings of the first ``lefts`` leaves with the others, by name, up to exchanges of equal components.
 
-    A matching that leaves two leaves with the same name and classes apart is never larger than the one that matches
-    them, and is left out, but where they have a class along which a mean may be subtracted (``centred``).
+    A matching that leaves two leaves with the same name and classes unmatched is never larger than the one that matches
+    them. It is omitted unless they have a class along which a mean may be subtracted (``centred``).
 
     Attributes:
-        matchings: those within the floor.
+        matchings: the matchings within the floor.
         cut: upper bound on the rms of the others; None if there are none.
-        nodes: matchings that were extended or whole.
+        nodes: number of partial and complete matchings visited.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class MatchingSearch:
         active: Sequence[bool],
         leaves: Sequence[Leaf],
         lefts: int,
-        alike: Alike | None,
+        alike: Exchanges | None,
         centred: frozenset[int],
     ) -> None:
         self.half, self.active, self.alike, self.centred = half, active, alike, centred
@@ -105,15 +106,15 @@ class MatchingSearch:
         self.partners = [sides[name][k < lefts] for k, (name, _) in enumerate(leaves)]
         self.allowed = list(self.partners)
         self.floor: int | None = None
-        self.matchings: list[Partial] = []
+        self.matchings: list[PartialMatching] = []
         self.cut: int | None = None
         self.nodes = 0
 
-    def run(self, start: Partial, floor: int | None, limit: int | None) -> None:
-        """Finds the matchings within a floor; without one, all.
+    def run(self, start: PartialMatching, floor: int | None, limit: int | None) -> None:
+        """Finds the matchings whose rms is at least ``floor``; all of them if it is None.
 
         Raises:
-            Exhausted: the search has more nodes than the limit.
+            Exhausted: the search has more nodes than ``limit``.
         """
         self.floor = floor
         if not self._within(start.bound) or not self._allow(start):
@@ -126,7 +127,7 @@ class MatchingSearch:
                 if limit is not None and self.nodes > limit:
                     raise Exhausted
                 if not at.rest:
-                    if not self._dominated(at):
+                    if not self._is_dominated(at):
                         self.matchings.append(at)
                     break
                 x = self._next(at)
@@ -135,15 +136,19 @@ class MatchingSearch:
                     break
         self.matchings.reverse()  # those that match come before those that do not
 
-    def _allow(self, start: Partial) -> bool:
-        """Leaves out pairs beyond the floor, and what then has no partner; whether the result is within the floor."""
+    def _allow(self, start: PartialMatching) -> bool:
+        """Excludes pairs below the floor, and decides leaves that then have no partner.
+
+        Returns:
+            Whether the result is still within the floor.
+        """
         while True:
             alone = 0
             for x, options in enumerate(self.allowed):
                 if start.rest >> x & 1:
                     if x < self.lefts:
-                        for y in bits(options & start.rest):
-                            if not self._single(start, x, y) and self._matched(start, x, y) is None:
+                        for y in iterate_bits(options & start.rest):
+                            if not self._single(start, x, y) and self._try_match(start, x, y) is None:
                                 options ^= 1 << y
                                 self.allowed[y] ^= 1 << x
                         self.allowed[x] = options
@@ -154,24 +159,27 @@ class MatchingSearch:
             if not self._leave(start, alone):
                 return False
 
-    def _match(self, at: Partial, x: int, stack: list[Partial]) -> None:
-        """Adds what every partner of a leaf makes."""
+    def _match(self, at: PartialMatching, x: int, stack: list[PartialMatching]) -> None:
+        """Pushes the partial matchings in which a leaf is matched, one for each different partner."""
         alike = self.alike
         tried = set()
-        for y in bits(self.allowed[x] & at.rest):
+        for y in iterate_bits(self.allowed[x] & at.rest):
             if alike is not None:
                 kind = at.kind[alike.component[y]], alike.place[y]
                 if kind in tried:
                     continue
                 tried.add(kind)
             if self._single(at, x, y):
-                after = self._matched(at, x, y)
+                after = self._try_match(at, x, y)
                 if after is not None:
                     stack.append(after)
 
-    def _single(self, at: Partial, x: int, y: int) -> bool:
-        """Whether no pair of classes of two leaves by itself is merged at a loss beyond the floor; always true where
-        what is beyond the floor may be larger than all that was so far."""
+    def _single(self, at: PartialMatching, x: int, y: int) -> bool:
+        """Tests cheaply whether a pair of leaves may be within the floor.
+
+        It is not if merging one pair of classes alone loses too much. Always True if a matching below the floor may be
+        larger than all that were excluded so far, so that ``cut`` is correct.
+        """
         floor, cut = self.floor, self.cut
         if floor is None or cut is None:
             return True
@@ -182,14 +190,15 @@ class MatchingSearch:
             if r != s:
                 if self.active[s]:
                     r, s = s, r
-                whole, both = together(mass[r], most[r], mass[s], most[s])
+                whole, both = merge_weights(mass[r], most[r], mass[s], most[s])
                 loss = half[r] * (min(mass[r], most[r]) - min(whole, both)) + half[s] * min(mass[s], most[s])
                 if loss > spare and at.bound - loss <= cut:
                     return False
         return True
 
-    def _next(self, at: Partial) -> int:
-        """The leaf to decide: one that touches a class which may still weigh 1, with the fewest partners."""
+    def _next(self, at: PartialMatching) -> int:
+        """Chooses the leaf to decide next: one that touches a class which may still weigh 1, with the fewest
+        partners."""
         hot, rest = 0, at.rest
         half, mass, near = self.half, at.mass, at.near
         for r, most in enumerate(at.most):
@@ -207,8 +216,8 @@ class MatchingSearch:
                 best, fewest = x, options
         return best
 
-    def _matched(self, at: Partial, x: int, y: int) -> Partial | None:
-        """A partial matching with one more pair; None beyond the floor."""
+    def _try_match(self, at: PartialMatching, x: int, y: int) -> PartialMatching | None:
+        """Returns a partial matching with one more pair; None if it falls below the floor."""
         forest, mass, most, near, bound = at.forest, at.mass.copy(), at.most.copy(), at.near.copy(), at.bound
         half = self.half
         for c, d in zip(self.touched[x], self.touched[y], strict=True):
@@ -217,9 +226,9 @@ class MatchingSearch:
                 continue
             if self.active[s]:
                 r, s = s, r
-            whole, both = together(mass[r], most[r], mass[s], most[s])
+            whole, both = merge_weights(mass[r], most[r], mass[s], most[s])
             bound += half[r] * (min(whole, both) - min(mass[r], most[r])) - half[s] * min(mass[s], most[s])
-            forest = union(forest, r, s)
+            forest = merge_roots(forest, r, s)
             mass[r], most[r], mass[s], most[s] = whole, both, 0, 0
             near[r] |= near[s]
         if not self._within(bound):
@@ -230,17 +239,20 @@ class MatchingSearch:
             kind = kind.copy()
             kind[p], kind[q] = ~p, ~q
         pair = (x, y) if x < y else (y, x)
-        after = Partial(
+        after = PartialMatching(
             forest, mass, most, bound, near, at.rest & ~(1 << x | 1 << y), at.apart, kind, (*at.pairs, pair)
         )
         alone = 0
-        for z in bits(after.rest & (self.allowed[x] | self.allowed[y])):
+        for z in iterate_bits(after.rest & (self.allowed[x] | self.allowed[y])):
             if not self.allowed[z] & after.rest:
                 alone |= 1 << z
         return after if not alone or self._leave(after, alone) else None
 
-    def _copies(self, at: Partial, x: int) -> int:
-        """A leaf and those it may be exchanged with: where it stays unmatched they may be taken to, as bits."""
+    def _copies(self, at: PartialMatching, x: int) -> int:
+        """Returns a leaf and the leaves that it may be exchanged with, as a bit mask.
+
+        If the leaf is decided to stay unmatched, all of these may be.
+        """
         alike = self.alike
         if alike is None or at.kind[alike.component[x]] < 0:
             return 1 << x
@@ -250,15 +262,18 @@ class MatchingSearch:
                 copies |= 1 << z
         return copies
 
-    def _leave(self, at: Partial, leaves: int) -> bool:
-        """Decides that leaves stay unmatched, and with them those that have no other partner; whether the result is
-        within the floor and not dominated."""
+    def _leave(self, at: PartialMatching, leaves: int) -> bool:
+        """Decides that leaves stay unmatched, and with them those that have no other partner.
+
+        Returns:
+            Whether the result is within the floor.
+        """
         alike, forest, most = self.alike, at.forest, at.most
         while leaves:
             at.rest &= ~leaves
             at.apart |= leaves
             partners = 0
-            for x in bits(leaves):
+            for x in iterate_bits(leaves):
                 partners |= self.allowed[x]
                 for c in self.touched[x]:
                     r = forest[c]
@@ -269,33 +284,34 @@ class MatchingSearch:
                 if alike is not None and at.kind[alike.component[x]] >= 0:
                     at.kind[alike.component[x]] |= 1 << alike.place[x]
             leaves = 0
-            for y in bits(partners & at.rest):
+            for y in iterate_bits(partners & at.rest):
                 if not self.allowed[y] & at.rest:
                     leaves |= 1 << y
         return self._within(at.bound)
 
     def _within(self, bound: int) -> bool:
+        """Tests whether a bound is at least the floor; if not, updates ``cut``."""
         if self.floor is not None and bound < self.floor:
             if self.cut is None or bound > self.cut:
                 self.cut = bound
             return False
         return True
 
-    def _dominated(self, at: Partial) -> bool:
-        """Whether two leaves with the same name and classes are left apart."""
+    def _is_dominated(self, at: PartialMatching) -> bool:
+        """Tests whether two leaves with the same name and classes are left unmatched."""
         forest = at.forest
         centred = {forest[c] for c in self.centred}
-        for x in bits(at.apart & (1 << self.lefts) - 1):
+        for x in iterate_bits(at.apart & (1 << self.lefts) - 1):
             roots = [forest[c] for c in self.touched[x]]
             if centred.isdisjoint(roots):
-                for y in bits(self.partners[x] & at.apart):
+                for y in iterate_bits(self.partners[x] & at.apart):
                     if roots == [forest[d] for d in self.touched[y]]:
                         return True
         return False
 
 
-def together(mass: int, most: int, other: int, other_most: int) -> tuple[int, int]:
-    """Mass of two classes that are merged, and what they may weigh."""
+def merge_weights(mass: int, most: int, other: int, other_most: int) -> tuple[int, int]:
+    """Returns mass and maximum weight of the class that two classes are merged to, in halves."""
     if most and other_most:
         return mass + other, min(most, other_most)
     if most or other_most:
@@ -303,13 +319,13 @@ def together(mass: int, most: int, other: int, other_most: int) -> tuple[int, in
     return mass + other - 1, 0
 
 
-def bits(mask: int) -> Iterator[int]:
-    """Places of the bits of a number."""
+def iterate_bits(mask: int) -> Iterator[int]:
+    """Yields the positions of the bits of a number."""
     while mask:
         yield (mask & -mask).bit_length() - 1
         mask &= mask - 1
 
 
-def union(forest: list[int], kept: int, gone: int) -> list[int]:
-    """The forest (class -> its root) with one root merged into another."""
+def merge_roots(forest: list[int], kept: int, gone: int) -> list[int]:
+    """Returns the forest (root of each class) with the root ``gone`` replaced by ``kept``."""
     return [kept if r == gone else r for r in forest]

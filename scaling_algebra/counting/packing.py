@@ -17,12 +17,13 @@ from scaling_algebra.spec.powers import Form, Power
 
 _UNIT = 2**28 * 3**6 * 5**2 * 7 * 11 * 13
 """The unit of exponents is one over this, times the rates of the ray relative to the largest. So a multiple of a ray
-packs
-to the same integers.
+packs to the same integers.
 """
 COARSER = "give powers whose denominators have no prime factor above 13"
 FIELD = 24
-"""Bits of each component of a packed exponent; components are small counts, far below 2**23."""
+"""Bits of each component of a packed exponent, whole bytes; components are small counts, far below 2**23."""
+_NEGATIVE = 1 << FIELD - 1
+"""Added to each component, so that none is negative and they can be read off one by one."""
 
 
 class Packing:
@@ -43,6 +44,7 @@ class Packing:
         self._axis = {axis: FIELD * k for k, axis in enumerate(self.counted)}
         self._unknown = {name: FIELD * k for k, name in enumerate(self.unknowns, len(self.counted))}
         self._shift = FIELD * (len(self.counted) + len(self.unknowns) + 1)
+        self._bias = sum(_NEGATIVE << FIELD * k for k in range(len(self.counted) + len(self.unknowns)))
         self._values = dict[int, Fraction]()
         self._forms = dict[int, Form]()
 
@@ -75,13 +77,14 @@ class Packing:
 
     def value(self, packed: int) -> Fraction:
         """Returns the exponent of n."""
-        if packed not in self._values:
-            self._values[packed] = Fraction(self.whole(packed) * self._unit.denominator, self._unit.numerator)
-        return self._values[packed]
+        whole = self.whole(packed)  # of a deep network a packed exponent is kilobytes, this is not
+        if whole not in self._values:
+            self._values[whole] = Fraction(whole * self._unit.denominator, self._unit.numerator)
+        return self._values[whole]
 
     def whole(self, packed: int) -> int:
         """Returns the exponent of n in units of this packing."""
-        return (packed + (1 << self._shift - 1)) >> self._shift
+        return (packed >> self._shift - 1) + 1 >> 1
 
     def form(self, packed: int) -> Form:
         """Returns the linear form of a packed exponent."""
@@ -90,12 +93,9 @@ class Packing:
         return self._forms[packed]
 
     def _form(self, packed: int) -> Form:
-        counts = []
-        for _ in (*self.counted, *self.unknowns):
-            low = packed & (1 << FIELD) - 1
-            low -= low >> FIELD - 1 << FIELD
-            counts.append(low)
-            packed = packed - low >> FIELD
+        width, length = FIELD // 8, len(self.counted) + len(self.unknowns)
+        digits = (packed + self._bias & (1 << FIELD * length) - 1).to_bytes(width * length, "little")
+        counts = [int.from_bytes(digits[k : k + width], "little") - _NEGATIVE for k in range(0, width * length, width)]
         axes = {axis: Fraction(c, 2) for axis, c in zip(self.counted, counts, strict=False)}
         named = zip(self.unknowns, counts[len(self.counted) :], strict=True)
         return Form(Power.of(axes), tuple((u, c) for u, c in named if c))

@@ -9,10 +9,10 @@ from collections import Counter
 
 from .algebra import Algebra
 from .kernels import INDICATOR
-from .signals import Made, Scalar, Signal, larger
+from .signals import Provenance, Scalar, Signal, larger_size
 
 
-def doubted(algebra: Algebra, s: Signal, along: Signal) -> Signal:
+def mark_doubtful(algebra: Algebra, s: Signal, along: Signal) -> Signal:
     """Marks the kernels that a signal shares with another one as upper bounds, because they may cancel in later
     products."""
     terms = dict[int, int]()
@@ -20,18 +20,17 @@ def doubted(algebra: Algebra, s: Signal, along: Signal) -> Signal:
         number, e = (algebra.with_doubt(k), e - algebra.later) if k in along.terms else (k, e)
         if number not in terms or algebra.before(number, e, terms[number]):
             terms[number] = e
-    loss = larger(s.loss, s.tail) if along is s else s.loss
-    zero = {x: doubted(algebra, rest, rest if along is s else along) for x, rest in s.centred.items()}
-    return s.but(terms=terms, least=None, leaf=None, made=Made("doubted", (s,)), loss=loss, centred=zero)
+    loss = larger_size(s.loss, s.tail) if along is s else s.loss
+    zero = {x: mark_doubtful(algebra, rest, rest if along is s else along) for x, rest in s.centred.items()}
+    return s.but(terms=terms, least=None, leaf=None, made=Provenance("doubted", (s,)), loss=loss, centred=zero)
 
 
-def numbered(algebra: Algebra, s: Signal) -> Signal:
+def replace_by_bound(algebra: Algebra, s: Signal) -> Signal:
     """Replaces the random part of a signal without growing indices by a bound on its size.
 
     Law: the signal is a few numbers c, which are polynomials in Gaussians. For any Y, rms(c Y) <= C rms(c) rms(Y)
     (Cauchy-Schwarz, then hypercontractivity), so a constant of this size bounds each kernel of c Y from above. It is
-    not
-    known which kernels c Y has: it may cancel any that are no larger (``SignalSizes.stands``).
+    not known which kernels c Y has: it may cancel any that are no larger (``SignalSizes.stands``).
     """
     plain = {k: e for k, e in s.terms.items() if all(x.startswith(INDICATOR) for x, _ in algebra.kernels[k].leaves)}
     rest = {k: e for k, e in s.terms.items() if k not in plain}
@@ -39,21 +38,21 @@ def numbered(algebra: Algebra, s: Signal) -> Signal:
     if size is None or not rest:
         return s
     terms = {**plain, algebra.number(s.letters): size}
-    return s.but(terms=terms, tail=None, loss=None, least=None, leaf=None, made=Made("doubted", (s,)), centred={})
+    return s.but(terms=terms, tail=None, loss=None, least=None, leaf=None, made=Provenance("doubted", (s,)), centred={})
 
 
-def less_multiple(algebra: Algebra, s: Signal, other: Signal) -> Signal:
+def bound_remainder(algebra: Algebra, s: Signal, other: Signal) -> Signal:
     """Adds a lower bound on what is left of a signal after a random multiple of another one is subtracted, entry by
     entry.
 
     The bound is the size of the kernels that cannot belong to such a multiple.
     """
-    kept = multiples(algebra, s, other).terms.keys() - other.terms.keys()
+    kept = select_multiples(algebra, s, other).terms.keys() - other.terms.keys()
     size = algebra.rms(s.but(terms={k: e for k, e in s.terms.items() if k not in kept}, least=None))
-    return s.but(least=None if size is None else size - algebra.later, leaf=None, made=Made("doubted", (s,)))
+    return s.but(least=None if size is None else size - algebra.later, leaf=None, made=Provenance("doubted", (s,)))
 
 
-def multiples(algebra: Algebra, s: Signal, of: Signal) -> Signal:
+def select_multiples(algebra: Algebra, s: Signal, of: Signal) -> Signal:
     """Keeps the kernels of a signal that may be a multiple of another signal: those with all leaves of one of its
     kernels."""
     names = [Counter(name for name, _ in algebra.kernels[k].leaves) for k in of.terms]
@@ -65,38 +64,37 @@ def multiples(algebra: Algebra, s: Signal, of: Signal) -> Signal:
     return s.but(terms={k: e for k, e in s.terms.items() if within(k)})
 
 
-def reduced(algebra: Algebra, s: Signal, by: Signal) -> Signal:
+def remove_leading(algebra: Algebra, s: Signal, by: Signal) -> Signal:
     """Adds the multiple of another signal that removes its leading kernel.
 
     Law: kernels are linearly independent, with deterministic coefficients. So a projection that maps ``by`` to zero has
-    the
-    same value on both signals, and the result is not parallel to ``by``. If a kernel may stand for a nonlinear function
-    of
-    its leaves, only the linear part is removed, so it stays as an upper bound. So does every other kernel with the same
-    ratio of coefficients in ``s`` and ``by``: nothing is left of ``2 (h + u)`` less a multiple of ``h + u``.
+    the same value on both signals, and the result is not parallel to ``by``. If a kernel may stand for a nonlinear
+    function of its leaves, only the linear part is removed, so it stays as an upper bound. So does every other kernel
+    with the same ratio of coefficients in ``s`` and ``by``: nothing is left of ``2 (h + u)`` less a multiple of ``h +
+    u``.
     """
-    pivot = _pivot(algebra, s, by)
+    pivot = _find_pivot(algebra, s, by)
     if pivot is None:
         return s
     factor = Scalar("what the common direction is multiplied by", s.terms[pivot] - by.terms[pivot])
     rest, multiple = ({k: e for k, e in x.terms.items() if k != pivot} for x in (s, algebra.scaled(by, factor)))
     if s.curved or by.curved:
         rest[algebra.with_doubt(pivot)] = s.terms[pivot] - algebra.later
-    zero = {x: doubted(algebra, left, by) for x, left in s.centred.items()}
+    zero = {x: mark_doubtful(algebra, left, by) for x, left in s.centred.items()}
     left = [s.but(terms=rest, centred=zero), algebra.scaled(by, factor).but(terms=multiple)]
     if alike := {k: e for k, e in multiple.items() if rest.get(k) == e}:
-        left = [doubted(algebra, x, by.but(terms=alike)) for x in left]
+        left = [mark_doubtful(algebra, x, by.but(terms=alike)) for x in left]
     return algebra.add(left)
 
 
-def outgrows(algebra: Algebra, s: Signal, by: Signal) -> bool:
+def may_outgrow(algebra: Algebra, s: Signal, by: Signal) -> bool:
     """Tests whether the coefficient of another signal's leading kernel may be larger in a signal than in that other
     one."""
-    pivot = _pivot(algebra, s, by)
+    pivot = _find_pivot(algebra, s, by)
     return pivot is not None and algebra.value(s.terms[pivot]) >= algebra.value(by.terms[pivot])
 
 
-def _pivot(algebra: Algebra, s: Signal, by: Signal) -> int | None:
+def _find_pivot(algebra: Algebra, s: Signal, by: Signal) -> int | None:
     """Returns the leading kernel of ``by`` that ``s`` has, too; None if there is none."""
     leading = algebra.leading(by)
     order = min((algebra.degree(by.terms[k]) for k in leading), default=0)

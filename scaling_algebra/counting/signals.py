@@ -42,7 +42,7 @@ Rule: TypeAlias = Literal[
 ]
 
 
-class Made:
+class Provenance:
     """The origin of a signal, for explanations (``monomials.py``); no computation uses it.
 
     Attributes:
@@ -61,7 +61,7 @@ class Made:
 
 
 @dataclass(frozen=True, slots=True)
-class Rung:
+class Budget:
     """A budget: how precisely signals are kept. Budgets increase until an answer is certified.
 
     Attributes:
@@ -74,7 +74,7 @@ class Rung:
         whole: nothing is dropped, whatever the gap; a product that exceeds ``work`` raises ``Exhausted``.
         doubts: maximum number of kernels of a signal that may cancel others.
         numbers: only the size is kept of an inner product that a norm removes before training
-            (``projections.numbered``).
+            (``projections.replace_by_bound``).
     """
 
     gap: Fraction
@@ -103,7 +103,8 @@ class Signal:
         least: packed lower bound on its root-mean-square, if it exceeds those of its kernels.
         sound: True if every size that it was divided by is certified.
         loss: packed bound on the dropped terms that may cancel others; part of the tail.
-        depends: initial tensors that all of it is a function of, including what was dropped; None if unknown.
+        depends: initial tensors that all of it is a function of, including what was dropped, as the bits of one
+            integer (``KernelStore.tensor_bit``), which takes less memory than a set of names; None if unknown.
         curved: True if a kernel may stand for a nonlinear function of its leaves, entry by entry.
         signed: True if leaves may stand for signs, whose squares do not vary.
     """
@@ -120,13 +121,13 @@ class Signal:
         tail: int | None = None,
         leaf: str | None = None,
         name: str = "",
-        made: Made | None = None,
+        made: Provenance | None = None,
         flat: frozenset[str] = frozenset(),
         centred: Mapping[str, Signal] | None = None,
         least: int | None = None,
         sound: bool = True,
         loss: int | None = None,
-        depends: frozenset[str] | None = None,
+        depends: int | None = None,
         curved: bool = False,
         signed: bool = False,
     ) -> None:
@@ -163,6 +164,6 @@ class Signal:
         return copy
 
 
-def larger(a: int | None, b: int | None) -> int | None:
+def larger_size(a: int | None, b: int | None) -> int | None:
     """Returns the larger of two packed sizes; None is zero."""
     return b if a is None else a if b is None or a >= b else b

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from fractions import Fraction
+from functools import reduce
+from operator import or_
 
 from scaling_algebra.spec.powers import Form
 
 from .kernels import Exhausted
-from .signals import Signal, larger
+from .signals import Signal, larger_size
 from .store import KernelStore
 
 
@@ -19,8 +21,8 @@ class SignalSizes(KernelStore):
         """Returns the packed exponent of the root-mean-square over entries and initialisation; None for exactly zero.
 
         Law: each kernel has weight 1/2 per summed class, and -1/2 per repeated open class; the largest kernel
-        determines the
-        size. Source: the half-weight rule, tested against the Wick sum in tests/engine/test_half_weight.py.
+        determines the size. Source: the half-weight rule, tested against the Wick sum in
+        tests/engine/test_half_weight.py.
         """
         weights, doubted, largest = self.weights, self.in_doubt, s.least
         for k, e in s.terms.items():
@@ -29,9 +31,11 @@ class SignalSizes(KernelStore):
         return largest
 
     def bound(self, s: Signal) -> int | None:
-        """Returns a packed upper bound on the root-mean-square of the whole signal, dropped kernels included; None
-        for zero."""
-        weights, largest = self.weights, larger(s.least, s.tail)
+        """Returns a packed upper bound on the root-mean-square of the whole signal; None for exactly zero.
+
+        It includes the kernels that were dropped.
+        """
+        weights, largest = self.weights, larger_size(s.least, s.tail)
         for k, e in s.terms.items():
             if largest is None or e + weights[k] > largest:
                 largest = e + weights[k]
@@ -49,13 +53,13 @@ class SignalSizes(KernelStore):
         lead, loss = self.rms(s), s.loss
         for k, e in s.terms.items():
             if self.opaque[k]:
-                loss = larger(loss, e + self.weights[k])
+                loss = larger_size(loss, e + self.weights[k])
         return s.sound and (loss is None or (lead is not None and self.value(lead) > self.value(loss)))
 
     def doubtful(self, s: Signal) -> bool:
         """Tests whether terms that may cancel exceed all others."""
         lead, bound = self.rms(s), self.bound(s)
-        above = s.tail if lead is None else larger(s.tail, lead)
+        above = s.tail if lead is None else larger_size(s.tail, lead)
         return bound is not None and (above is None or self.value(bound) > self.value(above))
 
     def reaches(self, s: Signal, size: int = 0) -> bool:
@@ -110,22 +114,22 @@ class SignalSizes(KernelStore):
         size = clear if any(self.whole(e) == self.whole(lead) for e in clear.values()) else size
         return sorted((k for k in size if self.whole(size[k]) == self.whole(lead)), key=lambda k: -size[k])
 
-    def ranked(self, s: Signal) -> list[tuple[int, int, int]]:
+    def rank_kernels(self, s: Signal) -> list[tuple[int, int, int]]:
         """Returns triples (size, kernel, exponent), largest first, in an order that depends on the kernels alone."""
         ranked = [(e + self.weights[k], k, e) for k, e in s.terms.items()]
         return sorted(ranked, key=lambda term: (-term[0], self._order[term[1]]))
 
     @staticmethod
-    def shared(s: Signal) -> Signal:
+    def inherit_attributes(s: Signal) -> Signal:
         """Sets the attributes of a new sum or product that follow from its operands, and returns it."""
         assert s.made is not None
         parts = s.made.parts
         varying = {x for part in parts for x in part.letters if x not in part.flat}
         s.flat, s.sound = frozenset(s.letters) - varying, all(part.sound for part in parts)
-        names = [part.depends for part in parts]
-        s.depends = None if None in names else frozenset[str]().union(*(x for x in names if x is not None))
+        bits = [part.depends for part in parts]
+        s.depends = None if None in bits else reduce(or_, (x for x in bits if x is not None), 0)
         s.signed = any(part.signed for part in parts)
-        s.curved = any(part.curved for part in parts) or (s.made.rule == "product" and _meet(s.letters, *parts))
+        s.curved = any(part.curved for part in parts) or (s.made.rule == "product" and _may_coincide(s.letters, *parts))
         return s
 
     def degree(self, packed: int) -> int:
@@ -136,19 +140,17 @@ class SignalSizes(KernelStore):
         """Tests whether the exponent ``e`` of a kernel replaces the exponent ``other``.
 
         The larger exponent does. If they are equal and the kernel may cancel others, the one with fewer learning rates
-        does,
-        because it may cancel more.
+        does, because it may cancel more.
         """
         if not self.in_doubt[k] or self.whole(e) != self.whole(other):
             return e > other
         return self.degree(e) < self.degree(other)
 
-    def pruned(self, s: Signal) -> Signal:
+    def prune(self, s: Signal) -> Signal:
         """Moves what the budget does not keep of a new signal to its tail, and returns the signal.
 
         If an uncertain copy of a kernel is as large as the certain one, it may cancel it. Cancellation happens order by
-        order
-        in the learning rates, so at equal size a certain kernel of lower order is kept.
+        order in the learning rates, so at equal size a certain kernel of lower order is kept.
         """
         for k in [k for k in s.terms if self.in_doubt[k]]:
             clear = s.terms.get(self._clear[k])
@@ -175,14 +177,14 @@ class SignalSizes(KernelStore):
         keep |= doubted
         for k, e in s.terms.items() if len(keep) < len(s.terms) else ():
             if k not in keep:
-                tail = larger(tail, e + weights[k])
+                tail = larger_size(tail, e + weights[k])
                 if in_doubt[k]:
-                    s.loss = larger(s.loss, e + weights[k])
+                    s.loss = larger_size(s.loss, e + weights[k])
         s.terms, s.tail = keep, tail
         return s
 
 
-def _meet(out: str, a: Signal, b: Signal) -> bool:
+def _may_coincide(out: str, a: Signal, b: Signal) -> bool:
     """Tests whether leaves of two factors may coincide at an index that both have and their product keeps."""
     shared = any(x in a.letters and x in b.letters for x in out)
-    return shared and (a.depends is None or b.depends is None or not a.depends.isdisjoint(b.depends))
+    return shared and (a.depends is None or b.depends is None or a.depends & b.depends != 0)

@@ -12,10 +12,10 @@ from typing import Generic, Self, TypeVar
 
 from scaling_algebra.spec.axes import Ray
 
-from .canonical import Leaf, canonical
+from .canonical import Leaf, canonicalise
 from .kernels import DOUBT, INDICATOR, Contraction, Exhausted, Kernel, multiply, population
 from .packing import FIELD, Packing
-from .signals import Rung
+from .signals import Budget
 
 Key = TypeVar("Key", bound=Hashable)
 Result = TypeVar("Result")
@@ -83,7 +83,7 @@ class Meter:
             self.limit = outer
 
     @contextmanager
-    def uncharged(self) -> Iterator[None]:
+    def pause_counting(self) -> Iterator[None]:
         """Leaves the work inside a context uncounted, since many questions use its results."""
         outer = self.done, self.limit
         self.limit = None
@@ -93,7 +93,7 @@ class Meter:
             self.done, self.limit = outer
 
 
-class Kept(Generic[Key, Result]):
+class ResultCache(Generic[Key, Result]):
     """A cache of results by key. Results for which the work limit was exceeded are not stored."""
 
     def __init__(self, meter: Meter) -> None:
@@ -116,14 +116,13 @@ class KernelStore(Packing):
     """Kernels on one ray, and the budget under which products are computed.
 
     Indices of axes that do not grow have weight 0 everywhere, so kernels omit them unless they are tracked. Every
-    product
-    of two signals is a pure function of them and of the budget: earlier computations do not change it.
+    product of two signals is a pure function of them and of the budget: earlier computations do not change it.
 
     Args:
         ray: rates of the axes.
         letters: axis of each index, such as ``{"a": "N", "i": "M"}``.
         unknowns: unknowns whose counts the packed exponents hold.
-        gap: see ``Rung``; ``at`` returns the same algebra under another budget.
+        gap: see ``Budget``; ``at`` returns the same algebra under another budget.
         tracked: indices to keep even if their axis does not grow, because functions act along them.
         centred: axes along which means are subtracted (``Algebra.centred``).
     """
@@ -164,25 +163,27 @@ class KernelStore(Packing):
         self._contractions: dict[Contraction, int] = {}
         self._specs: dict[tuple[str, str, str], tuple[int, Contraction, int]] = {}
         self._live: dict[str, str] = {}
+        self._bits: dict[str, int] = {}
+        self._leaves: dict[Leaf, Leaf] = {}
         self.dimensions: dict[str, Fraction] = {}
         self.spent = 0
         """Nodes of the products made so far."""
         self.meter = Meter()
         self.notes: set[str] = set()
         """The assumptions so far, beyond counting powers, and the reasons why something is not known."""
-        self.climb(Rung(gap))
+        self.climb(Budget(gap))
 
     def rate(self, axis: str) -> Fraction:
         """Returns the rate of an axis."""
         return self.ray[axis]
 
-    def at(self, rung: Rung) -> Self:
+    def at(self, rung: Budget) -> Self:
         """Returns a copy under another budget that shares kernels and their products."""
         shared = copy(self)
         shared.climb(rung)
         return shared
 
-    def climb(self, rung: Rung) -> None:
+    def climb(self, rung: Budget) -> None:
         """Sets the budget."""
         self.rung = rung
         self._gap = self.pack((_WHOLE if rung.whole else rung.gap) * self._unit_gap, {}, {})
@@ -202,10 +203,14 @@ class KernelStore(Packing):
         return (packed >> self._shift) // self._grain
 
     def live(self, letters: str) -> str:
-        """Returns those of some indices that kernels have."""
+        """Removes the indices of axes that neither grow nor are tracked; kernels do not have these."""
         if letters not in self._live:
             self._live[letters] = "".join(x for x in letters if x in self.letters)
         return self._live[letters]
+
+    def tensor_bit(self, name: str) -> int:
+        """Returns the bit that stands for an initial tensor in ``Signal.depends``."""
+        return 1 << self._bits.setdefault(name, len(self._bits))
 
     def intern(self, kernel: Kernel) -> int:
         """Returns the id of a kernel, a new one if necessary."""
@@ -214,24 +219,26 @@ class KernelStore(Packing):
             if doubted:
                 clear = self.intern(Kernel(kernel.types, kernel.opens, tuple(x for x in kernel.leaves if x != DOUBT)))
                 self._clear[len(self.kernels)] = clear
+            # the same leaf stands in many kernels, and one of a deep network has hundreds
+            kernel = Kernel(kernel.types, kernel.opens, tuple(self._leaves.setdefault(x, x) for x in kernel.leaves))
             self._ids[kernel] = len(self.kernels)
             self.kernels.append(kernel)
             self.in_doubt.append(doubted)
             self.opaque.append(NUMBER in kernel.leaves)
             self._order.append((len(kernel.leaves), kernel.leaves, kernel.opens, kernel.types))
-            weight = sum(self.half[axis] for axis in kernel.summed())
+            weight = sum(self.half[axis] for axis in kernel.summed_axes())
             self.weights.append(weight - sum(self.half[axis] for axis in kernel.deltas()))
         return self._ids[kernel]
 
-    def retyped(self, k: int, at: int, to: str) -> int:
+    def retype(self, k: int, at: int, to: str) -> int:
         """Returns the kernel in which the axis of one open index is replaced by that of the index ``to``."""
         kernel = self.kernels[k]
         types = list(kernel.types)
         types[kernel.opens[at]] = self.letters[to]
-        return self.intern(Kernel(*canonical(types, kernel.opens, kernel.leaves)))
+        return self.intern(Kernel(*canonicalise(types, kernel.opens, kernel.leaves)))
 
     def with_doubt(self, k: int) -> int:
-        """Returns the kernel that marks a kernel as an upper bound."""
+        """Marks a kernel as an upper bound, and returns the id of the marked one."""
         kernel = self.kernels[k]
         if self.in_doubt[k]:
             return k
@@ -266,10 +273,10 @@ class KernelStore(Packing):
             ValueError: ``out`` has an index that no factor has, or indices of active and of all experts.
         """
         if (a, b, out) not in self._specs:
-            self._specs[a, b, out] = self._met(a, b, out)
+            self._specs[a, b, out] = self._compute_meeting(a, b, out)
         return self._specs[a, b, out]
 
-    def _met(self, a: str, b: str, out: str) -> tuple[int, Contraction, int]:
+    def _compute_meeting(self, a: str, b: str, out: str) -> tuple[int, Contraction, int]:
         """Computes the result of ``meeting``."""
         number = {x: k for k, x in enumerate(dict.fromkeys(a + b))}
         if not set(out) <= set(number):
@@ -285,7 +292,7 @@ class KernelStore(Packing):
         cost = sum(2 * self.half[self.letters[x]] for x in number if x not in out)
         return self._contractions.setdefault(contraction, len(self._contractions)), contraction, cost
 
-    def multiplied(
+    def multiply_kernels(
         self, ka: int, kb: int, spec: int, contraction: Contraction, slack: int, limit: int | None
     ) -> tuple[tuple[tuple[int, int], ...], int | None, int]:
         """Multiplies two kernels. The result is a pure function of the arguments and is cached.
@@ -300,8 +307,7 @@ class KernelStore(Packing):
 
         Returns:
             Pairs (kernel, gain), a bound on omitted kernels relative to the Cauchy-Schwarz bound (None if there are
-            none), and
-            the number of nodes.
+            none), and the number of nodes.
 
         Raises:
             Exhausted: the search exceeds the limit.

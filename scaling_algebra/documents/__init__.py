@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from scaling_algebra.errors import UsageError, unknown_name
+from scaling_algebra.errors import UsageError, unknown_name_error
 
 from . import writers
 from .blocks import Document
@@ -120,5 +120,5 @@ class Rendered:
 
 def _writer(form: str) -> ModuleType:
     if form.lower() not in FORMATS:
-        raise unknown_name("format", form, (*FORMATS, CSV))
+        raise unknown_name_error("format", form, (*FORMATS, CSV))
     return importlib.import_module(f"{writers.__name__}.{form.lower()}")

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.kernels import Exhausted
-from scaling_algebra.counting.signals import Rung, Signal
-from scaling_algebra.counting.store import Kept
+from scaling_algebra.counting.signals import Budget, Signal
+from scaling_algebra.counting.store import ResultCache
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.glossary import ASSUMPTIONS
@@ -93,12 +93,12 @@ class Analysis:
         point: Point,
         optimizer: OptimizerSpec,
         network: Network = MOE_BLOCK,
-        algebras: dict[Rung, Algebra] | None = None,
+        algebras: dict[Budget, Algebra] | None = None,
         growing: frozenset[str] = frozenset(),
         routed: bool = False,
         raised: bool = False,
         whole: Analysis | None = None,
-        ladder: Sequence[Rung] = (),
+        ladder: Sequence[Budget] = (),
     ) -> None:
         if network.unread:
             raise UsageError(f"{network.unread}; of this module shapes alone are known, and nothing of its signals")
@@ -115,8 +115,8 @@ class Analysis:
         self.meter = self.runs.algebra(LADDER[0]).meter
         self.parts: Parts = Parts(self)
         self.notes = set[str]()
-        self._kept = Kept[tuple[str, str, int], Bracket](self.meter)
-        self._uppers = Kept[str, Fraction | None](self.meter)
+        self._kept = ResultCache[tuple[str, str, int], Bracket](self.meter)
+        self._uppers = ResultCache[str, Fraction | None](self.meter)
 
     def __call__(self, name: str, t: int, means: Means | None = None) -> Bracket:
         """The bracket of a quantity after t updates.
@@ -158,7 +158,7 @@ class Analysis:
         asked = {name: getattr(self, name) for name in names}
         return Analysis(**{**asked, "algebras": self.runs.algebras, **changes})
 
-    def closely(self, ladder: Sequence[Rung]) -> Analysis:
+    def closely(self, ladder: Sequence[Budget]) -> Analysis:
         """The analysis on other rungs; what its answers assume counts here, too."""
         run = self.but(ladder=ladder)
         run.notes = self.notes
@@ -169,7 +169,7 @@ class Analysis:
         """The same run with the polynomials that stand for functions two degrees higher."""
         return self.but(raised=True)
 
-    def read(self, name: str, t: int, rung: Rung) -> Bracket:
+    def read(self, name: str, t: int, rung: Budget) -> Bracket:
         """Return what one budget shows. A zero that rests on polynomials is asked for again with two degrees more."""
         found = self.runs.read(name, t, rung)
         if not found.zero or self.raised or self.whole is not None or _STANDING.isdisjoint(found.assumes):
@@ -243,7 +243,7 @@ class Analysis:
             return self._alone(name, t)
 
     def _alone(self, name: str, t: int) -> Trajectory:
-        decided: list[Rung] = []
+        decided: list[Budget] = []
         for rung in LADDER if t else (*LADDER, BEGUN):
             if self.runs.read(name, t, rung).decided:
                 run = self.runs.on(rung)
@@ -280,9 +280,9 @@ class Parts:
     def __init__(self, whole: Analysis) -> None:
         self.whole = whole
         self._points: dict[str, tuple[list[Point], Iterator[Point]]] = {}
-        self._parts = Kept[tuple[frozenset[str], frozenset[str]], Analysis](whole.meter)
-        self._alike = Kept[frozenset[str], bool](whole.meter)
-        self._starts: dict[tuple[frozenset[str], Rung], Trajectory] = {}
+        self._parts = ResultCache[tuple[frozenset[str], frozenset[str]], Analysis](whole.meter)
+        self._alike = ResultCache[frozenset[str], bool](whole.meter)
+        self._starts: dict[tuple[frozenset[str], Budget], Trajectory] = {}
 
     def ranked(self, name: str, steps: Collection[int]) -> Iterator[tuple[int, Point]]:
         """Steps and the points at which a quantity is likely to be as large, few steps first; at the first point, which
@@ -341,7 +341,7 @@ class Parts:
         read = [f.inputs[0].name for f in functions]
         return all(part(x, 0).decided and part(x, 0).size == self.whole(x, 0).size for x in read)
 
-    def started(self, part: Analysis, rung: Rung) -> Trajectory:
+    def started(self, part: Analysis, rung: Budget) -> Trajectory:
         """The run that all parts which begin alike have before training; no question is asked of it, so none is charged
         for it."""
         key = part.point.zero, rung
@@ -353,7 +353,7 @@ class Parts:
 # strategies -----------------------------------------------------------------------------------------------------
 
 
-def two_sided(look: Analysis, name: str, t: int, rung: Rung) -> Bracket:
+def two_sided(look: Analysis, name: str, t: int, rung: Budget) -> Bracket:
     """What one rung shows: decided by its own certificate, or where a monomial of it is as large as the bound on every
     later step."""
     found = look.read(name, t, rung)
@@ -409,7 +409,7 @@ def monomial(q: Query, known: Bracket) -> Bracket:
     if known.decided:
         return known
     few = look.whole is not None or (look.raised and not t)  # kernels of as many leaves as products have signals
-    rungs: tuple[Rung, ...] = PARTS if few else WITNESSES
+    rungs: tuple[Budget, ...] = PARTS if few else WITNESSES
     for rung in rungs:
         found = two_sided(look, name, t, rung)
         if found.lead is not None and found.low is not None and (known.lead is None or found.lead > known.lead):
@@ -425,7 +425,7 @@ def witnessed(q: Query, known: Bracket) -> Bracket:
     return known if found.low is None else found
 
 
-def climb(q: Query, known: Bracket, rungs: Sequence[Rung] = ()) -> Bracket:
+def climb(q: Query, known: Bracket, rungs: Sequence[Budget] = ()) -> Bracket:
     """One budget after the other, by default those of the analysis, until one decides or none can."""
     look, name, t = q
     low = known.low
@@ -468,7 +468,7 @@ def bound_above(q: Query, known: Bracket) -> Bracket:
     return Bracket(known.low, high, None, notes, known.why or min(known.assumes - ASSUMPTIONS.keys(), default=WORK))
 
 
-def leading(q: Query, known: Bracket, rungs: Sequence[Rung] = QUICK) -> Bracket:
+def leading(q: Query, known: Bracket, rungs: Sequence[Budget] = QUICK) -> Bracket:
     """The leading kernel taken as it is."""
     look, name, t = q
     for rung in rungs:

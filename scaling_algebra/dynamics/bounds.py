@@ -58,6 +58,8 @@ class _BoundSteps(TensorSteps):
         if role not in self.run.stepped:
             outer, self.run.read = self.run.read, set()
             self.run.stepped[role] = self._updated(role), self.run.read
+            for key in self.run.read:
+                self.run.steppers[key].add(role)
             self.run.read = outer
         self.run.read |= self.run.stepped[role][1]
         return self.run.stepped[role][0]
@@ -109,6 +111,8 @@ class BoundRun(Trajectory):
         bounds: packed bounds known so far, on what is not exactly zero.
         why: what stands in the way of bounds; empty if they hold.
         assumes: what they rest on beyond counting powers.
+        stepped: the updates of a tensor, and the bounds that they were made from.
+        steppers: bound -> the tensors whose updates were made from it.
     """
 
     stepping = _BoundSteps
@@ -117,6 +121,7 @@ class BoundRun(Trajectory):
         super().__post_init__()
         self.bounds: dict[Bounded, int] = {}
         self._readers: defaultdict[Bounded, set[Bounded]] = defaultdict(set)
+        self.steppers: defaultdict[Bounded, set[str]] = defaultdict(set)
         self.read, self.stepped = set[Bounded](), dict[str, tuple[list[Increment], set[Bounded]]]()
         self._made, self.why = dict[Hashable, Signal | None](), ""
         self.assumes: set[str] = set()
@@ -146,7 +151,8 @@ class BoundRun(Trajectory):
                         return False
                     self.bounds[key] = size
                     stale |= self._readers[key]
-                    self.stepped = {role: x for role, x in self.stepped.items() if key not in x[1]}
+                    for role in self.steppers.pop(key, ()):
+                        self.stepped.pop(role, None)
             if not stale:
                 return True
         return False

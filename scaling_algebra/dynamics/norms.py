@@ -9,9 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from scaling_algebra.counting.kernels import Exhausted
-from scaling_algebra.counting.projections import doubted, less_multiple, multiples, numbered, outgrows, reduced
+from scaling_algebra.counting.projections import (
+    bound_remainder,
+    mark_doubtful,
+    may_outgrow,
+    remove_leading,
+    replace_by_bound,
+    select_multiples,
+)
 from scaling_algebra.counting.signals import Scalar, Signal
-from scaling_algebra.spec.networks.ancestors import tensors_of
+from scaling_algebra.spec.networks.ancestors import find_tensors
 from scaling_algebra.spec.networks.language import Function, Network, Product, Statement, Sum
 
 from .functions import Entrywise
@@ -38,12 +45,12 @@ class Norm:
         if of_few_entries(tr, s):
             return DIRECTION.change(tr, s, t)
         first, now = normed(tr, s, "initial", 0), normed(tr, s, "value", t)
-        rest = reduced(tr.algebra, normed(tr, s, "change", t), first)
+        rest = remove_leading(tr.algebra, normed(tr, s, "change", t), first)
         turned = self._along(tr, s, tr.algebra.add([first, now]), rest, first, t)
         larger = min((0, t), key=lambda step: divisor(tr, s, step).size)
         turned = over(tr, s, over(tr, s, turned, 0), larger)
         change = over(tr, s, self._orthogonal(tr, s, rest, turned, first), t)
-        return _perhaps_negative(tr, s, change, outgrows(tr.algebra, normed(tr, s, "change", t), first), t)
+        return _perhaps_negative(tr, s, change, may_outgrow(tr.algebra, normed(tr, s, "change", t), first), t)
 
     def adjoint(self, tr: TrainingRun, s: Statement, k: int, above: Signal, t: int, modes: Modes) -> Signal:
         assert isinstance(s, Function)
@@ -54,22 +61,24 @@ class Norm:
         y = tr.value(s.out, t)
         if tr.change(s.out, t).zero:
             above = tr.gradient(s.out, t, {**dict.fromkeys(_steps_along(tr, s), "init"), **modes})
-        rest = reduced(tr.algebra, above, y)
+        rest = remove_leading(tr.algebra, above, y)
         left = self._orthogonal(tr, s, rest, self._along(tr, s, y, rest, y, t), y)
         return over(tr, s, tr.algebra.centred(left, s.over) if s.kind.centres else left, t)
 
     def _orthogonal(self, tr: TrainingRun, s: Function, rest: Signal, along: Signal, direction: Signal) -> Signal:
         """A signal less what it has along a direction, which is no larger and may cancel it in later products; of
         finitely many entries all may be along it."""
-        left = less_multiple(tr.algebra, rest, direction) if tr.grows(s.over) else doubted(tr.algebra, rest, rest)
-        return tr.algebra.add([left, doubted(tr.algebra, along, along)])
+        left = (
+            bound_remainder(tr.algebra, rest, direction) if tr.grows(s.over) else mark_doubtful(tr.algebra, rest, rest)
+        )
+        return tr.algebra.add([left, mark_doubtful(tr.algebra, along, along)])
 
     def _along(self, tr: TrainingRun, s: Function, a: Signal, b: Signal, direction: Signal, t: int) -> Signal:
         """``direction <a, b> / dim``."""
         letters = tr.network.signals[s.out]
         inner = tr.algebra.contract(a, b, letters.replace(s.over, ""))
         if tr.algebra.rung.numbers and not t and not any(map(tr.grows, inner.letters)):
-            inner = numbered(tr.algebra, inner)
+            inner = replace_by_bound(tr.algebra, inner)
         whole = tr.algebra.contract(direction, inner, letters)
         return tr.algebra.scaled(whole, Scalar("1/dimension", tr.algebra.scale({tr.network.axes[s.over]: -1})))
 
@@ -88,14 +97,14 @@ class Direction(Entrywise):
         if which != "change":
             return x
         first = super().argument(tr, s, "initial", 0)
-        rest = reduced(tr.algebra, x, first)
-        return doubted(tr.algebra, rest, multiples(tr.algebra, rest, first))
+        rest = remove_leading(tr.algebra, x, first)
+        return mark_doubtful(tr.algebra, rest, select_multiples(tr.algebra, rest, first))
 
     def change(self, tr: TrainingRun, s: Statement, t: int) -> Signal:
         assert isinstance(s, Function)
         first, moved = (Entrywise.argument(self, tr, s, which, t) for which in ("initial", "change"))
         change = self._over(tr, s, super().change(tr, s, t), t)
-        return _perhaps_negative(tr, s, change, outgrows(tr.algebra, moved, first), t)
+        return _perhaps_negative(tr, s, change, may_outgrow(tr.algebra, moved, first), t)
 
     def adjoint(self, tr: TrainingRun, s: Statement, k: int, above: Signal, t: int, modes: Modes) -> Signal:
         assert isinstance(s, Function)
@@ -187,7 +196,7 @@ def _drawn(network: Network, signal: str) -> str:
     producer = network.producer(signal)
     if not isinstance(producer, Product) or producer.tensor:
         return producer.tensor.name if isinstance(producer, Product) and producer.tensor else ""
-    learned = [x.name for x in producer.factors if tensors_of(network, x.name)]
+    learned = [x.name for x in producer.factors if find_tensors(network, x.name)]
     return _drawn(network, learned[0]) if len(learned) == 1 else ""
 
 
@@ -199,22 +208,22 @@ def _meets_others(network: Network, signal: str, at: int, role: str, alone: bool
         role: the tensor.
         alone: it is made from one function of what the norm makes, and may be summed alone.
     """
-    made = tensors_of(network, signal)
+    made = find_tensors(network, signal)
     bent = isinstance(f := network.producer(signal), Function) and not f.kind.homogeneous
     for s, k in network.consumers(signal):
         if isinstance(s, Function) and s.kind.kind != "entrywise":
             return False
         letter, out = s.inputs[k].letters[at], network.signals[s.out]
         if isinstance(s, Function | Sum):
-            own = (tensors_of(network, x.name) for x in s.inputs)
+            own = (find_tensors(network, x.name) for x in s.inputs)
             parts = [x for x in own if role in x and x <= made]
             one = isinstance(s, Function) or (alone and len(parts) == 1)
             if not _meets_others(network, s.out, out.index(letter), role, one):
                 return False
             continue
         others = [x.name for j, x in enumerate(s.factors) if j != k and letter in x.letters]
-        mine = [x for x in others if role in tensors_of(network, x)]
-        if [x for x in mine if not alone or (tensors_of(network, x) <= made and not (bent and x == signal))]:
+        mine = [x for x in others if role in find_tensors(network, x)]
+        if [x for x in mine if not alone or (find_tensors(network, x) <= made and not (bent and x == signal))]:
             return False
         out = network.signals[s.out]
         summed = letter not in out

@@ -13,9 +13,9 @@ from typing import Protocol
 
 from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.signals import EntrySize, Scalar, Signal
-from scaling_algebra.spec.networks.indices import aggregations, rename_apart
+from scaling_algebra.spec.networks.indices import find_aggregations, rename_apart
 from scaling_algebra.spec.networks.language import Factor, Mode, Network
-from scaling_algebra.spec.networks.multipliers import SHARE, free_multipliers
+from scaling_algebra.spec.networks.multipliers import SHARE, find_free_multipliers
 from scaling_algebra.spec.networks.terms import Term
 from scaling_algebra.spec.scaling import Point
 
@@ -68,10 +68,10 @@ class Products:
                 size = algebra.pack(-b, {}, {f"b.{role}": -1})
                 varying = tensor.letters.replace(tensor.experts, "") if role in point.tied else tensor.letters
                 self.initial[role] = algebra.tensor(role, tensor.letters, size, varying)
-        counted = {*free_multipliers(network), SHARE}
+        counted = {*find_free_multipliers(network), SHARE}
         self._multipliers = dict[str, Scalar]()
         for name in (x for x in network.multipliers if x in counted):
-            aggregated = any(name in s.multipliers for s in aggregations(network))
+            aggregated = any(name in s.multipliers for s in find_aggregations(network))
             size = algebra.pack(-point.multipliers.get(name, Fraction(0)), {}, {name: -1})
             self._multipliers[name] = Scalar("aggregation multiplier" if aggregated else f"multiplier {name}", size)
         if SHARE in self._multipliers:

@@ -11,21 +11,21 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from scaling_algebra import limits
-from scaling_algebra.errors import UsageError, unknown_name
+from scaling_algebra.errors import UsageError, unknown_name_error
 from scaling_algebra.spec.networks.indices import spread_functions, summed_expert_indices
 from scaling_algebra.spec.networks.language import Function, Mode, Network, Product, Statement
 from scaling_algebra.spec.networks.library import MOE_BLOCK
 from scaling_algebra.spec.networks.roles import (
     Adjoint,
-    adjoints,
     find_forks,
     find_meetings,
     is_first_layer,
     is_one_layer,
-    pathways,
+    list_gradients,
+    name_pathways,
 )
 from scaling_algebra.spec.networks.sums import ExpertSum, experts
-from scaling_algebra.spec.networks.terms import expand_product, is_held, weight_products
+from scaling_algebra.spec.networks.terms import expand_product, find_weight_products, is_held
 from scaling_algebra.spec.optimizers import OptimizerSpec
 
 from .run import Which
@@ -240,7 +240,7 @@ def quantity(table: Mapping[str, Quantity], name: str) -> Quantity:
     sides = inner_product(name)
     for side in [inner for inner, _ in sides] or [name]:
         if side not in table:
-            raise unknown_name("quantity", side, table)
+            raise unknown_name_error("quantity", side, table)
 
     def read(run: Run, t: int) -> Any:
         left, right = (table[q].read(run, t if step is None else step) for q, step in sides)
@@ -286,7 +286,7 @@ def _forward(network: Network) -> list[Quantity]:
 def _of_weights(network: Network, statement: Statement) -> list[Quantity]:
     """Parts of a signal by one factor of a weight that is a product of tensors: by its update, and by a change of what
     the whole weight reads."""
-    above = weight_products(network).get(statement.out, ())
+    above = find_weight_products(network).get(statement.out, ())
     if not above or not isinstance(statement, Product) or not statement.tensor:
         return []
     w, read = network.tensors[statement.tensor.name].symbol, " ".join(x.name for x in statement.factors)
@@ -340,7 +340,7 @@ def _pathways(network: Network) -> list[Quantity]:
             continue
         assert routed.tensor
         change = f"d{x}_t" if is_first_layer(network, x) else f"{x}.effective"
-        w, paths = network.tensors[routed.tensor.name].symbol, pathways(network, x)
+        w, paths = network.tensors[routed.tensor.name].symbol, name_pathways(network, x)
         if not find_forks(network, x):
             continue
         for path, via in paths.items():
@@ -393,7 +393,7 @@ def _piece(network: Network, e: ExpertSum, changing: str) -> str:
 
 def _backward(network: Network) -> list[Quantity]:
     entries = []
-    for adjoint in adjoints(network):
+    for adjoint in list_gradients(network):
         entries.append(_gradient(network, adjoint, "", {}))
         entries += [_gradient(network, adjoint, suffix, modes) for suffix, modes in adjoint.parts.items()]
     return entries

@@ -16,7 +16,7 @@ from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.signals import Signal
 from scaling_algebra.spec.networks.indices import rename_apart
 from scaling_algebra.spec.networks.language import Factor, Mode, Network, Product, Statement
-from scaling_algebra.spec.networks.multipliers import free_multipliers
+from scaling_algebra.spec.networks.multipliers import find_free_multipliers
 from scaling_algebra.spec.networks.terms import Term, expand_product, is_held
 from scaling_algebra.spec.optimizers import OptimizerSpec
 from scaling_algebra.spec.scaling import Point
@@ -44,7 +44,7 @@ def unknowns(network: Network) -> tuple[str, ...]:
     """Names of b, of c and d of what trains, and of the multipliers: ``("b.input", ..., "alpha")``."""
     trained = [role for role in network.tensors if role not in network.frozen]
     names = {"b": [*network.tensors], "c": trained, "d": trained}
-    return (*(f"{x}.{role}" for x, roles in names.items() for role in roles), *free_multipliers(network))
+    return (*(f"{x}.{role}" for x, roles in names.items() for role in roles), *find_free_multipliers(network))
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from functools import cached_property, partial
 
 from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.kernels import Exhausted
-from scaling_algebra.counting.signals import EntrySize, Rung, Signal
+from scaling_algebra.counting.signals import Budget, EntrySize, Signal
 from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.networks.ancestors import count_depth
 from scaling_algebra.spec.networks.auxiliary import find_buffers
@@ -56,16 +56,16 @@ class Runs:
     optimizer: OptimizerSpec
     network: Network
     table: Mapping[str, Quantity]
-    algebras: dict[Rung, Algebra]
+    algebras: dict[Budget, Algebra]
     certified: Callable[[Algebra, str, int], int | None]
     growing: frozenset[str] = frozenset()
     routed: bool = False
     raised: bool = False
-    linear: tuple[Rung, ...] = ()
-    started: Callable[[Rung], Trajectory | None] = lambda rung: None
-    _runs: dict[Rung, Trajectory] = field(default_factory=dict)
+    linear: tuple[Budget, ...] = ()
+    started: Callable[[Budget], Trajectory | None] = lambda rung: None
+    _runs: dict[Budget, Trajectory] = field(default_factory=dict)
 
-    def algebra(self, rung: Rung) -> Algebra:
+    def algebra(self, rung: Budget) -> Algebra:
         """The algebra of a rung. Kernels hold the tensors that a signal passed through: a longer way takes more
         leaves."""
         if rung not in self.algebras:
@@ -75,13 +75,13 @@ class Runs:
             self.algebras[rung] = some.at(replace(rung, leaves=None if rung.leaves is None else rung.leaves + more))
         return self.algebras[rung]
 
-    def on(self, rung: Rung) -> Trajectory:
+    def on(self, rung: Budget) -> Trajectory:
         """The run on a rung."""
         if rung not in self._runs:
             self._runs[rung] = self.made(rung, self.started(rung))
         return self._runs[rung]
 
-    def made(self, rung: Rung, start: Trajectory | None = None) -> Trajectory:
+    def made(self, rung: Budget, start: Trajectory | None = None) -> Trajectory:
         """A new run on a rung, which begins as another one."""
         algebra = self.algebra(rung)
         degrees: Degrees = "lowest" if rung in self.linear else "raised" if self.raised else "usual"
@@ -91,12 +91,12 @@ class Runs:
     def bounds(self) -> BoundRun:
         """A run of upper bounds, settled, or with the reason why there are none."""
         algebra, context = self.algebra(LADDER[0]), RunContext(degrees="raised" if self.raised else "usual")
-        with self.deep(), algebra.meter.uncharged():
+        with self.deep(), algebra.meter.pause_counting():
             run = bounds_for(self.network, algebra.at(LADDER[0]), self.point, self.optimizer, context, self.routed)
             run.settle()
         return run
 
-    def read(self, name: str, t: int, rung: Rung) -> Bracket:
+    def read(self, name: str, t: int, rung: Budget) -> Bracket:
         """The bracket of a quantity that one run shows."""
         run = self.on(rung)
         try:

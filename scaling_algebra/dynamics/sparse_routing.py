@@ -19,7 +19,7 @@ from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.signals import EntrySize, Signal
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.axes import Ray
-from scaling_algebra.spec.networks.indices import aggregations, centred_axes, tracked_indices
+from scaling_algebra.spec.networks.indices import centred_axes, find_aggregations, tracked_indices
 from scaling_algebra.spec.networks.language import SPARE, Factor, Function, Mode, Network, Product, Statement, Sum
 from scaling_algebra.spec.networks.multipliers import SHARE
 from scaling_algebra.spec.optimizers import OptimizerSpec
@@ -96,7 +96,7 @@ def bounds_for(
 
 def sparse(network: Network, ray: Ray) -> bool:
     """Does a vanishing share of the experts see a token?"""
-    return bool(aggregations(network)) and ray["K"] != ray["M"]
+    return bool(find_aggregations(network)) and ray["K"] != ray["M"]
 
 
 def active(network: Network) -> tuple[Network, dict[str, str]]:
@@ -158,7 +158,7 @@ def averaged(network: Network) -> Network:
 
 def behind(network: Network) -> Statement | None:
     """A function of what a sum over experts made, or a product of two such signals, if there is one."""
-    summed = {s.out for s in aggregations(network)}
+    summed = {s.out for s in find_aggregations(network)}
     for s in network.statements:
         read = [x for x in s.inputs if x.name in summed]
         if (isinstance(s, Function) and s in network.live and read) or (isinstance(s, Product) and len(read) > 1):

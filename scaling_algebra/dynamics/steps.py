@@ -14,7 +14,7 @@ from operator import xor
 from typing import Any
 
 from scaling_algebra.counting.kernels import INDICATOR, Exhausted
-from scaling_algebra.counting.projections import doubted
+from scaling_algebra.counting.projections import mark_doubtful
 from scaling_algebra.counting.signals import Scalar, Signal
 from scaling_algebra.spec.axes import FIXED
 from scaling_algebra.spec.networks.ancestors import is_linear
@@ -224,7 +224,7 @@ def _sign(tr: TrainingRun, s: Signal) -> Signal:
         return s
     tr.note(SQUARED)
     first = next(iter(tr.algebra.leading(s)), None)  # none, where only the size of the whole is known
-    return doubted(tr.algebra, s, s.but(terms={k: e for k, e in s.terms.items() if k != first}))
+    return mark_doubtful(tr.algebra, s, s.but(terms={k: e for k, e in s.terms.items() if k != first}))
 
 
 def entrywise(tr: TrainingRun, factors: Factors, names: Sequence[str], share: int, again: bool) -> list[Step]:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import product
 
-from scaling_algebra.spec.networks.ancestors import tensors_of
+from scaling_algebra.spec.networks.ancestors import find_tensors
 from scaling_algebra.spec.networks.language import Factor, Function, Network, Product, Statement
 from scaling_algebra.spec.optimizers import OptimizerSpec
 
@@ -103,7 +103,7 @@ class Tails:
 
     def _tied(self, s: Product, degree: Callable[[str], int]) -> Monomials:
         """The part of W^T W h along h, where a tensor acts on what it was a part of."""
-        if not s.tensor or not any(s.tensor.name in tensors_of(self._network, x.name) for x in s.factors):
+        if not s.tensor or not any(s.tensor.name in find_tensors(self._network, x.name) for x in s.factors):
             return frozenset()
         before, todo = set[str](), [x.name for x in s.factors]
         while todo:

@@ -18,7 +18,7 @@ from scaling_algebra.dynamics.analysis import SHORTLY, Analysis
 from scaling_algebra.dynamics.brackets import UnknownSize
 from scaling_algebra.dynamics.quantities import Quantity, inner_product, quantities, quantity
 from scaling_algebra.dynamics.trajectory import Trajectory
-from scaling_algebra.errors import UsageError, unknown_name
+from scaling_algebra.errors import UsageError, unknown_name_error
 from scaling_algebra.solver.demands import Fixing
 from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.spec.configuration import (
@@ -29,8 +29,8 @@ from scaling_algebra.spec.configuration import (
 )
 from scaling_algebra.spec.desiderata import HORIZON, Structure
 from scaling_algebra.spec.given import SETTINGS
-from scaling_algebra.spec.networks.indices import aggregations
-from scaling_algebra.spec.networks.multipliers import find_gauges, free_multipliers
+from scaling_algebra.spec.networks.indices import find_aggregations
+from scaling_algebra.spec.networks.multipliers import find_free_multipliers, find_gauges
 from scaling_algebra.spec.networks.roles import readouts
 from scaling_algebra.spec.optimizer_reading import OptimizerInput
 from scaling_algebra.spec.powers import Form, Power, name_symbol
@@ -84,18 +84,18 @@ def explain(
     if known and not setting:
         raise UsageError(f"{role} is a tensor; give " + ", ".join(f"{role}.{s}" for s in SETTINGS))
     if known and setting not in SETTINGS:
-        raise unknown_name("setting", setting, SETTINGS)
+        raise unknown_name_error("setting", setting, SETTINGS)
     if setting in SETTINGS and not known and what not in quantities(asked.network):
         raise asked.network.unknown("tensor", role)
     d = derive(asked)
     if what == "alignment":
         return alignments(d)
-    multipliers = (*free_multipliers(asked.network), *find_gauges(asked.network))
+    multipliers = (*find_free_multipliers(asked.network), *find_gauges(asked.network))
     if what in (aggregation, f"{aggregation}.alpha"):
         if not multipliers:
             first = next(iter(asked.network.tensors))
             raise UsageError(f"{asked.network.name} has no multiplier to explain; give a tensor's, as in {first}.lr")
-        summed = {m for s in aggregations(asked.network) for m in s.multipliers}
+        summed = {m for s in find_aggregations(asked.network) for m in s.multipliers}
         what, *more = [m for m in multipliers if m in summed] or multipliers
         if more:
             raise UsageError(f"explain {aggregation}: there are several; give {', '.join([what, *more])}")

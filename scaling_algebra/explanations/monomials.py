@@ -1,6 +1,6 @@
 """Reconstructs the monomial of an exponent from a kernel of a signal.
 
-Every signal records how it was made (``signals.Made``), and every product which matching of its factors made a kernel.
+Every signal records how it was made (``signals.Provenance``), and every product which matching made a kernel.
 Following these records back to the initial tensors gives one tensor network, whose half-weight sum is the exponent.
 """
 
@@ -13,8 +13,8 @@ from fractions import Fraction
 
 from scaling_algebra.counting.algebra import Algebra
 from scaling_algebra.counting.canonical import Leaf
-from scaling_algebra.counting.contracting import origin
-from scaling_algebra.counting.kernels import INDICATOR, Kernel, marks_left
+from scaling_algebra.counting.contracting import find_origin
+from scaling_algebra.counting.kernels import INDICATOR, Kernel, keep_marks
 from scaling_algebra.counting.signals import Scalar, Signal
 from scaling_algebra.spec.axes import describe_axis
 from scaling_algebra.spec.powers import Power
@@ -279,7 +279,7 @@ class _Net:
         number = {c: k for k, c in enumerate(live)}
         position: dict[Leaf, list[int]] = {}
         marks = [leaf for leaf in free.values() if leaf[0].startswith(INDICATOR)]
-        for name, classes in marks_left(marks, set(live)):
+        for name, classes in keep_marks(marks, set(live)):
             position.setdefault((name, tuple(number[c] for c in classes)), []).append(-1)
         for k, (name, classes) in free.items():
             if not name.startswith(INDICATOR):
@@ -327,7 +327,7 @@ class _Walk:
         if step.rule == "restricted":
             at = next(n for n, x in enumerate(whole.letters) if x != s.letters[n])
             to = s.letters[at]
-            origin = (c for c, e in whole.terms.items() if e == s.terms[k] and self.algebra.retyped(c, at, to) == k)
+            origin = (c for c, e in whole.terms.items() if e == s.terms[k] and self.algebra.retype(c, at, to) == k)
             net = self.expand(whole, next(origin))
             net.letters[net.root(net.opens[at])] = to
             return net
@@ -352,7 +352,7 @@ class _Walk:
         """Expands a kernel of a product: its factors are expanded, contracted and matched."""
         assert s.made is not None
         a, b = s.made.parts
-        ka, kb, matching = origin(self.algebra, s, k)
+        ka, kb, matching = find_origin(self.algebra, s, k)
         left, right = self.expand(a, ka), self.expand(b, kb)
         kernel_a, at_a = left.kernel(self.algebra)
         kernel_b, at_b = right.kernel(self.algebra)

@@ -70,7 +70,7 @@ def _why(left: Level | str) -> str:
 
 
 def _describe_answer(left: Level | str) -> str:
-    """Describes the answer: ``found``, ``certified but for 2 sizes: ...``, ``not found: ...``."""
+    """Describes the answer: ``found``, ``2 sizes undecided: ...``, ``not found: ...``."""
     level = "not found" if isinstance(left, str) else "found" if left.certified else str(left)
     return f"{level}: {why}" if (why := _why(left)) else level
 

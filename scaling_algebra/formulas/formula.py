@@ -22,7 +22,7 @@ from scaling_algebra.documents import Rendered
 from scaling_algebra.dynamics.analysis import LEAD, Analysis
 from scaling_algebra.dynamics.quantities import Quantity, quantities, quantity
 from scaling_algebra.dynamics.run import BeyondPowerCounting
-from scaling_algebra.errors import UsageError, find_entry, quote_value, unknown_name
+from scaling_algebra.errors import UsageError, find_entry, quote_value, unknown_name_error
 from scaling_algebra.explanations.mechanisms import Mechanism, mechanisms
 from scaling_algebra.explanations.monomials import MatchedMonomial, monomial
 from scaling_algebra.linear.cone import Cone
@@ -294,7 +294,7 @@ def _check_fixed_axes(axes: Collection[str], network: Network) -> frozenset[str]
     given = frozenset(axes)
     for axis in sorted(given):
         if axis not in widths:
-            raise unknown_name(f"axis of {network.name}", axis, widths)
+            raise unknown_name_error(f"axis of {network.name}", axis, widths)
     if given >= set(widths):
         raise UsageError(f"nothing of {network.name} grows; fix less")
     return given | {"L"} & set(network.axes.values())
@@ -369,6 +369,6 @@ def _reconstruct_monomial(
         assert isinstance(part, Signal)
         for k in run.forms.leading(part):
             size = part.terms[k] + run.forms.weight(k)
-            if run.forms.graded(grade, size) == form:
+            if run.forms.make_form(grade, size) == form:
                 return monomial(run.forms, part, k)
     return None

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
-from scaling_algebra.counting.graded import Bounds, FormAlgebra, Sizes, split
+from scaling_algebra.counting.graded import Bounds, FormAlgebra, Sizes, split_grade
 from scaling_algebra.counting.kernels import Exhausted
 from scaling_algebra.counting.signals import Scalar, Signal
 from scaling_algebra.dynamics.quantities import Quantity
@@ -132,7 +132,7 @@ class FormTrajectory(Trajectory):
 
     def change(self, signal: str, t: int) -> Signal:
         if t > 1 and signal in self._sized:
-            return self.forms.sized(self.network.signals[signal], size_of(signal))
+            return self.forms.bound_by_unknown(self.network.signals[signal], size_of(signal))
         return super().change(signal, t)
 
     def _outer(self, role: str, factors: Sequence[Signal]) -> Sizes:
@@ -151,7 +151,7 @@ def _product(a: Sizes, b: Sizes) -> Sizes:
 
 
 def _times(sizes: Sizes, packed: int) -> Sizes:
-    grade, inner = split(packed)
+    grade, inner = split_grade(packed)
     return {g + grade: (None if low is None else low + inner, high + inner) for g, (low, high) in sizes.items()}
 
 

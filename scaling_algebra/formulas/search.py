@@ -8,7 +8,7 @@ from functools import cached_property
 
 from scaling_algebra.counting.graded import Bounds
 from scaling_algebra.counting.kernels import Exhausted
-from scaling_algebra.counting.signals import Rung
+from scaling_algebra.counting.signals import Budget
 from scaling_algebra.dynamics.quantities import Quantity
 from scaling_algebra.dynamics.run import RunContext
 from scaling_algebra.linear.clauses import Clause, ClauseSolver
@@ -25,15 +25,15 @@ from scaling_algebra.spec.powers import Form
 from .graded import FormTrajectory, form_algebra
 
 _RUNGS = (
-    Rung(Fraction(1, 2), work=5_000, total=40_000),
-    Rung(Fraction(1), work=20_000, total=60_000),
-    Rung(Fraction(2), work=50_000, total=200_000),
+    Budget(Fraction(1, 2), work=5_000, total=40_000),
+    Budget(Fraction(1), work=20_000, total=60_000),
+    Budget(Fraction(2), work=50_000, total=200_000),
 )
-_COARSE = Rung(Fraction(1, 2), most=12, leaves=12, work=5_000, total=60_000)
+_COARSE = Budget(Fraction(1, 2), most=12, leaves=12, work=5_000, total=60_000)
 """`_RUNGS` are the budgets tried in turn until nothing is missing. If they take too much work, `_COARSE` keeps few
 kernels and bounds the rest.
 """
-_WHOLE = Rung(Fraction(1, 2), work=200_000, total=300_000, whole=True)
+_WHOLE = Budget(Fraction(1, 2), work=200_000, total=300_000, whole=True)
 
 
 QUOTIENT = "normalised"
@@ -66,7 +66,7 @@ class FormulaSearch:
         self.growing = frozenset(self.axes) | ({"K"} if "M" in axes else set())
         self.cone = Cone(self.axes)
         self.first = [tuple([1] * len(self.axes)), direction(range(len(self.axes) + 3, 3, -1)), *self.cone.rays]
-        self._runs: dict[tuple[Vector, Rung], FormTrajectory] = {}
+        self._runs: dict[tuple[Vector, Budget], FormTrajectory] = {}
 
     def forms(self, quantity: Quantity, t: int) -> MaxForm:
         """Finds the monomials of a quantity after t updates.
@@ -84,7 +84,7 @@ class FormulaSearch:
                 return best
         return best or self._forms(quantity, t, _COARSE)
 
-    def run(self, rates: Vector, rung: Rung = _RUNGS[0]) -> FormTrajectory:
+    def run(self, rates: Vector, rung: Budget = _RUNGS[0]) -> FormTrajectory:
         """Trains on a ray with unknown parameters."""
         key = rates, rung
         if key not in self._runs:
@@ -103,22 +103,22 @@ class FormulaSearch:
 
     # inside --------------------------------------------------------------------------------------------------------
 
-    def _forms(self, quantity: Quantity, t: int, rung: Rung) -> MaxForm:
+    def _forms(self, quantity: Quantity, t: int, rung: Budget) -> MaxForm:
         maximum = max_form(lambda rates: self._sizes(quantity, t, rates, rung), self.cone, self.first)
         if maximum is None:
             raise Exhausted
         return maximum
 
     def _sizes(
-        self, quantity: Quantity, t: int, rates: Vector, rung: Rung
+        self, quantity: Quantity, t: int, rates: Vector, rung: Budget
     ) -> dict[Counts, tuple[Form | None, Fraction]]:
         run = self.run(rates, rung)
         with run.ledger.question():
             sizes = run.sizes(quantity, t)
         largest = {}
         for grade, (low, high) in sizes.items():
-            upper = run.forms.graded(grade, high)
-            lower = None if low is None else run.forms.graded(grade, low)
+            upper = run.forms.make_form(grade, high)
+            lower = None if low is None else run.forms.make_form(grade, low)
             largest[upper.unknowns] = self._select_bound(lower, upper), run.forms.value(high)
         return largest
 
@@ -133,7 +133,7 @@ class UpperBounds(FormulaSearch):
     The later changes of some signals are represented by their size alone, an unknown of its own (``graded.size_of``).
 
     Law: the engine then bounds sizes by sums and maxima of linear functions of the rates: nothing is dropped, and the
-    bound of a product is one such function (of the bounds in ``product_bound``, an operator norm never exceeds
+    bound of a product is one such function (of the bounds in ``bound_product``, an operator norm never exceeds
     Cauchy-Schwarz). So the bound is convex, and its values at corners bound it everywhere.
     """
 

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from scaling_algebra.documents import Rendered
-from scaling_algebra.errors import UsageError
+from scaling_algebra.errors import UsageError, missing_package_error
 from scaling_algebra.recipes.sizes import Sizes, read_sizes
 from scaling_algebra.spec.level import Level
 from scaling_algebra.verify.apply import plan as torch_plan
@@ -23,7 +23,7 @@ from scaling_algebra.verify.apply.exports import ParameterGroup
 from scaling_algebra.verify.apply.modules import Entry
 from scaling_algebra.verify.apply.plans import Plan
 
-from .modules import Build, JaxModel, model_of, parts_of, program_of, torch_build
+from .modules import Build, JaxModel, model_at, parts_of, program_of, torch_build
 
 
 def plan(build: Build, base: str | Sizes, target: str | Sizes, **given: Any) -> JaxPlan:
@@ -38,7 +38,7 @@ def plan(build: Build, base: str | Sizes, target: str | Sizes, **given: Any) -> 
     Raises:
         UsageError: a primitive without a rule, control flow that depends on values, or what the plan raises.
     """
-    model = model_of(build(read_sizes(target, "target")))
+    model = model_at(build, read_sizes(target, "target"))
     program = program_of(model)
     made = torch_plan(torch_build(build), base, target, **given)
     names = [[x for _, x, _ in parts_of(program, leaf, name, np.empty(shape.shape[:1]))]
@@ -131,7 +131,10 @@ class JaxPlan(Rendered):
         Raises:
             UsageError: it takes no epsilon or decay, and the plan has one; or two optimizers train the model.
         """
-        import optax
+        try:
+            import optax
+        except ModuleNotFoundError as error:
+            raise missing_package_error("optax_transformation", str(error.name), "jax") from None
 
         if len(self.plan.optimizers) > 1:
             raise UsageError(f"{' and '.join(self.plan.optimizers)} train this model; give plan one optimizer")

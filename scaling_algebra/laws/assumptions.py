@@ -132,7 +132,7 @@ class Windows(Rendered):
         return Document(tuple(blocks), {f.name: getattr(self, f.name) for f in fields(self) if f.name != "system"})
 
 
-def windows(
+def find_windows(
     name: str,
     title: str,
     grows: str,

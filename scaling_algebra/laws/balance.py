@@ -270,6 +270,6 @@ def _format_size(m: Monomial) -> Text:
 
 
 def _format_factor(e: Expr) -> Text:
-    """Formats a prefactor; a long number in decimals (JSON has it exactly)."""
+    """Formats a prefactor. Long numbers are rounded to six digits; the JSON record has them exactly."""
     long = e.is_number and len(write_exponent(e)) > LONG
     return Text(f"{float(e):.6g}", f"{float(e):.6g}") if long else format_term(e)

@@ -1,8 +1,8 @@
 """Parses sums of monomials exactly: ``N**(-2*beta/d) + N/n``, and relations such as ``C = n*N``.
 
 A text is parsed with ``ast`` against a list of allowed nodes, and never evaluated. For any other text every parser
-raises UsageError: one line that quotes it.
-Read next: ``monomials.py`` (the results), ``balance.py`` (which terms of a sum balance).
+raises UsageError: one line that quotes it. Read next: ``monomials.py`` (the results), ``balance.py`` (which terms of a
+sum balance).
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class _Parser:
         return UsageError(f"{_quote(self.text)}: {what}; write sums of products of powers, as N**(-2*beta/d) + N/n")
 
     def read(self, as_what: Callable[[ast.expr], Value]) -> Value:
-        """Applies a method to the whole text."""
+        """Parses the whole text with one of the methods below, such as ``terms``, and returns its result."""
         try:
             return as_what(self.tree)
         except RecursionError:

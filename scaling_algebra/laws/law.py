@@ -19,7 +19,7 @@ from scaling_algebra.documents.blocks import Block, Grid, Heading, Lines, litera
 from scaling_algebra.errors import UsageError, check_names, find_entry, quote_value
 from scaling_algebra.spec.entries import list_keys, read_value
 
-from .assumptions import Assumption, Definition, Windows, windows
+from .assumptions import Assumption, Definition, Windows, find_windows
 from .balance import Balance, balance, format_power, format_term
 from .entries import read_file
 from .expressions import exponent, expression, monomial, relation
@@ -153,13 +153,11 @@ def law(
         minimise: quantities to minimise over; if there are none, the largest term is found.
         grows: quantities that grow; the answer is in their powers.
         constraints: equations of monomials, each of which eliminates a quantity (one that is not named elsewhere, else
-            the
-            last one to minimise over), or bounds: ``sum <= monomial``, ``monomial >= sum``, also with ``<<`` and
+            the last one to minimise over), or bounds: ``sum <= monomial``, ``monomial >= sum``, also with ``<<`` and
             ``>>``.
         fixed: positive constants, which are kept in prefactors.
         at: exact positive values of parameters in exponents and of fixed constants. For a law also monomials in place
-            of
-            quantities; for assumptions growth laws, ``{"K": "d**kappa"}``, where a name in the exponent is one more
+            of quantities; for assumptions growth laws, ``{"K": "d**kappa"}``, where a name in the exponent is one more
             unknown.
         reach: a monomial; the answer includes the size at which the minimum equals it.
         axis: one way to grow of a law, to be answered in full.
@@ -189,7 +187,7 @@ def law(
     elif found.assume:
         _refuse_unused("assumptions", of_sums | {"axis": axis, "reach": reach})
         given = _read_values(at)
-        return windows(found.name, found.title, found.grows, found.assume, found.define, given, drop)
+        return find_windows(found.name, found.title, found.grows, found.assume, found.define, given, drop)
     else:
         _refuse_unused("a law", of_sums | {"drop": drop})
     if reach is not None:
@@ -208,14 +206,14 @@ def _refuse_unused(kind: str, others: Mapping[str, Any]) -> None:
 
 
 @cache
-def laws() -> Mapping[str, Law]:
+def load_laws() -> Mapping[str, Law]:
     """Returns every shipped law and set of assumptions, by name; each is one file."""
     return {path.stem: _read_law_file(path) for path in sorted((Path(__file__).parent / "given").glob("*.toml"))}
 
 
 def read_law(name: str) -> Law:
     """Returns a shipped law or set of assumptions by name, or reads one from a TOML file."""
-    return _read_law_file(Path(name)) if name.endswith(".toml") else find_entry("law", name, laws())
+    return _read_law_file(Path(name)) if name.endswith(".toml") else find_entry("law", name, load_laws())
 
 
 def answer_law(law: Law, axis: str | None = None, at: Mapping[str, Any] | None = None) -> LawAnswer:

@@ -34,8 +34,7 @@ class Monomial:
     Attributes:
         coefficient: a positive sympy number, or a product of such numbers to powers with parameters.
         powers: pairs (quantity, exponent), sorted, without zeros. Exponents are sympy Rationals or rational functions
-            of
-            parameters.
+            of parameters.
         logs: pairs (argument of a logarithm, exponent).
 
     Examples:
@@ -172,9 +171,9 @@ class Posynomial:
 
 @dataclass(frozen=True)
 class Relation(Posynomial):
-    """A relation as monomials that are at most 1.
+    """A relation ``sum <= monomial`` or ``monomial = monomial``, stored as monomials that are at most 1.
 
-    There is one for each term of the smaller side of ``sum <= monomial``, and for ``=`` one in each direction.
+    There is one for each term of the smaller side, and for ``=`` one in each direction.
 
     Attributes:
         text: the relation as written.
@@ -243,8 +242,7 @@ def _raise_coefficient(number: Expr, exponent: Expr) -> Expr:
     """Raises a coefficient to a power, exactly where this is feasible.
 
     An irrational number to a power with a large numerator or denominator becomes a decimal, since its exact root would
-    take
-    minutes and hundreds of digits to write out.
+    take minutes and hundreds of digits to write out.
     """
     fine = exponent.is_Rational and max(abs(exponent.p), exponent.q) > _FINE
     decimal = number.is_number and number != 1 and not exponent.is_Integer and (fine or number.has(sympy.Float))

@@ -61,8 +61,7 @@ class GrowthSystem:
         rows: the relations, each labelled by its text.
         unit: the growing quantity.
         positive: further quantities that grow; parameters are then positive numbers. If None, exponents of quantities
-            and
-            parameters may be any numbers.
+            and parameters may be any numbers.
 
     Examples:
         >>> from .expressions import monomial, relation
@@ -77,7 +76,7 @@ class GrowthSystem:
         self.unknowns = tuple(dict.fromkeys(names))
         parameters = (name for row, *_ in self._rows for name in sorted(row.parameters))
         held = () if positive is None else dict.fromkeys((*positive, *parameters))
-        self._facts = [_clause(_GIVEN, {name: Fraction(1)}, ">") for name in held]
+        self._facts = [_make_clause(_GIVEN, {name: Fraction(1)}, ">") for name in held]
 
     def core(
         self, strict: bool = False, logs: bool = False, loose: bool = False, more: Sequence[Clause] = ()
@@ -95,8 +94,8 @@ class GrowthSystem:
             if not (row.strict and loose):
                 logarithms = [(f"log {a}".replace(TIMES, " "), e) for a, e in m.logs if logs and e.is_Rational]
                 inside = {name: Fraction(str(e)) for name, e in logarithms}
-                given += [_clause(_GIVEN, {name: Fraction(1)}, ">=") for name in inside]
-                rows.append(_clause(row.text, {**sizes, **inside}, "<" if strict and row.strict else "<="))
+                given += [_make_clause(_GIVEN, {name: Fraction(1)}, ">=") for name in inside]
+                rows.append(_make_clause(row.text, {**sizes, **inside}, "<" if strict and row.strict else "<="))
         solver, labels = ClauseSolver(), list(dict.fromkeys(clause.label for clause in rows))
 
         def is_refuted(kept: Sequence[str]) -> bool:
@@ -129,13 +128,13 @@ class GrowthSystem:
     def _end(self, sizes: Form, side: int) -> End:
         """Returns the lower end of the range of a linear form (``side`` 1), or its upper end (-1)."""
         turned = {name: side * x for name, x in sizes.items()}
-        rows = [_clause(row.text, x, "<=") for row, _, x in self._rows]
+        rows = [_make_clause(row.text, x, "<=") for row, _, x in self._rows]
         try:
-            least = ClauseSolver().least(_SIZE, [*rows, _clause(_GIVEN, {**turned, _SIZE: Fraction(-1)}, "=")])
+            least = ClauseSolver().least(_SIZE, [*rows, _make_clause(_GIVEN, {**turned, _SIZE: Fraction(-1)}, "=")])
         except Undecided:
             return End(None)
         assert least is not None
-        beyond = [_clause(_GIVEN, {**turned, _ONE: turned.get(_ONE, Fraction(0)) - least}, "<")]
+        beyond = [_make_clause(_GIVEN, {**turned, _ONE: turned.get(_ONE, Fraction(0)) - least}, "<")]
         plain = self.core(loose=True, more=beyond)
         return End(side * least, plain or self.core(more=beyond), not plain)
 
@@ -144,8 +143,8 @@ def have_gap(groups: Iterable[Iterable[Monomial]], growing: Sequence[str]) -> bo
     """Tests whether there is a point at which every group contains a monomial above 1."""
     forms = [[log_form(m, growing[0]) for m in group] for group in groups]
     names = {name for group in forms for x in group for product in x for name in product.split(TIMES) if name}
-    apart = [Clause(_GIVEN, tuple(_linear(x, ">") for x in group), "") for group in forms]
-    facts = [_clause(_GIVEN, {name: Fraction(1)}, ">") for name in sorted(names)]
+    apart = [Clause(_GIVEN, tuple(_make_linear(x, ">") for x in group), "") for group in forms]
+    facts = [_make_clause(_GIVEN, {name: Fraction(1)}, ">") for name in sorted(names)]
     return ClauseSolver().can_hold([*facts, *apart]) is True
 
 
@@ -171,7 +170,7 @@ def log_form(m: Monomial, unit: str) -> Form:
     It is multiplied by denominators with parameters, which are positive.
     """
     total = sympy.Add(*(e * (1 if name == unit else parameter(name)) for name, e in m.powers))
-    whole = sympy.expand(total) if total.is_polynomial() else _numerator(total)
+    whole = sympy.expand(total) if total.is_polynomial() else _sign_numerator(total)
     symbols = sorted(whole.free_symbols, key=str)
     terms = sympy.Poly(whole, *symbols).terms() if symbols else [((), whole)]
     return {TIMES.join(str(s) for s, n in zip(symbols, powers, strict=True) for _ in range(n)): Fraction(str(x))
@@ -191,7 +190,7 @@ def find_sign(e: Expr) -> int | None:
     if e.is_number:
         return int(sympy.sign(e))
     product = 1
-    for factor in sympy.Mul.make_args(sympy.factor(_numerator(e))):
+    for factor in sympy.Mul.make_args(sympy.factor(_sign_numerator(e))):
         base, power = factor.as_base_exp()
         signs = {int(sympy.sign(t.as_coeff_Mul()[0])) for t in sympy.Add.make_args(sympy.expand(base))}
         if len(signs) != 1:
@@ -200,18 +199,18 @@ def find_sign(e: Expr) -> int | None:
     return product
 
 
-def _numerator(e: Expr) -> Expr:
+def _sign_numerator(e: Expr) -> Expr:
     """Returns a polynomial with the same sign as a rational function."""
     above, below = sympy.fraction(sympy.together(e))
     below = sympy.factor(below)
     return above if sympy.sign(below) == 1 or below.is_positive else sympy.expand(above * below)
 
 
-def _linear(sizes: Form, sense: Sense) -> Linear:
+def _make_linear(sizes: Form, sense: Sense) -> Linear:
     scale = lcm(*(x.denominator for x in sizes.values()))
     counts = tuple((name, int(x * scale)) for name, x in sizes.items() if x and name != _ONE)
     return Linear(counts, sense, sizes.get(_ONE, Fraction(0)) * scale)
 
 
-def _clause(label: str, sizes: Form, sense: Sense) -> Clause:
-    return Clause(label, (_linear(sizes, sense),), "")
+def _make_clause(label: str, sizes: Form, sense: Sense) -> Clause:
+    return Clause(label, (_make_linear(sizes, sense),), "")

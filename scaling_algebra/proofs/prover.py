@@ -19,7 +19,7 @@ from functools import cached_property, lru_cache, partial
 from typing import Any, Unpack
 
 from scaling_algebra.counting.algebra import Algebra
-from scaling_algebra.counting.signals import Rung
+from scaling_algebra.counting.signals import Budget
 from scaling_algebra.documents import Rendered
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.errors import Inconclusive
@@ -38,7 +38,7 @@ from scaling_algebra.spec.configuration import (
 from scaling_algebra.spec.desiderata import Demand, Structure, count_interventions, enumerate_structures, last_step
 from scaling_algebra.spec.given import NOTHING, Given, name_unknown
 from scaling_algebra.spec.networks.language import Network
-from scaling_algebra.spec.networks.multipliers import free_multipliers
+from scaling_algebra.spec.networks.multipliers import find_free_multipliers
 from scaling_algebra.spec.optimizer_reading import OptimizerInput
 from scaling_algebra.spec.optimizers import OPTIMIZERS, OptimizerSpec
 from scaling_algebra.spec.parameterizations import Parameterization
@@ -281,7 +281,7 @@ class Prover:
             raise Inconclusive(f"cannot prove: {reason}")
         self.network, self.ray, self.optimizer, self.given = network, ray, optimizer, given
         self.forms = form_algebra(network, ray, most=_FORMS)
-        self.algebras: dict[Rung, Algebra] = {}
+        self.algebras: dict[Budget, Algebra] = {}
         self._systems: dict[tuple[str, Structure], System] = {}
 
     @staticmethod
@@ -333,7 +333,7 @@ class System:
         roles = self.network.tensors
         self.names = [f"b.{r}" for r in roles if r not in structure.zero]
         self.names += [f"c.{r}" for r in roles if r not in self.network.frozen]
-        self.names += free_multipliers(self.network)
+        self.names += find_free_multipliers(self.network)
         self.facts = RayFacts(self.network, prover.forms, self.demands, structure)
         clauses = [clause for demand in self.demands for clause in self.facts.of(demand)]
         self._solver = ClauseSolver(clauses, self.ray.largest)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from scaling_algebra import limits
 from scaling_algebra.documents import Rendered
 from scaling_algebra.dynamics.analysis import Analysis, lead_within
-from scaling_algebra.errors import UsageError, check_names, quote_value, unknown_name
+from scaling_algebra.errors import UsageError, check_names, quote_value, unknown_name_error
 from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.solver.derivation import Derivation, derive
 from scaling_algebra.solver.layerwise import at_full_alignment
@@ -120,7 +120,7 @@ class Recipe(Rendered):
             UsageError: the model has no such tensor.
         """
         if role not in self.tensors:
-            raise unknown_name("tensor", str(role), self.tensors)
+            raise unknown_name_error("tensor", str(role), self.tensors)
         return self.tensors[role]
 
     def __iter__(self) -> Iterator[str]:
@@ -222,7 +222,7 @@ class Recipe(Rendered):
 def with_either_epsilon(
     base: str | Sizes, target: str | Sizes, say: Callable[[str], None] = lambda line: None, **asked: Any
 ) -> Recipe:
-    """Returns a recipe with derived epsilon, or with negligible epsilon if there is none.
+    """Returns a recipe with derived epsilon, or with negligible epsilon if there is none on the ray of the sizes.
 
     Args:
         base: as in ``recipe``.
@@ -234,17 +234,21 @@ def with_either_epsilon(
         UsageError: as ``recipe``.
         Infeasible: as ``recipe``.
     """
+    derived: Recipe | Infeasible
     try:
-        return recipe(base, target, **asked)
+        derived = recipe(base, target, **asked)
+        missing = derived.missing
     except Infeasible as error:
-        if "epsilon" in asked:
-            raise
-        try:
+        derived, missing = error, str(error)
+    if missing and "epsilon" not in asked:
+        with suppress(Infeasible, UsageError):
             found = recipe(base, target, **asked, epsilon="negligible")
-        except (Infeasible, UsageError):
-            raise error from None
-        say(f"epsilon derived: {error}; found with --epsilon negligible")
-        return found
+            if isinstance(derived, Infeasible) or not found.missing:
+                say(f"epsilon derived: {missing}; found with --epsilon negligible")
+                return found
+    if isinstance(derived, Infeasible):
+        raise derived
+    return derived
 
 
 def recipe(
@@ -398,7 +402,7 @@ def _resolve_tuned(
     """Returns tuned values by role.
 
     The name of an optimizer stands for the tensors that it trains, "" for all tensors, and any other name as in
-    ``meant``. A tensor in ``alike`` has a value only if it is named itself.
+    ``resolve_names``. A tensor in ``alike`` has a value only if it is named itself.
 
     Raises:
         UsageError: a name stands for nothing, or a value is not a positive finite number (a decay may be 0).
@@ -437,7 +441,7 @@ def _networks(going: Way, where: ConfigurationOptions) -> list[Network]:
         ]
     mine = {*AXES, *(axis for network in networks for axis in list_growing_axes(network))}
     if strange := [axis for axis in going.base if axis not in mine]:
-        raise unknown_name(f"axis of {networks[-1].name}", strange[0], sort_axes(mine))
+        raise unknown_name_error(f"axis of {networks[-1].name}", strange[0], sort_axes(mine))
     for network in networks:
         lacks = [axis for axis in AXES if axis in network.axes.values() and axis not in going.base and axis != "L"]
         if lacks:

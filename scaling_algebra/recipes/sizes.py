@@ -14,7 +14,7 @@ from itertools import combinations, product
 
 from scaling_algebra import limits
 from scaling_algebra.arguments import parse_pairs
-from scaling_algebra.errors import UsageError, quote_value, unknown_name
+from scaling_algebra.errors import UsageError, quote_value, unknown_name_error
 from scaling_algebra.spec.axes import AXES, FIXED, Ray, describe_axis, is_axis_name, sort_axes
 
 Sizes = Mapping[str, int]
@@ -48,7 +48,7 @@ def read_sizes(given: str | Mapping[str, int], label: str) -> dict[str, int]:
     sizes: dict[str, int] = {}
     for axis, size in named.items():
         if axis in FIXED or not is_axis_name(axis):
-            raise unknown_name(f"axis in the {label}", axis if isinstance(axis, str) else quote_value(axis), AXES)
+            raise unknown_name_error(f"axis in the {label}", axis if isinstance(axis, str) else quote_value(axis), AXES)
         sizes[axis] = limits.check_range(f"{axis} of the {label}", size, 1, limits.SIZE)
     if "K" in sizes and sizes["K"] > sizes.get("M", 0):
         raise UsageError(f"the {label} has K={sizes['K']} but M={sizes.get('M', 0)}: only M experts can be active")

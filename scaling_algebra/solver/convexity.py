@@ -8,7 +8,7 @@ from fractions import Fraction
 from itertools import pairwise
 
 from scaling_algebra.counting.algebra import Algebra
-from scaling_algebra.counting.signals import Rung
+from scaling_algebra.counting.signals import Budget
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.axes import AXES, Ray
@@ -42,7 +42,7 @@ class Looks:
             raise UsageError(f"{network.name} divides or gates by sizes: its sizes are not convex in the rates")
         self.network, self.routed = network, routed
         self._analyses: dict[Hashable, Analysis] = {}
-        self._algebras: dict[Hashable, dict[Rung, Algebra]] = {}
+        self._algebras: dict[Hashable, dict[Budget, Algebra]] = {}
 
     def at(self, scaling: Scaling, ray: Ray, optimizer: Optimizer, grown: frozenset[str]) -> Analysis:
         """Returns the analysis on a ray. The axes in ``grown`` count as growing even if their rate there is 0."""

@@ -32,7 +32,7 @@ from scaling_algebra.spec.glossary import ASSUMPTIONS
 from scaling_algebra.spec.level import Level, level_as_json
 from scaling_algebra.spec.networks.auxiliary import find_buffers, name_weight
 from scaling_algebra.spec.networks.language import Network
-from scaling_algebra.spec.networks.multipliers import find_gauges, free_multipliers
+from scaling_algebra.spec.networks.multipliers import find_free_multipliers, find_gauges
 from scaling_algebra.spec.networks.roles import readouts
 from scaling_algebra.spec.networks.sums import experts
 from scaling_algebra.spec.optimizer_reading import OptimizerInput
@@ -286,7 +286,7 @@ def derive(
         regime: I, II or III; or a whole ``Configuration``, and nothing else.
         optimizer: the optimizer, or several by tensor.
         parameterization: its name.
-        **where: further options, see ``Where``: ``ray`` instead of a regime, ``readout_init``, ``architecture``.
+        **where: further options, see ``ConfigurationOptions``: ``ray`` (no regime), ``readout_init``, ``architecture``.
 
     Examples:
         >>> d = derive(regime="II", optimizer="sgd", parameterization="mssp")
@@ -449,7 +449,7 @@ def _reasons(network: Network, ray: Ray, solution: Solution) -> dict[tuple[str, 
                 )
     reasons |= {(x, "init"): STARTS for x in network.zero if solution.scaling.tensors[x].init_std is None}
     reasons |= {(role, "init"): UNFAVOURED for role in find_buffers(network)}
-    fixed = {name: solution.fixed_by[name] for name in free_multipliers(network) if name in solution.fixed_by}
+    fixed = {name: solution.fixed_by[name] for name in find_free_multipliers(network) if name in solution.fixed_by}
     reasons |= {("aggregation", name): fixing.demand.label for name, fixing in fixed.items()}
     return reasons | {("aggregation", name): _gauge_reason(network, name) for name in find_gauges(network)}
 
@@ -467,7 +467,7 @@ def _by_law(network: Network, ray: Ray, solution: Solution) -> dict[tuple[str, s
             reasons[role, "init"] += ", times the root of the number of experts"
     reasons |= {
         ("aggregation", x): "layer-wise law: one over the number of terms, 1 where weights sum to 1"
-        for x in free_multipliers(network)
+        for x in find_free_multipliers(network)
     }
     for loss in network.losses:
         reasons["aggregation", name_weight(network, loss)] = f"layer-wise law: {LAWS['eps']}"
@@ -485,7 +485,7 @@ def _settings(network: Network) -> list[tuple[str, str]]:
     """Lists every (role, setting) that has a reason, in reporting order."""
     return [
         *((role, what) for role in network.tensors for what in SETTINGS),
-        *(("aggregation", name) for name in (*free_multipliers(network), *find_gauges(network))),
+        *(("aggregation", name) for name in (*find_free_multipliers(network), *find_gauges(network))),
     ]
 
 

@@ -16,7 +16,7 @@ from scaling_algebra.spec.networks.ancestors import is_trained
 from scaling_algebra.spec.networks.auxiliary import name_weight
 from scaling_algebra.spec.networks.indices import summed_expert_indices
 from scaling_algebra.spec.networks.language import Function, Network, Product
-from scaling_algebra.spec.networks.multipliers import free_multipliers
+from scaling_algebra.spec.networks.multipliers import find_free_multipliers
 from scaling_algebra.spec.networks.roles import find_meetings
 from scaling_algebra.spec.networks.sums import experts
 from scaling_algebra.spec.optimizers import OptimizerSpec
@@ -236,7 +236,7 @@ def terms_behind(network: Network, ray: Ray) -> dict[str, Power]:
         if active and summed_expert_indices(network, s):
             terms = network.size(x for x in network.summed_indices(s) if network.axes[x] != "M") * Power.of({"K": 1})
         terms /= shares(network, ray, s)
-        found |= {name: terms for name in s.multipliers if name in free_multipliers(network)}
+        found |= {name: terms for name in s.multipliers if name in find_free_multipliers(network)}
     return found
 
 

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from scaling_algebra.counting.algebra import Algebra
-from scaling_algebra.counting.signals import Rung
+from scaling_algebra.counting.signals import Budget
 from scaling_algebra.counting.store import Meter
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.dynamics.budgets import QUICK
@@ -42,11 +42,11 @@ class Places:
         network: Network,
         ray: Ray,
         optimizer: OptimizerSpec,
-        algebras: dict[Rung, Algebra] | None = None,
+        algebras: dict[Budget, Algebra] | None = None,
         effort: bool = False,
     ) -> None:
         self.network, self.ray, self.optimizer, self.effort = network, ray, optimizer, effort
-        self._algebras: dict[Rung, Algebra] = {} if algebras is None else algebras
+        self._algebras: dict[Budget, Algebra] = {} if algebras is None else algebras
         self.last: Analysis | None = None
         self.solved: dict[object, Any] = {}
 

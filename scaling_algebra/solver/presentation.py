@@ -26,9 +26,9 @@ from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.spec.gauges import GAUGES, OWN
 from scaling_algebra.spec.glossary import ASSUMPTIONS, join_assumptions
 from scaling_algebra.spec.level import Level
-from scaling_algebra.spec.networks.indices import aggregations
+from scaling_algebra.spec.networks.indices import find_aggregations
 from scaling_algebra.spec.networks.language import Function
-from scaling_algebra.spec.networks.multipliers import find_gauges, free_multipliers
+from scaling_algebra.spec.networks.multipliers import find_free_multipliers, find_gauges
 from scaling_algebra.spec.powers import format_exponent
 from scaling_algebra.spec.scaling import Scaling
 
@@ -132,9 +132,11 @@ def multipliers(ds: Sequence[Derivation], reasons: bool = False) -> list[Block]:
     """Returns one line for each multiplier, with other values of parameterizations after the first in brackets."""
     first, *others = ds
     lines: list[Sequence[Piece]] = []
-    summed = {m for s in aggregations(first.network) for m in s.multipliers}
+    summed = {m for s in find_aggregations(first.network) for m in s.multipliers}
     network = first.network
-    for name, power in first.scaling.multipliers.items() if free_multipliers(network) or find_gauges(network) else ():
+    for name, power in (
+        first.scaling.multipliers.items() if find_free_multipliers(network) or find_gauges(network) else ()
+    ):
         own = f" {name}" if name not in summed or len(summed) > 1 else ""
         line: list[Piece] = [f"{'aggregation ' if name in summed else ''}multiplier{own}: ", 1 / power]
         for other in others:

@@ -15,7 +15,7 @@ from scaling_algebra.dynamics.budgets import PIECE, PROPOSED, STRUCTURES
 from scaling_algebra.spec.desiderata import Demand, Structure, enumerate_structures
 from scaling_algebra.spec.given import NOTHING, Given
 from scaling_algebra.spec.level import CERTIFIED, Level
-from scaling_algebra.spec.networks.multipliers import free_multipliers
+from scaling_algebra.spec.networks.multipliers import find_free_multipliers
 from scaling_algebra.spec.parameterizations import Parameterization
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import Scaling, TensorScaling
@@ -338,5 +338,5 @@ def _make_scaling(
         )
         for role in at.network.tensors
     }
-    multipliers = {m: powers.get(m, Power()) for m in free_multipliers(at.network)}
+    multipliers = {m: powers.get(m, Power()) for m in find_free_multipliers(at.network)}
     return Scaling(tensors, multipliers, tuple(r for r in at.network.tensors if r in structure.tied))

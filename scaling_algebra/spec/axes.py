@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from scaling_algebra.arguments import check_arguments, parse_pairs
-from scaling_algebra.errors import UsageError, find_entry, quote_value, unknown_name
+from scaling_algebra.errors import UsageError, find_entry, quote_value, unknown_name_error
 from scaling_algebra.limits import parse_rational
 
 AXES: dict[str, str] = {
@@ -76,7 +76,7 @@ class Ray:
         exact: dict[str, Fraction] = {}
         for axis, rate in self.rates.items():
             if axis in FIXED or not is_axis_name(axis):
-                raise unknown_name("axis that grows", axis if isinstance(axis, str) else quote_value(axis), AXES)
+                raise unknown_name_error("axis that grows", axis if isinstance(axis, str) else quote_value(axis), AXES)
             exact[axis] = _read_rate(axis, rate)
         if "M" in exact:
             exact.setdefault("K", exact["M"])

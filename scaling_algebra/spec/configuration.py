@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self, TypedDict, Unpack
 
-from scaling_algebra.errors import UsageError, find_entry, quote_value, unknown_name
+from scaling_algebra.errors import UsageError, find_entry, quote_value, unknown_name_error
 
 from .axes import AXES, Ray, regime, sort_axes
 from .given import NOTHING, Given, GivenInput
@@ -38,8 +38,7 @@ class ConfigurationOptions(TypedDict, total=False):
         network: instead of an architecture: a ``Network`` or its name.
         epsilon: regime of the optimizer's epsilon, ``derived`` (the default) or ``negligible``.
         given: exponents that are fixed, ``{"router.init": "N^-1/2", "readout.init": 0, "aggregation": "M^-1"}``; the
-            rest
-            is derived.
+            rest is derived.
         effort: True to continue the search after the first undecided demand, with the largest budgets.
     """
 
@@ -54,7 +53,9 @@ class ConfigurationOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Configuration:
-    """One question, complete. Equal configurations have equal answers, so that a configuration is a cache key.
+    """A complete question: a network, how it grows, its optimizer and its parameterization.
+
+    Equal configurations have equal answers, so that a configuration can be a cache key.
 
     Attributes:
         network: the network.
@@ -85,7 +86,7 @@ class Configuration:
     def __post_init__(self) -> None:
         mine = {*AXES, *list_growing_axes(self.network)}
         if strange := [axis for axis in self.ray.rates if axis not in mine]:
-            raise unknown_name(f"axis of {self.network.name}", strange[0], sort_axes(mine))
+            raise unknown_name_error(f"axis of {self.network.name}", strange[0], sort_axes(mine))
         if lacks := self.ray.find_missing_axes(self.network.axes.values()):
             axis = lacks[0]
             raise UsageError(f"the ray leaves out {axis} ({AXES[axis]}); give it, for example {axis}=0 if it is fixed")
@@ -113,11 +114,10 @@ class Configuration:
 
         Raises:
             UsageError: an unknown name, an invalid ray or one without an axis of the network, not exactly one of regime
-                and
-                ray, or both an architecture and a network.
+                and ray, or both an architecture and a network.
         """
         if unknown := set(where) - set(ConfigurationOptions.__annotations__):
-            raise unknown_name(
+            raise unknown_name_error(
                 "argument",
                 min(unknown),
                 ("regime", "optimizer", "parameterization", *ConfigurationOptions.__annotations__),

@@ -14,15 +14,22 @@ from itertools import combinations
 from typing import Literal
 
 from scaling_algebra.spec.networks.language import Network, Product
-from scaling_algebra.spec.networks.roles import Adjoint, adjoints, find_forks, find_meetings, is_one_layer, readouts
+from scaling_algebra.spec.networks.roles import (
+    Adjoint,
+    find_forks,
+    find_meetings,
+    is_one_layer,
+    list_gradients,
+    readouts,
+)
 from scaling_algebra.spec.networks.sums import experts
-from scaling_algebra.spec.networks.terms import expand_product, weight_products
+from scaling_algebra.spec.networks.terms import expand_product, find_weight_products
 from scaling_algebra.spec.scaling import Point
 
 from .networks.ancestors import is_trained
 from .networks.auxiliary import find_auxiliary, find_buffers, name_weight
-from .networks.indices import aggregations
-from .networks.multipliers import find_freed, free_multipliers, is_always_unknown
+from .networks.indices import find_aggregations
+from .networks.multipliers import find_free_multipliers, find_freed, is_always_unknown
 
 Kind = Literal["theta", "bounded", "balanced", "scale"]
 
@@ -92,7 +99,7 @@ class Structure:
             return {role: values.get(f"{letter}.{role}", Fraction(0)) for role in network.tensors}
 
         b = {role: None if role in self.zero else x for role, x in of("b").items()}
-        multipliers = {name: values.get(name, Fraction(0)) for name in free_multipliers(network)}
+        multipliers = {name: values.get(name, Fraction(0)) for name in find_free_multipliers(network)}
         return Point(b, of("c"), of("d"), multipliers, self.tied, network.frozen)
 
     def __str__(self) -> str:
@@ -115,13 +122,10 @@ def last_step(network: Network, structure: Structure) -> int:
     """Returns the number of updates T after which every demand must hold.
 
     Law: T = ``HORIZON``, plus one if the readout starts at zero above a growing number of layers, plus one for each
-    other
-    tensor that starts at zero on the path of a gradient. A zero readout first moves along the whole residual stream, of
-    which one layer is 1/L, so that what a router learns from its own layer leads only after the tensors of the layers
-    have
-    moved. Below another zero tensor (B of LoRA) nothing trains until that tensor has moved, by a first gradient that
-    may be
-    smaller than later ones.
+    other tensor that starts at zero on the path of a gradient. A zero readout first moves along the whole residual
+    stream, of which one layer is 1/L, so that what a router learns from its own layer leads only after the tensors of
+    the layers have moved. Below another zero tensor (B of LoRA) nothing trains until that tensor has moved, by a first
+    gradient that may be smaller than later ones.
     """
     last = {*readouts(network)}
     late = bool(structure.zero & last and "L" in network.axes.values())
@@ -149,7 +153,10 @@ def _forward_demands(network: Network, structure: Structure) -> list[Demand]:
     gates = {s.out for s in network.functions if s.gates}
     for out in (s.out for s in network.statements):
         if not (
-            out in structure.exempt or out in gates or out in find_auxiliary(network) or out in weight_products(network)
+            out in structure.exempt
+            or out in gates
+            or out in find_auxiliary(network)
+            or out in find_weight_products(network)
         ):
             demands.append(Demand("mu-1", "bounded", (out,), because=f"{out} stays O(1)"))
             if is_trained(network, out):
@@ -200,7 +207,7 @@ def _tensor_demands(network: Network, structure: Structure, role: str) -> list[D
             ]
     if role in network.frozen:
         return init
-    computed = {s.out: (weight_products(network).get(s.out) or (s,))[-1].out for s in uses}
+    computed = {s.out: (find_weight_products(network).get(s.out) or (s,))[-1].out for s in uses}
     names = tuple(f"{computed[s.out]}.{part}" for s in uses for part in _name_learned_parts(network, s))
     why = f"effective update d{w} {' '.join(x.name for x in uses[0].factors)} = Theta(1)"
     why += ", as the scores beside it are by which is selected" if role in find_buffers(network) else ""
@@ -219,7 +226,7 @@ def _multiplier_demand(network: Network, multiplier: str) -> Demand:
     names = tuple(f"{s.out}.{part}" for s in scaled for part in _name_learned_parts(network, s))
     if not any(_has_trained_tensor(network, s) for s in scaled):
         why = f"the change of {scaled[0].out} is Theta(1)"
-    elif any(s in aggregations(network) for s in scaled):
+    elif any(s in find_aggregations(network) for s in scaled):
         why = "the aggregated effective update is Theta(1)"
     else:
         why = f"the effective update of {scaled[0].out} is Theta(1)"
@@ -240,8 +247,7 @@ def _redirect_gauge_demand(network: Network, demands: Sequence[Demand], multipli
     """Changes which unknown a demand determines if the user fixes a member of a gauge class.
 
     The demand that would determine this member determines the multiplier instead, which otherwise is a gauge and stays
-    1.
-    If several members are fixed, a learning rate comes before another multiplier, and that before an init.
+    1. If several members are fixed, a learning rate comes before another multiplier, and that before an init.
     """
     roles = [s.tensor.name for s in network.linear if s.tensor and multiplier in s.multipliers]
     others = [m for role in roles for s in network.uses(role) for m in s.multipliers]
@@ -267,9 +273,9 @@ def _name_propagating_part(network: Network, statement: Product) -> str:
     If the weight is a product of tensors, the part with the initial values of all of them is meant.
     """
     (first, *_) = statement.factors
-    if statement.out in (x.out for x in weight_products(network).get(first.name, ())):
+    if statement.out in (x.out for x in find_weight_products(network).get(first.name, ())):
         below = network.producer(first.name)
-        while isinstance(below, Product) and below.factors[0].name in weight_products(network):
+        while isinstance(below, Product) and below.factors[0].name in find_weight_products(network):
             below = network.producer(below.factors[0].name)
         assert isinstance(below, Product) and below.tensor
         return f"{statement.out}.propagating.{network.tensors[below.tensor.name].symbol}"
@@ -281,7 +287,7 @@ def _name_learned_parts(network: Network, statement: Product) -> tuple[str, ...]
 
     For a factor of a weight that is a product of tensors, it is the part of the signal that the whole weight computes.
     """
-    if statement.out in weight_products(network) and statement.tensor:
+    if statement.out in find_weight_products(network) and statement.tensor:
         return (f"effective.{network.tensors[statement.tensor.name].symbol}",)
     if not _has_trained_tensor(network, statement):
         return ("change",)
@@ -307,7 +313,7 @@ def mssp_demands(network: Network, structure: Structure) -> list[Demand]:
             name = f"{e.out}.{piece}"
             why = f"{name} of the aggregate is Theta(1)"
             demands.append(Demand("MSSP-3 forward", "theta", (name,), because=why, sum=e.out))
-    named = {(x.signal, x.via): x for x in adjoints(network)}
+    named = {(x.signal, x.via): x for x in list_gradients(network)}
     for e in experts(network):
         if not e.tensors:
             continue
@@ -364,8 +370,7 @@ def list_interventions(network: Network) -> list[Intervention]:
     """Returns the interventions that MSSP may make.
 
     These are a zero init of a router, no bound on the signals before an aggregation, and initial values of a tensor
-    that
-    all experts share.
+    that all experts share.
     """
     found: list[Intervention] = []
     for e in experts(network):

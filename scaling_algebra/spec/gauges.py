@@ -22,8 +22,7 @@ def gauge_powers(optimizer: Optimizer, zero: bool = False) -> dict[str, int]:
     Example: ``{"init_std": 1, "lr": 2, "eps": -1, "decay": -2}`` for SGD.
 
     Law: the gradient of w is m times that of W, and a change of w changes W by m times as much. A normalised step does
-    not
-    shrink with the gradient, and a relative step grows with w. The product of learning rate and weight decay is
+    not shrink with the gradient, and a relative step grows with w. The product of learning rate and weight decay is
     unchanged.
     Source: Yang et al. (2022), Lemma J.1; Yang and Hu (2021), abc-parameterizations.
 
@@ -83,8 +82,7 @@ class Gauge:
         """Converts the settings of all tensors to this gauge.
 
         If the module itself multiplies a tensor (``Network.multiplied``), the new settings account for it, and
-        ``multiplier``
-        is the factor that remains to be applied.
+        ``multiplier`` is the factor that remains to be applied.
         """
         found = {}
         for role, t in tensors.items():

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from scaling_algebra.arguments import parse_pairs
-from scaling_algebra.errors import UsageError, quote_value, unknown_name
+from scaling_algebra.errors import UsageError, quote_value, unknown_name_error
 
 from .axes import AXES
 from .desiderata import Demand, Structure
-from .networks.indices import aggregations, list_power_axes
+from .networks.indices import find_aggregations, list_power_axes
 from .networks.language import Network
 from .networks.multipliers import hold_names
 from .networks.roles import readouts
@@ -39,8 +39,7 @@ class Given:
 
     Attributes:
         items: sorted pairs (name, power). Names are ``ROLE.init``, ``ROLE.lr``, ``ROLE.eps``, ``aggregation`` and those
-            of
-            other multipliers. A power of None is an init or a learning rate of zero.
+            of other multipliers. A power of None is an init or a learning rate of zero.
     """
 
     items: tuple[tuple[str, Power | None], ...] = ()
@@ -56,8 +55,7 @@ class Given:
 
         Raises:
             UsageError: an unknown tensor or setting, an unreadable power, an axis that the network lacks, a zero for
-                anything
-                but init and learning rate, an epsilon where there is none, or one name twice.
+                anything but init and learning rate, an epsilon where there is none, or one name twice.
         """
         if isinstance(given, Given):
             given = dict(given.items)
@@ -102,8 +100,7 @@ class Given:
     @property
     def held(self) -> dict[str, Power]:
         """The fixed unknowns ``b.ROLE``, ``c.ROLE``, ``d.ROLE``, ``alpha``, each as the power whose exponent it is:
-        1/init std,
-        1/learning rate, 1/epsilon, 1/multiplier.
+        1/init std, 1/learning rate, 1/epsilon, 1/multiplier.
         """
         return {name_unknown(name): 1 / power for name, power in self.items if power is not None}
 
@@ -120,8 +117,7 @@ class Given:
         """Returns the demands, with those on a readout's init as upper bounds if that init is fixed by the user.
 
         Law: muP allows a readout to start at zero as well as at its maximal init, and so anywhere in between, because
-        its first
-        update makes it as large.
+        its first update makes it as large.
         """
         inits = {f"b.{role}" for role in self.started.intersection(readouts(network))}
         return [replace(d, kind="bounded") if d.fixes in inits and d.kind == "theta" else d for d in demands]
@@ -173,11 +169,11 @@ def _list_texts(given: Iterable[str] | None) -> list[str]:
 def _read_name(label: str, network: Network, optimizer: OptimizerSpec) -> str:
     """Checks the name of a fixed value and returns it with the tensor's role: ``router.init``."""
     if label == AGGREGATION:
-        if not aggregations(network):
+        if not find_aggregations(network):
             raise UsageError(f"{network.name} has no aggregation; leave out {label!r}")
         return label
     if label in network.multipliers:
-        return AGGREGATION if label == "alpha" and aggregations(network) else label
+        return AGGREGATION if label == "alpha" and find_aggregations(network) else label
     tensor, _, setting = label.rpartition(".")
     if not tensor:
         tensor, setting = label, ""
@@ -212,5 +208,5 @@ def _read_power(name: str, value: Power | str | int | None, network: Network) ->
     power = value if isinstance(value, Power) else Power.parse(text, (*AXES, *axes))
     for axis, _ in power.terms:
         if axis not in axes:
-            raise unknown_name(f"axis of {network.name}, in {name}={value}:", axis, axes)
+            raise unknown_name_error(f"axis of {network.name}, in {name}={value}:", axis, axes)
     return power

@@ -120,11 +120,11 @@ class Level:
             return f"{self.failed} demands fail" if self.failed > 1 else "1 demand fails"
         if self.unread or not self.open:
             return "by shape" if self.unread else "certified"
-        if len(self.unstable) + len(self.unlearned) < len(self.open):
-            return f"certified but for {count_noun(len(self.open), 'size')}"
         stability = _format_share(len(self.bounded), {x.demand for x in self.unstable})
         learning = _format_share(len(self.learned), {x.demand for x in self.open} & self.learned)
-        return f"stability shown for {stability} demands, learning for {learning}"
+        shown = [f"stability shown for {stability} demands, learning for {learning}"] if self.bounded else []
+        others = len(self.open) - len(self.unstable) - len(self.unlearned)
+        return ", ".join([*shown, *([f"{count_noun(others, 'size')} undecided"] if others else [])])
 
 
 def _format_share(asked: int, missing: Set[str]) -> str:

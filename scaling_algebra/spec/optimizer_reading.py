@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from fnmatch import translate
 
-from scaling_algebra.errors import UsageError, quote_value, unknown_name
+from scaling_algebra.errors import UsageError, quote_value, unknown_name_error
 
 from .axes import FIXED
 from .networks.auxiliary import find_buffers
@@ -25,8 +25,7 @@ def read_optimizers(given: OptimizerInput, network: Network, model: Sequence[Net
     """Reads the optimizers of a network's tensors.
 
     By convention, ``A+B`` trains the matrices of hidden layers and of experts with A, and embedding, readout, router,
-    gains
-    and biases with B.
+    gains and biases with B.
 
     Args:
         given: the optimizers.
@@ -64,8 +63,7 @@ def resolve_names(
     """Resolves names to roles of tensors, and sorts them so that a more specific name comes later.
 
     From the least to the most specific, a name is that of a set of roles, a glob (``*``, ``?``), a parameter that is
-    split
-    into parts, or one role.
+    split into parts, or one role.
 
     Args:
         kind: what the names are names of, for the message.
@@ -96,7 +94,7 @@ def resolve_names(
 
     found = {name: meaning(name) for name in names}
     if wrong := [name for name, (*_, those) in found.items() if not those and name not in sets]:
-        raise unknown_name(kind, wrong, (*roles, *filter(None, sets)))
+        raise unknown_name_error(kind, wrong, (*roles, *filter(None, sets)))
     return [(name, found[name][-1]) for name in sorted(found, key=lambda name: found[name][:2])]
 
 
@@ -115,7 +113,7 @@ def compile_glob(name: str) -> re.Pattern[str]:
 
 
 def _with_buffers(rules: OptimizerSpec, network: Network) -> OptimizerSpec:
-    """Adds the rule of token counts for every buffer of the network."""
+    """Assigns the update rule ``LOAD``, the sign of a count of tokens, to every buffer of the network."""
     added = tuple((role, LOAD) for role in find_buffers(network) if rules.of(role) != LOAD)
     if not added:
         return rules

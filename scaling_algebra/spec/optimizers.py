@@ -43,7 +43,7 @@ class ShapeFactor:
     power: Callable[[Power, Power, Ray], Power]
 
 
-def _larger(a: Power, b: Power, ray: Ray) -> Power:
+def _larger_power(a: Power, b: Power, ray: Ray) -> Power:
     return a if a.on(ray) > b.on(ray) else b
 
 
@@ -55,12 +55,12 @@ SHAPES: dict[str, ShapeFactor] = {
     "original": ShapeFactor(
         "sqrt(max(1, out/in)): torch.optim.Muon by default (Jordan et al., 2024)",
         lambda out, into: max(1.0, out / into) ** 0.5,
-        lambda out, into, ray: _larger(out / into, Power(), ray) ** _HALF,
+        lambda out, into, ray: _larger_power(out / into, Power(), ray) ** _HALF,
     ),
     "match_rms_adamw": ShapeFactor(
         "0.2 sqrt(max(out, in)): torch.optim.Muon(adjust_lr_fn=...), sqrt(max(out, in)) in Megatron (Moonlight, 2025)",
         lambda out, into: 0.2 * max(out, into) ** 0.5,
-        lambda out, into, ray: _larger(out, into, ray) ** _HALF,
+        lambda out, into, ray: _larger_power(out, into, ray) ** _HALF,
     ),
     "unit_rms_norm": ShapeFactor(
         "sqrt(out/in): steps of one size from root-mean-square to root-mean-square (Bernstein, 2025)",
@@ -136,13 +136,11 @@ class Optimizer(_Rules):
     """The rule by which one step turns the gradient of a tensor into its update.
 
     Law: update = lr * gradient / normaliser, times the size of the tensor for a relative rule. The normaliser is the
-    size
-    of an entry (a running mean of squares, or a sign), or of the matrix of one expert (a spectral step). A rank-one
-    gradient u v^T keeps its factors: sign(u v^T) = sign(u) sign(v)^T, orthogonalising it gives u v^T / (|u| |v|), and
-    the
-    linear (first Hermite) part carries an entrywise odd function of a Gaussian-like signal. So the direction is that of
-    the gradient. A momentum buffer adds Theta(1) multiples of past gradients, which the accumulated update contains
-    already, so momentum changes no exponent.
+    size of an entry (a running mean of squares, or a sign), or of the matrix of one expert (a spectral step). A
+    rank-one gradient u v^T keeps its factors: sign(u v^T) = sign(u) sign(v)^T, orthogonalising it gives u v^T / (|u|
+    |v|), and the linear (first Hermite) part carries an entrywise odd function of a Gaussian-like signal. So the
+    direction is that of the gradient. A momentum buffer adds Theta(1) multiples of past gradients, which the
+    accumulated update contains already, so momentum changes no exponent.
 
     Attributes:
         name: its name on the command line and in reports.
@@ -170,8 +168,7 @@ class Optimizer(_Rules):
 
     Raises:
         UsageError: a value of the wrong type or range, an unknown normaliser or shape, or a key without another one
-            that
-            it requires (``GOES_WITH``).
+            that it requires (``GOES_WITH``).
     """
 
     name: str
@@ -198,18 +195,18 @@ class Optimizer(_Rules):
         check_names("factor of a shape", [self.shape], SHAPES)
         check_names("constraint", [self.constraint] if self.constraint else [], CONSTRAINTS)
         if not 0 < self.first < inf:
-            raise self._wrong("first", "give a positive number")
+            raise self._make_error("first", "give a positive number")
         if not 0 <= self.blocks <= SIDE:
-            raise self._wrong("blocks", f"give a side of 1 to {SIDE}")
+            raise self._make_error("blocks", f"give a side of 1 to {SIDE}")
         if self.per and not (self.per.isalpha() and len({*self.per}) == len(self.per)):
-            raise self._wrong("per", "give letters, each once")
+            raise self._make_error("per", "give letters, each once")
         if self.blocks and self.normalises:
             object.__setattr__(self, "normalises", "entry")
         for key, (what, holds) in GOES_WITH.items():
             if getattr(self, key) != getattr(type(self), key, {}) and not holds(self):
-                raise self._wrong(key, f"it requires {what}")
+                raise self._make_error(key, f"it requires {what}")
 
-    def _wrong(self, key: str, instead: str) -> UsageError:
+    def _make_error(self, key: str, instead: str) -> UsageError:
         return UsageError(f"{key} of the optimizer {self.name} is {quote_value(getattr(self, key))}; {instead}")
 
     def __hash__(self) -> int:
@@ -393,10 +390,8 @@ def optimizer(name: str) -> Optimizer:
     """Returns an optimizer by name, with optional suffixes, or reads one from a TOML file.
 
     A matrix optimizer takes the name of a shape factor, ``flattened`` or ``per``: ``muon:original``,
-    ``muon:flattened``,
-    ``muon:per(h)`` if index h counts blocks. A normalising optimizer takes a constraint, ``adam:rows``; its epsilon is
-    then
-    negligible. A TOML file has the attributes of ``Optimizer``.
+    ``muon:flattened``, ``muon:per(h)`` if index h counts blocks. A normalising optimizer takes a constraint,
+    ``adam:rows``; its epsilon is then negligible. A TOML file has the attributes of ``Optimizer``.
 
     Raises:
         UsageError: there is no such optimizer, suffix or file.

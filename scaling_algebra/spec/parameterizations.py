@@ -11,16 +11,16 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Literal
 
-from scaling_algebra.errors import UsageError, find_entry, unknown_name
+from scaling_algebra.errors import UsageError, find_entry, unknown_name_error
 from scaling_algebra.files import load_shipped_toml
 
 from .desiderata import Demand, Structure, mssp_demands, mup_demands
 from .entries import read_registry
 from .gauges import change_multiplier
 from .networks.auxiliary import find_buffers
-from .networks.indices import aggregations
+from .networks.indices import find_aggregations
 from .networks.language import Network
-from .networks.multipliers import free_multipliers
+from .networks.multipliers import find_free_multipliers
 from .networks.roles import readouts
 from .networks.sums import experts
 from .optimizers import Optimizer, OptimizerSpec
@@ -68,8 +68,7 @@ class Parameterization:
         gauge: for a defined one: the settings of a tensor, from network and role.
         definition: for a defined one: the formula in words.
         rate: for a defined one: ``one`` global learning rate, or one so large that the first step changes the first
-            layer
-            by Theta(1) (``feature``).
+            layer by Theta(1) (``feature``).
         borrowed: the network whose muP it applies to all networks of its family; empty for none.
     """
 
@@ -97,8 +96,7 @@ class Parameterization:
         """Returns the structure before any intervention.
 
         Buffers and the tensors in ``network.zero`` start at zero, and so do the readouts if ``readout_init``, or else
-        the
-        definition, says so.
+        the definition, says so.
         """
         zero = frozenset(readouts(network) if (readout_init or self.readout_init) == "zero" else ())
         zero |= {*find_buffers(network)} | network.zero
@@ -121,7 +119,7 @@ class Parameterization:
             UsageError: it is defined by a formula, or needs experts that the network lacks.
         """
         if not self.derived:
-            raise unknown_name("derived parameterization", self.name, DERIVED)
+            raise unknown_name_error("derived parameterization", self.name, DERIVED)
         if self.structural and not any(e.tensors for e in experts(network)):
             raise UsageError(
                 f"{self.title} is muP on {network.name}, which has no tensors summed over an index of axis M: "
@@ -135,8 +133,8 @@ class Parameterization:
         """
         assert self.gauge is not None
         tensors = {role: self.gauge(network, role).without_multiplier(optimizer.of(role)) for role in network.tensors}
-        summed = {m for s in aggregations(network) for m in s.multipliers}
-        return Scaling(tensors, {m: Power.of({"M": 1} if m in summed else {}) for m in free_multipliers(network)})
+        summed = {m for s in find_aggregations(network) for m in s.multipliers}
+        return Scaling(tensors, {m: Power.of({"M": 1} if m in summed else {}) for m in find_free_multipliers(network)})
 
 
 ROOT = Fraction(-1, 2)

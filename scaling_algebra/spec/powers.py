@@ -10,7 +10,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Literal
 
 from scaling_algebra.arguments import check_arguments
-from scaling_algebra.errors import UsageError, quote_value, unknown_name
+from scaling_algebra.errors import UsageError, quote_value, unknown_name_error
 from scaling_algebra.limits import LONGEST, parse_rational
 
 from .axes import AXES, Ray, sort_axes
@@ -82,7 +82,7 @@ class Power:
                 raise wrong
             if axis := factor["axis"]:
                 if axis not in axes:
-                    raise unknown_name(f"axis in the power {text!r}", axis, axes)
+                    raise unknown_name_error(f"axis in the power {text!r}", axis, axes)
                 try:
                     exponent = parse_rational(factor["e"] or 1)
                 except ValueError as error:

@@ -13,8 +13,7 @@ def convert_to_json(value: object) -> Any:
     """Converts a value to dicts, lists, texts and numbers.
 
     A power becomes a dict from axis to exponent. A value with a method ``record`` becomes the result of this method,
-    one
-    with its own ``__str__``, such as a ray, becomes a text, and any other dataclass a dict of its fields.
+    one with its own ``__str__``, such as a ray, becomes a text, and any other dataclass a dict of its fields.
 
     Examples:
         >>> from fractions import Fraction

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 
 from scaling_algebra.documents import Rendered
 from scaling_algebra.dynamics.analysis import Analysis
-from scaling_algebra.errors import UsageError, unknown_name
+from scaling_algebra.errors import UsageError, unknown_name_error
 from scaling_algebra.explanations.explanations import explain_quantity
 from scaling_algebra.linear.linear import COMPARED
 from scaling_algebra.solver.derivation import Derivation, derive
@@ -21,7 +21,7 @@ from scaling_algebra.spec.axes import REGIMES, Ray
 from scaling_algebra.spec.given import SETTINGS
 from scaling_algebra.spec.networks.language import Sum
 from scaling_algebra.spec.networks.library import ARCHITECTURES
-from scaling_algebra.spec.networks.multipliers import free_multipliers
+from scaling_algebra.spec.networks.multipliers import find_free_multipliers
 from scaling_algebra.spec.networks.sums import experts
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS, Abc
 from scaling_algebra.spec.powers import Power
@@ -103,7 +103,7 @@ def audit(source: str | None = None) -> Audit:
         UsageError: there is no such source.
     """
     if source is not None and source not in SOURCES:
-        raise unknown_name("source", source, SOURCES)
+        raise unknown_name_error("source", source, SOURCES)
     return Audit(compare(load(source)))
 
 
@@ -303,7 +303,7 @@ def _parameter(cell: Printed, d: Derivation, gauges: Gauges) -> Answered:
         raise NotComparable(f"the printed exponent {cell.value} is a symbol")
     mine: Power | None
     tied = True
-    if role == "aggregation" or role in free_multipliers(d.network):
+    if role == "aggregation" or role in find_free_multipliers(d.network):
         mine = 1 / (d.scaling.alpha if role == "aggregation" else d.scaling.multipliers[role])
     elif role not in d.scaling.tensors:
         raise NotComparable(f"the network has no tensor {role}")

@@ -18,7 +18,7 @@ from scaling_algebra.spec.given import AGGREGATION
 from scaling_algebra.spec.networks.indices import list_power_axes
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import ARCHITECTURES
-from scaling_algebra.spec.networks.multipliers import free_multipliers
+from scaling_algebra.spec.networks.multipliers import find_free_multipliers
 from scaling_algebra.spec.optimizer_reading import read_optimizers
 from scaling_algebra.spec.parameterizations import PARAMETERIZATIONS, READOUTS
 from scaling_algebra.spec.powers import Power
@@ -55,7 +55,7 @@ def _check_cell(cell: Printed) -> Printed:
     if cell.step is not None:
         return replace(cell, setting=setting)
     role, _, what = cell.quantity.rpartition(".")
-    check_names(f"tensor of {network.name}", [role], (*network.tensors, *free_multipliers(network), AGGREGATION))
+    check_names(f"tensor of {network.name}", [role], (*network.tensors, *find_free_multipliers(network), AGGREGATION))
     rule = rules.of(role) if role in network.tensors else None
     none = what == "eps" and rule is not None and not rule.epsilon
     reason = f"{rule.name} has no epsilon that scales" if none and rule is not None else cell.reason

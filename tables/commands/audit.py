@@ -91,11 +91,11 @@ def command(
 
 def _slopes(a: Audit) -> dict[Key, str]:
     """Measures the slope of every disagreement of a signal, as text."""
-    from scaling_algebra.verify.studies.blocks import slopes  # torch is loaded here
+    from scaling_algebra.verify.studies.blocks import fit_slopes  # torch is loaded here
 
     signals = {
         c.key: (c.derivation, c.printed.quantity, c.printed.step)
         for c in a.disagreements
         if c.derivation is not None and c.printed.step is not None
     }
-    return dict(zip(signals, slopes(list(signals.values())), strict=True))
+    return dict(zip(signals, fit_slopes(list(signals.values())), strict=True))

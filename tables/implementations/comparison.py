@@ -14,7 +14,7 @@ from scaling_algebra.documents import Document, Rendered
 from scaling_algebra.documents.blocks import Block, Code, Grid, Heading, Lines, Piece, literal
 from scaling_algebra.documents.notation import typeset
 from scaling_algebra.dynamics.analysis import LEAD, Analysis
-from scaling_algebra.errors import unknown_name
+from scaling_algebra.errors import unknown_name_error
 from scaling_algebra.solver.demands import causes_first, concerns, summarise_failures, unfaithful, violation
 from scaling_algebra.solver.derivation import Derivation, derive, find_solution
 from scaling_algebra.spec.configuration import ConfigurationOptions
@@ -139,7 +139,7 @@ def implementations(name: str | None = None) -> Implementations:
         UsageError: there is no such implementation.
     """
     if name is not None and name not in NAMES:
-        raise unknown_name("implementation", name, NAMES)
+        raise unknown_name_error("implementation", name, NAMES)
     chosen = (rule for rule in rules() if name in (None, rule.name))
     asked = ((r, regime, e) for r in chosen for regime in r.regimes for e in r.epsilon or ("",))
     return Implementations(tuple(hold(*x) for x in asked))

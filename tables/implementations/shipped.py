@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
-from scaling_algebra.errors import UsageError, find_entry, unknown_name
+from scaling_algebra.errors import UsageError, find_entry, unknown_name_error
 from scaling_algebra.spec.axes import REGIMES, Ray
 from scaling_algebra.spec.entries import read_value
 from scaling_algebra.spec.gauges import gauge_powers
@@ -160,10 +160,10 @@ def _check_rule(rule: ShippedRule) -> ShippedRule:
         Ray.parse(regime) if "=" in regime else find_entry("regime", regime, REGIMES)
     for role, settings in rule.tensors.items():
         if role not in rule.network.tensors:
-            raise unknown_name(f"tensor of {rule.architecture}", role, rule.network.tensors)
+            raise unknown_name_error(f"tensor of {rule.architecture}", role, rule.network.tensors)
         for setting, power in settings.items():
             if setting not in (MULTIPLIER, *SETTINGS, DECAY):
-                raise unknown_name(f"setting of {role}", setting, (MULTIPLIER, *SETTINGS, DECAY))
+                raise unknown_name_error(f"setting of {role}", setting, (MULTIPLIER, *SETTINGS, DECAY))
             if power is None and setting != "init":
                 raise UsageError(f"the {setting} of {role} is 0; only an init can be")
         if DECAY in settings and "lr" not in settings:

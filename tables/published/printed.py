@@ -14,7 +14,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from scaling_algebra.errors import UsageError, quote_value, unknown_name
+from scaling_algebra.errors import UsageError, quote_value, unknown_name_error
 from scaling_algebra.files import parse_toml, read_text
 from scaling_algebra.limits import parse_rational
 from scaling_algebra.spec.given import SETTINGS
@@ -144,12 +144,14 @@ def _record(entry: object, place: str, form: str) -> dict[str, Any]:
         raise UsageError(f"{place} is {quote_value(entry)}, no table{form}")
     for key, value in entry.items():
         if key not in KEYS:
-            raise UsageError(f"{place}: {unknown_name('key', key, KEYS)}{form}")
+            raise UsageError(f"{place}: {unknown_name_error('key', key, KEYS)}{form}")
         parts = value if isinstance(value, list) else value.values() if isinstance(value, dict) else [value]
         if not isinstance(value, KEYS[key]) or not all(isinstance(x, str | bool) for x in parts):
             raise UsageError(f"{place}: {key} is {quote_value(value)}; write numbers as texts, such as '-1/2'{form}")
     if entry.get("role") and entry.get("quantity", "lr") not in (*SETTINGS, "init_std", "multiplier"):
-        raise UsageError(f"{place}: {unknown_name('quantity', entry['quantity'], ('init_std', 'lr', 'eps'))}{form}")
+        raise UsageError(
+            f"{place}: {unknown_name_error('quantity', entry['quantity'], ('init_std', 'lr', 'eps'))}{form}"
+        )
     return entry
 
 

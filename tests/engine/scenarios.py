@@ -15,7 +15,7 @@ from scaling_algebra.spec.desiderata import mssp_demands
 from scaling_algebra.spec.networks.grammar import network
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import architecture
-from scaling_algebra.spec.networks.multipliers import free_multipliers
+from scaling_algebra.spec.networks.multipliers import find_free_multipliers
 from scaling_algebra.spec.optimizers import Optimizer, optimizer
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import Point, Scaling, TensorScaling
@@ -53,7 +53,7 @@ def placed(
         pairs = (pair.split("=") for pair in point.split(","))
         point = {name: None if value == "zero" else Fraction(value) for name, value in pairs}
     b, c, d = ({role: point.get(f"{x}.{role}", Fraction(0)) for role in net.tensors} for x in "bcd")
-    free = {m: point.get(m, Fraction(0)) for m in free_multipliers(net)}
+    free = {m: point.get(m, Fraction(0)) for m in find_free_multipliers(net)}
     return Analysis(ray, Point(b, c, d, free, frozenset(tied)), rule, net)
 
 

@@ -10,7 +10,7 @@ from scaling_algebra.recipes.files import read_start
 from scaling_algebra.recipes.sizes import through
 from scaling_algebra.spec.axes import sort_axes
 from scaling_algebra.spec.networks.files import as_toml, from_toml
-from scaling_algebra.spec.networks.indices import aggregations
+from scaling_algebra.spec.networks.indices import find_aggregations
 from scaling_algebra.spec.networks.printing import as_text
 from scaling_algebra.spec.powers import Power
 
@@ -78,7 +78,7 @@ def test_heads_are_an_axis_and_never_make_a_router():
     )
     d = mup(net, "N=1,heads=1")
     assert (str(d["Wq"].lr), str(d["Wo"].init_std), str(d["Wo"].lr)) == ("N^-1", "heads^(-1/2)", "heads^-1")
-    assert not aggregations(net) and all(not t.experts for t in net.tensors.values())
+    assert not find_aggregations(net) and all(not t.experts for t in net.tensors.values())
 
 
 def test_every_reading_takes_them():

@@ -29,7 +29,7 @@ from scaling_algebra.spec.networks.files import from_toml
 from scaling_algebra.spec.networks.functions import FUNCTIONS, FunctionKind
 from scaling_algebra.spec.optimizer_reading import read_optimizers
 from scaling_algebra.spec.optimizers import optimizer
-from scaling_algebra.verify.infinite_width.course import Descent, trajectory
+from scaling_algebra.verify.infinite_width.course import Descent, compute_trajectory
 from scaling_algebra.verify.networks import torch_network
 from scaling_algebra.verify.networks.torch_network import find_torch_function
 from scaling_algebra.verify.tracing.entries import seen
@@ -101,7 +101,7 @@ def test_a_kind_is_what_its_rule_says(rule, monkeypatch):
         found.append([(str(d.analysis()(x, 1)), d.analysis().upper(x)) for x in names])
         if rule == "sgd":
             with pytest.raises(UsageError, match="the limit has no rule for"):
-                trajectory(Descent.of(d, 1, 0.1, 1, "output"))
+                compute_trajectory(Descent.of(d, 1, 0.1, 1, "output"))
     assert found[0] == found[1] and all(upper is not None for _, upper in found[0])
 
 

@@ -18,11 +18,11 @@ from math import prod
 import pytest
 
 from scaling_algebra.counting.algebra import Algebra
-from scaling_algebra.counting.signals import Rung
+from scaling_algebra.counting.signals import Budget
 from scaling_algebra.dynamics import analysis
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.spec.networks.grammar import network
-from scaling_algebra.spec.networks.multipliers import free_multipliers
+from scaling_algebra.spec.networks.multipliers import find_free_multipliers
 from scaling_algebra.spec.optimizers import OPTIMIZERS
 
 from ..measure.networks import AXES, EquationWriter, Line, TrainingCase
@@ -47,7 +47,7 @@ def random_case(rng: random.Random, functions: bool = True) -> TrainingCase:
     point = {f"{x}.{name}": rng.choice(powers) for x in "bcd" for name in case.tensors}
     point |= {f"b.{name}": None for name in case.tensors if rng.random() < 0.08}
     net = network(case.name, case.text, case.axes)
-    point |= {m: rng.choice(powers) for m in free_multipliers(net)}
+    point |= {m: rng.choice(powers) for m in find_free_multipliers(net)}
     tied = frozenset(name for name, tensor in net.tensors.items() if tensor.experts and rng.random() < 0.2)
     return replace(case, point=point, tied=tied)
 
@@ -260,7 +260,7 @@ def test_certified_exponents_are_those_of_the_sum_written_out(seed):
 
 def test_without_a_certificate_the_sum_written_out_disagrees(monkeypatch):
     """Negative control: only the largest kernel of every signal is kept, and every answer passes as certified."""
-    monkeypatch.setattr(analysis, "LADDER", (Rung(Fraction(0), most=1),))
+    monkeypatch.setattr(analysis, "LADDER", (Budget(Fraction(0), most=1),))
     monkeypatch.setattr(Algebra, "certified", lambda self, s: True)
     assert any(wrong(random_case(random.Random(seed), functions=False), 1)[0] for seed in range(40))
 

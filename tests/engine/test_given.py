@@ -12,7 +12,7 @@ from scaling_algebra.solver.demands import Infeasible
 from scaling_algebra.spec.axes import AXES
 from scaling_algebra.spec.desiderata import HORIZON, Structure, mup_demands
 from scaling_algebra.spec.networks.files import as_toml, from_toml
-from scaling_algebra.spec.networks.indices import aggregations
+from scaling_algebra.spec.networks.indices import find_aggregations
 
 from ..shared import scalecalc
 
@@ -27,7 +27,7 @@ def settings_of(d):
         yield f"{role}.lr", s.lr
         if s.eps is not None:
             yield f"{role}.eps", s.eps
-    if aggregations(d.network):
+    if find_aggregations(d.network):
         yield "aggregation", 1 / d.scaling.alpha
 
 

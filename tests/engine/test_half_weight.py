@@ -10,7 +10,7 @@ from fractions import Fraction
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scaling_algebra.counting.canonical import canonical
+from scaling_algebra.counting.canonical import canonicalise
 from scaling_algebra.counting.kernels import Contraction
 
 from ..shared import ROOT
@@ -111,7 +111,7 @@ def test_canonical_form_does_not_depend_on_labels(labels, edges):
     leaves = [(name, (x, y)) for name, x, y in edges]
     renamed = [(name, (labels[x], labels[y])) for name, x, y in edges]
     opens = [leaves[0][1][0]]
-    assert canonical(types, opens, leaves) == canonical(types, [labels[opens[0]]], list(reversed(renamed)))
+    assert canonicalise(types, opens, leaves) == canonicalise(types, [labels[opens[0]]], list(reversed(renamed)))
 
 
 def test_contraction_knows_its_summed_labels():

@@ -8,16 +8,20 @@ import numpy as np
 import pytest
 
 from scaling_algebra import network
-from scaling_algebra.counting.projections import doubted, numbered
-from scaling_algebra.counting.signals import Rung
+from scaling_algebra.counting.projections import mark_doubtful, replace_by_bound
+from scaling_algebra.counting.signals import Budget
 from scaling_algebra.counting.sizes import SignalSizes
 from scaling_algebra.dynamics.analysis import RESTRICTED
-from scaling_algebra.dynamics.budgets import BEGUN
+from scaling_algebra.dynamics.budgets import BEGUN, WORK
 from scaling_algebra.dynamics.sparse_routing import algebra_for
+from scaling_algebra.solver import demands
+from scaling_algebra.solver.demands import Failure
 from scaling_algebra.solver.newton import find_aligned_start
 from scaling_algebra.solver.points import Places
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.spec.desiderata import Structure
+from scaling_algebra.spec.level import OpenDemand
+from scaling_algebra.spec.parameterizations import parameterization
 
 from .scenarios import placed
 
@@ -99,8 +103,8 @@ def numbers(exponent):
     algebra = algebra_for(PLAIN, looked(PLAIN).ray, HALF)
     w, z = algebra.tensor("w", "a", 0), algebra.tensor("z", "b", algebra.pack(exponent - HALF, {}, {}))
     number = algebra.contract(z, algebra.constant("b"), "")
-    along = algebra.contract(w, numbered(algebra, number), "a")
-    return algebra, w, doubted(algebra, along, along)
+    along = algebra.contract(w, replace_by_bound(algebra, number), "a")
+    return algebra, w, mark_doubtful(algebra, along, along)
 
 
 def test_what_an_unknown_number_multiplies_may_cancel_all_that_is_no_larger(monkeypatch):
@@ -160,8 +164,27 @@ def test_the_gradient_of_a_norm_that_is_outgrown_is_not_that_of_a_part_in_which_
 def test_rungs_agree_where_both_certify():
     look, decided = looked(NORMED), 0
     for name in (x for x, q in look.table.items() if x.startswith("g") and not q.tensor):
-        one, other = read(look, name, 0, BEGUN), read(look, name, 0, Rung(HALF, most=40, work=25_000, total=75_000))
+        one, other = read(look, name, 0, BEGUN), read(look, name, 0, Budget(HALF, most=40, work=25_000, total=75_000))
         if one.decided and other.decided:
             decided += 1
             assert one.size == other.size, name
     assert decided > 2
+
+
+@pytest.mark.parametrize("effort", [False, True])
+def test_a_reason_offers_more_work_only_where_there_is_more(effort, monkeypatch):
+    """Every budget is used with effort; the reason then sends nobody to --effort."""
+    look = looked(PLAIN)
+    at = Places(PLAIN, look.ray, look.optimizer, effort=effort)
+    (demand,) = (
+        d
+        for d in parameterization("mup").list_demands(PLAIN, Structure())
+        if d.label.endswith("the change of k is Theta(1)")
+    )
+    open_ = Failure("undecided", undecided=True, open=OpenDemand(demand.label, "k.change", 1, WORK))
+    monkeypatch.setattr(demands, "check", lambda *asked: None)
+    monkeypatch.setattr(demands, "is_met", lambda demand, look: False)
+    monkeypatch.setattr(demands, "look_ahead", lambda *asked: None)
+    monkeypatch.setattr(demands, "violation", lambda *asked, **more: open_)
+    (left,) = demands.left_open(at, [demand], look)
+    assert ("derive --effort goes on" in left.why) is not effort and "may be as large" in left.why

@@ -1,4 +1,4 @@
-"""Numbers come with their level: certified, certified but for sizes that are undecided, none that is refuted."""
+"""Numbers come with their level: certified, or what is shown and what is undecided; none is refuted."""
 
 import json
 import re
@@ -55,7 +55,7 @@ def test_a_level_is_named_by_what_is_open():
     one = OpenDemand("mu-2: of W", "h.propagating", 1, "a norm may cancel it")
     assert str(CERTIFIED) == "certified" and CERTIFIED.code == 0 and CERTIFIED.lines == ()
     some = Level((one, OpenDemand("mu-1: f", "f", 2)))
-    assert str(some) == "certified but for 2 sizes" and some.code == 3
+    assert str(some) == "2 sizes undecided" and some.code == 3
     assert some.lines[0] == "not certified: h.propagating at t = 1 is undecided (a norm may cancel it)"
     whose = Level((*some.open, OpenDemand("mu-3: W", "gW", 1, tensor="W"), OpenDemand("mu-1: s", "s.change", 1)))
     assert whose.concerned == "undecided: h, f, W, s" and CERTIFIED.concerned == ""
@@ -77,7 +77,8 @@ def test_what_is_shown_from_above_and_from_below_is_counted_apart():
     assert str(both) == "stability shown for 1 of 3 demands, learning for 2 of 3"
     assert both.concerned == "not shown to stay bounded: k, f"
     assert str(Level((OpenDemand("d", "gk", 1),), **asked)) == "stability shown for all 3 demands, learning for 2 of 3"
-    assert str(Level((below, OpenDemand("shapes grow as read", "shapes", 0)), **asked)) == "certified but for 2 sizes"
+    other = Level((below, OpenDemand("shapes grow as read", "shapes", 0)), **asked)
+    assert str(other) == "stability shown for all 3 demands, learning for 2 of 3, 1 size undecided"
     assert level_as_json(Level((below,), **asked))["demands"] == {"stability": 3, "learning": 3}
     assert Level.of([Level((below,), **asked), Level(bounded=frozenset("xb"))]).bounded == frozenset("abcx")
 

@@ -9,9 +9,10 @@ import pytest
 from scaling_algebra import derive
 from scaling_algebra.all_rays import covering
 from scaling_algebra.all_rays import phases as maps
+from scaling_algebra.all_rays.families import load_families
 from scaling_algebra.all_rays.phases import PLANE_AXES, compute_map, phases
 from scaling_algebra.all_rays.picture import phases_svg
-from scaling_algebra.all_rays.presentation import describe_status, families
+from scaling_algebra.all_rays.presentation import describe_status
 from scaling_algebra.errors import UsageError
 from scaling_algebra.linear.cone import Cone, bounding
 from scaling_algebra.linear.linear import Linear
@@ -254,7 +255,7 @@ def test_the_solution_does_not_depend_on_the_start():
 
 
 def test_families_are_placed_where_their_shapes_say():
-    rates = {f.name: f.rates for f in families()}
+    rates = {f.name: f.rates for f in load_families()}
     assert rates["Qwen3 MoE"]["N_e"] == 1 and rates["Mixtral"]["M"] == 0 and rates["GPT-OSS"] == {}
     assert 1 < rates["DeepSeek"]["M"] < 1.5
-    assert all(f.source for f in families())
+    assert all(f.source for f in load_families())

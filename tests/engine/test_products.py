@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from scaling_algebra.counting.canonical import canonical
-from scaling_algebra.counting.kernels import DOUBT, INDICATOR, Contraction, Exhausted, Kernel, multiply, witness
+from scaling_algebra.counting.canonical import canonicalise
+from scaling_algebra.counting.kernels import DOUBT, INDICATOR, Contraction, Exhausted, Kernel, find_matching, multiply
 
 HALF = {"N": 6, "M": 4, "K": 3, "D": 0}
 SHAPES = {"U": "N", "V": "NN", "W": "MN", "X": "M", "R": "K", INDICATOR + "s)": "M", DOUBT[0]: ""}
@@ -35,7 +35,7 @@ def kernel(rng):
     places = [rng.randrange(len(opens)) if rng.random() < 0.1 else c for c in range(len(opens))]
     live = {*places, *(c for name, at in leaves if not name.startswith(INDICATOR) for c in at)}
     leaves = [(name, at) for name, at in leaves if live.issuperset(at)]
-    return Kernel(*canonical(types, places, leaves))
+    return Kernel(*canonicalise(types, places, leaves))
 
 
 def factors(rng):
@@ -56,7 +56,11 @@ def factors(rng):
 
 def size(term):
     made, coherent = term
-    return sum(HALF[x] for x in made.summed()) - sum(HALF[x] for x in made.deltas()) + 2 * sum(map(HALF.get, coherent))
+    return (
+        sum(HALF[x] for x in made.summed_axes())
+        - sum(HALF[x] for x in made.deltas())
+        + 2 * sum(map(HALF.get, coherent))
+    )
 
 
 def plain(a, b, contraction):
@@ -107,7 +111,7 @@ def plain(a, b, contraction):
         gone = tuple(sorted(kinds[c] for c in set(of) - live))
         seen = {(name, tuple(of[c] for c in at)) for name, at in marks}
         apart += [mark for mark in seen if live.issuperset(mark[1])]
-        terms.add((Kernel(*canonical(kinds, outs, apart)), gone))
+        terms.add((Kernel(*canonicalise(kinds, outs, apart)), gone))
     sizes = sum(size((k, ())) for k in (a, b))
     return terms, sizes + 2 * sum(HALF[types[c]] for x, c in dict(labels).items() if x not in contraction.out)
 
@@ -131,7 +135,7 @@ def compared(seed, count):
         assert part.cut is None or max(beyond, default=part.cut) <= part.cut < -slack
         if within:
             wanted = rng.choice(sorted(within, key=str))
-            found = witness(a, b, contraction, HALF, slack, lambda k, gone, wanted=wanted: (k, gone) == wanted)
+            found = find_matching(a, b, contraction, HALF, slack, lambda k, gone, wanted=wanted: (k, gone) == wanted)
             matched = 2 * len(found.pairs) + len(found.leaves)
             assert matched == sum(not name.startswith(INDICATOR) for name, _ in a.leaves + b.leaves)
             assert all(x[0] == y[0] for x, y in found.pairs)

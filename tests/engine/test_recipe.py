@@ -11,6 +11,7 @@ from itertools import permutations, product
 import pytest
 
 from scaling_algebra import Power, UsageError, derive, recipe
+from scaling_algebra.recipes.recipe import with_either_epsilon
 from scaling_algebra.recipes.sizes import read_sizes, through, way
 from scaling_algebra.spec.networks.files import from_toml
 from scaling_algebra.spec.networks.language import TRACED
@@ -349,3 +350,31 @@ def test_at_another_size_all_experts_stay_active_where_they_are():
     sizes = {"N": 64, "N_e": 64, "M": 4}
     one = recipe(sizes, {**sizes, "N": 128}, lr=1e-3, eps=1e-8).at({**sizes, "N": 256})
     assert one.way.target["K"] == one.way.base["K"] == 4
+
+
+TWO_ADAPTERS = """
+name = "two"
+axes = { a = "N", b = "N", k = "N_e", x = "D", r = "rank", s = "rank" }
+frozen = ["E", "W", "V", "U"]
+zero = ["B1", "B2"]
+equations = '''
+h[a] = E[a,x] data[x]
+z[a] = rmsnorm(h[a])
+p[r] = A1[r,a] z[a]
+w[k] = W[k,a] z[a] + B1[k,r] p[r]
+u[k] = relu(w[k])
+q[s] = A2[s,k] u[k]
+d[b] = V[b,k] u[k] + B2[b,s] q[s]
+o[b] = h[b] + d[b]
+f    = U[b] o[b]
+'''
+"""
+
+
+def test_a_negligible_epsilon_on_the_ray_itself_is_taken_before_a_derived_one_on_another():
+    """Two adapters behind each other: on another ray A2 had init N^(-1/2), and its output grew as N^0.34."""
+    net, said = from_toml(TWO_ADAPTERS), []
+    sizes = "N=64,N_e=128,rank=4", "N=1024,N_e=2048,rank=4"
+    r = with_either_epsilon(*sizes, said.append, optimizer="adamw", network=net)
+    assert r.instead is None and r.configuration.optimizer.negligible and "epsilon negligible" in said[0]
+    assert r.tensors["A2"]["init_std"].factor == r.tensors["A2"]["lr"].factor == 1 / 16

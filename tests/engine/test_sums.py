@@ -13,7 +13,7 @@ from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.spec.desiderata import Structure, list_interventions, mssp_demands
 from scaling_algebra.spec.level import Level, OpenDemand
 from scaling_algebra.spec.networks.library import ARCHITECTURES, MOE_BLOCK
-from scaling_algebra.spec.networks.roles import adjoints, readouts
+from scaling_algebra.spec.networks.roles import list_gradients, readouts
 from scaling_algebra.spec.networks.sums import experts
 
 from .scenarios import network
@@ -51,7 +51,7 @@ def test_biases_and_gates_inside_experts():
 
 
 def test_gradients_below_a_norm_are_split_by_the_tensors_of_the_experts():
-    parts = {a.name: list(a.parts) for a in adjoints(ARCHITECTURES["mixtral"])}
+    parts = {a.name: list(a.parts) for a in list_gradients(ARCHITECTURES["mixtral"])}
     assert parts["g2"] == parts["gphi"] == ["init", "update"]
     assert parts["gn2.w"] == parts["gn2.router"] == ["init-init", "init-update", "update-init", "update-update"]
     demanded = {q for d in mssp_demands(ARCHITECTURES["mixtral"], Structure()) for q in d.quantities}

@@ -19,7 +19,7 @@ from scaling_algebra.all_rays.claims import (
 from scaling_algebra.all_rays.covering import Face
 from scaling_algebra.all_rays.theorems import Theorems, theorems
 from scaling_algebra.counting.kernels import Exhausted
-from scaling_algebra.counting.signals import Rung
+from scaling_algebra.counting.signals import Budget
 from scaling_algebra.dynamics.analysis import Analysis
 from scaling_algebra.formulas.graded import form_algebra
 from scaling_algebra.linear.cone import Cone
@@ -113,7 +113,7 @@ def test_bounds_hold_on_every_ray():
 def test_what_drops_nothing_never_drops_silently():
     """Too little work is an exception, not a coarser bound: on that the convexity of upper bounds rests."""
     algebra = form_algebra(MOE_BLOCK, Ray({"N": 1, "N_e": 1, "M": 1}))
-    for rung in (Rung(Fraction(1, 2), work=3, whole=True), Rung(Fraction(1, 2), work=3)):
+    for rung in (Budget(Fraction(1, 2), work=3, whole=True), Budget(Fraction(1, 2), work=3)):
         algebra.climb(rung)
         x = algebra.tensor("expert_out", "ibk", 0)
         y = algebra.contract(x, algebra.tensor("expert_in", "ika", 0), "iba")

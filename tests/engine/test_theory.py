@@ -14,7 +14,7 @@ from scaling_algebra import REGIMES, derive
 from scaling_algebra.spec.desiderata import Structure, mup_demands
 from scaling_algebra.spec.networks.grammar import network
 from scaling_algebra.spec.networks.library import MOE_BLOCK, architecture
-from scaling_algebra.spec.networks.roles import adjoints
+from scaling_algebra.spec.networks.roles import list_gradients
 
 from .scenarios import HALF, RULES, N, at, broken, changed, check, look, published, size
 
@@ -223,7 +223,7 @@ def test_mssp_of_regime_ii_composes_with_depth(blocks):
 # readout: zero or maximal -------------------------------------------------------------------------------------------
 
 HOLDS_INITIAL_READOUT = {
-    *(f"{a.name}.{s}" for a in adjoints(MOE_BLOCK) for s, m in a.parts.items() if m.get("readout") == "init"),
+    *(f"{a.name}.{s}" for a in list_gradients(MOE_BLOCK) for s, m in a.parts.items() if m.get("readout") == "init"),
     *("f.init", "f.propagating", "f.propagating.normalised"),
 }
 """Quantities that hold W4_0 and nothing else of W4: exactly zero with a zero readout."""

@@ -6,7 +6,7 @@ from itertools import combinations_with_replacement
 import pytest
 
 from scaling_algebra import Infeasible, Optimizer, UsageError, derive, formula, network, prove, recipe
-from scaling_algebra.errors import unknown_name
+from scaling_algebra.errors import unknown_name_error
 from scaling_algebra.solver.demands import provable
 from scaling_algebra.spec.axes import REGIMES
 from scaling_algebra.spec.configuration import Configuration
@@ -52,7 +52,7 @@ def test_a_tensor_in_parts_goes_by_its_own_name():
         read_optimizers({"": "adamw", "l.*.p": "muon"}, mine)
     assert not compile_glob("*a" * 60 + "b").fullmatch("a" * 200)  # at once
     names = [f"{x}_very_long_name_of_a_tensor_that_fills_a_line_by_itself" for x in "abcdefghijkl"]
-    told = str(unknown_name("tensor", "z", names))
+    told = str(unknown_name_error("tensor", "z", names))
     assert re.search(r"known: (?:\w+_itself, )+\d more$", told) and "..." not in told
 
 

@@ -9,7 +9,7 @@ import torch
 
 from scaling_algebra.verify.judging.fit import Verdict
 from scaling_algebra.verify.studies import rules
-from scaling_algebra.verify.studies.clusters import DISTRIBUTIONS, Schedule, Switch, examples, signals
+from scaling_algebra.verify.studies.clusters import DISTRIBUTIONS, Schedule, Switch, draw_signals, sample_examples
 from scaling_algebra.verify.studies.findings import Conditions
 from scaling_algebra.verify.studies.runner import EXPERIMENTS
 
@@ -18,8 +18,8 @@ DEPENDS = ("verify/studies", "verify/judging")
 
 def drawn(n=300, law="setting 1", seed=0):
     generator = torch.Generator().manual_seed(seed)
-    directions = signals(generator)
-    return directions, examples(n, DISTRIBUTIONS[law], directions, generator)
+    directions = draw_signals(generator)
+    return directions, sample_examples(n, DISTRIBUTIONS[law], directions, generator)
 
 
 def test_router_gradients_sum_to_zero_and_expert_steps_have_length_lr():

@@ -4,7 +4,7 @@ import pytest
 
 from scaling_algebra import derive
 from scaling_algebra.verify import judge, measure
-from scaling_algebra.verify.campaigns.plans import load
+from scaling_algebra.verify.campaigns.plans import load_campaign
 
 DEPENDS = ("derives", "trains", "verify/campaigns")
 
@@ -28,7 +28,7 @@ SMALL = {
 SLOW = {"deep-transformer"}
 """Minutes of predictions; docs/library.md has what is measured."""
 
-JOBS = [job for job in load("library") if job.configuration.network.name not in SLOW]
+JOBS = [job for job in load_campaign("library") if job.configuration.network.name not in SLOW]
 
 
 def trained(job):

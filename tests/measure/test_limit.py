@@ -14,9 +14,9 @@ from scipy import stats
 torch = pytest.importorskip("torch")
 
 from scaling_algebra import derive
-from scaling_algebra.verify.infinite_width.comparison import trained
-from scaling_algebra.verify.infinite_width.course import Descent, trajectory
-from scaling_algebra.verify.measuring.sizes import dims_at
+from scaling_algebra.verify.infinite_width.comparison import train_finite
+from scaling_algebra.verify.infinite_width.course import Descent, compute_trajectory
+from scaling_algebra.verify.measuring.sizes import compute_dims
 from scaling_algebra.verify.networks.replicas import ReplicaDraw
 from scaling_algebra.verify.networks.torch_network import TorchNetwork
 
@@ -30,9 +30,9 @@ def course(regime, lr=LR):
 
 def test_training_is_within_one_percent_of_the_limit(record_property):
     """At n = 1,024; at n = 32 it is not (control)."""
-    t, error = trajectory(course("II")), {}
+    t, error = compute_trajectory(course("II")), {}
     for n in (32, 1024):
-        runs = [trained(t.course, t.limit, n, [seed], "cpu")["f"][0, :, 0] for seed in range(8)]
+        runs = [train_finite(t.course, t.limit, n, [seed], "cpu")["f"][0, :, 0] for seed in range(8)]
         error[n] = float(np.abs(np.mean(runs, 0) - t.outputs[:, 0]).max() / t.outputs.max())
     record_property("largest deviation of the mean over the largest output", {n: round(x, 4) for n, x in error.items()})
     assert error[1024] < 0.01 < error[32]
@@ -42,9 +42,9 @@ def test_training_is_within_one_percent_of_the_limit(record_property):
 def test_training_with_adam_is_within_one_percent_of_the_limit(architecture, record_property):
     """Routers paper, App. C.4: at n = 1,024 with a fixed number of experts; at n = 32 it is not (control)."""
     asked = derive(optimizer="adam", parameterization="mup", architecture=architecture, ray="N=1,N_e=1,M=0")
-    t, error = trajectory(Descent.of(asked, STEPS, LR, 1, "squared")), {}
+    t, error = compute_trajectory(Descent.of(asked, STEPS, LR, 1, "squared")), {}
     for n in (32, 1024):
-        runs = [trained(t.course, t.limit, n, [seed], "cpu")["f"][0, :, 0] for seed in range(16)]
+        runs = [train_finite(t.course, t.limit, n, [seed], "cpu")["f"][0, :, 0] for seed in range(16)]
         error[n] = float(np.abs(np.mean(runs, 0) - t.outputs[:, 0]).max() / t.outputs.max())
     record_property("largest deviation of the mean over the largest output", {n: round(x, 4) for n, x in error.items()})
     record_property("known to", round(t.error, 5))
@@ -96,12 +96,12 @@ def output(h1, router, start2, start3):
 def test_training_at_rank_one_is_training():
     """The same tensors and the same outputs as torch."""
     t, n = course("III"), 12
-    limit, d = trajectory(t).limit, t.derivation
-    built = TorchNetwork(d.network, ReplicaDraw(dims_at(d.ray, n), [3], [3], "cpu"), d.scaling)
+    limit, d = compute_trajectory(t).limit, t.derivation
+    built = TorchNetwork(d.network, ReplicaDraw(compute_dims(d.ray, n), [3], [3], "cpu"), d.scaling)
     starts = {x: (p.detach() / built.constants.init_of(x)).numpy()[0] for x, p in built.weights.items()}
     assert not np.ptp(starts["expert_in"], axis=0).any() and not np.ptp(starts["expert_out"], axis=0).any()
     h1, alike = starts["input"] @ t.inputs[0], (starts["expert_in"][0], starts["expert_out"][0])
-    expected = trained(t, limit, n, [3], "cpu")["f"][0, :, 0]
+    expected = train_finite(t, limit, n, [3], "cpu")["f"][0, :, 0]
     assert output(h1, starts["router"], *alike) == pytest.approx(expected, rel=1e-9) and expected[-1] > 0.1
 
 
@@ -119,7 +119,7 @@ def first_order(h1, router, start2, start3):
 
 def test_many_wide_experts_that_start_alike_are_within_one_percent(record_property):
     """At n = 256 in III; a rate that is larger by 2 % has another limit (control)."""
-    limit, other = (trajectory(course("III", lr)).outputs[:, 0] for lr in (LR, 1.02 * LR))
+    limit, other = (compute_trajectory(course("III", lr)).outputs[:, 0] for lr in (LR, 1.02 * LR))
     scale, said = limit.max(), {}
     for n, seeds in ((64, 4000), (256, 4000), (1024, 200)):
         networks = (network(n, seed) for seed in range(seeds))

@@ -29,7 +29,7 @@ pytest.importorskip("torch")
 import scaling_algebra
 from scaling_algebra import Power, Ray, UsageError, derive, horizon, law
 from scaling_algebra.cli import VERBS, main
-from scaling_algebra.errors import unknown_name
+from scaling_algebra.errors import unknown_name_error
 from scaling_algebra.laws.law import invert_exponent
 from scaling_algebra.laws.monomials import Monomial
 from scaling_algebra.verify.apply import plan
@@ -258,7 +258,7 @@ def test_what_grows_with_its_square_is_bounded(tmp_path):
         scaling_algebra.read_network(file)
     seen = iter(range(10**6))
     with pytest.raises(UsageError, match="no thing named"):
-        raise unknown_name("thing", "nothing", (f"{k}" for k in seen))
+        raise unknown_name_error("thing", "nothing", (f"{k}" for k in seen))
     assert next(seen) <= 1000
 
 

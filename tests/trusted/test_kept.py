@@ -22,9 +22,9 @@ pytest.importorskip("torch")
 from scaling_algebra import files
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.configuration import Configuration
-from scaling_algebra.verify.campaigns.plans import Effort, job
+from scaling_algebra.verify.campaigns.plans import Effort, build_job
 from scaling_algebra.verify.measuring import store as stored
-from scaling_algebra.verify.measuring.cells import cells
+from scaling_algebra.verify.measuring.cells import list_cells
 from scaling_algebra.verify.measuring.store import Store, read_plan, write_plan
 
 from ..shared import scalecalc as run
@@ -143,7 +143,7 @@ def test_a_run_that_diverged_is_kept_as_no_numbers(tmp_path):
 
 def test_cells_of_different_names_are_joined_by_what_they_share():
     one, other = ({(name, 0): np.ones(2) for name in names} for names in ("ab", "cb"))
-    both = stored.joined([one, other])
+    both = stored.concatenate_tables([one, other])
     assert list(both) == [("b", 0)] and both["b", 0].shape == (4,)
 
 
@@ -303,7 +303,7 @@ def test_a_full_disk_costs_only_what_did_not_fit(whole, tmp_path):
 
 
 def test_a_resume_elsewhere_says_so_once(tmp_path):
-    begun = job(Configuration.of("I", "sgd", "sp"), Effort(1, (8, 12, 18), 4))
+    begun = build_job(Configuration.of("I", "sgd", "sp"), Effort(1, (8, 12, 18), 4))
     write_plan(tmp_path, {"runs": [begun.as_json()]})
     Store(tmp_path).describe(begun.name, {"torch": "1.0", "machine": "another"})
     found = run("verify", "--resume", tmp_path)
@@ -314,10 +314,10 @@ def test_a_resume_elsewhere_says_so_once(tmp_path):
 @pytest.mark.parametrize("other", [{"steps": 0}, {"sizes": (8, 12, 27)}, {"optimizer": "adam"}])
 def test_a_plan_of_another_run_is_refused(other, tmp_path):
     def planned(optimizer="sgd", steps=1, sizes=(8, 12, 18)):
-        return job(Configuration.of("I", optimizer, "sp"), Effort(steps, sizes, 4))
+        return build_job(Configuration.of("I", optimizer, "sp"), Effort(steps, sizes, 4))
 
     setup = planned().setup()
-    cell = next(c for c in cells(setup) if c.kind == "values" and c.size == 2)
+    cell = next(c for c in list_cells(setup) if c.kind == "values" and c.size == 2)
     Store(tmp_path).save(setup.run, setup.name(cell), RECORD)
     write_plan(tmp_path, {"runs": [planned(**other).as_json()]})
     found = run("verify", "--resume", tmp_path, "--device", "cpu")
@@ -338,7 +338,7 @@ def test_transfer_goes_on_from_finished_pieces(tmp_path, monkeypatch):
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mlp.py").write_text(MLP, encoding="utf-8")
-    whole, usual, trained = run(*TRANSFER, "--format", "json"), sweep.trained, []
+    whole, usual, trained = run(*TRANSFER, "--format", "json"), sweep.train_model, []
 
     def counted(*given):
         trained.append(1)
@@ -346,7 +346,7 @@ def test_transfer_goes_on_from_finished_pieces(tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return usual(*given)
 
-    monkeypatch.setattr(sweep, "trained", counted)
+    monkeypatch.setattr(sweep, "train_model", counted)
     cut = run(*TRANSFER, "--resume", tmp_path / "kept")
     assert (cut.exit_code, "same command again" in cut.stderr) == (130, True), cut.stderr
     again = run(*TRANSFER, "--resume", tmp_path / "kept", "--format", "json")

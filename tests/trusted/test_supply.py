@@ -22,8 +22,12 @@ def test_every_floor_is_one_that_is_tried():
 
 def test_every_dependency_is_locked():
     assert len(LOCKED) == len(lock.LOCK.read_text().splitlines()) - 1 and set(
-        map(lock.plain, lock.requirements())
+        map(lock.normalise_name, lock.read_requirements())
     ) <= set(LOCKED)
     pins = re.findall(r"^([\w.-]+)==([^;\s]+)", (lock.ROOT / "constraints.txt").read_text(), re.MULTILINE)
     assert "pymdown-extensions" in dict(pins)  # behind a marker
-    assert {n: v for n, v in pins if lock.plain(n) in LOCKED and LOCKED[lock.plain(n)].partition("+")[0] != v} == {}
+    assert {
+        n: v
+        for n, v in pins
+        if lock.normalise_name(n) in LOCKED and LOCKED[lock.normalise_name(n)].partition("+")[0] != v
+    } == {}

@@ -1,6 +1,8 @@
 """Wrong usage of every command: one line that says what is wrong, and exit code 2."""
 
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -32,3 +34,22 @@ def test_wrong_usage_is_one_line(line, request, monkeypatch):
     first, _, rest = command.partition(" ")
     found = scalecalc(*shlex.split(f"{SHORT.get(first, first)} {rest}"))
     assert found.exit_code == 2 and words in found.stderr and found.stderr.count("\n") == 1, found.output
+
+
+@pytest.mark.parametrize(
+    ("missing", "code", "said"),
+    [
+        ("jax", "import scaling_algebra.jax", ["scaling_algebra.jax needs jax; install it with: ", "[jax]"]),
+        (
+            "statsmodels",
+            "from scaling_algebra.cli import main; main(['law', '--fit-rate', 'runs.csv', '--size', 'N'])",
+            ["scalecalc: law needs statsmodels; install it with: ", "[verify]"],
+        ),
+    ],
+)
+def test_a_package_that_is_not_installed_is_named(missing, code, said, tmp_path):
+    (tmp_path / "runs.csv").write_text("N,lr,loss\n128,1,2\n128,2,1\n128,4,3\n")
+    code = f"import sys; sys.modules[{missing!r}] = None; {code}"
+    found = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=200)
+    last = found.stderr.splitlines()[-1]
+    assert found.returncode and all(words in last for words in said), found.stderr

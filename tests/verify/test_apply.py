@@ -358,6 +358,27 @@ def test_a_folded_multiplier_trains_as_one_in_the_code():
     assert not torch.equal(inside, run(q, torn, eps=1e-3))
 
 
+class Tied(nn.Module):
+    """A head tied to the embedding behind a norm with a gain, whose output is divided by a power of the width."""
+
+    def __init__(self, n, power):
+        super().__init__()
+        self.divisor, self.tokens, self.norm = n**power / 8, nn.Embedding(64, n), nn.RMSNorm(n)
+
+    def forward(self, ids):
+        return self.norm(self.tokens(ids)) / self.divisor @ self.tokens.weight.T
+
+
+@pytest.mark.parametrize(("power", "left"), [(1, 1), (0, 1 / 4)])
+def test_a_multiplier_that_undoes_the_start_of_a_gain_is_not_printed(power, left):
+    """The module divides the gain by the width itself, as MiniCPM does: the gain would start at 4, and what it makes be
+    multiplied by 1/4. Negative control: where it does not, 1/4 is left."""
+    made = plan(lambda z: (Tied(z["N"], power), torch.arange(6)), "N=32", "N=128", **GIVEN)
+    gain = made["norm.weight"]
+    assert made.multipliers == {"scale": left} and gain.fill == 1 and gain.settings["lr"].target == GIVEN["lr"]
+    assert ("multiply scale by 0.25" in str(made)) == (left != 1)
+
+
 @pytest.mark.parametrize(("rule", "rate", "eps"), [("sgd", 1 / 4, None), ("adamw", 1 / 2, 2), ("muon", 1 / 2, None)])
 def test_rates_of_a_folded_tensor(rule, rate, eps):
     """Of a step of gradients m^2, of a normalised one m."""

@@ -11,7 +11,7 @@ pytest.importorskip("distributed")
 
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.configuration import Configuration
-from scaling_algebra.verify.campaigns.plans import Effort, job
+from scaling_algebra.verify.campaigns.plans import Effort, build_job
 from scaling_algebra.verify.hardware import Hardware, is_out_of_memory
 from scaling_algebra.verify.measuring import pool, runs
 from scaling_algebra.verify.measuring.cells import RunCell
@@ -62,8 +62,8 @@ def test_what_fails_is_told_and_the_others_go_on():
 
 def test_other_versions_are_refused_with_both():
     with pytest.raises(UsageError, match=r"has torch .* and not 1\.0; install the same"):
-        pool.done({**pool.versions(), "torch": "1.0"}, Hardware(), twice, 1)
-    assert pool.done(pool.versions(), Hardware(), twice, 1) == 2
+        pool.run_task({**pool.get_versions(), "torch": "1.0"}, Hardware(), twice, 1)
+    assert pool.run_task(pool.get_versions(), Hardware(), twice, 1) == 2
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_no_memory_is_told_from_other_errors(error, is_memory):
 
 @pytest.fixture(scope="module")
 def setup():
-    return job(Configuration.of("III", "sgd", "mup"), Effort(steps=1, sizes=(8, 12, 16), seeds=8)).setup()
+    return build_job(Configuration.of("III", "sgd", "mup"), Effort(steps=1, sizes=(8, 12, 16), seeds=8)).setup()
 
 
 def test_another_error_is_raised_as_it_is(setup, monkeypatch):
@@ -105,7 +105,7 @@ def test_memory_is_given_back_when_nothing_holds_the_failed_tensors(setup, monke
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(runs, "train_network", fails)
-    monkeypatch.setattr(Hardware, "forget", lambda self: seen.append([x() is None for x in held]))
+    monkeypatch.setattr(Hardware, "release_memory", lambda self: seen.append([x() is None for x in held]))
     with pytest.raises(UsageError, match="not enough memory"):
         runs.train_cell(setup, RunCell("values", 0, 0, 4), Hardware())
     assert seen == [[True] * k for k in (1, 2, 3)]
@@ -114,9 +114,12 @@ def test_memory_is_given_back_when_nothing_holds_the_failed_tensors(setup, monke
 def test_workers_on_one_device_share_its_memory(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    shares = [pool.visible(Hardware("cuda"), k, 3) for k in range(3)]
+    shares = [pool.build_worker_environment(Hardware("cuda"), k, 3) for k in range(3)]
     assert shares == [{"CUDA_VISIBLE_DEVICES": str(k % 2), "SCALECALC_SHARED": n} for k, n in enumerate("212")]
-    assert pool.visible(Hardware("cuda:1"), 0, 4) == {"CUDA_VISIBLE_DEVICES": "1", "SCALECALC_SHARED": "4"}
+    assert pool.build_worker_environment(Hardware("cuda:1"), 0, 4) == {
+        "CUDA_VISIBLE_DEVICES": "1",
+        "SCALECALC_SHARED": "4",
+    }
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1000, 1000))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 0)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 0)

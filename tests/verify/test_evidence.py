@@ -19,7 +19,7 @@ pytest.importorskip("torch")
 
 from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.configuration import Configuration
-from scaling_algebra.verify.campaigns.plans import Effort, Job, job, load
+from scaling_algebra.verify.campaigns.plans import Effort, Job, build_job, load_campaign
 from scaling_algebra.verify.campaigns.session import Session
 from scaling_algebra.verify.hardware import Hardware
 from scaling_algebra.verify.judging.report import REQUIRED
@@ -28,8 +28,8 @@ from scaling_algebra.verify.measuring.pool import Here
 from scaling_algebra.verify.measuring.store import Store
 from scaling_algebra.verify.networks import scales
 from scaling_algebra.verify.reports.output import EVIDENCE
-from scaling_algebra.verify.studies.curves import LossCurve, compare, drift, improvement
-from scaling_algebra.verify.studies.figures import KINDS, picture
+from scaling_algebra.verify.studies.curves import LossCurve, compare, measure_drift, measure_improvement
+from scaling_algebra.verify.studies.figures import KINDS, build_picture
 
 from ..shared import ROOT, benchmark
 
@@ -92,7 +92,7 @@ def test_a_changed_exponent_would_be_seen():
 
 
 def test_the_quick_campaign_is_the_committed_one():
-    assert [Job.from_json(run["job"]) for run in RECORDS["quick"]["runs"]] == load("quick")
+    assert [Job.from_json(run["job"]) for run in RECORDS["quick"]["runs"]] == load_campaign("quick")
 
 
 # learning-rate transfer ------------------------------------------------------------------------------------------
@@ -124,11 +124,11 @@ def test_on_the_gpu_the_best_rate_stays_with_the_plan_and_moves_without_it():
     """What the README says, from the committed losses; a shifted optimum would be seen."""
     sweep = TEXT["h100_experts_fixed"]
     plan, one = (complete(sweep, name) for name in ("mup", "sp"))
-    assert [c.log2_lr[c.best] for c in plan] == [-8] * 5 and abs(drift(plan).estimate.value) < 0.15
-    assert drift(one).estimate.high < -0.4
+    assert [c.log2_lr[c.best] for c in plan] == [-8] * 5 and abs(measure_drift(plan).estimate.value) < 0.15
+    assert measure_drift(one).estimate.high < -0.4
     assert [c.loss[0] for c in one][1:] < [c.loss[0] for c in plan][1:]  # against the plan
     moved = [replace(c, log2_lr=tuple(x + k / 2 for x in c.log2_lr)) for k, c in enumerate(plan)]
-    assert drift(moved).estimate.low > 0.25
+    assert measure_drift(moved).estimate.low > 0.25
 
 
 def test_the_page_of_tuning_shows_what_the_evidence_says():
@@ -183,8 +183,8 @@ DRAWS = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(blind.E
 
 
 def test_settings_are_fixed_differ_and_stay_within_a_factor_of_three():
-    drawn = [blind.setting(k) for k in range(blind.DRAWS)]
-    assert drawn == [blind.setting(k) for k in range(blind.DRAWS)]
+    drawn = [blind.draw_setting(k) for k in range(blind.DRAWS)]
+    assert drawn == [blind.draw_setting(k) for k in range(blind.DRAWS)]
     for what, usual in (("init", scales.INIT), ("lr", scales.LR)):
         factors = np.log([[d[what][role] / x for role, x in usual.items()] for d in drawn]) / math.log(3)
         assert (abs(factors) <= 1).all() and len(set(factors.flat)) == factors.size
@@ -193,8 +193,8 @@ def test_settings_are_fixed_differ_and_stay_within_a_factor_of_three():
 
 
 def test_what_is_drawn_is_what_is_trained_and_only_inside():
-    one = job(Configuration.of("I", "sgd", "mup"), Effort(sizes=(8, 12, 18), seeds=4))
-    chosen, before = blind.setting(0), (dict(scales.INIT), dict(STREAMS), one.setup().digest)
+    one = build_job(Configuration.of("I", "sgd", "mup"), Effort(sizes=(8, 12, 18), seeds=4))
+    chosen, before = blind.draw_setting(0), (dict(scales.INIT), dict(STREAMS), one.setup().digest)
 
     def trained():
         store = Store()
@@ -202,7 +202,7 @@ def test_what_is_drawn_is_what_is_trained_and_only_inside():
         return one.report(store)
 
     usual = trained()
-    with blind.measured_with(chosen):
+    with blind.use_setting(chosen):
         other = trained()
         assert one.setup().constants["init"] == chosen["init"] != before[0]
         assert replace(one.setup()).digest != before[2]
@@ -215,7 +215,7 @@ def test_what_is_drawn_is_what_is_trained_and_only_inside():
 def test_the_draws_are_the_first_ones_of_the_generator():
     assert DRAWS and [r["draw"] for r in DRAWS] == list(range(len(DRAWS)))
     for record in DRAWS:
-        drawn = blind.setting(record["draw"])
+        drawn = blind.draw_setting(record["draw"])
         assert all(record["setting"][k] == pytest.approx(drawn[k]) for k in ("eps", "stream", "largest"))
         assert all(record["setting"][k] == pytest.approx(drawn[k]) for k in ("init", "lr"))
         assert [(x["regime"], x["optimizer"], x["parameterization"]) for x in record["runs"]] == list(blind.RUNS)
@@ -254,34 +254,36 @@ library = benchmark("library")
 
 
 def test_every_network_of_the_library_was_asked_and_the_pages_say_what_was_answered():
-    assert [(x["network"], x["where"], x["optimizer"]) for x in library.records()] == list(library.cases())
-    assert library.page() == library.WRITTEN.read_text(encoding="utf-8")
-    assert library.verdicts() in page("docs/library.md") and library.summary() in page("docs/speed.md")
+    assert [(x["network"], x["where"], x["optimizer"]) for x in library.read_records()] == list(library.list_cases())
+    assert library.build_page() == library.WRITTEN.read_text(encoding="utf-8")
+    assert library.build_verdict_table() in page("docs/library.md") and library.summarise_times() in page(
+        "docs/speed.md"
+    )
 
 
 @pytest.mark.parametrize("case", [("moe", "III", "adam"), ("deep-mlp", "N=1,L=1", "sgd"), ("bottleneck", "II", "sgd")])
 def test_answers_are_what_derive_says_today(case):
-    kept = {(x["network"], x["where"], x["optimizer"]): x for x in library.records()}
-    assert {**library.derived(*case, 60), "seconds": 0} == {**kept[case], "seconds": 0}
+    kept = {(x["network"], x["where"], x["optimizer"]): x for x in library.read_records()}
+    assert {**library.derive_case(*case, 60), "seconds": 0} == {**kept[case], "seconds": 0}
 
 
 def test_a_command_that_fails_is_no_answer():
     with pytest.raises(click.ClickException, match="exit code 2"):
-        library.derived("moe", "IV", "adam", 60)
+        library.derive_case("moe", "IV", "adam", 60)
 
 
 # the headline plan ---------------------------------------------------------------------------------------------------
 
 
 headline = benchmark("headline")
-RUNS, ASKED = headline.records(), headline.planned()
+RUNS, ASKED = headline.read_records(), headline.read_plan()
 
 
 def test_records_are_those_of_the_plan():
     by = {run["name"]: run for run in ASKED["run"]}
     assert RUNS and set(RUNS) <= set(by)
     for name, record in RUNS.items():
-        assert shlex.split(record["command"])[1:] == headline.arguments(ASKED, by[name])
+        assert shlex.split(record["command"])[1:] == headline.build_arguments(ASKED, by[name])
         assert {"machine", "torch", "dtype", "wall_seconds"} <= {*record["environment"], *record.get("spent", ())}
 
 
@@ -290,9 +292,9 @@ def test_verdicts_follow_from_the_committed_losses(name):
     record = RUNS[name]
     seen = curves(record)
     for rule, kept in record["parameterizations"].items():
-        assert improvement(seen[rule]).verdict == kept["improvement"]["verdict"]
-        assert drift(seen[rule]).verdict == kept["drift"]["verdict"]
-    said = headline.last(record)
+        assert measure_improvement(seen[rule]).verdict == kept["improvement"]["verdict"]
+        assert measure_drift(seen[rule]).verdict == kept["drift"]["verdict"]
+    said = headline.find_largest_gap(record)
     pair = tuple(next(c for c in seen[rule] if c.width == said["width"]) for rule in ("mup", "mssp"))
     assert compare(*pair).verdict == said["verdict"]
 
@@ -334,13 +336,13 @@ def planted(mup="WORSENS", mssp="IMPROVES", gap="WORSE", drifts=("DRIFTS", "TRAN
 def test_the_rule_of_the_plan(given, loss, moved):
     """Each record is the negative control of the others."""
     record = planted(**given)
-    assert (headline.loss_verdict(record), headline.drift_verdict(record)) == (loss, moved)
+    assert (headline.judge_losses(record), headline.judge_drift(record)) == (loss, moved)
 
 
 def test_the_control_fails_where_the_two_differ():
-    assert headline.control_verdict(planted(gap="WORSE")) == "FAILS"
-    assert headline.control_verdict(planted(gap="EQUAL")) == "HOLDS"
-    assert headline.control_verdict(planted(gap="INCONCLUSIVE", low=-0.1)) == "HOLDS"
+    assert headline.judge_control(planted(gap="WORSE")) == "FAILS"
+    assert headline.judge_control(planted(gap="EQUAL")) == "HOLDS"
+    assert headline.judge_control(planted(gap="INCONCLUSIVE", low=-0.1)) == "HOLDS"
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "limits"])
@@ -348,7 +350,7 @@ def test_every_picture_of_rates_is_drawn(kind, tmp_path):
     record = json.loads((headline.EVIDENCE / f"{next(iter(RUNS))}.json").read_text())
     record["parameterizations"]["mup"]["widths"][0]["low"] = None  # one seed knows no interval
     (tmp_path / "r.json").write_text(json.dumps(record))
-    picture(kind, tmp_path / "p.png", [tmp_path / "r.json"])
+    build_picture(kind, tmp_path / "p.png", [tmp_path / "r.json"])
     assert (tmp_path / "p.png").stat().st_size > 10_000
     with pytest.raises(UsageError, match="has no 'trained'"):
-        picture("limits", tmp_path / "q.png", [tmp_path / "r.json"])
+        build_picture("limits", tmp_path / "q.png", [tmp_path / "r.json"])

@@ -17,9 +17,16 @@ from scaling_algebra.verify.hardware import Hardware
 from scaling_algebra.verify.judging.fit import Verdict
 from scaling_algebra.verify.measuring.pool import Here
 from scaling_algebra.verify.studies import blocks, charts, clusters, rules
-from scaling_algebra.verify.studies.findings import By, Conditions, Observation, findings, power
-from scaling_algebra.verify.studies.presentation import listed
-from scaling_algebra.verify.studies.runner import EXPERIMENTS, Experiment, Trial, perform, planned, worst
+from scaling_algebra.verify.studies.findings import By, Conditions, Observation, find_power, judge_claims
+from scaling_algebra.verify.studies.presentation import list_experiments
+from scaling_algebra.verify.studies.runner import (
+    EXPERIMENTS,
+    Experiment,
+    Trial,
+    find_worst_code,
+    plan_conditions,
+    run_experiments,
+)
 
 AGREES, REFUTED, INCONCLUSIVE = Verdict.AGREES, Verdict.REFUTED, Verdict.INCONCLUSIVE
 SIZES = [16, 32, 64, 128]
@@ -32,7 +39,7 @@ def law(slope, seeds=32, derived=-HALF):
 
 
 def judged(seen, **claim):
-    return findings({"of": "q@1", "source": "paper", **claim}, seen)
+    return judge_claims({"of": "q@1", "source": "paper", **claim}, seen)
 
 
 def of(*seeds):
@@ -46,7 +53,7 @@ def test_a_claim_that_is_the_prediction_must_agree_and_any_other_must_be_refuted
     right, printed, planted = judged(law(-0.5), predicted="derived", published="0", planted="zero")
     assert (right.verdict, right.expected, right.outcome) == (AGREES, AGREES, AGREES)
     assert (printed.verdict, printed.expected, printed.outcome) == (REFUTED, REFUTED, AGREES)
-    assert [f.claimed for f in (right, printed, planted)] == ["n^(-1/2)", "n^0", "zero"] and power(None) == "zero"
+    assert [f.claimed for f in (right, printed, planted)] == ["n^(-1/2)", "n^0", "zero"] and find_power(None) == "zero"
     assert right.data == "n = 16 to 128, 32 seeds"
 
 
@@ -100,7 +107,7 @@ def performed(*outcomes):
 
     trials = tuple(Trial(f"trial {k}", partial(seen, what), (CLAIM,)) for k, what in enumerate(outcomes))
     tiny = Experiment("tiny", "for a test", "here", trials, (16, 32, 64), 8)
-    return perform(tiny, planned(tiny, "cpu"), Here(Hardware()))
+    return run_experiments(tiny, plan_conditions(tiny, "cpu"), Here(Hardware()))
 
 
 @pytest.mark.parametrize(
@@ -109,12 +116,12 @@ def performed(*outcomes):
 )
 def test_exit_codes(outcomes, code):
     result = performed(*outcomes)
-    assert result.exit_code == worst([result]) == code and result.interrupted == (None in outcomes)
+    assert result.exit_code == find_worst_code([result]) == code and result.interrupted == (None in outcomes)
     assert sum(result.counts.values()) == len([o for o in outcomes if o])
 
 
 def test_every_experiment_is_listed_and_can_fail():
-    text = render(listed(list(EXPERIMENTS.values())))
+    text = render(list_experiments(list(EXPERIMENTS.values())))
     for name, chosen in EXPERIMENTS.items():
         assert name in text and len({t.title for t in chosen.trials}) == len(chosen.trials) > 1
         claims = [claim for trial in chosen.trials for claim in trial.claims]
@@ -136,13 +143,13 @@ FROZEN = {"optimizer": "sgd", "parameterization": "mup-sigmoid", "architecture":
     ],
 )
 def test_entropy_follows_from_the_spread_of_the_logits(rule, parameterization, network, step, exponent):
-    assert blocks.deficit(derive("I", rule, parameterization, architecture=network), step) == exponent
+    assert blocks.predict_deficit(derive("I", rule, parameterization, architecture=network), step) == exponent
 
 
 @pytest.fixture(scope="module")
 def frozen():
     names = ("psi.effective@1", "dQ@1", "psi.change@1")
-    return blocks.block(of(32, 48, 72, 108, 192), names, **FROZEN)
+    return blocks.measure_block(of(32, 48, 72, 108, 192), names, **FROZEN)
 
 
 def test_a_soft_softmax_router_freezes(frozen):
@@ -172,7 +179,7 @@ def test_standard_parameterization_saturates():
 def test_epsilon_of_order_one_stops_the_features(epsilon, claimed):
     """The engine's exponents agree; where they differ those of the derived epsilon are refuted."""
     given = {**FROZEN, "optimizer": "adam", "architecture": "routers-sigmoid", "epsilon": epsilon}
-    for observation in blocks.block(of(64, 96, 144, 12), ("h1.change@1", "h3i.effective@1"), **given).values():
+    for observation in blocks.measure_block(of(64, 96, 144, 12), ("h1.change@1", "h3i.effective@1"), **given).values():
         right, other = judged(observation, predicted="derived", published="0")
         assert (right.claimed, right.verdict, other.outcome) == (claimed, AGREES, AGREES)
 
@@ -196,7 +203,9 @@ LINE, PLANE = charts.Target(HALF, 1), charts.Target(HALF, 2)
 def test_charts_are_cubes_and_errors_the_sum_of_their_parts():
     x = np.array([[0.1, 0.1], [0.6, 0.1], [0.1, 0.6], [0.999, 0.999]])
     assert list(PLANE.chart(x, 4)) == [0, 1, 2, 3] and list(LINE.chart(x[:, :1], 2)) == [0, 1, 0, 1]
-    approximation, estimation, whole = np.mean([charts.errors(LINE, 32, 5000, seed) for seed in range(24)], axis=0)
+    approximation, estimation, whole = np.mean(
+        [charts.compute_errors(LINE, 32, 5000, seed) for seed in range(24)], axis=0
+    )
     assert whole == pytest.approx(approximation + estimation, rel=0.05)
     assert estimation == pytest.approx((charts.NOISE**2 + approximation) * 32 / 5000, rel=0.2)
     assert estimation != pytest.approx(charts.NOISE**2 * np.log(32) / 5000, rel=0.2), "negative control"
@@ -221,16 +230,16 @@ TABLE_6 = [
 
 def drawn(n, law="setting 1"):
     generator = torch.Generator().manual_seed(0)
-    directions = clusters.signals(generator)
-    return directions, clusters.examples(n, clusters.DISTRIBUTIONS[law], directions, generator)
+    directions = clusters.draw_signals(generator)
+    return directions, clusters.sample_examples(n, clusters.DISTRIBUTIONS[law], directions, generator)
 
 
 def test_entropy_of_the_published_dispatch_tables():
     """Tables 5 and 6 of the paper: a cubic mixture, and a linear one."""
-    assert clusters.dispatch_entropy(TABLE_5) == pytest.approx(0.0092549, abs=1e-6)
-    assert clusters.dispatch_entropy(TABLE_6) == pytest.approx(1.3145780, abs=1e-6)
-    assert clusters.dispatch_entropy(np.full((4, 8), 5)) == pytest.approx(np.log(4))
-    assert clusters.dispatch_entropy([[7, 0, 0], [0, 9, 0]]) == 0
+    assert clusters.compute_dispatch_entropy(TABLE_5) == pytest.approx(0.0092549, abs=1e-6)
+    assert clusters.compute_dispatch_entropy(TABLE_6) == pytest.approx(1.3145780, abs=1e-6)
+    assert clusters.compute_dispatch_entropy(np.full((4, 8), 5)) == pytest.approx(np.log(4))
+    assert clusters.compute_dispatch_entropy([[7, 0, 0], [0, 9, 0]]) == 0
 
 
 @pytest.mark.parametrize("name", clusters.DISTRIBUTIONS)
@@ -257,7 +266,7 @@ def test_a_constant_rate_is_told_from_the_root(monkeypatch):
     monkeypatch.setattr(rules, "EXAMPLES", 256)
     monkeypatch.setattr(rules, "BATCHES", (1, 2, 4))
     rule = {"lr": "B^(1/2)", "eps": "1/B^(1/2)", "one_minus_beta1": "B", "one_minus_beta2": "B"}
-    assert {q: str(rules.rule_of(("sde",), "B", {})[q]) for q in rule} == rule
+    assert {q: str(rules.find_rule(("sde",), "B", {})[q]) for q in rule} == rule
     kept, *others = EXPERIMENTS["sde"].trials
     assert [list(trial.run.keywords["instead"]) for trial in others] == [["lr"], ["lr"], ["eps"]]
     (right,), (wrong,) = kept.findings(of(6))[1:], others[0].findings(of(6))

@@ -12,8 +12,8 @@ from scaling_algebra import Configuration, derive, signals
 from scaling_algebra.spec.axes import REGIMES, Ray
 from scaling_algebra.verify import Claim, judge, measure
 from scaling_algebra.verify.judging.fit import Verdict
-from scaling_algebra.verify.measuring.predictions import as_trained
-from scaling_algebra.verify.measuring.sizes import dims_at, effective_n
+from scaling_algebra.verify.measuring.predictions import release_gate
+from scaling_algebra.verify.measuring.sizes import compute_dims, compute_effective_n
 
 READOUT = {"given": {"readout.init": "N^-1/2"}}
 SMALL = {"sizes": [16, 24, 36, 54], "seeds": 48}
@@ -69,8 +69,8 @@ def test_experts_that_outnumber_neurons_see_an_alignment_that_held_gates_miss():
     aligned, ray = "<g1.router.Q0@1, h1@0>", "N=1/2,N_e=1/2,M=1"
     d = derive(None, "sgd", "mup", ray=ray)
     m = measure(d, sizes=[256, 400, 676, 1156], seeds=40, steps=1, device="cpu", products=[aligned])
-    assert as_trained(d).analysis()("g1.router.Q0", 1).exponent != d.analysis()("g1.router.Q0", 1).exponent
-    assert as_trained(derive("III", "sgd", "mup")).network.name == "moe"
+    assert release_gate(d).analysis()("g1.router.Q0", 1).exponent != d.analysis()("g1.router.Q0", 1).exponent
+    assert release_gate(derive("III", "sgd", "mup")).network.name == "moe"
     claims = [Claim.parse(f"{aligned}@1={exponent}") for exponent in ("-1/2", "0")]
     held, alive = judge(m, {}, claims).claims
     assert held.verdict is Verdict.REFUTED and alive.verdict is not Verdict.REFUTED
@@ -92,8 +92,10 @@ def test_measured_exponents_away_from_the_regimes():
 
 def test_dimensions_follow_the_ray_from_the_first_size():
     """All sizes of a ray lie on one side of every wall; in the regimes all growing axes are equal."""
-    assert dims_at(Ray.parse("N=1,N_e=1/2,M=3/2"), 64) == {"N": 64, "N_e": 8, "M": 512}
-    assert dims_at(REGIMES["III"], 48) == {"N": 48, "N_e": 48, "M": 48}
+    assert compute_dims(Ray.parse("N=1,N_e=1/2,M=3/2"), 64) == {"N": 64, "N_e": 8, "M": 512}
+    assert compute_dims(REGIMES["III"], 48) == {"N": 48, "N_e": 48, "M": 48}
     own = Ray.parse("N=0,rank=1/2,heads=1")
-    first, last = dims_at(own, 16), dims_at(own, 64)
-    assert last == {"N": 4, "N_e": 4, "M": 4, "heads": 64, "rank": 8} and effective_n(own, last, first, 16) == 64
+    first, last = compute_dims(own, 16), compute_dims(own, 64)
+    assert (
+        last == {"N": 4, "N_e": 4, "M": 4, "heads": 64, "rank": 8} and compute_effective_n(own, last, first, 16) == 64
+    )

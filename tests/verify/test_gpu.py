@@ -10,7 +10,7 @@ from click.testing import CliRunner
 torch = pytest.importorskip("torch")
 
 from scaling_algebra.cli import main as scalecalc
-from scaling_algebra.verify.campaigns.plans import load
+from scaling_algebra.verify.campaigns.plans import load_campaign
 from scaling_algebra.verify.commands import gpu
 
 
@@ -23,7 +23,7 @@ def run(*words):
 def test_every_command_is_understood(name, which):
     verb, *words = gpu.PARTS[name][which].split()
     known = scalecalc.get_command(None, verb).make_context(verb, [*words]).params
-    assert not known.get("campaign") or len(load(known["campaign"])) == 12
+    assert not known.get("campaign") or len(load_campaign(known["campaign"])) == 12
     assert ("cuda" in words) == (which == 0 and name != "check")
 
 

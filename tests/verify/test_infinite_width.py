@@ -19,14 +19,14 @@ from scaling_algebra.spec.networks.library import AXES
 from scaling_algebra.spec.optimizers import OPTIMIZERS, Optimizer
 from scaling_algebra.verify.infinite_width import course as course_module
 from scaling_algebra.verify.infinite_width import program
-from scaling_algebra.verify.infinite_width.comparison import compared, trained
+from scaling_algebra.verify.infinite_width.comparison import compare_widths, train_finite
 from scaling_algebra.verify.infinite_width.contraction import NONE, Contractions, Leading
-from scaling_algebra.verify.infinite_width.course import Descent, trajectory
-from scaling_algebra.verify.infinite_width.presentation import document, exit_code
+from scaling_algebra.verify.infinite_width.course import Descent, compute_trajectory
+from scaling_algebra.verify.infinite_width.presentation import build_limit_document, compute_exit_code
 from scaling_algebra.verify.infinite_width.stepping import Stepped
 from scaling_algebra.verify.infinite_width.vectors import Diverges, NotCovered, Particles, Points, Space
 from scaling_algebra.verify.judging.fit import Verdict
-from scaling_algebra.verify.studies.figures import picture
+from scaling_algebra.verify.studies.figures import build_picture
 
 from ..shared import scalecalc
 
@@ -64,26 +64,28 @@ def shallow(function, steps=1, lr=0.5, **more):
 def test_the_routers_paper_in_numbers():
     """App. C.2 with one input, four linear experts and a sigmoid: the recursion written out by hand gives these."""
     expected = [0, 0.4500, 0.7359, 0.9039, 0.9729, 0.9933, 0.9984, 0.9996, 0.9999]
-    assert outputs(trajectory(router("sigmoid"))) == pytest.approx(expected, abs=5e-5)
+    assert outputs(compute_trajectory(router("sigmoid"))) == pytest.approx(expected, abs=5e-5)
 
 
 @pytest.mark.parametrize("experts_share", [0.5, 0.25])
 def test_the_first_update_is_the_sum_of_three(experts_share):
     """Readout, experts and input each add lr * sum_k phi_k^2, by E[h3^2], E[h1^2] E[w4^2] and |x|^2 E[w4^2]."""
     gate = {0.5: "sigmoid", 0.25: "softmax"}[experts_share]
-    assert outputs(trajectory(router(gate, steps=1, lr=0.2)))[1] == pytest.approx(3 * 0.2 * 4 * experts_share**2)
+    assert outputs(compute_trajectory(router(gate, steps=1, lr=0.2)))[1] == pytest.approx(
+        3 * 0.2 * 4 * experts_share**2
+    )
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum"])
 @pytest.mark.parametrize("gate", ["sigmoid", "softmax"])
 def test_experts_stay_alike_and_a_softmax_router_is_stuck(gate, optimizer):
     """Proposition 3 and Corollary 21 of the routers paper, exactly; a bias makes experts differ."""
-    t = trajectory(router(gate, 4, optimizer=optimizer, samples=2))
+    t = compute_trajectory(router(gate, 4, optimizer=optimizer, samples=2))
     for state in (s for row in t.states for s in row):
         assert np.ptp(state.signals["phi"]) < 1e-12 and np.ptp(state.gradients["phi"]) < 1e-12
     late = [s.gradients["psi"] for s in t.states[-1]]
     assert np.abs(late).max() < 1e-12 if gate == "softmax" else np.abs(late).min() > 0.01
-    biased = trajectory(router("softmax-bias", 4, samples=2)).states[-1]
+    biased = compute_trajectory(router("softmax-bias", 4, samples=2)).states[-1]
     assert all(np.ptp(s.signals["phi"]) > 0.1 and np.abs(s.gradients["psi"]).max() > 0.01 for s in biased)
 
 
@@ -103,7 +105,7 @@ def test_one_update_through_a_function_is_an_integral_over_two_gaussians(functio
     density = np.exp(-(h**2 + w**2) / 2)
     integrand = (w + 0.5 * value(h)) * value(h + 0.5 * w * slope(h))
     expected = float((integrand * density).sum() / density.sum())
-    assert outputs(trajectory(shallow(function)))[1] == pytest.approx(
+    assert outputs(compute_trajectory(shallow(function)))[1] == pytest.approx(
         expected, abs=1e-6 if function == "tanh" else 2e-3
     )
 
@@ -148,7 +150,7 @@ def few_points(monkeypatch):
 def test_training_comes_nearer(case):
     """Deviations fall as n^(-1/2); from the limit of another learning rate they do not."""
     asked = CASES[case]()
-    t = trajectory(asked)
+    t = compute_trajectory(asked)
     assert not t.why and len(t.states) == asked.steps + 1
     many = any(axis == "M" for axis in t.limit.network.axes.values())
     sizes, seeds = ((24, 48, 96, 192), 48) if many else ((64, 128, 256, 512), 192)
@@ -156,10 +158,10 @@ def test_training_comes_nearer(case):
         sizes, seeds = {2: ((16, 32, 64, 128), 96), 3: ((12, 18, 27, 40), 96)}[len(t.limit.products.spaces)]
     elif t.error:
         sizes, seeds = (32, 64, 128, 256), 96
-    f = compared(t, sizes, seeds, "cpu")["f"]
+    f = compare_widths(t, sizes, seeds, "cpu")["f"]
     assert f.verdict is Verdict.AGREES, f
-    wrong = replace(t, states=trajectory(replace(asked, lr=2 * asked.lr)).states)
-    assert compared(wrong, sizes, seeds, "cpu")["f"].verdict is Verdict.REFUTED
+    wrong = replace(t, states=compute_trajectory(replace(asked, lr=2 * asked.lr)).states)
+    assert compare_widths(wrong, sizes, seeds, "cpu")["f"].verdict is Verdict.REFUTED
 
 
 def test_many_experts_by_hand():
@@ -167,15 +169,15 @@ def test_many_experts_by_hand():
     z, w = np.polynomial.hermite_e.hermegauss(80)
     square = float((1 / (1 + np.exp(-z)) ** 2) @ w / w.sum())
     for regime, expected in {"II": 4 * square, "III": 0.25}.items():
-        t = trajectory(course("moe", "mssp", steps=1, lr=0.1, regime=regime))
+        t = compute_trajectory(course("moe", "mssp", steps=1, lr=0.1, regime=regime))
         assert outputs(t)[1] == pytest.approx(0.1 * expected, abs=5e-4) and t.error < 1e-3
 
 
 def test_learning_is_delayed_under_mup_alone():
     """With a zero readout the limit of muP never moves (MSSP paper, Fig. 1), that of MSSP moves at once."""
     asked = course("moe", "mup", steps=3, lr=0.1, regime="II", readout_init="zero")
-    assert outputs(trajectory(asked)) == [0, 0, 0, 0]
-    assert outputs(trajectory(course("moe", "mssp", steps=1, lr=0.1, regime="II")))[1] > 0.1
+    assert outputs(compute_trajectory(asked)) == [0, 0, 0, 0]
+    assert outputs(compute_trajectory(course("moe", "mssp", steps=1, lr=0.1, regime="II")))[1] > 0.1
 
 
 def softsign(x):
@@ -190,11 +192,11 @@ def test_a_normalised_step_by_hand():
     x, (g, w), p = first.inputs[0], np.meshgrid(z, z), np.outer(weight, weight) / weight.sum() ** 2
     moved = sum(k * softsign(g * k) for k in x)
     expected = 0.1 * float(((g * moved + g * w * softsign(g * w) + g * softsign(g)) * p).sum())
-    assert outputs(trajectory(first))[1] == pytest.approx(expected, abs=5e-4)
+    assert outputs(compute_trajectory(first))[1] == pytest.approx(expected, abs=5e-4)
     expected = 0.1 * (2 / np.pi) ** 0.5 * (np.abs(x).sum() + 1) + 0.2 / np.pi
     for optimizer in ("signsgd", "lion"):
         asked = course("mlp", optimizer=optimizer, steps=1, lr=0.1, ray="N=1")
-        assert outputs(trajectory(asked))[1] == pytest.approx(expected, abs=5e-4)
+        assert outputs(compute_trajectory(asked))[1] == pytest.approx(expected, abs=5e-4)
 
 
 def test_what_is_smaller_than_epsilon_makes_no_step_and_noise_is_not_normalised():
@@ -219,7 +221,7 @@ def test_points_are_exact_where_all_is_linear():
         router("softmax-bias", 3, optimizer="momentum", samples=2),
     ):
         points = program.Limit(asked.derivation, asked.inputs, asked.lr, points=True).train(asked.steps, asked.targets)
-        for row, exact in zip(points, trajectory(asked).states, strict=True):
+        for row, exact in zip(points, compute_trajectory(asked).states, strict=True):
             for s, e in zip(row, exact, strict=True):
                 assert all(s.signals[x] == pytest.approx(e.signals[x], abs=1e-9) for x in e.signals)
 
@@ -227,7 +229,7 @@ def test_points_are_exact_where_all_is_linear():
 @pytest.mark.usefixtures("few_points")
 def test_the_gradient_of_a_softmax_router_stays_zero_with_adam():
     """Remark 24 of the routers paper, up to the error that is stated."""
-    t = trajectory(router("softmax", 3, 0.1, optimizer="adam", readout_init="zero"))
+    t = compute_trajectory(router("softmax", 3, 0.1, optimizer="adam", readout_init="zero"))
     for s in (s for row in t.states for s in row):
         assert np.ptp(s.signals["phi"]) < 2e-3 and np.abs(s.gradients["psi"]).max() < 2e-3
     assert 0 < t.error < 1e-3 and outputs(t)[-1] > 0.04
@@ -249,14 +251,14 @@ def test_few_points_carry_few_gaussians():
 
 
 def test_training_starts_from_the_same_bias():
-    t = trajectory(router("softmax-bias", 2, 0.3))
-    shift = compared(t, (16, 24, 32), 4, "cpu")["shift"].means
+    t = compute_trajectory(router("softmax-bias", 2, 0.3))
+    shift = compare_widths(t, (16, 24, 32), 4, "cpu")["shift"].means
     assert all(np.allclose(x[0, 0], t.states[0][0].signals["shift"], rtol=1e-12) for x in shift)
     assert not np.allclose(t.states[-1][0].signals["shift"], t.states[0][0].signals["shift"], rtol=1e-3)
 
 
 def test_a_wide_network_is_within_one_percent():
-    f = compared(trajectory(router("sigmoid")), (64, 256, 1024), 16, "cpu")["f"]
+    f = compare_widths(compute_trajectory(router("sigmoid")), (64, 256, 1024), 16, "cpu")["f"]
     assert f.error < 0.01 * f.scale
 
 
@@ -270,7 +272,7 @@ def test_a_wide_network_is_within_one_percent():
     ],
 )
 def test_an_answer_ends_where_it_is_not_covered(asked, known, why):
-    t = trajectory(asked())
+    t = compute_trajectory(asked())
     assert len(t.states) == known and t.why.startswith(why) and bool(t.why) is bool(why)
 
 
@@ -295,7 +297,7 @@ def test_an_answer_ends_where_it_is_not_covered(asked, known, why):
 )
 def test_other_limits_are_refused_in_one_line(asked, why):
     with pytest.raises(UsageError, match=why):
-        trajectory(asked())
+        compute_trajectory(asked())
 
 
 @pytest.mark.parametrize(
@@ -313,48 +315,50 @@ def test_other_limits_are_refused_in_one_line(asked, why):
 def test_options_of_steps_are_computed_or_refused(rule, why):
     asked = course("mlp", optimizer=Optimizer("own", **rule), steps=0, lr=0.1, ray="N=1")
     if not why:
-        assert outputs(trajectory(asked)) == [0]
+        assert outputs(compute_trajectory(asked)) == [0]
         return
     with pytest.raises(UsageError, match=why):
-        trajectory(asked)
+        compute_trajectory(asked)
 
 
 @pytest.mark.filterwarnings("error")
 def test_training_that_diverges_ends_in_one_line():
     """f is 0, 9, -948087, and then of the size of 1e31."""
-    t = trajectory(course("mlp", steps=8, lr=3.0, ray="N=1"))
+    t = compute_trajectory(course("mlp", steps=8, lr=3.0, ray="N=1"))
     assert outputs(t) == pytest.approx([0, 9, -948087]) and t.why == "f diverges at update 3"
-    trained = compared(replace(t, course=replace(t.course, lr=1e30)), (16, 24, 32), 2, "cpu")["f"]
+    trained = compare_widths(replace(t, course=replace(t.course, lr=1e30)), (16, 24, 32), 2, "cpu")["f"]
     assert trained.verdict is Verdict.INCONCLUSIVE
-    assert len(trajectory(course("moe", "mssp", steps=3, lr=300.0, regime="II")).states) == 2
+    assert len(compute_trajectory(course("moe", "mssp", steps=3, lr=300.0, regime="II")).states) == 2
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum"])
 def test_a_sample_that_is_learned_moves_nothing(optimizer):
     """f is 0 at first, as is the target."""
     asked = replace(course("mlp", optimizer=optimizer, steps=2, lr=0.5, ray="N=1"), targets=np.zeros(1))
-    assert outputs(trajectory(asked)) == [0, 0, 0]
-    assert outputs(trajectory(replace(asked, targets=np.ones(1))))[1] != 0
+    assert outputs(compute_trajectory(asked)) == [0, 0, 0]
+    assert outputs(compute_trajectory(replace(asked, targets=np.ones(1))))[1] != 0
 
 
 def test_a_constant_is_that_of_training():
     """f = c V h, so that its first change is as the square of c."""
     lines = "h[a] = W1[a,x] data[x]\ng = W3[a] h[a]\nf = c g"
-    t = trajectory(dense(lines, {"W1": "input", "W3": "readout"}, 2, 0.5, constants=["c"]))
-    drawn = trained(t.course, t.limit, 16, [0], "cpu")
+    t = compute_trajectory(dense(lines, {"W1": "input", "W3": "readout"}, 2, 0.5, constants=["c"]))
+    drawn = train_finite(t.course, t.limit, 16, [0], "cpu")
     assert "c" not in drawn and "c" not in t.states[0][0].signals and outputs(t)[1] > 0
-    assert compared(t, (64, 256, 1024), 16, "cpu")["f"].error < 0.05
+    assert compare_widths(t, (64, 256, 1024), 16, "cpu")["f"].error < 0.05
     with pytest.raises(UsageError, match=r"the constant C has the index a, which grows.*; scalecalc verify"):
-        trajectory(dense("f = W3[a] C[a] W1[a,x] data[x]", {"W1": "input", "W3": "readout"}, 1, 0.5, constants=["C"]))
+        compute_trajectory(
+            dense("f = W3[a] C[a] W1[a,x] data[x]", {"W1": "input", "W3": "readout"}, 1, 0.5, constants=["C"])
+        )
 
 
 @pytest.mark.usefixtures("few_points")
 def test_an_answer_ends_where_its_error_is_large():
-    t = trajectory(course("mlp", optimizer="adam", steps=2, lr=10.0, ray="N=1"))
+    t = compute_trajectory(course("mlp", optimizer="adam", steps=2, lr=10.0, ray="N=1"))
     assert len(t.states) == 2 and t.why == "f is known to 1e+01 at update 2, above 5% of 4e+01"
-    assert 0 < t.error <= 0.05 * max(map(abs, outputs(t))) and exit_code(t, {}) == 3
-    near = trajectory(course("mlp", optimizer="adam", steps=2, lr=0.1, ray="N=1"))
-    assert len(near.states) == 3 and exit_code(near, {}) == 0
+    assert 0 < t.error <= 0.05 * max(map(abs, outputs(t))) and compute_exit_code(t, {}) == 3
+    near = compute_trajectory(course("mlp", optimizer="adam", steps=2, lr=0.1, ray="N=1"))
+    assert len(near.states) == 3 and compute_exit_code(near, {}) == 0
 
 
 @pytest.mark.usefixtures("few_points")
@@ -374,9 +378,9 @@ def test_more_samples_take_no_more_pairs_of_points():
 def test_sets_of_points_are_made_where_points_may_go_on(monkeypatch):
     made, whole = list[bool](), program.Limit
     monkeypatch.setattr(course_module, "Limit", lambda *given: made.append(given[-1]) or whole(*given))
-    trajectory(course("routers-sigmoid", "sp", steps=1, lr=0.1))
+    compute_trajectory(course("routers-sigmoid", "sp", steps=1, lr=0.1))
     assert made == [False]
-    trajectory(dense(TWO_LAYERS, DEEP, 2, 0.5))
+    compute_trajectory(dense(TWO_LAYERS, DEEP, 2, 0.5))
     assert made == [False, False, True, True, True, True]
 
 
@@ -393,12 +397,12 @@ def test_a_picture_of_the_limit_and_of_training(tmp_path):
     record = tmp_path / "limit.json"
     result = scalecalc("study", "limit", *where, *trained, "-o", str(record))
     assert record.exists(), result.output
-    picture("limits", tmp_path / "limit.png", [record])
+    build_picture("limits", tmp_path / "limit.png", [record])
     assert (tmp_path / "limit.png").stat().st_size > 10_000
 
 
 def test_a_small_number_has_no_sign():
-    found = document(trajectory(router("softmax-bias", 1, 1e-4)), {})
+    found = build_limit_document(compute_trajectory(router("softmax-bias", 1, 1e-4)), {})
     assert found.record["limit"]["d psi[0]"][1] == pytest.approx(-6e-6)
     assert "-0.0000" not in str(found.blocks) and "-0.9407" in str(found.blocks)
 

@@ -14,7 +14,7 @@ from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.spec.networks.grammar import network
 from scaling_algebra.spec.networks.library import ARCHITECTURES, AXES
 from scaling_algebra.verify import judge, measure
-from scaling_algebra.verify.campaigns.plans import Effort, Job, job, load
+from scaling_algebra.verify.campaigns.plans import Effort, Job, build_job, load_campaign
 from scaling_algebra.verify.judging.fit import Verdict
 
 from ..measure import evidence
@@ -28,7 +28,7 @@ AGAIN = {"N=1,N_e=0,M=0-adam-mup-mlp", "III-sgd-mup", "I-adam-mup-dense-moe"}
 
 
 def test_the_campaign_trains_every_network_with_sgd_and_adam():
-    trained = {(job.configuration.network.name, job.configuration.optimizer.name) for job in load("library")}
+    trained = {(job.configuration.network.name, job.configuration.optimizer.name) for job in load_campaign("library")}
     assert trained == {(name, rule) for name in set(ARCHITECTURES) - UNDERIVED for rule in ("sgd", "adam")}, (
         "name every network in verify/campaigns/library.toml"
     )
@@ -60,7 +60,7 @@ def test_verify_measures_a_network_of_the_library_or_of_ones_own(tmp_path):
 def test_a_network_of_ones_own_stands_in_the_plan_of_its_run():
     own = network("own", "h[a] = W1[a,x] data[x]\ng[b] = W[b,a] tanh(h[a])\nf = U[b] g[b]", AXES, {"U": "readout"})
     asked = Configuration.of(None, "sgd", "sp", ray="N=1,N_e=0,M=0").but(network=own)
-    made = job(asked, Effort(sizes=(8, 12, 18), seeds=4))
+    made = build_job(asked, Effort(sizes=(8, 12, 18), seeds=4))
     again = Job.from_json(json.loads(json.dumps(made.as_json())))
     assert again == made and again.configuration.network.statements == own.statements
     measured = measure(derive(asked), sizes=[8, 12, 18], seeds=4, device="cpu")

@@ -13,7 +13,7 @@ from scaling_algebra.spec.axes import Ray
 from scaling_algebra.spec.networks.files import as_toml, from_toml
 from scaling_algebra.verify.apply.checking import compare_extra_losses, describe_loss_weight
 from scaling_algebra.verify.judging.measurement import Measurement
-from scaling_algebra.verify.measuring.sizes import dims_at
+from scaling_algebra.verify.measuring.sizes import compute_dims
 from scaling_algebra.verify.networks.moment import compute_rms
 from scaling_algebra.verify.networks.replicas import ReplicaDraw
 from scaling_algebra.verify.networks.run import TorchRun
@@ -88,7 +88,7 @@ def test_sizes_of_gradients_are_measured():
     look = signals(**MUP, network=SOFTMAX, steps=1, quantities=[*steps]).quantities
     predicted = {name: look[name][t].exponent for name, t in steps.items()}
     for n in sizes:
-        model = TorchNetwork(SOFTMAX, ReplicaDraw(dims_at(d.ray, n), range(48), range(48)), d.scaling)
+        model = TorchNetwork(SOFTMAX, ReplicaDraw(compute_dims(d.ray, n), range(48), range(48)), d.scaling)
         run = TorchRun(model, d.optimizer, keep=True)
         for group in run.trainer.stepper.param_groups:
             group["lr"] *= 0.03

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 from scaling_algebra import derive
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.verify import measure
-from scaling_algebra.verify.campaigns.plans import Effort, job
+from scaling_algebra.verify.campaigns.plans import Effort, build_job
 from scaling_algebra.verify.hardware import Hardware
 from scaling_algebra.verify.measuring import runs
 from scaling_algebra.verify.measuring.cells import RunCell
@@ -62,7 +62,7 @@ def test_a_system_without_resource_measures_all_the_same(monkeypatch):
 )
 def test_a_cell_names_its_device(rule, ray, dtype, kind):
     effort = Effort(sizes=(8, 12, 16), seeds=2, dtype=dtype)
-    setup = job(Configuration.of(None, rule, "mup", ray=ray), effort).setup()
+    setup = build_job(Configuration.of(None, rule, "mup", ray=ray), effort).setup()
     here = runs.train_cell(setup, RunCell(kind, 0, 0, 2), Hardware())
     with torch.device("meta"):
         there = runs.train_cell(setup, RunCell(kind, 0, 0, 2), Hardware())
@@ -80,7 +80,7 @@ def test_any_network_names_its_device(architecture):
 
 def test_a_forgotten_device_would_be_seen(monkeypatch):
     """Negative control."""
-    setup, real = job(Configuration.of("III", "sgd"), Effort(sizes=(8, 12, 16), seeds=2)).setup(), moment.contract
+    setup, real = build_job(Configuration.of("III", "sgd"), Effort(sizes=(8, 12, 16), seeds=2)).setup(), moment.contract
     monkeypatch.setattr(moment, "contract", lambda *sides: real(*sides) * torch.ones(1))
     with torch.device("meta"), pytest.raises((NotImplementedError, RuntimeError)):
         runs.train_cell(setup, RunCell("values", 0, 0, 2), Hardware())

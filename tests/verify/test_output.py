@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch")
 from scaling_algebra.documents import render
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.verify.campaigns import session
-from scaling_algebra.verify.campaigns.plans import Effort, job
+from scaling_algebra.verify.campaigns.plans import Effort, build_job
 from scaling_algebra.verify.hardware import Hardware
 from scaling_algebra.verify.judging.fit import Verdict
 from scaling_algebra.verify.judging.verdicts import judge
@@ -40,11 +40,11 @@ def kept(tmp_path_factory):
 @pytest.fixture(scope="module")
 def run(kept):
     """Two updates, one of which is past the predictions of ``judged``."""
-    asked = job(Configuration.of("III", "sgd", "mup"), Effort(sizes=(12, 18, 27, 40), seeds=48))
+    asked = build_job(Configuration.of("III", "sgd", "mup"), Effort(sizes=(12, 18, 27, 40), seeds=48))
     store = Store(kept)
     write_plan(kept, {"runs": [asked.as_json()], "command": "scalecalc verify"})
     session.Session(store, Here(Hardware())).perform([asked])
-    return asked, asked.measured(store)
+    return asked, asked.collect_measurement(store)
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def judged(run):
 @pytest.fixture(scope="module")
 def folder(judged, tmp_path_factory):
     path = tmp_path_factory.mktemp("report")
-    output.write(path, judged, "scalecalc verify --regime III")
+    output.write_reports(path, judged, "scalecalc verify --regime III")
     return path
 
 
@@ -111,13 +111,15 @@ def test_each_control_trips_its_gate(run):
 
 
 def test_too_little_precision_is_seen_and_does_not_count():
-    asked = job(Configuration.of("III", "sgd", "mssp"), Effort(sizes=(12, 18, 27, 40), seeds=16, dtype="bfloat16"))
+    asked = build_job(
+        Configuration.of("III", "sgd", "mssp"), Effort(sizes=(12, 18, 27, 40), seeds=16, dtype="bfloat16")
+    )
     store = Store()
     session.Session(store, Here(Hardware())).perform([asked])
     report = asked.report(store)
     spoilt = [r for r in report.rows if r.note]
     assert spoilt and all(r.verdict is Verdict.INCONCLUSIVE and "float64" in r.note for r in spoilt)
-    m = asked.measured(store)
+    m = asked.collect_measurement(store)
     nothing = replace(m, exact={key: [v * 2 for v in series] for key, series in m.exact.items()})
     assert "above the numerical floor" in tripped(nothing, asked.signals().prediction())
 
@@ -129,17 +131,17 @@ def test_files_say_the_same(folder, judged):
     assert data["schema"] == 1 and data["command"] == "scalecalc verify --regime III"
     assert data["runs"][0]["counts"] == report.counts
     assert judged[0][1].closing in text and re.search(r"\| h3\.A1 +\| 1 +\| \$1/2\$ .* REFUTED ", text)
-    several = render(output.document(judged * 2, "scalecalc verify"))
-    assert several.startswith(output.closing(judged * 2)) and "REFUTED: h3.A1 at t=1, predicted 1/2" in several
+    several = render(output.build_document(judged * 2, "scalecalc verify"))
+    assert several.startswith(output.format_closing(judged * 2)) and "REFUTED: h3.A1 at t=1, predicted 1/2" in several
     assert len(data["runs"][0]["later"]) > 50 and {row["step"] for row in data["runs"][0]["later"]} == {2}
-    assert output.exit_code(judged) == 1 and output.exit_code([]) == 3
+    assert output.compute_exit_code(judged) == 1 and output.compute_exit_code([]) == 3
 
 
 def test_the_picture_of_kept_evidence_is_that_of_the_run(judged, tmp_path):
-    output.evidence(tmp_path, judged, "scalecalc verify --regime III")
-    kept = plots.kept_points(tmp_path / output.EVIDENCE)
+    output.build_evidence(tmp_path, judged, "scalecalc verify --regime III")
+    kept = plots.read_stored_points(tmp_path / output.EVIDENCE)
     assert len(kept) > 100
-    for ours, theirs in zip(kept, plots.points(report for _, report in judged), strict=True):
+    for ours, theirs in zip(kept, plots.list_points(report for _, report in judged), strict=True):
         assert ours[-1] == theirs[-1] and ours[:-1] == pytest.approx(theirs[:-1], abs=1e-3)
 
 
@@ -151,7 +153,7 @@ def test_the_page_has_every_row_and_needs_nothing_else(folder, judged):
     report, first = judged[0][1], page.index("every prediction")
     assert page[:first].count("REFUTED") >= report.counts["REFUTED"] > 0, "what does not agree comes first"
     assert page[first:].count("AGREES") == report.counts["AGREES"]
-    assert output.plots.slopes(replace(report, rows=report.rows[:1])) is None, "a zero, as predicted"
+    assert output.plots.draw_slopes(replace(report, rows=report.rows[:1])) is None, "a zero, as predicted"
 
 
 BAD = "document.title='taken'"
@@ -178,8 +180,11 @@ def typed(text, judged):
         def handle_data(self, data):
             said.append(data)
 
-    Elements().feed(output.html([(asked, changed)], text))
-    tags = {x.tag.rpartition("}")[2] for x in ElementTree.fromstring(plots.svg(plots.slopes(changed))).iter()}
+    Elements().feed(output.build_html([(asked, changed)], text))
+    tags = {
+        x.tag.rpartition("}")[2]
+        for x in ElementTree.fromstring(plots.convert_to_svg(plots.draw_slopes(changed))).iter()
+    }
     return seen, sum(text in x for x in said), tags
 
 

@@ -22,7 +22,7 @@ from scaling_algebra.verify.judging.fit import Fit, Verdict, judge_exponent
 from scaling_algebra.verify.judging.gates import RunGate
 from scaling_algebra.verify.judging.presentation import build_report_document as shown
 from scaling_algebra.verify.judging.report import REQUIRED, Report, ReportRow
-from scaling_algebra.verify.measuring.sizes import dims_at, plan_seeds, plan_sizes
+from scaling_algebra.verify.measuring.sizes import compute_dims, plan_seeds, plan_sizes
 
 HALF = Fraction(1, 2)
 MUP = derive("III", "sgd", "mup")
@@ -256,7 +256,7 @@ def test_claims_about_what_was_not_measured(mup):
 def test_default_plans_grow_every_growing_axis_and_stay_affordable(rates):
     ray = Ray.parse(rates)
     sizes = plan_sizes(ray, None)
-    dims = [dims_at(ray, n) for n in sizes]
+    dims = [compute_dims(ray, n) for n in sizes]
     assert len(sizes) >= 5 and min(plan_seeds(ray, sizes, None)) >= 16
     for axis in ("N", "N_e", "M"):
         values = [d[axis] for d in dims]

@@ -121,9 +121,9 @@ def rates_of_check(build, base, target, optimizer, monkeypatch):
             raise Enough
         return made
 
-    set_ = vars(checking)["_set"]
-    monkeypatch.setattr(checking, "_set", drawn)
-    monkeypatch.setattr(checking, "_steps", lambda *_: iter(()))
+    set_ = vars(checking)["_apply_plan"]
+    monkeypatch.setattr(checking, "_apply_plan", drawn)
+    monkeypatch.setattr(checking, "_train_steps", lambda *_: iter(()))
     with pytest.raises(Enough):
         checking.check_model(build, base, target, seeds=4, optimizer=optimizer)
     first, last = found[sizes[0]], found[sizes[-1]]

@@ -16,16 +16,16 @@ from scaling_algebra.errors import UsageError
 from scaling_algebra.solver import derivation
 from scaling_algebra.spec.configuration import Configuration
 from scaling_algebra.spec.networks.library import MOE_BLOCK
-from scaling_algebra.verify.campaigns import campaigns, session
-from scaling_algebra.verify.campaigns.plans import Effort, Job, job, load
+from scaling_algebra.verify.campaigns import list_campaigns, session
+from scaling_algebra.verify.campaigns.plans import Effort, Job, build_job, load_campaign
 from scaling_algebra.verify.campaigns.schema import MOST_RUNS
 from scaling_algebra.verify.hardware import Hardware
 from scaling_algebra.verify.judging.measurement import GRADIENTS
 from scaling_algebra.verify.measuring import predictions, runs
-from scaling_algebra.verify.measuring.cells import CELL, CHECKED, cells
-from scaling_algebra.verify.measuring.cells import kept as cells_kept
+from scaling_algebra.verify.measuring.cells import CELL, CHECKED, list_cells
+from scaling_algebra.verify.measuring.cells import load_record as cells_kept
 from scaling_algebra.verify.measuring.pool import Here
-from scaling_algebra.verify.measuring.sizes import elements
+from scaling_algebra.verify.measuring.sizes import count_elements
 from scaling_algebra.verify.measuring.store import Store, read_plan, write_plan
 from scaling_algebra.verify.networks.scales import MOE_CONSTANTS
 
@@ -41,7 +41,7 @@ TRAIN = runs.train_network
 
 
 def small(**options):
-    return job(ASKED, Effort(**({"steps": 1, "sizes": SIZES, "seeds": 16} | options)))
+    return build_job(ASKED, Effort(**({"steps": 1, "sizes": SIZES, "seeds": 16} | options)))
 
 
 def invoke(*arguments):
@@ -73,13 +73,13 @@ def whole():
 def test_cells_cover_every_replica_once_and_more_seeds_only_add_cells():
     few, many = small(together=8).setup(), small(seeds=40, together=8).setup()
     for setup in (few, many):
-        seen = Counter((c.kind, c.size, seed) for c in cells(setup) for seed in c.seeds)
+        seen = Counter((c.kind, c.size, seed) for c in list_cells(setup) for seed in c.seeds)
         assert set(seen.values()) == {1}
         assert sum(n for (kind, _, _), n in seen.items() if kind == "values") == sum(setup.seeds)
-        streams = Counter(seed for c in cells(setup) if c.kind != "exact" for seed in c.seeds)
+        streams = Counter(seed for c in list_cells(setup) if c.kind != "exact" for seed in c.seeds)
         assert set(streams.values()) == {1}, "random streams of kinds and sizes never meet"
-        assert all(c.count == 1 or c.count * elements(setup.dims(c.size)) <= CELL for c in cells(setup))
-    assert set(cells(few)) < set(cells(many))
+        assert all(c.count == 1 or c.count * count_elements(setup.dims(c.size)) <= CELL for c in list_cells(setup))
+    assert set(list_cells(few)) < set(list_cells(many))
 
 
 def test_a_campaign_derives_each_configuration_once(tmp_path):
@@ -87,11 +87,11 @@ def test_a_campaign_derives_each_configuration_once(tmp_path):
     lines = [f"rays = {rays}", "sizes = [8, 12, 18]", "seeds = 4", "optimizers = ['sgd']", "architectures = ['mlp']"]
     (tmp_path / "mine.toml").write_text("\n".join(["[[run]]", *lines]))
     before = derivation.search_cached.cache_info().misses
-    assert len(load("library")) > 40 and derivation.search_cached.cache_info().misses == before, (
+    assert len(load_campaign("library")) > 40 and derivation.search_cached.cache_info().misses == before, (
         "planning derives nothing"
     )
     for _ in range(3):
-        for run in load(str(tmp_path / "mine.toml")):
+        for run in load_campaign(str(tmp_path / "mine.toml")):
             assert run.setup().digest
     assert derivation.search_cached.cache_info().misses == before + len(rays)
     assert derivation.search_cached.cache_parameters()["maxsize"] >= MOST_RUNS
@@ -100,16 +100,16 @@ def test_a_campaign_derives_each_configuration_once(tmp_path):
 @pytest.mark.parametrize("network", ["moe", "mlp"])
 def test_gates_do_not_depend_on_how_cells_are_stacked(network):
     """Neither on how replicas are cut into cells, nor on how many of a cell fit the memory."""
-    run, seen = job(ASKED.but(network=network), Effort(steps=0, sizes=(8, 12, 18), seeds=6)), []
+    run, seen = build_job(ASKED.but(network=network), Effort(steps=0, sizes=(8, 12, 18), seeds=6)), []
     first = {}
-    one = runs.replica_bytes(run.setup(), run.setup().dims(2))
+    one = runs.estimate_replica_bytes(run.setup(), run.setup().dims(2))
     for together, room in ((32, None), (2, None), (32, 3 * one)):
         cut, store = replace(run, together=together), Store()
         session.Session(store, Here(Hardware("cpu", room))).perform([cut])
-        tables = [(c, cells_kept(cut.setup(), c, store)) for c in cells(cut.setup()) if c.kind == "values"]
+        tables = [(c, cells_kept(cut.setup(), c, store)) for c in list_cells(cut.setup()) if c.kind == "values"]
         checked = Counter(c.size for c, table in tables for x in table[GRADIENTS, 0] if not x < 0)
         assert checked == dict.fromkeys(range(3), CHECKED)
-        m = cut.measured(store)
+        m = cut.collect_measurement(store)
         slopes = {(r.quantity, r.step): r.fit.slope for r in cut.report(store).rows}
         assert slopes == pytest.approx(first := first or slopes, rel=1e-9, nan_ok=True), "no value changes"
         seen.append([(g.name, g.passed) for g in cut.report(store).gates] + [len(m.gradients), m.parameters, m.inputs])
@@ -119,7 +119,7 @@ def test_gates_do_not_depend_on_how_cells_are_stacked(network):
 def test_a_gradient_that_is_no_number_fails_its_gate(whole):
     run, store, _ = whole
     poisoned = Store()
-    for cell in cells(run.setup()):
+    for cell in list_cells(run.setup()):
         table = cells_kept(run.setup(), cell, store)
         wrong = {(GRADIENTS, 0): np.full(cell.count, np.inf)} if cell.checked else {}
         poisoned.save(run.name, run.setup().name(cell), {**table, **wrong})
@@ -129,16 +129,16 @@ def test_a_gradient_that_is_no_number_fails_its_gate(whole):
 def test_a_cell_of_another_number_of_replicas_is_measured_again(whole):
     run, store, _ = whole
     setup, cut = run.setup(), Store()
-    for cell in cells(setup):
+    for cell in list_cells(setup):
         table = cells_kept(setup, cell, store)
         cut.save(run.name, setup.name(cell), {key: values[:-1] for key, values in table.items()})
-    assert not cells_kept(setup, cells(setup)[0], cut)
-    assert run.measured(cut).missing == len(cells(setup))
+    assert not cells_kept(setup, list_cells(setup)[0], cut)
+    assert run.collect_measurement(cut).missing == len(list_cells(setup))
 
 
 def test_plans_keep_epsilon_and_what_is_given():
     asked = Configuration.of("III", "adam", "mup", epsilon="negligible", given={"router.init": "N^-1/2"})
-    one = job(asked, Effort(sizes=(8, 12, 16), seeds=4))
+    one = build_job(asked, Effort(sizes=(8, 12, 16), seeds=4))
     assert Job.from_json(json.loads(json.dumps(one.as_json()))) == one
     assert one.name == "III-adam-negligible-mup-router.init=N^(-1_2)"
     standard, derived = one.setup().standard, replace(one, configuration=asked.but(epsilon="derived"))
@@ -151,7 +151,7 @@ def test_campaigns_take_an_epsilon(tmp_path):
         'steps = 1\n[[run]]\nregimes = ["I"]\noptimizers = ["adam", "adamw"]\nepsilon = "negligible"\n'
         "sizes = [8, 12, 16]\nseeds = 4\n"
     )
-    assert all(one.configuration.optimizer.negligible for one in load(str(tmp_path / "a.toml")))
+    assert all(one.configuration.optimizer.negligible for one in load_campaign(str(tmp_path / "a.toml")))
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_a_plan_with_unusable_values_is_refused(wrong):
 def test_a_folder_keeps_what_memory_keeps(whole, tmp_path):
     run, kept, report = whole
     store = Store(tmp_path)
-    for cell in cells(run.setup()):
+    for cell in list_cells(run.setup()):
         store.save(run.name, run.setup().name(cell), kept.load(run.name, run.setup().name(cell)))
     assert without_time(run.report(Store(tmp_path))) == without_time(report)
 
@@ -197,8 +197,8 @@ def test_an_interrupted_run_goes_on_where_it_stopped(whole, tmp_path, monkeypatc
     trained = Counter(seed for _, replicas, _ in done for seed in replicas.seeds)
     again = set(done[6][1].seeds)  # nothing twice but the cell that was cut off
     assert {seed for seed, times in trained.items() if times > 1} == again
-    assert sum(trained.values()) == len(again) + sum(cell.count for cell in cells(run.setup()))
-    assert len(done) == 1 + len(cells(run.setup()))
+    assert sum(trained.values()) == len(again) + sum(cell.count for cell in list_cells(run.setup()))
+    assert len(done) == 1 + len(list_cells(run.setup()))
     assert without_time(run.report(Store(tmp_path))) == without_time(report)
 
 
@@ -219,7 +219,7 @@ def test_pieces_of_another_recipe_are_not_mixed_in(tmp_path, monkeypatch):
     others = [replace(run, configuration=ASKED.but(**{part: name})) for part, name in OTHERS]
     assert len({job.setup().digest for job in (run, *others)}) == 3
     monkeypatch.setitem(MOE_CONSTANTS, "eps", 0.5)
-    assert run.report(Store(tmp_path)).incomplete == f"{len(cells(run.setup()))} cells missing"
+    assert run.report(Store(tmp_path)).incomplete == f"{len(list_cells(run.setup()))} cells missing"
     session.Session(Store(tmp_path), Here(Hardware())).perform([run])
     assert not run.report(Store(tmp_path)).incomplete
 
@@ -235,7 +235,7 @@ def test_a_folder_of_another_run_is_left_alone(tmp_path):
 def test_parts_in_several_folders_are_merged(whole, tmp_path):
     run, kept, report = whole
     folders = [tmp_path / "a", tmp_path / "b"]
-    for k, cell in enumerate(cells(run.setup())):
+    for k, cell in enumerate(list_cells(run.setup())):
         name = run.setup().name(cell)
         Store(folders[k % 2]).save(run.name, name, kept.load(run.name, name))
     for folder in folders:
@@ -254,12 +254,12 @@ def test_parts_in_several_folders_are_merged(whole, tmp_path):
 # campaigns -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", campaigns())
+@pytest.mark.parametrize("name", list_campaigns())
 def test_every_campaign_can_be_run(name):
-    found = load(name)
+    found = load_campaign(name)
     assert len({run.name for run in found}) == len(found)
     assert all(len(run.sizes) >= 3 and min(run.seeds) >= 8 for run in found)
-    runs.check(found[0].setup())
+    runs.check_run(found[0].setup())
 
 
 @pytest.mark.parametrize(
@@ -290,11 +290,11 @@ def test_of_a_network_of_ones_own_claims_are_certified_and_the_rest_with_bounded
     own = replace(MOE_BLOCK, name="mine")
     monkeypatch.setattr(predictions, "ALL", 0)
     d = derivation.derive("II", "sgd", "mup", network=own)
-    rows = predictions.predicted_signals(d, 2, ["h3.A2.2"]).quantities
+    rows = predictions.predict_signals(d, 2, ["h3.A2.2"]).quantities
     assert [x.size for x in rows["h3.A2.2"]] == [None, -1, Fraction(-1, 2)]
     assert not rows["f.change"][2].decided and len(rows) == len(d.analysis().table)
     ships = derivation.derive("II", "sgd", "mup")  # control: all of it
-    assert predictions.predicted_signals(ships, 1).quantities["f.change"][1].decided
+    assert predictions.predict_signals(ships, 1).quantities["f.change"][1].decided
 
 
 def test_a_planted_power_is_trained_with_and_refuted(tmp_path):

@@ -20,7 +20,7 @@ from scaling_algebra.solver.presentation import brief
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.verify.apply import checking
 from scaling_algebra.verify.apply.checking import check_model
-from scaling_algebra.verify.apply.starts import is_drawn
+from scaling_algebra.verify.apply.initial_values import is_drawn
 from scaling_algebra.verify.judging.fit import Verdict
 from scaling_algebra.verify.tracing import Unreadable, traced
 from scaling_algebra.verify.tracing.building import built
@@ -325,13 +325,11 @@ def test_a_check_by_shape_agrees_and_finds_a_planted_rate(monkeypatch, tmp_path)
     first = next(x for x in told if x.startswith("the first that does not scale: "))
     assert kept.exit_code == 1 and kept.output == f"{bad.closing}; {first}; rows in x.csv\n"
     named = [f"h{k} at t = 1 is undecided (why)" for k in range(104)]
-    many = replace(
-        bad, environment={**bad.environment, "level": ["certified but for 104 sizes", "on W"], "open": named}
-    )
+    many = replace(bad, environment={**bad.environment, "level": ["104 sizes undecided", "on W"], "open": named})
     monkeypatch.setattr(checking, "check_model", lambda *_, **__: many)
     told = scalecalc("check-model", "m.py:build").output.splitlines()
     more = 'and 101 more (--format json names them, in Python .environment["open"])'
-    assert told[1:7] == ["exponents: certified but for 104 sizes", *named[:3], more, "on W"]
+    assert told[1:7] == ["exponents: 104 sizes undecided", *named[:3], more, "on W"]
     assert json.loads(scalecalc("check-model", "m.py:build", "--format", "json").stdout)["environment"]["open"] == named
 
 

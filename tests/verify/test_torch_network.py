@@ -16,14 +16,14 @@ from scaling_algebra.errors import UsageError
 from scaling_algebra.spec.networks.grammar import network
 from scaling_algebra.spec.networks.language import Product
 from scaling_algebra.spec.networks.library import ARCHITECTURES, AXES, MOE_BLOCK
-from scaling_algebra.spec.networks.multipliers import free_multipliers
+from scaling_algebra.spec.networks.multipliers import find_free_multipliers
 from scaling_algebra.spec.networks.sums import experts
 from scaling_algebra.spec.networks.terms import expand_product
 from scaling_algebra.spec.optimizers import OPTIMIZERS, optimizer
 from scaling_algebra.spec.powers import Power
 from scaling_algebra.spec.scaling import Scaling, TensorScaling
 from scaling_algebra.verify.measuring.cells import Setup
-from scaling_algebra.verify.measuring.training import by_autograd, train_network
+from scaling_algebra.verify.measuring.training import differentiate_with_autograd, train_network
 from scaling_algebra.verify.networks.contraction import contract
 from scaling_algebra.verify.networks.replicas import ReplicaDraw
 from scaling_algebra.verify.networks.run import NotMeasured, TorchRun
@@ -93,7 +93,7 @@ def scaled(net, zero=(), tied=()):
     """Every tensor of std and learning rate about 1 / sqrt(5)."""
     third = Power()
     tensors = {r: TensorScaling(None if r in zero else third, third, third) for r in net.tensors}
-    return Scaling(tensors, {m: Power.of({"N": 1}) for m in free_multipliers(net)}, tied)
+    return Scaling(tensors, {m: Power.of({"N": 1}) for m in find_free_multipliers(net)}, tied)
 
 
 def trained(name, rule="sgd", steps=2, draw=DRAW, **scaling):
@@ -113,7 +113,7 @@ def test_gradients_by_the_chain_rule_equal_autograds(name):
     run = trained(name)
     with torch.no_grad():
         for t in (0, 2):
-            signals, raw = by_autograd(run.states[t][1], 3)
+            signals, raw = differentiate_with_autograd(run.states[t][1], 3)
             found = {name: run.gradient(name, t).entries for name in signals}
             found |= {role: run.states[t][1].of_weight(role) for role in raw}
             for name, theirs in (signals | raw).items():

@@ -21,12 +21,27 @@ from scaling_algebra.verify.hardware import Hardware
 from scaling_algebra.verify.judging.optima import find_vertex
 from scaling_algebra.verify.measuring.pool import Here
 from scaling_algebra.verify.measuring.store import Store
-from scaling_algebra.verify.studies.curves import LossCurve, compare, drift, improvement, overall, regret
-from scaling_algebra.verify.studies.data import DATA, load
-from scaling_algebra.verify.studies.models import Model, Trainee, start, tuned
-from scaling_algebra.verify.studies.presentation import study
-from scaling_algebra.verify.studies.training import How, loss, optimizer, rate, trained
-from scaling_algebra.verify.studies.transfer import Course, Series, Study, check_memory, points, sweep, transfer
+from scaling_algebra.verify.studies.curves import (
+    LossCurve,
+    combine_outcomes,
+    compare,
+    measure_drift,
+    measure_improvement,
+    measure_regret,
+)
+from scaling_algebra.verify.studies.data import DATA, load_data
+from scaling_algebra.verify.studies.models import Model, Trainee, initialise_model, tune_plan
+from scaling_algebra.verify.studies.presentation import build_study_document
+from scaling_algebra.verify.studies.training import How, build_torch_optimizer, compute_loss, compute_rate, train_model
+from scaling_algebra.verify.studies.transfer import (
+    Course,
+    Series,
+    Study,
+    build_points,
+    check_memory,
+    study_transfer,
+    sweep_rates,
+)
 from scaling_algebra.verify.tracing.sources import function_of
 
 from ..shared import scalecalc
@@ -44,7 +59,7 @@ def curve(width, at=-5.5, seeds=8, noise=0.0):
 
 
 def lowest(width, loss, seeds=8, noise=0.01, seed=0):
-    """A parabola around log2 lr = -5.5 whose smallest value is ``loss``, times noise that every seed has of its own."""
+    """A parabola around log2 lr = -5.5 whose smallest value is ``loss``, with noise for every seed."""
     spread = np.exp(noise * np.random.default_rng([width, seed]).standard_normal(seeds))
     losses = loss * spread * (1 + 0.1 * (np.array(GRID)[:, None] + 5.5) ** 2)
     return LossCurve(width, {"N": width}, width, GRID, losses, losses)
@@ -60,7 +75,7 @@ def test_the_vertex_is_exact_for_a_parabola(at):
 
 @pytest.mark.parametrize(("slope", "verdict"), [(0.0, YES), (0.1, YES), (-0.5, NO), (-1.0, NO), (0.5, NO)])
 def test_planted_drifts_are_found_and_no_drift_transfers(slope, verdict):
-    found = drift([curve(w, -5.5 + slope * k, noise=0.1) for k, w in enumerate((32, 64, 128))])
+    found = measure_drift([curve(w, -5.5 + slope * k, noise=0.1) for k, w in enumerate((32, 64, 128))])
     assert found.verdict == verdict and found.estimate.value == pytest.approx(slope, abs=0.15), found
     assert found.estimate.low <= found.estimate.value <= found.estimate.high and found.estimate.se > 0
 
@@ -87,21 +102,21 @@ STILL = [curve(w, noise=0.1) for w in WIDTHS[1:]]
     ],
 )
 def test_what_proves_nothing_is_inconclusive(curves, why):
-    found = drift(curves)
+    found = measure_drift(curves)
     assert found.verdict == OPEN and why in found.why and 256 not in found.used
     near = curve(64, -7.6, noise=1.0, seeds=4)
     assert not near.edge and near.unknown == -1  # some seeds have it on the edge
 
 
 def test_a_control_that_does_not_drift_makes_a_pass_worthless():
-    assert overall([YES, YES], [NO]) == YES and overall([YES], []) == YES
-    assert overall([YES], [YES]) == OPEN and overall([YES], [OPEN]) == OPEN
-    assert overall([NO, YES], [NO]) == NO and overall([OPEN], [NO]) == OPEN
-    assert overall([], [NO]) == NO and overall([], []) == OPEN
+    assert combine_outcomes([YES, YES], [NO]) == YES and combine_outcomes([YES], []) == YES
+    assert combine_outcomes([YES], [YES]) == OPEN and combine_outcomes([YES], [OPEN]) == OPEN
+    assert combine_outcomes([NO, YES], [NO]) == NO and combine_outcomes([OPEN], [NO]) == OPEN
+    assert combine_outcomes([], [NO]) == NO and combine_outcomes([], []) == OPEN
 
 
 def grown(*losses, **given):
-    return improvement([lowest(w, x, **given) for w, x in zip(WIDTHS, losses, strict=False)])
+    return measure_improvement([lowest(w, x, **given) for w, x in zip(WIDTHS, losses, strict=False)])
 
 
 @pytest.mark.parametrize(
@@ -124,7 +139,7 @@ def test_planted_improvements_stalls_and_losses_are_found(losses, verdict, facto
 def test_no_improvement_is_told_from_too_little_data():
     assert grown(1.0, 1.0, 1.0, 1.0, noise=0.5).verdict == OPEN  # seeds disagree
     assert "3 and 4 needed" in grown(1.0, 0.5).why and "3 and 4 needed" in grown(1.0, 0.5, 0.3, seeds=3).why
-    at_the_edge = improvement([*(lowest(w, 1 / w) for w in WIDTHS[:3]), curve(128, -12.0)])
+    at_the_edge = measure_improvement([*(lowest(w, 1 / w) for w in WIDTHS[:3]), curve(128, -12.0)])
     assert at_the_edge.verdict == OPEN and "edge of the grid at width 128" in at_the_edge.why
 
 
@@ -146,8 +161,8 @@ def test_seeds_are_paired_where_losses_are_compared():
 
 def test_regret_is_the_loss_above_the_best_one():
     found = curve(32, -5.0)
-    assert regret(found, -5.0).value == 0 and regret(found, -7.0).value == pytest.approx(0.4)
-    assert regret(found, -7.0).low == pytest.approx(0.4) and np.isnan(regret(found, -7.5).value)
+    assert measure_regret(found, -5.0).value == 0 and measure_regret(found, -7.0).value == pytest.approx(0.4)
+    assert measure_regret(found, -7.0).low == pytest.approx(0.4) and np.isnan(measure_regret(found, -7.5).value)
 
 
 # data ----------------------------------------------------------------------------------------------------------------
@@ -155,23 +170,25 @@ def test_regret_is_the_loss_above_the_best_one():
 
 @pytest.mark.parametrize("name", DATA)
 def test_batches_depend_on_seed_and_step_and_one_is_held_out(name):
-    data = load(name, ("batch=4",))
+    data = load_data(name, ("batch=4",))
     (x, y), (again, _), (other, _) = (data.batch(0, step, "cpu") for step in (0, 0, 1))
     held, _ = data.batch(3, None, "cpu")
     assert (x == again).all() and not (x == other).all() and len(x) == len(y) == 4 == data.settings["batch"]
     assert (
-        (held == data.batch(0, None, "cpu")[0]).all() and len(held) > 100 and data.digest != load("digits").digest[:8]
+        (held == data.batch(0, None, "cpu")[0]).all()
+        and len(held) > 100
+        and data.digest != load_data("digits").digest[:8]
     )
 
 
 def test_text_is_bytes_and_the_next_ones_and_no_held_out_byte_is_learned():
-    data = load("text", ("batch=2", "context=8"))
+    data = load_data("text", ("batch=2", "context=8"))
     x, y = data.batch(0, 0, "cpu")
     assert x.shape == (2, 8) and (x[:, 1:] == y[:, :-1]).all() and x.max() < 256
     words = bytes(data.batch(0, None, "cpu")[0][0].tolist())
     assert words.decode(errors="ignore").isprintable() or b"\n" in words
     with pytest.raises(UsageError, match="give a shorter one"):
-        load("text", ("context=100000",))
+        load_data("text", ("context=100000",))
 
 
 def test_data_of_ones_own(tmp_path, monkeypatch):
@@ -181,8 +198,8 @@ def test_data_of_ones_own(tmp_path, monkeypatch):
         "    x = torch.randn(4, 3, generator=torch.Generator().manual_seed(step or 0))\n    return x, x.sum(1, True)\n"
         "def alone(seed, step):\n    return 1\ndef broken(seed, step):\n    return 1 / 0\n"
     )
-    x, y = load("mine.py:batches").batch(0, 0, "cpu")
-    assert loss(torch.nn.Linear(3, 1), x, y, "mine").item() > 0  # numbers: mean square
+    x, y = load_data("mine.py:batches").batch(0, 0, "cpu")
+    assert compute_loss(torch.nn.Linear(3, 1), x, y, "mine").item() > 0  # numbers: mean square
     for name, settings, message in [
         ("mine.py:alone", (), "return .inputs, targets."),
         ("mine.py:broken", (), "ZeroDivisionError"),
@@ -192,9 +209,9 @@ def test_data_of_ones_own(tmp_path, monkeypatch):
         ("text", ("batch=x",), "e.g. batch=16"),
     ]:
         with pytest.raises(UsageError, match=message):
-            load(name, settings)
+            load_data(name, settings)
     with pytest.raises(UsageError, match="does not learn digits"):
-        loss(torch.nn.Linear(3, 10), *load("digits").batch(0, 0, "cpu"), "digits")
+        compute_loss(torch.nn.Linear(3, 10), *load_data("digits").batch(0, 0, "cpu"), "digits")
 
 
 # models --------------------------------------------------------------------------------------------------------------
@@ -240,18 +257,18 @@ def test_numbers_are_those_of_plan_and_at_the_base_those_of_the_module(mlp):
 def test_a_model_starts_and_steps_by_its_numbers(mlp):
     numbers = mlp.numbers("mup", "adamw", SIZES)[2]
     model = mlp.build({"N": 256}, 0)
-    start(model, numbers)
+    initialise_model(model, numbers)
     assert (
         model[2].weight.std().item() == pytest.approx(numbers["2.weight"].std, rel=0.02)
         and (model[1].weight == 1).all()
     )
-    twice = tuned(numbers, {"2.*": 2.0, "*.weight": 3.0})
-    groups = optimizer(model, twice, 0.01).param_groups
+    twice = tune_plan(numbers, {"2.*": 2.0, "*.weight": 3.0})
+    groups = build_torch_optimizer(model, twice, 0.01).param_groups
     rates = {name: g["lr"] for (name, _), g in zip(model.named_parameters(), groups, strict=True)}
     assert rates["0.weight"] == pytest.approx(0.03 * numbers["0.weight"].lr)
     assert rates["2.weight"] == pytest.approx(0.06 * numbers["2.weight"].lr)
     with pytest.raises(UsageError, match=r"no parameter matches 'emb.'"):
-        tuned(numbers, {"emb*": 2.0})
+        tune_plan(numbers, {"emb*": 2.0})
 
 
 def test_two_optimizers_step_a_module(mlp):
@@ -260,16 +277,16 @@ def test_two_optimizers_step_a_module(mlp):
     numbers = {
         name: Trainee(muon if name == "2.weight" else adamw) for name, _ in mlp.build(SIZES[0], 0).named_parameters()
     }
-    data = load("digits", ("batch=4",))
+    data = load_data("digits", ("batch=4",))
     how = How(mlp.name, "digits", ("batch=4",), data.digest, 2)
-    assert all(map(np.isfinite, trained(Hardware(), how, SIZES[1], numbers, 0.01, 0)))
+    assert all(map(np.isfinite, train_model(Hardware(), how, SIZES[1], numbers, 0.01, 0)))
     grad = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
     one, stack = torch.nn.Linear(6, 4, bias=False), torch.nn.Module()
     stack.weight = torch.nn.Parameter(torch.zeros(2, 4, 6))
     torch.nn.init.zeros_(one.weight)
     one.weight.grad, stack.weight.grad = grad.clone(), torch.stack([grad, 3 * grad])
     for model in (one, stack):
-        optimizer(model, {"weight": Trainee(muon)}, 0.1).step()
+        build_torch_optimizer(model, {"weight": Trainee(muon)}, 0.1).step()
     torch.testing.assert_close(stack.weight[0], one.weight)
     torch.testing.assert_close(stack.weight[1], one.weight, rtol=0.05, atol=1e-3)
     reference = torch.nn.Parameter(torch.zeros(4, 6))
@@ -279,7 +296,7 @@ def test_two_optimizers_step_a_module(mlp):
 
 
 def test_rates_warm_up_and_fall_to_zero():
-    every = [rate(step, 100) for step in range(101)]
+    every = [compute_rate(step, 100) for step in range(101)]
     assert (
         every[0] == pytest.approx(0.1)
         and max(every) == every[9]
@@ -289,11 +306,11 @@ def test_rates_warm_up_and_fall_to_zero():
 
 
 def test_half_the_precision_trains(mlp):
-    data, numbers = load("digits"), mlp.numbers("sp", "adamw", SIZES)[0]
+    data, numbers = load_data("digits"), mlp.numbers("sp", "adamw", SIZES)[0]
     losses = []
     for dtype in ("float32", "bfloat16"):
         how = How(mlp.name, "digits", (), data.digest, 20, dtype)
-        losses.append(trained(Hardware(), how, SIZES[0], numbers, 0.01, 0))
+        losses.append(train_model(Hardware(), how, SIZES[0], numbers, 0.01, 0))
     assert losses[0] != losses[1] and losses[0] == pytest.approx(losses[1], rel=0.05) and losses[0][1] < losses[0][0]
 
 
@@ -301,14 +318,14 @@ def test_half_the_precision_trains(mlp):
 
 
 def course(mlp, steps=6, seeds=2, store=None, **given):
-    data = load("digits", ("batch=8",))
+    data = load_data("digits", ("batch=8",))
     return Course(
         How(mlp.name, "digits", ("batch=8",), data.digest, steps, **given), range(seeds), store=store or Store()
     )
 
 
 def asked(mlp, *names, sizes=SIZES, rule="adamw"):
-    return points(mlp, names or ("mup", "sp"), rule, sizes, {})
+    return build_points(mlp, names or ("mup", "sp"), rule, sizes, {})
 
 
 class CountingPool(Here):
@@ -326,42 +343,42 @@ def test_what_is_asked_twice_is_trained_once_and_kept(mlp, tmp_path):
     """muP and one rate are one model at the base; a second time nothing is trained; another rate is."""
     pool = CountingPool(Hardware())
     how = replace(course(mlp, store=Store(tmp_path)), pool=pool)
-    first = sweep(how, asked(mlp), (-8.0, -6.0))
+    first = sweep_rates(how, asked(mlp), (-8.0, -6.0))
     assert pool.trained == 5 * 2 * 2
-    again = sweep(how, asked(mlp), (-8.0, -6.0))
+    again = sweep_rates(how, asked(mlp), (-8.0, -6.0))
     assert pool.trained == 20 and all((a.losses == b.losses).all() for a, b in zip(first, again, strict=True))
     assert (first[0].losses == first[3].losses).all() and (first[1].losses != first[4].losses).all()
-    sweep(how, asked(mlp), (-8.0, -7.0, -6.0))
+    sweep_rates(how, asked(mlp), (-8.0, -7.0, -6.0))
     assert pool.trained == 30
 
 
 @pytest.mark.parametrize("grid", [(-18.0, -17.0, -16.0), (-2.0, -1.0, 0.0)])
 def test_a_grid_that_misses_the_optimum_is_extended_towards_it(mlp, grid):
     one = asked(mlp, "sp", sizes=SIZES[:2])[:1]
-    (short,) = sweep(course(mlp, 12), one, grid)
+    (short,) = sweep_rates(course(mlp, 12), one, grid)
     assert short.edge == (1 if grid[0] < -9 else -1)
-    (long,) = sweep(course(mlp, 12), one, grid, extend=2)
+    (long,) = sweep_rates(course(mlp, 12), one, grid, extend=2)
     assert len(long.log2_lr) == 5 and set(grid) < set(long.log2_lr)
     assert (min(long.log2_lr) < grid[0]) == (grid[0] > -9)
 
 
 def swept(mlp, *names, grid=(-8.0, -7.0, -6.0), extend=0, seeds=4, steps=3, rule="adamw"):
     how = course(mlp, steps, seeds)
-    return transfer(how, load("digits", ("batch=8",)), rule, asked(mlp, *names, rule=rule), grid, extend)
+    return study_transfer(how, load_data("digits", ("batch=8",)), rule, asked(mlp, *names, rule=rule), grid, extend)
 
 
 def test_diverged_runs_count_as_having_learned_nothing(mlp):
     found = swept(mlp, "sp", grid=(-6.0, 58.0, 122.0), rule="sgd", steps=8)
-    (c, *_), record = found.series[0].curves, study(found).record
+    (c, *_), record = found.series[0].curves, build_study_document(found).record
     assert np.isfinite(c.losses).all() and not np.isfinite(c.held[1]).any() and 58 in c.diverged
-    assert "sp at N = 8 from 58 on" in found.diverged and "diverged" in str(study(found))
+    assert "sp at N = 8 from 58 on" in found.diverged and "diverged" in str(build_study_document(found))
     assert record["parameterizations"]["sp"]["widths"][0]["held_out_losses"][1] == [None] * 4
 
 
 def test_an_optimum_on_the_edge_proves_nothing(mlp):
     """Negative control of the whole chain: a grid far below every optimum."""
     found = swept(mlp, "mup", grid=(-18.0, -17.0, -16.0))
-    text, record = str(found), study(found).record["parameterizations"]["mup"]
+    text, record = str(found), build_study_document(found).record["parameterizations"]["mup"]
     assert found.exit_code == 3 and "fewer than two widths" in text and "<=" not in text and ">= -16" in text
     assert [w["edge"] for w in record["widths"]] == [1, 1, 1] and record["drift"]["verdict"] == "INCONCLUSIVE"
 
@@ -369,13 +386,13 @@ def test_an_optimum_on_the_edge_proves_nothing(mlp):
 def test_a_blind_experiment_does_not_pass(mlp):
     """Negative control of the verdict: two steps are too few for one rate to drift, so nothing can transfer."""
     found = swept(mlp, "mup", "sp", steps=2, grid=(-8.0, -6.0, -4.0))
-    assert found.exit_code != 0 and "CANNOT SEE" in str(study(found))
+    assert found.exit_code != 0 and "CANNOT SEE" in str(build_study_document(found))
 
 
 def test_rows_are_runs_and_verdicts_those_of_the_losses(mlp):
     found = swept(mlp, "mup", "sp")
-    record = study(found).record
-    closing = study(found).closing  # is printed beside a file of rows
+    record = build_study_document(found).record
+    closing = build_study_document(found).closing  # is printed beside a file of rows
     assert "log2 lr" in closing and "drift" in closing and closing.endswith(f"\n\n{found.verdict}")
     made = rows(record)
     assert len(made) == 2 * 3 * 3 * 4
@@ -397,7 +414,9 @@ def test_its_runs_are_a_table_whose_best_rates_are_fitted(tmp_path):
     told = {"device": "cpu", "torch": "", "dtype": "float32", "wall_seconds": 0.0, "steps": 1, "seeds": 8}
     series = Series("mup", tuple(still)), Series("sp", tuple(moving))
     table = tmp_path / "runs.csv"
-    table.write_text(render(study(Study("made up", load("digits"), "adamw", "N", series, told)), "csv"))
+    table.write_text(
+        render(build_study_document(Study("made up", load_data("digits"), "adamw", "N", series, told)), "csv")
+    )
     words = "law", "--fit-rate", str(table), "--apart", "1/2"
     for claims, code in ((("mup power=0", "sp power=-1/2"), 0), (("mup power=-1/2",), 1), (("sp power=0",), 1)):
         found = scalecalc(*words, *(x for claim in claims for x in ("--claim", claim)))
@@ -460,5 +479,5 @@ def test_a_family_of_transformers_learns_text():
     pytest.importorskip("transformers")
     model = Model("llama")
     assert model.base == {"N": 32, "L": 2} and Model("mixtral").base["M"] == 4
-    x, y = load("text", ("batch=2", "context=8")).batch(0, 0, "cpu")
-    assert loss(model.build({"N": 32, "L": 1}, 0), x, y, "text").item() == pytest.approx(np.log(256), rel=0.05)
+    x, y = load_data("text", ("batch=2", "context=8")).batch(0, 0, "cpu")
+    assert compute_loss(model.build({"N": 32, "L": 1}, 0), x, y, "text").item() == pytest.approx(np.log(256), rel=0.05)

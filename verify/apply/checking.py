@@ -41,7 +41,7 @@ from scaling_algebra.verify.judging.mixtures import Powers
 from scaling_algebra.verify.judging.report import Report, ReportRow
 from scaling_algebra.verify.judging.verdicts import judge
 from scaling_algebra.verify.measuring.batches import descend
-from scaling_algebra.verify.measuring.predictions import ALL, briefly
+from scaling_algebra.verify.measuring.predictions import ALL, predict_briefly
 from scaling_algebra.verify.networks.steppers import Fold, build_group, build_optimizer, list_optimizers
 from scaling_algebra.verify.tracing import Traced
 from scaling_algebra.verify.tracing.building import Inputs, built, called, exactly, limited, usual
@@ -419,21 +419,25 @@ def suspend_converging_rows(report: Report) -> Report:
     size.
 
     This happens where one term gives way to another. The note names the sizes that would settle the row. Between the
-    last two sizes, a certified exponent must already be the nearest one (up to noise); an undecided row's slope must
-    not be that of another exponent.
+    last two sizes, a certified exponent must already be the nearest one, within one standard error, or within two if
+    the slope certainly moves towards it; an undecided row's slope must not be that of another exponent.
     """
 
     def row(r: ReportRow) -> ReportRow:
         if r.verdict is not Verdict.REFUTED or r.predicted is None or r.fit.zero or len(report.sizes) < MIN_SIZES:
             return r
-        values, errors = map(np.array, report.means[r.quantity, r.step])
+        values, own = map(np.array, report.means[r.quantity, r.step])
         doublings = np.log2(report.sizes)
         steps = np.diff(doublings)
         off = np.diff(values) / steps - float(r.predicted)
         off *= np.sign(off.sum()) or 1.0
-        errors = np.hypot(errors[1:], errors[:-1]) / steps
+        errors = np.hypot(own[1:], own[:-1]) / steps
         times = _estimate_doublings_left(off, errors, (doublings[1:] + doublings[:-1]) / 2)
-        most = min(APART) - DRIFT if r.level == DEMANDED else NEAR + min(float(errors[-1]), DRIFT)
+        shared = own[1] if len(steps) == 2 else 0.0  # both slopes have the middle size
+        bent = errors[0] ** 2 + errors[-1] ** 2 + 2 * shared**2 / (steps[0] * steps[-1])
+        certain = off[0] - off[-1] > 2 * math.sqrt(bent)
+        near = NEAR + min(float(errors[-1]), DRIFT) * (2 if certain else 1)
+        most = min(APART) - DRIFT if r.level == DEMANDED else near
         if times is None or off[-1] > most:
             return r
         where = _format_settling_sizes(report, times)
@@ -571,14 +575,19 @@ def _check_trains(model: nn.Module, own: torch.optim.Optimizer | None, inputs: I
 def find_first_to_blame(report: Report) -> ReportRow | None:
     """Return the refuted row that most likely causes the others, or None if no row is refuted.
 
-    Rows at earlier steps come first, then those that depend on one tensor's own numbers (``DIRECT``), then execution
-    order; later failures may be consequences. A ``DIRECT`` row counts as a suspect even if it is inconclusive, when its
-    slope is nearer to another exponent. Rows that agree once the smallest sizes are left out come last.
+    Rows at earlier steps come first, then those that depend on one tensor's own numbers (``DIRECT``), then refuted
+    ones, then execution order; later failures may be consequences. A ``DIRECT`` row counts as a suspect even if it is
+    inconclusive, when its slope is nearer to another exponent. Rows that agree once the smallest sizes are left out
+    come last.
     """
     if not (refuted := [r for r in report.rows if r.verdict is Verdict.REFUTED]):
         return None
     suspects = [r for r in report.rows if r in refuted or _is_nearer_to_another(r)]
-    return min(suspects, key=lambda r: (_agrees_at_larger_sizes(report, r), r.step, not r.quantity.endswith(DIRECT)))
+
+    def rank(r: ReportRow) -> tuple[bool, int, bool, bool]:
+        return _agrees_at_larger_sizes(report, r), r.step, not r.quantity.endswith(DIRECT), r not in refuted
+
+    return min(suspects, key=rank)
 
 
 def _is_nearer_to_another(r: ReportRow) -> bool:
@@ -704,12 +713,12 @@ def _build_multiplier_error(
 
 
 def _apply_plan(p: Plan, zero: Sequence[str], seed: int) -> torch.optim.Optimizer:
-    """Draws the initial values of a plan and returns its optimizer.
+    """Draws the initial values of a plan and returns its optimizer. Frozen tensors keep the module's values.
 
     Args:
         p: the plan.
         zero: parameters to set to zero.
-        seed: of the draw. Frozen tensors keep the module's values.
+        seed: seed of the draw.
 
     Raises:
         UsageError: a rule with a constraint, which cannot be trained here.
@@ -880,14 +889,14 @@ def _predict_exponents(
     """
     tensors = {role: replace(t, init_std=None) if role in zero else t for role, t in d.scaling.tensors.items()}
     point = replace(d.scaling, tensors=tensors).point(d.ray)
-    look = Analysis(d.ray, point, d.optimizer, d.network)
+    analysis = Analysis(d.ray, point, d.optimizer, d.network)
     lows: dict[tuple[str, int], Fraction | None] = {}
 
     def more(quantity: str) -> Fraction:
         return moved.get(_get_signal(quantity), Fraction(0))
 
     def cell(quantity: str, t: int) -> Cell:
-        answer = briefly(look, quantity, t)
+        answer = predict_briefly(analysis, quantity, t)
         exponent = answer.exponent if answer.decided else ...
         lows[quantity, t] = answer.low if isinstance(answer.low, Fraction) else None
         return exponent + more(quantity) if isinstance(exponent, Fraction) else exponent
@@ -897,19 +906,19 @@ def _predict_exponents(
 
     def powers(name: str, t: int) -> list[tuple[Fraction, bool]]:
         if ... not in rows[name][t]:
-            return [(e + more(x), seen) for x in names[name] for e, seen in look.powers(x, t)]
+            return [(e + more(x), seen) for x in names[name] for e, seen in analysis.powers(x, t)]
         if isinstance(bound := bounds[name], EllipsisType) or bound is None:
             raise LookupError(f"{name} at t={t} has no bound")
         shown = ((x, lows.get((x, t))) for x in names[name])
         return [(bound, False), *((e + more(x), True) for x, e in shown if e is not None)]
 
     def at_most(quantities: Sequence[str]) -> Cell:
-        bounds = [Fraction(0) if (b := look.upper(x)) is None and _get_signal(x) in left else b for x in quantities]
+        bounds = [Fraction(0) if (b := analysis.upper(x)) is None and _get_signal(x) in left else b for x in quantities]
         known = [b + more(x) for b, x in zip(bounds, quantities, strict=True) if b is not None]
         return max(known) if known and len(known) == len(bounds) else ...
 
     asked = iterate_with_progress("predicting", "signals and parameters", list(names.items()))
-    with look.meter.within(ALL):
+    with analysis.meter.within(ALL):
         rows = {name: list(zip(*map(row, quantities), strict=True)) for name, quantities in asked}
     predicted: dict[str, Sequence[Cell]] = {
         name: [cells[0] if len(set(cells)) == 1 else ... for cells in row] for name, row in rows.items()
@@ -974,6 +983,10 @@ def interpolate_sizes(base: Sizes, target: Sizes, points: int) -> list[Sizes]:
             raise UsageError(
                 f"{said}; {axis} is to grow {steps} times by one factor, as to {axis}={near}, or give other points"
             )
+    if base == target:
+        raise UsageError(
+            f"base and target are the same, {', '.join(f'{k}={n}' for k, n in base.items())}; give a larger --target"
+        )
     if any(a == b for a, b in pairwise(sizes)):
         raise UsageError(f"{points} points are more than lie between base and target; give fewer")
     return list(sizes)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-from scaling_algebra.errors import UsageError, find_entry, unknown_name
+from scaling_algebra.errors import UsageError, find_entry, unknown_name_error
 from scaling_algebra.recipes.settings import Setting
 from scaling_algebra.spec.optimizers import Optimizer
 
@@ -181,7 +181,7 @@ def export(
         raise UsageError(f"{said}; {do}")
     for what in dropping:
         if what not in WHAT:
-            raise unknown_name("number to drop", str(what), WHAT)
+            raise unknown_name_error("number to drop", str(what), WHAT)
     optimizers = list(dict.fromkeys(name for group in groups for name in group.rules))
     if len(optimizers) > 1 and not chosen.mixed:
         listed = " and ".join(optimizers)
@@ -219,7 +219,7 @@ def _rename_groups(groups: Groups, names: Mapping[str, str | Sequence[str]]) -> 
     known = {group.name: group for group in groups}
     for name in names:
         if name not in known:
-            raise unknown_name("group in names", str(name), known)
+            raise unknown_name_error("group in names", str(name), known)
     if lacking := [name for name in known if name not in names]:
         raise UsageError(f"names leaves out {lacking[0]}; give each of the {len(known)} groups of the plan a name")
     found: dict[tuple[str, ...], ParameterGroup] = {}

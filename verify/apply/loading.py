@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from inspect import signature
 from typing import Any
 
-from scaling_algebra.errors import unknown_name
+from scaling_algebra.errors import unknown_name_error
 from scaling_algebra.files import HUGGING_FACE
 from scaling_algebra.recipes.sizes import read_sizes
 from scaling_algebra.verify.tracing.sources import BESIDE, build_of, function_of
@@ -37,5 +37,5 @@ def load_build(text: str, options: Mapping[str, Any]) -> tuple[Callable[..., Any
     keywords = list(signature(check_model).parameters)[1:]
     for key in beside:
         if key not in keywords:
-            raise unknown_name(f"keyword in {BESIDE} of {where}", str(key), keywords)
+            raise unknown_name_error(f"keyword in {BESIDE} of {where}", str(key), keywords)
     return build, {**beside, **options}

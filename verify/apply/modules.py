@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import _WeightNorm
 from torch.nn.utils.parametrize import ParametrizationList
 
-from scaling_algebra.errors import unknown_name
+from scaling_algebra.errors import unknown_name_error
 from scaling_algebra.recipes.settings import Setting
 from scaling_algebra.spec.optimizer_reading import compile_glob, parameter_of, parse_optimizers
 from scaling_algebra.spec.optimizers import Optimizer
@@ -89,8 +89,8 @@ def get_modules(model: nn.Module) -> dict[str, Any]:
 
 
 def sample_buffers(model: nn.Module) -> dict[str, Tensor]:
-    """Returns the first entries of every buffer that is not saved in checkpoints (``persistent=False``) and not on
-    meta."""
+    """Returns the first entries of every buffer that is not saved in checkpoints (``persistent=False``), unless it
+    is on meta."""
     found: dict[str, Tensor] = {}
     for name, module in get_modules(model).items():
         for key in sorted(module._non_persistent_buffers_set):
@@ -137,4 +137,4 @@ def check_names_exist(model: nn.Module, given: Mapping[str, Any]) -> None:
         dotted = [x for x in map(str, values if isinstance(values, Mapping) else ()) if "." in x and ":" not in x]
         wrong = [x for x in dotted if not any(map(compile_glob(parameter_of(x)).fullmatch, names))]
         if wrong:
-            raise unknown_name(f"parameter in {what}", wrong, dict.fromkeys(map(general, names)))
+            raise unknown_name_error(f"parameter in {what}", wrong, dict.fromkeys(map(general, names)))

@@ -118,7 +118,7 @@ def advise_on_parts(rules: Mapping[str, Optimizer], group: str, given: str) -> s
     Args:
         rules: the optimizer of each part.
         group: name of the parameter.
-        given: the optimizers of the model, as ``trained`` reads them.
+        given: the optimizers of the model, as ``read_optimizers`` reads them.
     """
     names = {rule.name: rule for rule in rules.values()}
     if len(names) < 2:

@@ -171,8 +171,10 @@ def build_plan(
     Raises:
         UsageError: the output does not depend on a parameter, or a multiplier to fold ends in no matrix.
     """
-    besides = {name: "" if x == 1 else f"{x:.4g}" for name, x in compute_settings(reading, numbers)[1].items()}
-    settings, left = compute_settings(reading, numbers, fold)
+    settings, left = compute_settings(reading, numbers, small)
+    besides = {name: "" if x == 1 else f"{x:.4g}" for name, x in left.items()}
+    if fold:
+        settings, left = compute_settings(reading, numbers, small, fold)
     entries = build_entries(model, reading, numbers, settings, small, records, twins)
     warnings = collect_warnings(model, reading, numbers, entries, small, {} if fold else besides)
     buffers = tuple(strip_wrappers(name) for name, _ in model.named_buffers())

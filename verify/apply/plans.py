@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from scaling_algebra.documents import Rendered
-from scaling_algebra.errors import UsageError, unknown_name
+from scaling_algebra.errors import UsageError, unknown_name_error
 from scaling_algebra.recipes.recipe import POWER, Recipe
 from scaling_algebra.spec.level import Level
 from scaling_algebra.spec.optimizers import Optimizer
@@ -58,7 +58,7 @@ class Plan(Rendered):
         for entry in self.entries:
             if entry.name in (name, self.aliases.get(name)):
                 return entry
-        raise unknown_name("parameter", name, [e.name for e in self.entries])
+        raise unknown_name_error("parameter", name, [e.name for e in self.entries])
 
     @cached_property
     def groups(self) -> dict[str, ParameterGroup]:
@@ -146,7 +146,7 @@ class Plan(Rendered):
         """
         names = [name for name in self.optimizers if optimizer in (None, name, name.partition(":")[0])]
         if optimizer is not None and not names:
-            raise unknown_name("optimizer of this plan", optimizer, self.optimizers)
+            raise unknown_name_error("optimizer of this plan", optimizer, self.optimizers)
         if len(names) > 1:
             listed = " and ".join(f"param_groups(optimizer={name!r})" for name in names)
             raise UsageError(f"{len(names)} optimizers train this model; give {listed} to one each")

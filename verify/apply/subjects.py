@@ -27,9 +27,9 @@ from scaling_algebra.verify.tracing.readings import read
 from scaling_algebra.verify.tracing.sources import WIDTHS
 
 from .entries import find_uniform_start
+from .initial_values import build_twin
 from .modules import iterate_entries
 from .parts import Records
-from .starts import build_twin
 
 GIVE = "give plan(build, base, target), where build(sizes) returns the module"
 MOST_READ = 3 * 10**7

@@ -3,6 +3,6 @@
 from pathlib import Path
 
 
-def campaigns() -> dict[str, Path]:
+def list_campaigns() -> dict[str, Path]:
     """Returns the campaign files that come with the package: name -> path."""
     return {path.stem: path for path in sorted(Path(__file__).parent.glob("*.toml"))}

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from scaling_algebra import files, limits
-from scaling_algebra.errors import UsageError, quote_value, unknown_name
+from scaling_algebra.errors import UsageError, quote_value, unknown_name_error
 from scaling_algebra.solver.derivation import Signals, derive
 from scaling_algebra.spec.axes import REGIMES
 from scaling_algebra.spec.configuration import (
@@ -36,8 +36,8 @@ from scaling_algebra.verify.judging.logged import get_decided
 from scaling_algebra.verify.judging.measurement import Measurement, Prediction
 from scaling_algebra.verify.judging.report import REQUIRED, Report
 from scaling_algebra.verify.judging.verdicts import judge
-from scaling_algebra.verify.measuring.cells import STANDARD, TOGETHER, Setup, collect
-from scaling_algebra.verify.measuring.predictions import EACH, as_trained, bounded, predicted_signals
+from scaling_algebra.verify.measuring.cells import STANDARD, TOGETHER, Setup, collect_cells
+from scaling_algebra.verify.measuring.predictions import EACH, has_work_budget, predict_signals, release_gate
 from scaling_algebra.verify.measuring.sizes import (
     LARGEST_ELEMENTS,
     WIDTHS,
@@ -47,7 +47,7 @@ from scaling_algebra.verify.measuring.sizes import (
 )
 from scaling_algebra.verify.measuring.store import Store
 
-from . import campaigns
+from . import list_campaigns
 from .schema import MOST_RUNS, check_entry, check_run
 
 PREDICTED_STEPS = 3
@@ -121,7 +121,7 @@ class Job:
             claims: claims whose quantities are predicted first.
         """
         claimed = tuple(claim.quantity for claim in claims)
-        return _signals(self.configuration, min(self.steps, PREDICTED_STEPS), claimed)
+        return _predict_signals(self.configuration, min(self.steps, PREDICTED_STEPS), claimed)
 
     def setup(self) -> Setup:
         """Derives the powers to train with and returns the run as it is trained."""
@@ -137,10 +137,10 @@ class Job:
         """Returns the decided exponents of the quantities that are measured, for the first updates."""
         return get_decided(self.signals())
 
-    def measured(self, store: Store, interrupted: bool = False) -> Measurement:
+    def collect_measurement(self, store: Store, interrupted: bool = False) -> Measurement:
         """Collects the measurement of the run from a store."""
-        m = collect(self.setup(), store, interrupted)
-        m.environment["predicted_with"] = as_trained(derive(self.configuration)).network.name
+        m = collect_cells(self.setup(), store, interrupted)
+        m.environment["predicted_with"] = release_gate(derive(self.configuration)).network.name
         return m
 
     def report(
@@ -148,14 +148,14 @@ class Job:
     ) -> Report:
         """Judges the measurement of the run that a store contains against the predictions and the claims."""
         signals = self.signals(claims)
-        look = signals.derivation.analysis()
+        analysis = signals.derivation.analysis()
 
         def briefly(name: str, t: int) -> Sequence[tuple[Fraction, bool]]:
-            with look.meter.within(EACH):
-                return look.powers(name, t)
+            with analysis.meter.within(EACH):
+                return analysis.powers(name, t)
 
-        powers = briefly if bounded(self.configuration.network) else look.powers
-        return judge(self.measured(store, interrupted), signals, claims, required, powers)
+        powers = briefly if has_work_budget(self.configuration.network) else analysis.powers
+        return judge(self.collect_measurement(store, interrupted), signals, claims, required, powers)
 
     def as_json(self) -> dict[str, Any]:
         """Returns the entry of the run in ``plan.json``."""
@@ -178,7 +178,7 @@ class Job:
             raise UsageError(f"a run in plan.json is not one: {error}; start again with another -o DIR") from None
         plan_sizes(job.configuration.ray, job.sizes)
         if job.dtype not in DTYPES:
-            raise UsageError(f"a run in plan.json is not one: {unknown_name('dtype', job.dtype, DTYPES)}")
+            raise UsageError(f"a run in plan.json is not one: {unknown_name_error('dtype', job.dtype, DTYPES)}")
         return job
 
 
@@ -215,7 +215,7 @@ def _parse_planted(configuration: Configuration, planted: Sequence[str]) -> Give
     return given
 
 
-def job(
+def build_job(
     configuration: Configuration, effort: Effort = USUAL, products: Sequence[str] = (), planted: Sequence[str] = ()
 ) -> Job:
     """Makes a run and chooses the sizes and seeds that are not given. Powers are derived only when they are needed.
@@ -235,7 +235,7 @@ def job(
     if e.together < 1 or e.together & (e.together - 1):
         raise UsageError(f"together is {e.together}; give a power of two")
     if e.dtype not in DTYPES:
-        raise unknown_name("dtype", e.dtype, DTYPES)
+        raise unknown_name_error("dtype", e.dtype, DTYPES)
     network = configuration.network
     chosen = plan_sizes(configuration.ray, e.sizes, e.largest, network)
     counts = plan_seeds(configuration.ray, chosen, e.seeds, e.work, network)
@@ -243,15 +243,15 @@ def job(
     return Job(configuration, *grid, e.dtype, tuple(products), e.together, tuple(planted))
 
 
-def load(name: str) -> list[Job]:
+def load_campaign(name: str) -> list[Job]:
     """Loads the runs of a campaign, given its name or the path of its file.
 
     Raises:
         UsageError: there is no such campaign, or its file cannot be used; the message names the place.
     """
-    path = campaigns().get(name, Path(name))
+    path = list_campaigns().get(name, Path(name))
     if not path.is_file():
-        raise unknown_name("campaign", name, campaigns())
+        raise unknown_name_error("campaign", name, list_campaigns())
     text = files.read_text(path, "write TOML with tables [[run]]", MOST)
     try:
         data = files.parse_toml(text)
@@ -268,10 +268,10 @@ def load(name: str) -> list[Job]:
         check_entry(entry, where)
     if sum(math.prod(len(entry.get(key, "1")) for key in _LISTS) for entry, _ in entries) > MOST_RUNS:
         raise UsageError(f"{path} has more than {MOST_RUNS} configurations; write several campaigns")
-    return distinct([job for entry, where in entries for job in _expand(entry, where)], str(path))
+    return remove_duplicates([job for entry, where in entries for job in _expand(entry, where)], str(path))
 
 
-def distinct(jobs: Sequence[Job], where: str) -> list[Job]:
+def remove_duplicates(jobs: Sequence[Job], where: str) -> list[Job]:
     """Returns the runs if no two of them have the same name.
 
     Args:
@@ -301,12 +301,12 @@ def _expand(run: Mapping[str, Any], where: str) -> list[Job]:
         effort, jobs = Effort(**{f.name: run[f.name] for f in fields(Effort) if f.name in run}), []
         options: Any = {"readout_init": run.get("readout_init"), "epsilon": run.get("epsilon")}
         for name, ((r, ray), o, p) in product(run.get("architectures", [DEFAULT_ARCHITECTURE]), rules):
-            jobs.append(job(Configuration.of(r, o, p, ray=ray, network=architecture(name), **options), effort))
+            jobs.append(build_job(Configuration.of(r, o, p, ray=ray, network=architecture(name), **options), effort))
         return jobs
     except (UsageError, TypeError) as reason:
         raise UsageError(f"{where}: {reason}") from None
 
 
 @lru_cache(maxsize=256)
-def _signals(configuration: Configuration, steps: int, claimed: Sequence[str]) -> Signals:
-    return predicted_signals(derive(configuration), steps, claimed)
+def _predict_signals(configuration: Configuration, steps: int, claimed: Sequence[str]) -> Signals:
+    return predict_signals(derive(configuration), steps, claimed)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from msgspec import UNSET, Meta, Struct, UnsetType, ValidationError, convert, json
 
 from scaling_algebra import limits
-from scaling_algebra.errors import UsageError, quote_value, unknown_name
+from scaling_algebra.errors import UsageError, quote_value, unknown_name_error
 
 MOST_RUNS = 20_000
 """Maximum number of configurations in one campaign or plan."""
@@ -80,11 +80,11 @@ def check_entry(run: Mapping[str, Any], where: str) -> None:
     """
     for key in run:
         if key not in CampaignEntry.__struct_fields__:
-            raise unknown_name(f"key in {where}", key, CampaignEntry.__struct_fields__)
+            raise unknown_name_error(f"key in {where}", key, CampaignEntry.__struct_fields__)
     try:
         convert(dict(run), CampaignEntry)
     except ValidationError as error:
-        key = _path(error).removeprefix(".").partition("[")[0]
+        key = _format_path(error).removeprefix(".").partition("[")[0]
         entry = json.schema(CampaignEntry)["$defs"]["CampaignEntry"]["properties"]
         raise UsageError(f"{where}: {key} is {quote_value(run.get(key))}; write {entry[key]['description']}") from None
     if not run.get("regimes") and not run.get("rays"):
@@ -100,8 +100,10 @@ def check_run(run: Any, where: str) -> None:
     try:
         kept = convert(run, StoredRun)
     except ValidationError as error:
-        place = f" at {_path(error)[1:]}" if _path(error) else ""
-        raise UsageError(f"{where} is not one{place}: {_reason(error)}; start again with another -o DIR") from None
+        place = f" at {_format_path(error)[1:]}" if _format_path(error) else ""
+        raise UsageError(
+            f"{where} is not one{place}: {_format_reason(error)}; start again with another -o DIR"
+        ) from None
     if len(kept.sizes) != len(kept.seeds):
         counts = f"{len(kept.sizes)} sizes and {len(kept.seeds)} seeds"
         raise UsageError(f"{where} is not one: {counts}; one number of seeds belongs to each size")
@@ -116,14 +118,16 @@ def check_plan(plan: Mapping[str, Any], where: str) -> None:
     try:
         convert(dict(plan), CampaignPlan)
     except ValidationError as error:
-        raise UsageError(f"{where}{_path(error)}: {_reason(error)}; start again with another -o DIR") from None
+        raise UsageError(
+            f"{where}{_format_path(error)}: {_format_reason(error)}; start again with another -o DIR"
+        ) from None
 
 
-def _path(error: ValidationError) -> str:
+def _format_path(error: ValidationError) -> str:
     """Returns the path of the invalid value in the data, such as ``.sizes[2]``; empty if the error names none."""
     return str(error).rpartition(" - at `$")[2].removesuffix("`") if " - at `$" in str(error) else ""
 
 
-def _reason(error: ValidationError) -> str:
+def _format_reason(error: ValidationError) -> str:
     text = str(error).partition(" - at `")[0].replace("`", "")
     return text[:1].lower() + text[1:]

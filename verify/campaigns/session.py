@@ -13,11 +13,11 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from scaling_algebra.errors import UsageError, count_noun
 from scaling_algebra.verify.hardware import Hardware
 from scaling_algebra.verify.measuring import runs
-from scaling_algebra.verify.measuring.cells import RunCell, Setup, cells, cost, kept
+from scaling_algebra.verify.measuring.cells import RunCell, Setup, estimate_cost, list_cells, load_record
 from scaling_algebra.verify.measuring.pool import Failed, Here
 from scaling_algebra.verify.measuring.store import Store
 
-from .plans import Job, distinct
+from .plans import Job, remove_duplicates
 
 SIZED = re.compile(r"\w+-n(\d+)-t(\d+)-")
 """Matches the name of a cell (``Setup.name``); the groups are its size and its number of steps."""
@@ -79,22 +79,22 @@ class Session:
         Raises:
             UsageError, Infeasible: a run cannot be executed here.
         """
-        setups, (part, parts) = derived(distinct(jobs, "the plan")), self.shard
-        every = [(setup, cell) for setup in setups for cell in cells(setup)]
+        setups, (part, parts) = derive_setups(remove_duplicates(jobs, "the plan")), self.shard
+        every = [(setup, cell) for setup in setups for cell in list_cells(setup)]
         if parts > 1:
-            every = sorted(every, key=lambda item: -cost(*item))[part - 1 :: parts]
+            every = sorted(every, key=lambda item: -estimate_cost(*item))[part - 1 :: parts]
         lost = {setup.run for setup in setups if not self.store.environment(setup.run)}
         again = {setup.run: cell for setup, cell in reversed(every) if setup.run in lost}
-        missing = [x for x in every if again.get(x[0].run) == x[1] or kept(*x, self.store) is None]
+        missing = [x for x in every if again.get(x[0].run) == x[1] or load_record(*x, self.store) is None]
         for setup in {setup.run: setup for setup, _ in missing}.values():
-            runs.check(setup, self.pool.hardware.most, self.pool.free)
+            runs.check_run(setup, self.pool.hardware.most, self.pool.free)
         return missing
 
     def perform(self, jobs: Sequence[Job]) -> None:
         """Trains all cells of this shard that are not in the store. An interrupt ends the session without loss of
         results."""
         began, count = time.monotonic(), 0
-        with progress_bar() as bar:
+        with build_progress_bar() as bar:
             line = bar.add_task("starting", total=None)
 
             def progress(done: float, total: float, what: str | Failed) -> None:
@@ -108,12 +108,12 @@ class Session:
                 bar.update(line, total=total, completed=done, description=f"{what}; {who}")
 
             try:
-                self.failed += runs.perform(self.todo(jobs), self.pool, self.store, progress)
+                self.failed += runs.train_cells(self.todo(jobs), self.pool, self.store, progress)
             except KeyboardInterrupt:
                 self.interrupted = True
 
 
-def derived(jobs: Sequence[Job]) -> list[Setup]:
+def derive_setups(jobs: Sequence[Job]) -> list[Setup]:
     """Derives the powers of every run and returns the runs as they are trained.
 
     Raises:
@@ -128,7 +128,7 @@ def derived(jobs: Sequence[Job]) -> list[Setup]:
     return setups
 
 
-def progress_bar() -> Progress:
+def build_progress_bar() -> Progress:
     """Makes a progress bar on stderr, which displays nothing if stderr is not a terminal."""
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     console = Console(stderr=True)

@@ -64,8 +64,8 @@ def command(
     import numpy  # noqa: F401  torch warns where it is missing
     import torch  # noqa: F401  scipy stumbles where it is missing
 
-    from scaling_algebra.verify.studies.presentation import listed, shown
-    from scaling_algebra.verify.studies.runner import EXPERIMENTS, perform, planned, worst
+    from scaling_algebra.verify.studies.presentation import build_result_document, list_experiments
+    from scaling_algebra.verify.studies.runner import EXPERIMENTS, find_worst_code, plan_conditions, run_experiments
 
     if other := next((name for name in names if name in STUDIES), ""):
         raise UsageError(f"{other} is a study of its own; write scalecalc study {other}, the name first")
@@ -78,15 +78,15 @@ def command(
         if not chosen:
             raise UsageError(f"no trial has {only!r} in its title; see scalecalc study --list")
     if listing:
-        return listed(chosen), 0
+        return list_experiments(chosen), 0
     values = None if sizes is None else parse_integers("sizes", sizes)
     results, store = [], open_store(resume)
     with store.alone(), open_pool(who) as workers, show_progress() as watch:
-        plans = [planned(e, workers.hardware.device, values, seeds) for e in chosen]
+        plans = [plan_conditions(e, workers.hardware.device, values, seeds) for e in chosen]
         for e, how in zip(chosen, plans, strict=True):
-            results.append(perform(e, how, workers, store, partial(watch, len(e.trials))))
+            results.append(run_experiments(e, how, workers, store, partial(watch, len(e.trials))))
             if results[-1].interrupted:
                 break
     if any(result.interrupted for result in results):
         click.echo(f"scalecalc: interrupted; {advise_resuming(resume)}", err=True)
-    return shown(results), worst(results)
+    return build_result_document(results), find_worst_code(results)

@@ -24,7 +24,7 @@ from scaling_algebra.limits import parse_rational
 from scaling_algebra.verify.judging.laws import HUBER, LOSS, RATE, Fitted, FittedSum
 from scaling_algebra.verify.judging.regions import Verdict
 from scaling_algebra.verify.judging.resampling import LEVEL
-from scaling_algebra.verify.judging.runs import RunTable, count_diverged, select_best_rate_runs
+from scaling_algebra.verify.judging.run_tables import RunTable, count_diverged, select_best_rate_runs
 
 CODES = {Verdict.REFUTED: 1, Verdict.INCONCLUSIVE: 3}
 
@@ -168,14 +168,14 @@ def plot_residuals(fitted: Fitted, losses: np.ndarray, path: Path | None) -> Non
         return
     from matplotlib.figure import Figure
 
-    from scaling_algebra.verify.reports.plots import svg
+    from scaling_algebra.verify.reports.plots import convert_to_svg
 
     figure = Figure(figsize=(5, 3.2), layout="constrained")
     axes = figure.subplots()
     axes.plot(losses, fitted.residuals, "o", markersize=3)
     axes.axhline(0, linewidth=0.8)
     axes.set(xlabel="loss", ylabel="residual", xscale="log")
-    files.write_file(path, svg(figure))
+    files.write_file(path, convert_to_svg(figure))
 
 
 COLUMNS = click.option(

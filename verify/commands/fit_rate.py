@@ -33,7 +33,7 @@ from scaling_algebra.spec.networks.library import architecture as shipped_networ
 from scaling_algebra.verify.judging.laws import LOSS, RATE, merge_fits
 from scaling_algebra.verify.judging.optima import BESIDE
 from scaling_algebra.verify.judging.rates import SIZE, FittedRates, Setting, fit_rates
-from scaling_algebra.verify.judging.runs import RunTable, count_diverged
+from scaling_algebra.verify.judging.run_tables import RunTable, count_diverged
 
 from .fit_law import APART, CLAIM, COLUMNS, RESIDUALS, FittedAnswer, parse_claims, parse_columns, parse_positive
 
@@ -144,7 +144,7 @@ def plot_powers(fits: Mapping[str, FittedRates], path: Path | None) -> None:
         return
     from matplotlib.figure import Figure
 
-    from scaling_algebra.verify.reports.plots import svg
+    from scaling_algebra.verify.reports.plots import convert_to_svg
 
     count = max(len(f.sizes) for f in fits.values())
     figure = Figure(figsize=(4 * count, 5), layout="constrained")
@@ -164,7 +164,7 @@ def plot_powers(fits: Mapping[str, FittedRates], path: Path | None) -> None:
             below.set(xlabel=size, ylabel="residual of log rate")
     if any(fits):
         panels[0, 0].legend()
-    files.write_file(path, svg(figure))
+    files.write_file(path, convert_to_svg(figure))
 
 
 def parse_settings(text: str | None, sizes: Sequence[str]) -> list[Setting]:

@@ -63,11 +63,11 @@ def command(
     """Compute the limit of infinite width: f, every number and the size of every vector, after each update.
 
     By the master theorem of Tensor Programs, for networks of products, sums and functions with a fixed number of
-    layers, trained with SGD, momentum, or entrywise steps such as Adam's. A function of a growing vector is integrated
-    exactly if it depends on at most three Gaussian vectors. Otherwise, for entrywise steps, and for a growing number of
-    experts, expectations are sampled, and the error of f is printed. Exit codes: 0 computed, and trained networks
-    approach the limit as n^(-1/2); 1 they do not; 2 wrong usage; 3 undecided from some update on, for example where f
-    diverges or its error exceeds 5 %.
+    layers, trained with SGD, momentum, or entrywise steps such as Adam's. A function of growing vectors is integrated
+    exactly if it depends on at most three Gaussian vectors. Expectations are sampled, and the error of f is printed,
+    for functions of more vectors, for entrywise steps, and if the number of experts grows. Exit codes: 0 computed, and
+    trained networks approach the limit as n^(-1/2); 1 they do not; 2 wrong usage; 3 undecided from some update on, for
+    example where f diverges or its error exceeds 5 %.
     """
     rate = parse_positive("learning rate", lr)
     values = None if sizes is None else parse_integers("sizes", sizes)
@@ -77,23 +77,23 @@ def command(
     import numpy  # noqa: F401  torch warns where it is missing
 
     from scaling_algebra.solver.derivation import derive
-    from scaling_algebra.verify.infinite_width.course import Descent, trajectory
-    from scaling_algebra.verify.infinite_width.presentation import document, exit_code
+    from scaling_algebra.verify.infinite_width.course import Descent, compute_trajectory
+    from scaling_algebra.verify.infinite_width.presentation import build_limit_document, compute_exit_code
     from scaling_algebra.verify.measuring.sizes import plan_sizes
 
     derivation, found = derive(asked), {}
     planned = None if values is None else plan_sizes(asked.ray, values)
-    t = trajectory(Descent.of(derivation, steps, rate, samples, loss))
+    t = compute_trajectory(Descent.of(derivation, steps, rate, samples, loss))
     if planned is not None:
         from scaling_algebra.verify.hardware import Hardware, use_one_thread
-        from scaling_algebra.verify.infinite_width.comparison import compared
+        from scaling_algebra.verify.infinite_width.comparison import compare_widths
         from scaling_algebra.verify.measuring.cells import Setup
-        from scaling_algebra.verify.measuring.runs import check
+        from scaling_algebra.verify.measuring.runs import check_run
 
         hardware = Hardware.of(device)
-        check(Setup(derivation, steps, tuple(planned)), free=hardware.free)
+        check_run(Setup(derivation, steps, tuple(planned)), free=hardware.free)
         with explain_interrupts(None), show_progress() as watch, use_one_thread():
-            found = compared(t, planned, seeds, hardware.device, lambda what: watch(None, 0, what))
-    limit = document(t, found)
+            found = compare_widths(t, planned, seeds, hardware.device, lambda what: watch(None, 0, what))
+    limit = build_limit_document(t, found)
     said = [Lines.of("", READ)] if asked.network.name == TRACED else []
-    return replace(limit, blocks=(*limit.blocks, *said)), exit_code(t, found)
+    return replace(limit, blocks=(*limit.blocks, *said)), compute_exit_code(t, found)

@@ -42,7 +42,7 @@ def command(
     required = parse_share(require)
 
     from scaling_algebra.verify.measuring.store import Store, read_plan
-    from scaling_algebra.verify.reports.output import evidence as write_evidence
+    from scaling_algebra.verify.reports.output import build_evidence as write_evidence
 
     plans = [read_plan(folder) for folder in folders]
     folder, file = choose_place(output or folders[0], form)

@@ -173,9 +173,9 @@ def open_pool(given: dict[str, Any], most: int | None = None) -> Iterator[Here]:
     """Opens the pool of workers that the options ``POOL`` ask for.
 
     Raises:
-        UsageError: both workers and a scheduler are given, or an error of ``measuring.pool.pool``.
+        UsageError: both workers and a scheduler are given, or an error of ``measuring.pool.open_pool``.
     """
-    from scaling_algebra.verify.measuring.pool import pool as start_pool
+    from scaling_algebra.verify.measuring.pool import open_pool as start_pool
 
     if given["workers"] is not None and given["scheduler"] is not None:
         raise UsageError("a scheduler has workers of its own; leave out --workers or --scheduler")
@@ -207,9 +207,9 @@ def advise_resuming(folder: Path | None) -> str:
 @contextmanager
 def show_progress() -> Iterator[Callable[[int | None, int, str], None]]:
     """Shows a progress line during training; yields a function of (total, done, what is being trained)."""
-    from scaling_algebra.verify.campaigns.session import progress_bar
+    from scaling_algebra.verify.campaigns.session import build_progress_bar
 
-    with progress_bar() as bar:
+    with build_progress_bar() as bar:
         line = bar.add_task("training", total=None)
         yield lambda total, done, what: bar.update(line, total=total, completed=done, description=what)
 
@@ -245,13 +245,17 @@ def read_runs(plan: dict[str, Any]) -> tuple[list[Job], list[Claim], str]:
     Raises:
         UsageError: the record is not a plan.
     """
-    from scaling_algebra.verify.campaigns.plans import Job, distinct
+    from scaling_algebra.verify.campaigns.plans import Job, remove_duplicates
     from scaling_algebra.verify.campaigns.schema import check_plan
     from scaling_algebra.verify.judging.claims import Claim
 
     check_plan(plan, "plan.json")
     claims = [Claim.parse(text) for text in plan.get("claims", [])]
-    return distinct([Job.from_json(run) for run in plan["runs"]], "plan.json"), claims, str(plan.get("command", ""))
+    return (
+        remove_duplicates([Job.from_json(run) for run in plan["runs"]], "plan.json"),
+        claims,
+        str(plan.get("command", "")),
+    )
 
 
 def finish_run(
@@ -261,7 +265,7 @@ def finish_run(
     code."""
     from scaling_algebra.verify.reports import output
 
-    print_or_write(output.document(judged, command, every), form, file)
+    print_or_write(output.build_document(judged, command, every), form, file)
     if folder is not None:
-        output.write(folder, judged, command)
-    return output.exit_code(judged)
+        output.write_reports(folder, judged, command)
+    return output.compute_exit_code(judged)

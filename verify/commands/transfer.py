@@ -128,27 +128,27 @@ def command(**given: Any) -> tuple[Answer, int]:
     import numpy  # noqa: F401  torch warns where it is missing
     from torch import nn
 
-    from scaling_algebra.verify.studies.data import load
+    from scaling_algebra.verify.studies.data import load_data
     from scaling_algebra.verify.studies.models import Model
-    from scaling_algebra.verify.studies.presentation import study
-    from scaling_algebra.verify.studies.training import How, loss
-    from scaling_algebra.verify.studies.transfer import Course, check_memory, points, transfer
+    from scaling_algebra.verify.studies.presentation import build_study_document
+    from scaling_algebra.verify.studies.training import How, compute_loss
+    from scaling_algebra.verify.studies.transfer import Course, build_points, check_memory, study_transfer
 
     model = Model(given["model"])
     sizes = choose_sizes(model.base, given["base"], given["widths"], given["sizes"])
     smallest = model.build(sizes[0], 0)
     name = given["data"] or ("text" if any(isinstance(x, nn.Embedding) for x in smallest.modules()) else "digits")
-    data, settings = load(name, given["settings"]), given["settings"]
-    loss(smallest, *data.batch(0, 0, "cpu"), name)  # fail before the long part
+    data, settings = load_data(name, given["settings"]), given["settings"]
+    compute_loss(smallest, *data.batch(0, 0, "cpu"), name)  # fail before the long part
     how = How(model.name, name, settings, data.digest, given["steps"], given["dtype"], decay)
-    asked = points(model, list(dict.fromkeys(given["names"])), given["optimizer"], sizes, rates)
+    asked = build_points(model, list(dict.fromkeys(given["names"])), given["optimizer"], sizes, rates)
     store = open_store(given["resume"])
     with store.alone(), open_pool(given) as workers:
         check_memory(workers.free, asked[-1])
         with explain_interrupts(given["resume"]), show_progress() as watch:
             course = Course(how, range(given["seeds"]), workers, watch, store)
-            result = transfer(course, data, given["optimizer"], asked, grid, given["extend"])
-    document = study(result)
+            result = study_transfer(course, data, given["optimizer"], asked, grid, given["extend"])
+    document = build_study_document(result)
     record = {"command": "scalecalc " + " ".join(sys.argv[1:]), **document.record}
     if given["plot"] is not None:
         _draw_picture(given["plot"], record)
@@ -156,9 +156,9 @@ def command(**given: Any) -> tuple[Answer, int]:
 
 
 def _draw_picture(path: Path, record: Mapping[str, Any]) -> None:
-    from scaling_algebra.verify.studies.figures import draw
+    from scaling_algebra.verify.studies.figures import write_picture
 
-    draw("rates", path, [record], [""])
+    write_picture("rates", path, [record], [""])
 
 
 def choose_sizes(usual: Sizes, base: str | None, widths: str | None, sizes: tuple[str, ...]) -> list[dict[str, int]]:

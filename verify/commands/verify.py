@@ -34,7 +34,7 @@ from scaling_algebra.errors import UsageError
 from scaling_algebra.solver.derivation import derive
 from scaling_algebra.spec.configuration import DEFAULT_ARCHITECTURE, Configuration
 from scaling_algebra.spec.networks.library import MOE_BLOCK, TITLES
-from scaling_algebra.verify.campaigns import campaigns
+from scaling_algebra.verify.campaigns import list_campaigns
 
 from .shared import (
     POOL,
@@ -73,8 +73,8 @@ if TYPE_CHECKING:
 @click.option(
     "--campaign",
     metavar="NAME|FILE",
-    **complete_names(campaigns),
-    help=f"Run many configurations instead: {', '.join(campaigns())}, or a TOML file of your own.",
+    **complete_names(list_campaigns),
+    help=f"Run many configurations instead: {', '.join(list_campaigns())}, or a TOML file of your own.",
 )
 @click.option(
     "--architecture",
@@ -157,7 +157,7 @@ def command(ctx: click.Context, /, **given: Any) -> int:
 
     # torch is loaded here, after the arguments are known to be sound
     from scaling_algebra.verify.campaigns.session import Session
-    from scaling_algebra.verify.measuring.predictions import bounded
+    from scaling_algebra.verify.measuring.predictions import has_work_budget
 
     how = f"continue with: scalecalc verify --resume {folder}" if folder else "give -o DIR to continue next time"
     store = Store(*[folder] if folder else [])
@@ -174,7 +174,7 @@ def command(ctx: click.Context, /, **given: Any) -> int:
             )
         if folder is not None:
             write_plan(folder, {**record, "runs": [run.as_json() for run in jobs]}, resume is not None)
-        if any(bounded(job.configuration.network) for job in jobs):
+        if any(has_work_budget(job.configuration.network) for job in jobs):
             click.echo(f"scalecalc: {OWN}", err=True)
         with explain_interrupts(folder, how):
             session.perform(jobs)
@@ -189,11 +189,11 @@ def command(ctx: click.Context, /, **given: Any) -> int:
 
 def _read_request(given: dict[str, Any]) -> tuple[list[Job], list[Claim]]:
     """Returns the runs and claims that the options ask for."""
-    from scaling_algebra.verify.campaigns.plans import Effort, job, load
+    from scaling_algebra.verify.campaigns.plans import Effort, build_job, load_campaign
     from scaling_algebra.verify.judging.claims import Claim
 
     if given["campaign"] is not None:
-        return load(given["campaign"]), []
+        return load_campaign(given["campaign"]), []
     claims = [Claim.parse(text) for text in given["claims"]]
     where = {key: given[key] for key in ("ray", "readout_init", "epsilon", "given")}
     where["network"] = choose_network(given["architecture"], given["network"]) or MOE_BLOCK
@@ -205,7 +205,7 @@ def _read_request(given: dict[str, Any]) -> tuple[list[Job], list[Claim]]:
     for claim in claims:  # before predictions are computed
         claim.check_steps(given["steps"])
     products = [c.quantity for c in claims if c.quantity.startswith("<")]
-    run = job(configuration, effort, products, given["planted"])
+    run = build_job(configuration, effort, products, given["planted"])
     for claim in claims:
         claim.check(derive(configuration).analysis().table, run.steps)
     return [run], claims

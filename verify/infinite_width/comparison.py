@@ -13,7 +13,7 @@ import torch
 
 from scaling_algebra.verify.judging.fit import Fit, Verdict, fit_exponent, judge_exponent, round_for_json
 from scaling_algebra.verify.measuring.batches import descend
-from scaling_algebra.verify.measuring.sizes import dims_at, elements
+from scaling_algebra.verify.measuring.sizes import compute_dims, count_elements
 from scaling_algebra.verify.networks.replicas import ReplicaDraw
 from scaling_algebra.verify.networks.torch_network import TorchNetwork
 
@@ -25,13 +25,13 @@ ENTRIES = 1e7
 """Maximum number of weight entries that are trained at once."""
 
 
-def trained(course: Descent, limit: Limit, n: int, seeds: Sequence[int], device: str) -> dict[str, Values]:
+def train_finite(course: Descent, limit: Limit, n: int, seeds: Sequence[int], device: str) -> dict[str, Values]:
     """Trains networks of width n and returns the signals that do not grow, f among them.
 
     Returns:
         Arrays (replicas, updates, samples, *indices) by name.
     """
-    d, dims = course.derivation, dims_at(course.derivation.ray, n)
+    d, dims = course.derivation, compute_dims(course.derivation.ray, n)
     model = TorchNetwork(d.network, ReplicaDraw(dims, list(seeds), list(seeds), device), d.scaling).to(device)
     optimizer = model.optimizer(d.optimizer)
     with torch.no_grad():
@@ -104,7 +104,7 @@ class Compared:
 
 
 @np.errstate(over="ignore", invalid="ignore")  # a width that diverges has no verdict
-def compared(
+def compare_widths(
     t: Computed, sizes: Sequence[int], seeds: int, device: str, say: Callable[[str], None] = lambda what: None
 ) -> dict[str, Compared]:
     """Trains networks at several widths and compares them with the limit, for as many updates as it was computed.
@@ -115,8 +115,12 @@ def compared(
     runs: list[dict[str, Values]] = []
     for n in sizes:
         say(f"n = {n}")
-        together = max(1, int(ENTRIES / elements(dims_at(course.derivation.ray, n), course.derivation.network)))
-        parts = [trained(course, t.limit, n, range(seeds)[k : k + together], device) for k in range(0, seeds, together)]
+        together = max(
+            1, int(ENTRIES / count_elements(compute_dims(course.derivation.ray, n), course.derivation.network))
+        )
+        parts = [
+            train_finite(course, t.limit, n, range(seeds)[k : k + together], device) for k in range(0, seeds, together)
+        ]
         runs.append({name: np.concatenate([part[name] for part in parts])[:, :steps] for name in parts[0]})
     found = {}
     for name in sorted(runs[0], key=lambda x: x != course.derivation.network.output) if steps else ():

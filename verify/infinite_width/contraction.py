@@ -40,7 +40,7 @@ class Leading:
     def size(self) -> Fraction:
         return max(self.power, self.rest)
 
-    def renamed(self, names: Mapping[str, str]) -> Leading:
+    def rename_indices(self, names: Mapping[str, str]) -> Leading:
         letters = "".join(names.get(x, x) for x in self.letters)
         return replace(self, letters=letters, over="".join(names.get(x, x) for x in self.over))
 
@@ -77,11 +77,11 @@ class Contractions:
             NotCovered: the result has no limit that can be computed here.
         """
         left = list(operands)
-        for letter in sorted({x for q in operands for x in q.over}, key=self.sampled):
+        for letter in sorted({x for q in operands for x in q.over}, key=self.is_sampled):
             vectors, left = [q for q in left if letter in q.over], [q for q in left if letter not in q.over]
             if letter in out:
                 left.append(self.entrywise(vectors, letter, where))
-            elif self.sampled(letter) and (len(vectors) == 1 or not isinstance(self.space(letter), Points)):
+            elif self.is_sampled(letter) and (len(vectors) == 1 or not isinstance(self.space(letter), Points)):
                 left.append(self.mean(self.entrywise(vectors, letter, where), letter))
             elif len(vectors) == 1:
                 raise NotCovered(f"{where} sums the entries of one vector")
@@ -89,22 +89,22 @@ class Contractions:
                 left.append(self.inner(self.entrywise(vectors[:-1], letter, where), vectors[-1], letter))
         present = {x for q in left for x in (*q.letters, *q.over)}
         left += [self._ones(x, where) for x in out if x not in present]
-        fixed, over = self.ordered(out)
+        fixed, over = self.split_indices(out)
         values = self.einsum([q.values for q in left], left, fixed + over)
-        return Leading(fixed, over, values, _power(left) if values.any() else NONE, _rest(left))
+        return Leading(fixed, over, values, _compute_power(left) if values.any() else NONE, _bound_rest(left))
 
-    def ordered(self, letters: str) -> tuple[str, str]:
+    def split_indices(self, letters: str) -> tuple[str, str]:
         """Splits indices into those that do not grow and those that do, experts first."""
-        grow = sorted((x for x in letters if x in self.growing), key=lambda x: (not self.sampled(x), x))
+        grow = sorted((x for x in letters if x in self.growing), key=lambda x: (not self.is_sampled(x), x))
         return "".join(x for x in letters if x not in self.growing), "".join(grow)
 
     def zero(self, letters: str) -> Leading:
         """Returns the exact zero with some indices."""
-        fixed, over = self.ordered(letters)
+        fixed, over = self.split_indices(letters)
         shape = [*(self.sizes[x] for x in fixed), *(self.space(x).zero.size for x in over)]
         return Leading(fixed, over, np.zeros(shape), NONE)
 
-    def sampled(self, letter: str) -> bool:
+    def is_sampled(self, letter: str) -> bool:
         """Tells whether an index grows and its random variables are given by samples or points."""
         return letter in self.growing and isinstance(self.space(letter), Particles)
 
@@ -121,11 +121,11 @@ class Contractions:
         if len(vectors) == 1:
             return vectors[0]
         letters = "".join(dict.fromkeys("".join(q.letters for q in vectors)))
-        if not self.sampled(letter):
+        if not self.is_sampled(letter):
             return self.apply(lambda *x: np.prod(x, axis=0), vectors, letters, letter, where)
         over = "".join(dict.fromkeys("".join(q.over for q in vectors)))
         values = self.einsum([q.values for q in vectors], vectors, letters + over)
-        return Leading(letters, over, values, _power(vectors), _rest(vectors))
+        return Leading(letters, over, values, _compute_power(vectors), _bound_rest(vectors))
 
     def apply(
         self, function: Callable[..., Values], vectors: Sequence[Leading], letters: str, letter: str, where: str
@@ -141,8 +141,8 @@ class Contractions:
                 found.append(space.function(function, arguments))
             except NotCovered as why:
                 raise type(why)(f"{where} {why}") from None
-        values = np.stack([space.padded(x) for x in found]).reshape(*(self.sizes[x] for x in letters), -1)
-        return Leading(letters, letter, values, _power(vectors), _rest(vectors))
+        values = np.stack([space.pad(x) for x in found]).reshape(*(self.sizes[x] for x in letters), -1)
+        return Leading(letters, letter, values, _compute_power(vectors), _bound_rest(vectors))
 
     def inner(self, x: Leading, y: Leading, letter: str) -> Leading:
         """Sums a product over a growing index: n times an expectation. If that is zero, the sum is random, of size
@@ -158,7 +158,7 @@ class Contractions:
     def _dual(self, x: Leading, y: Leading, letter: str) -> tuple[Values, Values]:
         """Returns arrays whose products are expectations over an index, which must be the last growing index of
         both."""
-        if self.sampled(letter):
+        if self.is_sampled(letter):
             return x.values / self.space(letter).zero.size, y.values
         if {x.over[-1], y.over[-1]} != {letter}:
             raise NotCovered(f"a product along {letter} of what has two indices that grow")
@@ -170,7 +170,7 @@ class Contractions:
         space, over = self.space(letter), q.over.replace(letter, "")
         values = self.einsum([q.values / q.values.shape[len(q.letters) + q.over.index(letter)]], [q], q.letters + over)
         products = np.moveaxis(q.values, len(q.letters) + q.over.index(letter), -1)
-        values = space.resolved(values, lambda: products)
+        values = space.zero_unresolved(values, lambda: products)
         return self._finish_sum(Leading(q.letters, over, values, q.power), self.lengths(q, letter), (q,))
 
     @staticmethod
@@ -180,17 +180,17 @@ class Contractions:
         values = np.where(np.abs(q.values) > 1e-12 * most, q.values, 0.0)
         exact = q.power + 1 if min(x.power for x in parts) > NONE and values.any() else NONE
         sizes = sum((x.size for x in parts), Fraction(0))
-        return replace(q, values=values, power=exact, rest=max(HALF + sizes, 1 + _rest(parts), NONE))
+        return replace(q, values=values, power=exact, rest=max(HALF + sizes, 1 + _bound_rest(parts), NONE))
 
     def lengths(self, q: Leading, letter: str = "") -> Values:
         """Returns root mean squares along one growing index, or along all, without the power of n."""
         along = letter or q.over
         values = [q.values, q.values]
-        if not self.sampled(along[-1]):
+        if not self.is_sampled(along[-1]):
             values = list(self.space(along[-1]).dual(q.values, q.values))
         left = q.letters + "".join(x for x in q.over if x not in along)
         squares = self.einsum(values, [q, q], left)
-        for x in filter(self.sampled, along):
+        for x in filter(self.is_sampled, along):
             squares = squares / self.space(x).zero.size
         return np.sqrt(np.maximum(0.0, squares))
 
@@ -216,7 +216,7 @@ class Contractions:
         return product
 
 
-def added(parts: Sequence[Leading]) -> Leading:
+def add_leading(parts: Sequence[Leading]) -> Leading:
     """Adds quantities. Terms of a smaller power than the largest are neglected and counted in ``rest``."""
     if len(parts) == 1:
         return parts[0]
@@ -231,26 +231,26 @@ def added(parts: Sequence[Leading]) -> Leading:
     return Leading(first.letters, first.over, values, power, rest)
 
 
-def _power(parts: Sequence[Leading]) -> Fraction:
+def _compute_power(parts: Sequence[Leading]) -> Fraction:
     """Returns the power of a product."""
     return NONE if any(q.power == NONE for q in parts) else sum((q.power for q in parts), Fraction(0))
 
 
-def _rest(parts: Sequence[Leading]) -> Fraction:
+def _bound_rest(parts: Sequence[Leading]) -> Fraction:
     """Returns the upper bound on the power of the neglected terms of a product."""
     sizes = [q.size for q in parts]
     return max([NONE, *(sum(sizes[:k] + sizes[k + 1 :], q.rest) for k, q in enumerate(parts))])
 
 
-def named(q: Leading, own: str, factor: Factor) -> Leading:
+def rename_indices(q: Leading, own: str, factor: Factor) -> Leading:
     """Renames the indices of a signal to those that a statement uses."""
-    return q.renamed(dict(zip(own, factor.letters, strict=True)))
+    return q.rename_indices(dict(zip(own, factor.letters, strict=True)))
 
 
-def numbers(q: Leading) -> Values:
+def get_limits(q: Leading) -> Values:
     """Returns the limits of numbers, which are zero if the power is negative."""
     return q.values if q.power == 0 else np.zeros_like(q.values)
 
 
-def levelled(q: Leading) -> Leading:
+def take_limit(q: Leading) -> Leading:
     return q if q.power == 0 else replace(q, values=np.zeros_like(q.values), power=Fraction(0))

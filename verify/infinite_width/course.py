@@ -89,7 +89,7 @@ SHARE, LEAST = 0.05, 5e-5
 number, below which errors are invisible in four digits."""
 
 
-def trajectory(course: Descent) -> Computed:
+def compute_trajectory(course: Descent) -> Computed:
     """Computes a limit for as many updates as the theory here covers.
 
     The computation is exact, or uses samples if a function depends on too many Gaussians.
@@ -108,7 +108,7 @@ def trajectory(course: Descent) -> Computed:
     errors, most = np.std(outputs, axis=0, ddof=1).max(1) / SETS**0.5, np.abs(np.mean(outputs, 0)).max(1)
     errors, most = np.maximum.accumulate(errors), np.maximum.accumulate(most)
     known = int(max([0, *np.flatnonzero(errors <= np.maximum(SHARE * most, LEAST)) + 1]))
-    states = tuple(tuple(map(_mean, *row)) for row in zip(*(x.states[:known] for x in sets), strict=False))
+    states = tuple(tuple(map(_average_states, *row)) for row in zip(*(x.states[:known] for x in sets), strict=False))
     why, f = least.why, exact.limit.network.output
     if known < len(errors):
         why = f"{f} is known to {errors[known]:.1g} at update {known}, above {SHARE:.0%} of {most[known]:.1g}"
@@ -116,7 +116,7 @@ def trajectory(course: Descent) -> Computed:
     return exact if points and known <= len(exact.states) else sampled
 
 
-def _mean(*states: LimitState) -> LimitState:
+def _average_states(*states: LimitState) -> LimitState:
     parts = ([getattr(s, part) for s in states] for part in ("signals", "gradients"))
     return LimitState(*({name: np.mean([x[name] for x in same], 0) for name in same[0]} for same in parts))
 

@@ -15,13 +15,13 @@ MARGIN = 0.05
 """Minimum difference between the selected and the other entries. It exceeds the errors of sampled expectations."""
 
 
-def value_of(kind: FunctionKind, x: Values) -> Values:
+def evaluate(kind: FunctionKind, x: Values) -> Values:
     """Evaluates a function entry by entry."""
     found: Values = find_torch_function(kind)(torch.tensor(np.asarray(x, np.float64))).numpy()
     return found
 
 
-def slope_of(kind: FunctionKind, x: Values) -> Values:
+def evaluate_slope(kind: FunctionKind, x: Values) -> Values:
     """Evaluates the derivative of a function entry by entry."""
     with torch.enable_grad():
         at = torch.tensor(np.asarray(x, np.float64), requires_grad=True)
@@ -30,7 +30,7 @@ def slope_of(kind: FunctionKind, x: Values) -> Values:
     return slopes
 
 
-def numbers_of(s: Function, letters: str, x: Values, above: Values | None = None) -> Values:
+def evaluate_numbers(s: Function, letters: str, x: Values, above: Values | None = None) -> Values:
     """Evaluates a function of numbers that do not grow, or its gradient.
 
     Args:

@@ -8,7 +8,7 @@ from typing import Any
 from scaling_algebra.spec.networks.language import Network, Product
 
 
-def fused(network: Network, growing: frozenset[str]) -> Network:
+def fuse_products(network: Network, growing: frozenset[str]) -> Network:
     """Merges every product with several growing indices into the only product that reads it.
 
     Example: where a sum over experts reads their outputs, ``h3[b] = phi[i] W3[i,b,k] h2[i,k]``.

@@ -22,13 +22,13 @@ COLUMNS = 10
 """Maximum number of updates that are printed; the record contains all."""
 
 
-def document(t: Computed, compared: Mapping[str, Compared]) -> Document:
+def build_limit_document(t: Computed, compared: Mapping[str, Compared]) -> Document:
     """Returns the document of a limit: f, all other numbers, the sizes of vectors, and the deviations of trained
     networks."""
     course, steps = t.course, len(t.states)
     blocks: list[Block] = [Heading(f"limit of infinite width: {course.derivation.configuration}")]
     columns = sorted({round(k) for k in np.linspace(0, steps - 1, min(COLUMNS, steps))}) if steps else []
-    named = dict(_rows(t))
+    named = dict(_list_rows(t))
     rows = [(name, *(f"{values[k]:z.4f}" for k in columns)) for name, values in named.items()]
     if rows:
         blocks.append(Grid.of(("after updates", *map(str, columns)), rows))
@@ -67,7 +67,7 @@ def document(t: Computed, compared: Mapping[str, Compared]) -> Document:
     return Document((*blocks, Lines.of(*lines)), record)
 
 
-def exit_code(t: Computed, compared: Mapping[str, Compared]) -> int:
+def compute_exit_code(t: Computed, compared: Mapping[str, Compared]) -> int:
     """Returns 1 if a deviation does not fall with n, 3 if something is undecided, else 0."""
     verdicts = {c.verdict for c in compared.values()}
     return 1 if Verdict.REFUTED in verdicts else 3 if t.why or Verdict.INCONCLUSIVE in verdicts else 0
@@ -88,7 +88,7 @@ def _describe_delay(t: Computed, compared: Mapping[str, Compared]) -> str:
     return f"updates until f has moved by {MOVED}: {', '.join(found)}"
 
 
-def _rows(t: Computed) -> Iterator[tuple[str, Values]]:
+def _list_rows(t: Computed) -> Iterator[tuple[str, Values]]:
     """Yields the name and the values by updates of every number; only one if it is equal for all samples and
     indices."""
     network, output = t.limit.network, t.limit.network.output

@@ -19,7 +19,7 @@ from torch.nn import Parameter
 
 from scaling_algebra.errors import UsageError
 from scaling_algebra.solver.derivation import Derivation
-from scaling_algebra.spec.networks.ancestors import tensors_of
+from scaling_algebra.spec.networks.ancestors import find_tensors
 from scaling_algebra.spec.networks.language import DATA, Factor, Function, Network, Product, Sum, Tensor
 from scaling_algebra.spec.optimizers import Optimizer
 from scaling_algebra.verify.measuring.sizes import FIXED
@@ -27,9 +27,9 @@ from scaling_algebra.verify.networks.replicas import ReplicaDraw, sample_input
 from scaling_algebra.verify.networks.scales import FIXED_SIZES
 from scaling_algebra.verify.networks.steppers import build_group, build_optimizer, find_stepper
 
-from .contraction import HALF, NONE, Contractions, Leading, added, levelled, named, numbers
-from .functions import numbers_of, slope_of, value_of
-from .fusing import fused
+from .contraction import HALF, NONE, Contractions, Leading, add_leading, get_limits, rename_indices, take_limit
+from .functions import evaluate, evaluate_numbers, evaluate_slope
+from .fusing import fuse_products
 from .stepping import Stepped
 from .vectors import Diverges, GaussianMatrix, NotCovered, Particles, Points, Space, Values
 
@@ -119,7 +119,7 @@ class Limit:
         ray = derivation.ray
         letters = self.network.letters
         self.growing = frozenset(x for x, axis in letters.items() if axis not in FIXED_SIZES and ray[axis])
-        self.network = fused(self.network, self.growing)
+        self.network = fuse_products(self.network, self.growing)
         axes = {self.network.axes[x] for x in self.growing if x in self.network.axes}
         if "L" in axes:
             raise UsageError(
@@ -140,7 +140,7 @@ class Limit:
         self.multipliers = {m: self._number(1 / p) for m, p in scaling.multipliers.items()}
         self._check(frozenset(scaling.tied))
         self.made = [s.out for s in self.network.statements]
-        self.constants = {x: _constant(self.network, x, fixed) for x in self.network.constants}
+        self.constants = {x: _build_constant(self.network, x, fixed) for x in self.network.constants}
         drawn, self.weights = np.random.default_rng(seed), dict[str, LimitTensor]()
         for role, tensor in self.network.tensors.items():
             powers = scaling.tensors[role]
@@ -228,7 +228,7 @@ class Limit:
     def _check(self, tied: frozenset[str]) -> None:
         for s in self.network.statements:
             grow = [x for x in self.network.signals[s.out] if x in self.growing]
-            if len(grow) > 1 and (self.points or not (len(grow) == 2 and any(map(self.products.sampled, grow)))):
+            if len(grow) > 1 and (self.points or not (len(grow) == 2 and any(map(self.products.is_sampled, grow)))):
                 raise UsageError(f"the signal {s.out} has two indices that grow: its limit is not computed; {INSTEAD}")
         for role, tensor in self.network.tensors.items():
             if len(self.growing & set(tensor.letters)) > 2 + (role in tied):
@@ -245,7 +245,7 @@ class Limit:
             known = s.kind.kind in ("gate", "entrywise", "softmax") or (s.kind.kind == "norm" and along)
             if not known or chooses or s.kind.centres:
                 raise UsageError(f"the limit has no rule for {s.name} at {s.out}; {INSTEAD}")
-            if s.kind.kind == "softmax" and along and not self.products.sampled(s.over):
+            if s.kind.kind == "softmax" and along and not self.products.is_sampled(s.over):
                 raise UsageError(
                     f"the softmax at {s.out} goes along an index that grows: its limit is not computed; {INSTEAD}"
                 )
@@ -283,21 +283,21 @@ class Limit:
         weight = self.weights[role]
         names = dict(zip(weight.letters, letters, strict=True))
         if weight.current is not None:
-            return self.products.contract([weight.current.renamed(names), *operands], out, where)
+            return self.products.contract([weight.current.rename_indices(names), *operands], out, where)
         parts = []
         if weight.matrices:
             parts.append(self._matrix(weight, names, operands, out, where))
         if weight.stepped:
-            parts.append(self.products.contract([weight.stepped.change.renamed(names), *operands], out, where))
+            parts.append(self.products.contract([weight.stepped.change.rename_indices(names), *operands], out, where))
         for k, factors in enumerate(weight.updates):
             if weight.shares[k] and weight.rate is not None:
-                spare = {x: chr(0x2100 + i) for i, x in enumerate(_inside(factors, weight.letters))}
+                spare = {x: chr(0x2100 + i) for i, x in enumerate(_find_inside(factors, weight.letters))}
                 self.products.sizes.update({new: self.products.sizes[old] for old, new in spare.items()})
-                taken = [q.renamed({**spare, **names}) for q in factors]
+                taken = [q.rename_indices({**spare, **names}) for q in factors]
                 parts.append(
                     self.products.contract([*taken, *operands], out, where).times(weight.shares[k], weight.rate[1])
                 )
-        return added(parts) if parts else self.products.zero(out)
+        return add_leading(parts) if parts else self.products.zero(out)
 
     def _matrix(
         self, weight: LimitTensor, names: Mapping[str, str], operands: Sequence[Leading], out: str, where: str
@@ -331,7 +331,7 @@ class Limit:
             matrix = weight.matrices[tuple(at[k] for k in fixed)]
             images.append(matrix.times(x.values[tuple(at[k] for k in x.letters)], transposed))
         space = self.products.space(target)
-        values = np.stack([space.padded(y) for y in images]).reshape(*shape, -1)
+        values = np.stack([space.pad(y) for y in images]).reshape(*shape, -1)
         power = NONE if x.power == NONE else x.power + weight.extra
         return Leading(letters, target, values, power, max(x.size - HALF, x.rest) + weight.extra)
 
@@ -348,15 +348,15 @@ class Limit:
         for s in self.network.statements:
             letters = self.network.signals[s.out]
             if isinstance(s, Product):
-                operands = [named(signals[f.name], self.network.signals[f.name], f) for f in s.factors]
+                operands = [rename_indices(signals[f.name], self.network.signals[f.name], f) for f in s.factors]
                 signals[s.out] = self._product(s, operands, letters)
             elif isinstance(s, Sum):
-                terms = [named(signals[f.name], self.network.signals[f.name], f) for f in s.terms]
-                signals[s.out] = added([self.products.contract([q], letters, s.out) for q in terms])
+                terms = [rename_indices(signals[f.name], self.network.signals[f.name], f) for f in s.terms]
+                signals[s.out] = add_leading([self.products.contract([q], letters, s.out) for q in terms])
             else:
                 assert s.source is not None
-                q = named(signals[s.source.name], self.network.signals[s.source.name], s.source)
-                signals[s.out] = _function(self.products, s, self.products.contract([q], letters, s.out))
+                q = rename_indices(signals[s.source.name], self.network.signals[s.source.name], s.source)
+                signals[s.out] = _apply_function(self.products, s, self.products.contract([q], letters, s.out))
             _check_limit(s.out, signals[s.out])
         return signals
 
@@ -382,10 +382,10 @@ class Limit:
             if s.out not in found:
                 continue
             letters = self.network.signals[s.out]
-            above = gradients[s.out] = added(found[s.out])
-            inputs = [(f, named(signals[f.name], self.network.signals[f.name], f)) for f in s.inputs]
+            above = gradients[s.out] = add_leading(found[s.out])
+            inputs = [(f, rename_indices(signals[f.name], self.network.signals[f.name], f)) for f in s.inputs]
             for k, (f, q) in enumerate(inputs):
-                if f.name == DATA or not tensors_of(self.network, f.name):
+                if f.name == DATA or not find_tensors(self.network, f.name):
                     continue
                 if isinstance(s, Product):
                     operands = [above, *(x for j, (_, x) in enumerate(inputs) if j != k)]
@@ -398,7 +398,7 @@ class Limit:
                         f.letters,
                         "",
                     )
-                own = pulled.renamed(dict(zip(f.letters, self.network.signals[f.name], strict=True)))
+                own = pulled.rename_indices(dict(zip(f.letters, self.network.signals[f.name], strict=True)))
                 found.setdefault(f.name, []).append(own)
             if isinstance(s, Product) and s.tensor and self.weights[s.tensor.name].rate is not None:
                 scaled = above
@@ -412,11 +412,11 @@ class Limit:
         weight = self.weights[use.name]
         names = dict(zip(use.letters, weight.letters, strict=True))
         if weight.current is not None:
-            return self.products.contract(factors, use.letters, where).renamed(names)
-        inside = _inside(factors, use.letters)
+            return self.products.contract(factors, use.letters, where).rename_indices(names)
+        inside = _find_inside(factors, use.letters)
         spare = {x: chr(0x2200 + i) for i, x in enumerate(inside)}
         self.products.sizes.update({new: self.products.sizes[old] for old, new in spare.items()})
-        return tuple(q.renamed({**spare, **names}) for q in factors)
+        return tuple(q.rename_indices({**spare, **names}) for q in factors)
 
     # training -------------------------------------------------------------------------------------------------------
 
@@ -437,15 +437,15 @@ class Limit:
                 grads, tensors = self.backward(signals)
                 states.append(self._state(signals, grads))
                 gradients.append(tensors)
-                f = float(numbers(signals[self.network.output]))
+                f = float(get_limits(signals[self.network.output]))
                 slopes.append(1.0 if targets is None else f - targets[len(slopes)])
             yield tuple(states)
             if step < steps:
                 self._step([(x / len(slopes), tensors) for x, tensors in zip(slopes, gradients, strict=True)])
 
     def _state(self, signals: Mapping[str, Leading], gradients: Mapping[str, Leading]) -> LimitState:
-        scalars = {name: numbers(q) if not (q := signals[name]).over else self._rms(q) for name in self.made}
-        slopes = {name: numbers(q) for name, q in gradients.items() if not q.over and name != self.network.output}
+        scalars = {name: get_limits(q) if not (q := signals[name]).over else self._rms(q) for name in self.made}
+        slopes = {name: get_limits(q) for name, q in gradients.items() if not q.over and name != self.network.output}
         return LimitState(scalars, slopes)
 
     def _rms(self, q: Leading) -> Values:
@@ -463,13 +463,13 @@ class Limit:
                 if weight.stepped:
                     factors = gradient if weight.current is None else [gradient]
                     whole = self.products.contract(factors, weight.letters, role).times(slope)
-                    found[role] = added([found[role], whole]) if role in found else whole
+                    found[role] = add_leading([found[role], whole]) if role in found else whole
                 elif weight.current is None:
                     weight.updates.append(gradient)
                     weight.shares, weight.buffer = np.append(weight.shares, 0.0), np.append(weight.buffer, slope)
                 elif slope:
                     before = [weight.momentum] if weight.momentum else []
-                    weight.momentum = added([*before, gradient.times(slope)])
+                    weight.momentum = add_leading([*before, gradient.times(slope)])
         for role, weight in self.weights.items():
             if weight.rate is None:
                 continue
@@ -477,17 +477,17 @@ class Limit:
             if weight.stepped and role in found:
                 weight.stepped.step(found[role], weight.tensor.symbol)
                 if weight.start is not None:
-                    weight.current = added([weight.start, weight.stepped.change])
+                    weight.current = add_leading([weight.start, weight.stepped.change])
             weight.shares = weight.shares - rate * weight.buffer
             if weight.current is not None and weight.momentum is not None:
-                weight.current = added([weight.current, weight.momentum.times(-rate, power)])
+                weight.current = add_leading([weight.current, weight.momentum.times(-rate, power)])
 
 
-def _inside(factors: Iterable[Leading], letters: str) -> str:
+def _find_inside(factors: Iterable[Leading], letters: str) -> str:
     return "".join(dict.fromkeys(x for q in factors for x in q.letters if x not in letters))
 
 
-def _constant(network: Network, name: str, sizes: Mapping[str, int]) -> Leading:
+def _build_constant(network: Network, name: str, sizes: Mapping[str, int]) -> Leading:
     """Returns the values that a constant of the network has in training at finite width.
 
     Args:
@@ -515,36 +515,38 @@ def _check_limit(name: str, q: Leading) -> None:
         raise Diverges
 
 
-def _function(products: Contractions, s: Function, q: Leading) -> Leading:
+def _apply_function(products: Contractions, s: Function, q: Leading) -> Leading:
     if s.kind.kind == "norm":
         lengths = products.lengths(q)
         if q.power == NONE or not lengths.all():
             raise NotCovered(f"{s.out} divides by zero")
         return replace(q, values=q.values / lengths[..., None], power=Fraction(0), rest=q.rest - q.power)
     if s.kind.kind == "softmax" and q.over:
-        e = np.exp(levelled(q).values)
+        e = np.exp(take_limit(q).values)
         return Leading(q.letters, q.over, e / e.mean(-1, keepdims=True), Fraction(-1), q.rest - 1)
     if q.over:
-        return products.apply(partial(value_of, s.kind), [levelled(q)], q.letters, q.over, s.out)
-    return Leading(q.letters, "", numbers_of(s, q.letters, numbers(q)), rest=q.rest)
+        return products.apply(partial(evaluate, s.kind), [take_limit(q)], q.letters, q.over, s.out)
+    return Leading(q.letters, "", evaluate_numbers(s, q.letters, get_limits(q)), rest=q.rest)
 
 
 def _pull_back(products: Contractions, s: Function, q: Leading, above: Leading) -> Leading:
     """Returns the gradient at the argument of a function, given the gradient at its value."""
     if s.kind.kind == "norm":
-        unit, lengths = _function(products, s, q), products.lengths(q)
+        unit, lengths = _apply_function(products, s, q), products.lengths(q)
         along = products.inner(unit, above, q.over)
         removed = products.contract([unit, along.times(-1.0, Fraction(-1))], q.letters + q.over, s.out)
-        whole = added([above, removed])
+        whole = add_leading([above, removed])
         return replace(whole, values=whole.values / lengths[..., None]).times(1.0, -q.power)
     if s.kind.kind == "softmax" and q.over:
-        shares = _function(products, s, q)
+        shares = _apply_function(products, s, q)
         mean = products.contract([shares, above], q.letters, s.out)
-        whole = added([above, products.contract([mean.times(-1.0)], q.letters + q.over, s.out)])
+        whole = add_leading([above, products.contract([mean.times(-1.0)], q.letters + q.over, s.out)])
         return products.entrywise([shares, whole], q.over, s.out)
     if q.over:
-        at = products.apply(partial(slope_of, s.kind), [levelled(q)], q.letters, q.over, f"the slope at {s.out}")
+        at = products.apply(
+            partial(evaluate_slope, s.kind), [take_limit(q)], q.letters, q.over, f"the slope at {s.out}"
+        )
         return products.entrywise([at, above], q.over, f"the gradient at {s.out}")
     above = products.contract([above], q.letters, s.out)
-    values = numbers_of(s, q.letters, numbers(q), above.values)
+    values = evaluate_numbers(s, q.letters, get_limits(q), above.values)
     return replace(above, values=values, power=above.power if values.any() else NONE)

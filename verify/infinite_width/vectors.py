@@ -83,7 +83,7 @@ class Space:
         self.atoms += [None] * count
         return np.eye(len(self.atoms))[-count:]
 
-    def padded(self, x: Values) -> Values:
+    def pad(self, x: Values) -> Values:
         """Pads coefficients with zeros to all atoms that exist now."""
         return np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, len(self.atoms) - x.shape[-1])])
 
@@ -93,7 +93,7 @@ class Space:
         Raises:
             Many: it depends on too many Gaussians.
         """
-        taken = tuple(self.padded(x) for x in arguments)
+        taken = tuple(self.pad(x) for x in arguments)
         self.atoms.append(Nonlinear(function, taken, self._rows(taken)))
         return np.eye(len(self.atoms))[-1]
 
@@ -102,14 +102,14 @@ class Space:
         x, y = self.dual(x, y)
         return float(x @ y)
 
-    def resolved(self, values: Values, products: Callable[[], Values]) -> Values:
+    def zero_unresolved(self, values: Values, products: Callable[[], Values]) -> Values:
         """Returns the expectations unchanged, because they are exact here."""
         return values
 
     def dual(self, x: Values, y: Values) -> tuple[Values, Values]:
         """Returns two arrays whose products, summed over the last dimension, are the expectations of the products of
         x and y."""
-        x, y = self.padded(x), self.padded(y)
+        x, y = self.pad(x), self.pad(y)
         if any(self.atoms):
             gram, some = np.zeros((len(self.atoms),) * 2), [np.abs(v).reshape(-1, v.shape[-1]).any(0) for v in (x, y)]
             for i in np.flatnonzero(some[0]):
@@ -127,12 +127,12 @@ class Space:
             if first is None or second is None:  # of a Gaussian, the part that the function depends on
                 gaussian, inside = (i, second) if first is None else (j, first)
                 assert inside is not None
-                nodes, weights = quadrature(len(inside.rows))
+                nodes, weights = build_quadrature(len(inside.rows))
                 along = inside.rows[:, gaussian] if gaussian < inside.rows.shape[1] else np.zeros(len(inside.rows))
                 values = (along @ nodes) * self._values(units[j if first is None else i], inside.rows, nodes)
             else:
                 rows = self._rows([units[i], units[j]])
-                nodes, weights = quadrature(len(rows))
+                nodes, weights = build_quadrature(len(rows))
                 values = self._values(units[i], rows, nodes) * self._values(units[j], rows, nodes)
             self._products[i, j] = float(values @ weights)
         return self._products[i, j]
@@ -141,7 +141,7 @@ class Space:
         """Returns an orthonormal basis of the Gaussians on which some variables depend, (at most ``MOST``, atoms)."""
         count = len(self.atoms)
         rows = [np.zeros((0, count))]
-        for x in map(self.padded, variables):
+        for x in map(self.pad, variables):
             parts = np.flatnonzero(np.abs(x) > TINY * np.abs(x).max(initial=0))
             linear = np.zeros(count)
             for k in parts:
@@ -149,7 +149,7 @@ class Space:
                 if atom is None:
                     linear[k] = x[k]
                 else:
-                    rows.append(self.padded(atom.rows))
+                    rows.append(self.pad(atom.rows))
             if size := np.linalg.norm(linear):
                 rows.append(linear[None] / size)
         _, sizes, basis = np.linalg.svd(np.concatenate(rows), full_matrices=False)
@@ -160,7 +160,7 @@ class Space:
 
     def _values(self, x: Values, rows: Values, nodes: Values) -> Values:
         """Evaluates a variable at the nodes."""
-        x, rows = self.padded(x), self.padded(rows)
+        x, rows = self.pad(x), self.pad(rows)
         values: Values = ((x * [atom is None for atom in self.atoms]) @ rows.T) @ nodes
         for k in np.flatnonzero(x):
             atom = self.atoms[k]
@@ -217,10 +217,11 @@ class Particles:
         return self.drawn.standard_normal(self.base)
 
     def kin(self, source: str) -> str:
-        """Returns the name of the group of Gaussians to which those of a tensor are made orthonormal."""
+        """Returns a name for the group of Gaussians that belong to the same tensor; they are made orthonormal to
+        each other."""
         return source
 
-    def padded(self, x: Values) -> Values:
+    def pad(self, x: Values) -> Values:
         """Returns the samples unchanged."""
         return x
 
@@ -231,14 +232,14 @@ class Particles:
     def inner(self, x: Values, y: Values) -> float:
         """Returns the expectation of the product of two variables."""
         product = x * y
-        return float(self.resolved(np.asarray(product.mean()), lambda: product))
+        return float(self.zero_unresolved(np.asarray(product.mean()), lambda: product))
 
     def dual(self, x: Values, y: Values) -> tuple[Values, Values]:
         """Returns two arrays whose products, summed over the last dimension, are the expectations of the products of
         x and y."""
         return x / x.shape[-1], y
 
-    def resolved(self, values: Values, products: Callable[[], Values]) -> Values:
+    def zero_unresolved(self, values: Values, products: Callable[[], Values]) -> Values:
         """Replaces by zero those means that the samples cannot distinguish from zero.
 
         Args:
@@ -272,12 +273,12 @@ class Points(Particles):
     def kin(self, source: str) -> str:
         return ""
 
-    def resolved(self, values: Values, products: Callable[[], Values]) -> Values:
+    def zero_unresolved(self, values: Values, products: Callable[[], Values]) -> Values:
         return values
 
 
 @cache
-def quadrature(directions: int) -> tuple[Values, Values]:
+def build_quadrature(directions: int) -> tuple[Values, Values]:
     """Returns nodes (directions, count) and weights (count,) for integrals over a standard Gaussian."""
     points, weights = np.polynomial.hermite_e.hermegauss(NODES[directions])
     grids = np.meshgrid(*[points] * directions, indexing="ij")
@@ -311,18 +312,18 @@ class GaussianMatrix:
         """Returns W x, or W^T x, (atoms,)."""
         target, source = self.spaces if not transposed else self.spaces[::-1]
         mine, other = self.known[transposed], self.known[not transposed]
-        x = source.padded(x)
+        x = source.pad(x)
         rest, out, whole = x, target.zero, source.inner(x, x)
         for known, _, image in mine:
             part = source.inner(known, rest)
-            rest, out = rest - part * source.padded(known), out + part * target.padded(image)
+            rest, out = rest - part * source.pad(known), out + part * target.pad(image)
         size = source.inner(rest, rest)
         if whole and size > TINY * whole:
             unit = rest / size**0.5
             (gaussian,) = target.gaussians(1, self.name)
             image = self.std * gaussian
             for y, hat, _ in other:
-                image = image + self.std * source.inner(hat, unit) * target.padded(y)
+                image = image + self.std * source.inner(hat, unit) * target.pad(y)
             mine.append((unit, gaussian, image))
-            out = target.padded(out) + size**0.5 * image
+            out = target.pad(out) + size**0.5 * image
         return out

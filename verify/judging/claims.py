@@ -9,7 +9,7 @@ from fractions import Fraction
 from scaling_algebra import limits
 from scaling_algebra.arguments import check_arguments
 from scaling_algebra.dynamics.quantities import inner_product
-from scaling_algebra.errors import UsageError, count_noun, quote_value, unknown_name
+from scaling_algebra.errors import UsageError, count_noun, quote_value, unknown_name_error
 
 
 @dataclass(frozen=True)
@@ -88,4 +88,4 @@ class Claim:
         names = list(measured)
         parts = [name for name, _ in inner_product(self.quantity)]
         if self.quantity not in names and not (parts and set(parts) <= set(names)):
-            raise unknown_name("measured quantity", self.quantity, names)
+            raise unknown_name_error("measured quantity", self.quantity, names)

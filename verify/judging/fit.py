@@ -127,7 +127,13 @@ def _extrapolate_slope(n: Sequence[float], y: Array, errors: Array, bent: float)
 
 @np.errstate(over="ignore", invalid="ignore")
 def compute_log_means(values: Sequence[Array]) -> Means:
-    """Returns the points that a slope is fitted to; NaN where every value is zero."""
+    """Returns, for every size, log2 of the root mean square over seeds, and the standard errors of these logs.
+
+    Both are NaN where every value is zero.
+
+    Args:
+        values: for every size, an array of root mean squares, one per seed.
+    """
     pairs = []
     for v in values:
         square = np.asarray(v, dtype=np.float64) ** 2

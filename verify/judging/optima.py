@@ -66,7 +66,7 @@ class BestRates(NamedTuple):
 
     value: Array
     noise: Array
-    fit_polynomial: Array
+    form: Array
     wide: float
 
 

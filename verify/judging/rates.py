@@ -22,7 +22,11 @@ from .regions import Verdict
 from .resampling import LEVEL, RESAMPLES, Array
 
 UNLIKELY = 0.002
-"""p-value below which the best rates are taken to follow no single power."""
+"""p-value below which the best rates are taken to follow no single power.
+
+The chances are those of normal errors, which few settings do not have. On the designs of
+``tests/verify/test_fit_rates.py`` with seeds it was not chosen on, 8 of 300 true laws are called broken (4 at 0.0005),
+and of laws that break at a batch 100 of 100 are found at a noise of 0.002, 29 of 30 at 0.005 (24 at 0.0005)."""
 PRIOR, KNOTS = 4, 5
 """Weight, in runs, of the median noise of all settings in the noise of one setting; and the maximum number of sizes
 at which a change of the power is tried."""

@@ -9,7 +9,7 @@ from enum import StrEnum
 
 
 class Verdict(StrEnum):
-    """The verdict of a measurement about a claim."""
+    """The verdict of a measurement about a claim: confirmed, contradicted, or neither (see ``Acceptance.verdict``)."""
 
     AGREES = "AGREES"
     REFUTED = "REFUTED"

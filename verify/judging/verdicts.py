@@ -17,10 +17,10 @@ from scaling_algebra.spec.level import Level, OpenDemand
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.networks.library import replace_gates
 
-from .arguments import find_large_argument
 from .claims import Claim
 from .fit import DRIFT, MIN_SEEDS, Fit, Verdict, compute_log_means, fit_exponent, judge_exponent
 from .gates import RunGate, build_gates, check_floor, check_planted_exponents, check_standard_refuted, find_rounded
+from .large_arguments import find_large_argument
 from .logged import Logged, Predicted, read_exponents, read_log
 from .measurement import Measurement, Prediction
 from .mixtures import DEEP, SEEN, TRACE, Powers, bound_share, list_powers_below

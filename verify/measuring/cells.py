@@ -28,8 +28,8 @@ from scaling_algebra.verify.judging.measurement import (
 )
 from scaling_algebra.verify.networks.scales import MOE_CONSTANTS, choose_constants
 
-from .sizes import dims_at, effective_n, elements
-from .store import Store, Table, joined
+from .sizes import compute_dims, compute_effective_n, count_elements
+from .store import Store, Table, concatenate_tables
 
 CELL, TOGETHER = 2**25, 32
 """Maximum number of weight entries in one cell (some seconds of training on a CPU core), and default number of
@@ -128,12 +128,12 @@ class Setup:
 
     @cached_property
     def _dims(self) -> list[dict[str, int]]:
-        return [dims_at(self.derivation.ray, n) for n in self.sizes]
+        return [compute_dims(self.derivation.ray, n) for n in self.sizes]
 
     @cached_property
     def entries(self) -> list[int]:
         """Number of weight entries of a replica at each size."""
-        return [elements(dims, self.network) for dims in self._dims]
+        return [count_elements(dims, self.network) for dims in self._dims]
 
     def dims_of(self, cell: RunCell) -> dict[str, int]:
         """Returns the dimensions that a cell trains: those of its size, or of the first size if it is a control."""
@@ -173,12 +173,12 @@ class RunCell:
         """Seeds of the replicas: different for every kind, size and replica, and independent of the division into
         cells."""
         stream = self.size + STREAMS[self.kind]
-        return [seed(stream, replica) for replica in self.replicas]
+        return [compute_seed(stream, replica) for replica in self.replicas]
 
     @property
     def shared(self) -> list[int]:
         """Seeds of the random streams that the replicas of all sizes and kinds share."""
-        return [seed(SHARED, replica) for replica in self.replicas]
+        return [compute_seed(SHARED, replica) for replica in self.replicas]
 
     @property
     def checked(self) -> int:
@@ -190,57 +190,57 @@ class RunCell:
         return range(self.first, self.first + self.count)
 
 
-def seed(stream: int, replica: int) -> int:
+def compute_seed(stream: int, replica: int) -> int:
     """Returns the seed of a replica; it differs for every pair of a stream and a replica."""
     return 1 + replica + 1_000_003 * stream
 
 
-def cells(setup: Setup) -> list[RunCell]:
+def list_cells(setup: Setup) -> list[RunCell]:
     """Lists all cells of a run, small sizes first.
 
     Increasing the number of seeds by a multiple of ``together`` adds cells and changes none.
     """
     cut: list[RunCell] = []
     for size, count in enumerate(setup.seeds):
-        cut += _cut(setup, "values", size, count)
-        cut += _cut(setup, "control", size, min(CONTROL_SEEDS, count))
+        cut += _split_into_cells(setup, "values", size, count)
+        cut += _split_into_cells(setup, "control", size, min(CONTROL_SEEDS, count))
         if setup.standard is not None:
-            cut += _cut(setup, "standard", size, min(STANDARD_SEEDS, count))
+            cut += _split_into_cells(setup, "standard", size, min(STANDARD_SEEDS, count))
         if setup.dtype != "float64":
-            cut += _cut(setup, "exact", size, min(EXACT_SEEDS, count))
+            cut += _split_into_cells(setup, "exact", size, min(EXACT_SEEDS, count))
     return cut
 
 
-def cost(setup: Setup, cell: RunCell) -> int:
+def estimate_cost(setup: Setup, cell: RunCell) -> int:
     """Returns the cost of a cell, which is proportional to its time: weight entries of all replicas times steps."""
     steps = setup.standard_steps if cell.kind == "standard" else setup.steps
     return setup.entries[0 if cell.kind == "control" else cell.size] * cell.count * (steps + 1)
 
 
-def collect(setup: Setup, store: Store, interrupted: bool = False) -> Measurement:
+def collect_cells(setup: Setup, store: Store, interrupted: bool = False) -> Measurement:
     """Collects from a store everything measured in a run. Sizes that lack replicas of some kind are omitted."""
     ray = setup.derivation.ray
     measured = Measurement(ray, setup.steps, interrupted=interrupted)
     if setup.network != MOE_BLOCK:
-        measured.watched = watched(setup.network)
+        measured.watched = choose_watched(setup.network)
     tables: dict[tuple[Kind, int], list[Table]] = {}
-    planned, done = cells(setup), 0
+    planned, done = list_cells(setup), 0
     for cell in planned:
-        table = kept(setup, cell, store)
+        table = load_record(setup, cell, store)
         if table is None:
             measured.missing += 1
         else:
             tables.setdefault((cell.kind, cell.size), []).append(table)
-            done += cost(setup, cell)
+            done += estimate_cost(setup, cell)
     kinds: list[Kind] = list(dict.fromkeys(cell.kind for cell in planned))
     for size in range(len(setup.sizes)):
         if all((kind, size) in tables for kind in kinds):
             dims = setup.dims(size)
-            measured.sizes.append(effective_n(ray, dims, setup.dims(0), setup.sizes[0]))
+            measured.sizes.append(compute_effective_n(ray, dims, setup.dims(0), setup.sizes[0]))
             measured.dims.append(dims)
             for kind in kinds:
                 series: Series = getattr(measured, kind)
-                for key, values in joined(tables[kind, size]).items():
+                for key, values in concatenate_tables(tables[kind, size]).items():
                     series.setdefault(key, []).append(values)
     measured.environment = store.environment(setup.run) | _take_facts(measured, done)
     return measured
@@ -271,12 +271,12 @@ def _take_facts(measured: Measurement, done: float) -> dict[str, Any]:
     return {**speed, "peak_memory_bytes": int(max(peak)) if peak else None}
 
 
-def kept(setup: Setup, cell: RunCell, store: Store) -> Table | None:
+def load_record(setup: Setup, cell: RunCell, store: Store) -> Table | None:
     """Loads the record of a cell from a store; returns None if the cell is still to be measured."""
     return store.load(setup.run, setup.name(cell), cell.count)
 
 
-def watched(network: Network) -> tuple[str, ...]:
+def choose_watched(network: Network) -> tuple[str, ...]:
     """Returns the names of up to three signals that are products with tensors: the first, the middle and the last
     one."""
     signals = [s.out for s in network.statements if isinstance(s, Product) and s.out != network.output]
@@ -284,7 +284,7 @@ def watched(network: Network) -> tuple[str, ...]:
     return tuple(signals[k] for k in sorted(spread))
 
 
-def _cut(setup: Setup, kind: Kind, size: int, count: int) -> list[RunCell]:
+def _split_into_cells(setup: Setup, kind: Kind, size: int, count: int) -> list[RunCell]:
     most = together = setup.together
     entries = setup.entries[0 if kind == "control" else size]
     while most > 1 and most * entries > CELL * max(1, together / TOGETHER):

@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 
-from scaling_algebra.errors import UsageError, describe_error, missing_package
+from scaling_algebra.errors import UsageError, describe_error, missing_package_error
 from scaling_algebra.verify.hardware import SHARED, Hardware, use_one_thread
 
 TRIES = 3
@@ -94,7 +94,7 @@ class Here:
 
     def _try_task(self, task: Work) -> Any:
         try:
-            return done(versions(), self.hardware, task.call, *task.arguments)
+            return run_task(get_versions(), self.hardware, task.call, *task.arguments)
         except UsageError:
             raise
         except Exception as error:
@@ -166,9 +166,9 @@ class Cluster(Here):
                     seen = now if self.workers else seen
                 while waiting and len(running) < self.workers:
                     task = waiting.pop()
-                    work = (versions(), there, task.call, *task.arguments)
+                    work = (get_versions(), there, task.call, *task.arguments)
                     future = client.submit(
-                        done, *work, key=f"{task.name}-{uuid.uuid4().hex}", priority=task.cost, **what
+                        run_task, *work, key=f"{task.name}-{uuid.uuid4().hex}", priority=task.cost, **what
                     )
                     running[future] = task
                     future.add_done_callback(ended.put)
@@ -205,7 +205,7 @@ class Cluster(Here):
         """Returns the result of a finished future, or ``Failed``.
 
         Raises:
-            UsageError: as ``done``; also if the scheduler is gone or a worker lacks the package.
+            UsageError: as ``run_task``; also if the scheduler is gone or a worker lacks the package.
         """
         from distributed import KilledWorker
 
@@ -232,12 +232,12 @@ With Dask's own settings a worker spends a third of its time on page faults.
 LOST = "the scheduler is gone; go on from what is kept"
 
 
-def versions() -> dict[str, str]:
+def get_versions() -> dict[str, str]:
     """Returns the versions of the packages on which measured numbers depend."""
     return {"scalecalc": version("scalecalc"), "torch": torch.__version__}
 
 
-def done(asked: dict[str, str], hardware: Hardware, call: Callable[..., Any], *arguments: Any) -> Any:
+def run_task(asked: dict[str, str], hardware: Hardware, call: Callable[..., Any], *arguments: Any) -> Any:
     """Executes a task in the current process and returns its result.
 
     Args:
@@ -249,7 +249,7 @@ def done(asked: dict[str, str], hardware: Hardware, call: Callable[..., Any], *a
     Raises:
         UsageError: other versions are installed here.
     """
-    if (here := versions()) != asked:
+    if (here := get_versions()) != asked:
         pairs = ", ".join(f"{name} {here[name]} and not {asked[name]}" for name in here if here[name] != asked[name])
         raise UsageError(f"a worker on {platform.node()} has {pairs}; install the same there")
     with use_one_thread():
@@ -257,7 +257,7 @@ def done(asked: dict[str, str], hardware: Hardware, call: Callable[..., Any], *a
 
 
 @contextmanager
-def pool(
+def open_pool(
     device: str = "auto", most: int | None = None, workers: int | None = None, scheduler: str | None = None
 ) -> Iterator[Here]:
     """Opens a pool: this process, ``workers`` processes of this machine, or the cluster of a scheduler.
@@ -277,7 +277,9 @@ def pool(
     try:
         import distributed
     except ImportError:
-        raise missing_package("--workers" if scheduler is None else "--scheduler", "distributed", "cluster") from None
+        raise missing_package_error(
+            "--workers" if scheduler is None else "--scheduler", "distributed", "cluster"
+        ) from None
     for name in ("distributed", "distributed.client"):  # what is wrong is told in one line
         logging.getLogger(name).setLevel(logging.CRITICAL)
     if scheduler is None:
@@ -307,12 +309,15 @@ def _start_workers(hardware: Hardware, workers: int) -> Any:
     told: dict[str, Any] = {"host": "127.0.0.1", "protocol": "tcp://", "dashboard": False}
     quiet, http = {"silence_logs": logging.CRITICAL}, {"dashboard_address": "127.0.0.1:0"}
     one = {"nthreads": 1, "memory_limit": 0, "resources": {hardware.kind: 1}, **told, **quiet}
-    specs = {k: {"cls": Nanny, "options": {**one, "env": visible(hardware, k, workers)}} for k in range(workers)}
+    specs = {
+        k: {"cls": Nanny, "options": {**one, "env": build_worker_environment(hardware, k, workers)}}
+        for k in range(workers)
+    }
     scheduler = {"cls": Scheduler, "options": {"allowed_failures": TRIES - 1, "port": 0, **told, **http}}
     return Client(SpecCluster(specs, scheduler, **quiet), set_as_default=False)
 
 
-def visible(hardware: Hardware, k: int, workers: int) -> dict[str, str]:
+def build_worker_environment(hardware: Hardware, k: int, workers: int) -> dict[str, str]:
     """Returns the environment variables of worker k: the one CUDA device it sees, and the number of workers that
     share it."""
     if hardware.kind == "cpu":

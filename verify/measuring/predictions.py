@@ -18,7 +18,7 @@ EACH, ALL = 40_000, 400_000
 quantity that needs more is undecided."""
 
 
-def predicted_signals(d: Derivation, steps: int, claimed: Sequence[str] = ()) -> Signals:
+def predict_signals(d: Derivation, steps: int, claimed: Sequence[str] = ()) -> Signals:
     """Predicts the exponents of the quantities of a network after 0 .. ``steps`` updates.
 
     For a network that ships with the package, everything that can be certified is returned. For any other network the
@@ -29,31 +29,31 @@ def predicted_signals(d: Derivation, steps: int, claimed: Sequence[str] = ()) ->
         steps: number of updates.
         claimed: quantities of claims, which are predicted first and without a budget.
     """
-    trained = as_trained(d)
-    look, table = trained.analysis(), d.analysis().table
-    if not bounded(d.network):
-        return Signals(trained, steps, look.all(steps, table))
-    first = look.all(steps, [name for name in table if name in claimed]) if claimed else {}
+    trained = release_gate(d)
+    analysis, table = trained.analysis(), d.analysis().table
+    if not has_work_budget(d.network):
+        return Signals(trained, steps, analysis.all(steps, table))
+    first = analysis.all(steps, [name for name in table if name in claimed]) if claimed else {}
     rows = dict[str, tuple[Bracket, ...]]()
-    with look.meter.within(ALL):
+    with analysis.meter.within(ALL):
         for name in iterate_with_progress("predicting", "quantities", list(table)):
-            rows[name] = first.get(name) or tuple(briefly(look, name, t) for t in range(steps + 1))
+            rows[name] = first.get(name) or tuple(predict_briefly(analysis, name, t) for t in range(steps + 1))
     return Signals(trained, steps, rows)
 
 
-def briefly(look: Analysis, name: str, t: int) -> Bracket:
+def predict_briefly(analysis: Analysis, name: str, t: int) -> Bracket:
     """Predicts one exponent with the work budget ``EACH``; the bracket is undecided if the budget does not suffice."""
-    with look.meter.within(EACH):
-        answer = look(name, t, SHORTLY)
-        return look(name, t) if answer.decided else Bracket(why=WORK)
+    with analysis.meter.within(EACH):
+        answer = analysis(name, t, SHORTLY)
+        return analysis(name, t) if answer.decided else Bracket(why=WORK)
 
 
-def bounded(network: Network) -> bool:
+def has_work_budget(network: Network) -> bool:
     """Tells whether predictions for a network have a work budget, as is the case unless it ships with the package."""
     return network.name not in ARCHITECTURES
 
 
-def as_trained(d: Derivation) -> Derivation:
+def release_gate(d: Derivation) -> Derivation:
     """Returns the derivation in which the gate moves during training, as it does in torch, if this changes exponents.
 
     Otherwise the gate is held at its mean and slope (assumption B2 of MSSP paper, J.2). It changes exponents if there

@@ -19,7 +19,7 @@ from scaling_algebra import limits
 from scaling_algebra.dynamics.sparse_routing import behind, sparse
 from scaling_algebra.errors import UsageError
 from scaling_algebra.solver.derivation import Derivation
-from scaling_algebra.spec.networks.indices import aggregations
+from scaling_algebra.spec.networks.indices import find_aggregations
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.verify.hardware import Hardware, is_out_of_memory
 from scaling_algebra.verify.judging.measurement import MEMORY, SECONDS, Measurement, Record
@@ -29,9 +29,9 @@ from scaling_algebra.verify.networks.scales import complete_sizes
 from scaling_algebra.verify.networks.steppers import format_class_name
 from scaling_algebra.verify.networks.torch_network import TorchNetwork
 
-from .cells import RunCell, Setup, cells, collect, cost
+from .cells import RunCell, Setup, collect_cells, estimate_cost, list_cells
 from .pool import Failed, Here, Work
-from .sizes import elements, plan_seeds, plan_sizes
+from .sizes import count_elements, plan_seeds, plan_sizes
 from .store import Store
 from .training import train_network
 
@@ -73,13 +73,13 @@ def measure(
     grid = (steps, tuple(chosen), tuple(counts))
     setup = Setup(derivation, *grid, products=tuple(products))
     here, store = Here(Hardware.of(device)), Store()
-    check(setup, free=here.free)
-    for failed in perform(((setup, cell) for cell in cells(setup)), here, store, progress):
+    check_run(setup, free=here.free)
+    for failed in train_cells(((setup, cell) for cell in list_cells(setup)), here, store, progress):
         raise UsageError(str(failed))
-    return collect(setup, store)
+    return collect_cells(setup, store)
 
 
-def check(setup: Setup, most: int | None = None, free: int | None = None) -> None:
+def check_run(setup: Setup, most: int | None = None, free: int | None = None) -> None:
     """Checks that a run can be executed, before anything large is allocated.
 
     Estimates the memory of a replica at every size, then builds the smallest network and its optimizer.
@@ -94,7 +94,7 @@ def check(setup: Setup, most: int | None = None, free: int | None = None) -> Non
             needs more than ``most`` or ``free``.
     """
     for size, n in enumerate(setup.sizes):
-        needed = replica_bytes(setup, setup.dims(size)) / 2**20
+        needed = estimate_replica_bytes(setup, setup.dims(size)) / 2**20
         if most is not None and needed > most / 2**20:
             raise UsageError(
                 f"a replica at n={n} takes about {needed:.1f} MiB, more than --max-memory; give smaller --sizes"
@@ -104,16 +104,16 @@ def check(setup: Setup, most: int | None = None, free: int | None = None) -> Non
             raise UsageError(f"a replica at n={n} takes about {here}; give smaller --sizes")
     d, dims = setup.derivation, setup.dims(0)
     if sparse(d.network, d.ray):
-        sums = {s.out for s in aggregations(d.network)}
+        sums = {s.out for s in find_aggregations(d.network)}
         live = [s for s in d.network.live if s.over and d.network.axes[s.over] == "M"]
-        norms = [s for s in d.network.norms if any(sums & _before(d.network, x.name) for x in s.inputs)]
+        norms = [s for s in d.network.norms if any(sums & _find_before(d.network, x.name) for x in s.inputs)]
         if reason := next(iter([*live, *norms]), None) or behind(d.network):
             why = f"{reason.out} is a function of several experts"
             raise UsageError(f"{d.network.name} is measured with K = M, as {why}; give a ray without K")
     TorchNetwork(d.network, ReplicaDraw(dims, [0], [0]), d.scaling).optimizer(d.optimizer)
 
 
-def perform(
+def train_cells(
     todo: Iterable[tuple[Setup, RunCell]], pool: Here, store: Store, progress: Progress | None = None
 ) -> list[Failed]:
     """Trains cells of runs in a pool, stores what they measured, and returns those that failed.
@@ -122,7 +122,7 @@ def perform(
         UsageError: not enough memory, or an error of the pool.
     """
     named = [(f"{setup.run}/{setup.name(cell)}", setup, cell) for setup, cell in todo]
-    tasks = [Work(name, timed_cell, (setup, cell), cost(setup, cell)) for name, setup, cell in named]
+    tasks = [Work(name, train_timed_cell, (setup, cell), estimate_cost(setup, cell)) for name, setup, cell in named]
     total, done, failed = sum(task.cost for task in tasks), 0.0, []
     for task, result in pool(tasks):
         setup, cell = task.arguments
@@ -140,7 +140,7 @@ def perform(
     return failed
 
 
-def timed_cell(hardware: Hardware, setup: Setup, cell: RunCell) -> tuple[Record, dict[str, Any]]:
+def train_timed_cell(hardware: Hardware, setup: Setup, cell: RunCell) -> tuple[Record, dict[str, Any]]:
     """Trains a cell and returns its record, including the seconds and the memory it took, with its environment."""
     began = time.perf_counter()
     record = train_cell(setup, cell, hardware)
@@ -149,13 +149,13 @@ def timed_cell(hardware: Hardware, setup: Setup, cell: RunCell) -> tuple[Record,
     return {**record, **facts}, describe_hardware(hardware, setup)
 
 
-def _before(network: Network, signal: str) -> set[str]:
+def _find_before(network: Network, signal: str) -> set[str]:
     """Returns the names of a signal and of all signals from which it is computed."""
     s = network.producer(signal)
-    return {signal}.union(*(_before(network, x.name) for x in s.inputs)) if s else {signal}
+    return {signal}.union(*(_find_before(network, x.name) for x in s.inputs)) if s else {signal}
 
 
-def growing(setup: Setup) -> frozenset[str]:
+def find_growing(setup: Setup) -> frozenset[str]:
     """Returns the axes that grow."""
     return frozenset(axis for axis, rate in setup.derivation.ray.rates.items() if rate)
 
@@ -167,14 +167,14 @@ def describe_hardware(hardware: Hardware, setup: Setup) -> dict[str, Any]:
     return {**hardware.describe(), **what}
 
 
-def replica_bytes(setup: Setup, dims: Mapping[str, int]) -> int:
+def estimate_replica_bytes(setup: Setup, dims: Mapping[str, int]) -> int:
     """Estimates the memory of a replica in bytes: weights with gradient, optimizer state, initial values and a spare
     copy, and the parts of signals."""
     copies = 6 if is_linear(setup.derivation.optimizer) else 8
     sizes, network = complete_sizes(setup.network, dims), setup.network
     formed = [network.signals[s.out] for s in network.statements]
     signals = sum(math.prod(sizes[network.axes[x]] for x in letters) for letters in formed)
-    entries = copies * elements(dims, network) + SIGNALS * signals
+    entries = copies * count_elements(dims, network) + SIGNALS * signals
     return entries * getattr(torch, setup.dtype).itemsize
 
 
@@ -187,13 +187,13 @@ def train_cell(setup: Setup, cell: RunCell, hardware: Hardware) -> Record:
         UsageError: not enough memory for one replica.
     """
     as_kind, dims = setup.of(cell.kind), setup.dims_of(cell)
-    needed = replica_bytes(as_kind, dims)
+    needed = estimate_replica_bytes(as_kind, dims)
     together = max(1, min(cell.count, hardware.room // needed))
     parts: list[Record] = []
     done = 0
     while done < cell.count:
         part = replace(cell, first=cell.first + done, count=min(together, cell.count - done))
-        record = _within_memory(as_kind, part, hardware)
+        record = _train_within_memory(as_kind, part, hardware)
         if record is not None:
             parts.append(record)
             done += part.count
@@ -207,10 +207,10 @@ def train_cell(setup: Setup, cell: RunCell, hardware: Hardware) -> Record:
     return {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
 
 
-def _within_memory(setup: Setup, cell: RunCell, hardware: Hardware) -> Record | None:
+def _train_within_memory(setup: Setup, cell: RunCell, hardware: Hardware) -> Record | None:
     """Trains all replicas of a cell at once and returns their record, or None if memory runs out."""
     try:
-        draw = ReplicaDraw(setup.dims_of(cell), cell.seeds, cell.shared, hardware.device, growing(setup))
+        draw = ReplicaDraw(setup.dims_of(cell), cell.seeds, cell.shared, hardware.device, find_growing(setup))
         return train_network(setup, draw, cell.checked)
     except (MemoryError, RuntimeError) as reason:
         if not is_out_of_memory(reason):

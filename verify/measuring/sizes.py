@@ -43,7 +43,7 @@ WIDTHS = ("N", "N_e", "M")
 """Axes that have a size on every ray."""
 
 
-def dims_at(ray: Ray, n: int) -> dict[str, int]:
+def compute_dims(ray: Ray, n: int) -> dict[str, int]:
     """Returns the dimensions at size n: ``n**rate`` on a growing axis, a constant on the others.
 
     Every size thereby lies on the same side of every wall of the ray; with equal sizes on all axes it would lie on the
@@ -60,7 +60,7 @@ def dims_at(ray: Ray, n: int) -> dict[str, int]:
     return {axis: min(size, dims["M"]) if axis == "K" else size for axis, size in dims.items()}
 
 
-def effective_n(ray: Ray, dims: Mapping[str, int], first_dims: Mapping[str, int], first: int) -> float:
+def compute_effective_n(ray: Ray, dims: Mapping[str, int], first_dims: Mapping[str, int], first: int) -> float:
     """Returns the n whose powers fit the rounded dimensions best, by least squares in logs. It is exact for integer
     rates."""
     rates = {axis: float(ray[axis]) for axis in dims if axis != "K"}
@@ -68,7 +68,7 @@ def effective_n(ray: Ray, dims: Mapping[str, int], first_dims: Mapping[str, int]
     return round(first * math.exp(fitted / sum(r * r for r in rates.values())), 9)
 
 
-def elements(dims: Mapping[str, int], network: Network = MOE_BLOCK) -> int:
+def count_elements(dims: Mapping[str, int], network: Network = MOE_BLOCK) -> int:
     """Counts the weight entries of one replica up to lower-order terms: only tensors with at least two indices that
     can grow, or all tensors if there is none."""
     size = {"K": dims["M"], **complete_sizes(network, dims)}
@@ -98,12 +98,12 @@ def plan_sizes(
         if any(a >= b for a, b in pairwise(sizes)):
             raise UsageError(f"sizes are {list(sizes)!r}; give them in increasing order, without repeats")
         return list(sizes)
-    growth = round(max(_growth(ray, network, t.letters) for t in network.tensors.values()))
+    growth = round(max(_compute_growth(ray, network, t.letters) for t in network.tensors.values()))
     first = SMALLEST.get(growth, SMALLEST[2 if growth < 2 else 3])
-    while first > 1 and elements(dims_at(ray, 2 * first), network) > largest:
+    while first > 1 and count_elements(compute_dims(ray, 2 * first), network) > largest:
         first -= 1
     last, step = first, max(1, first // 4)
-    while elements(dims_at(ray, last + step), network) <= largest and last < WIDEST * first:
+    while count_elements(compute_dims(ray, last + step), network) <= largest and last < WIDEST * first:
         last += step
     spread = [round(first * (last / first) ** (i / (COUNT - 1))) for i in range(COUNT)]
     if len(set(spread)) < MIN_SIZES:
@@ -111,7 +111,7 @@ def plan_sizes(
     return sorted(set(spread))
 
 
-def _growth(ray: Ray, network: Network, letters: str) -> Fraction:
+def _compute_growth(ray: Ray, network: Network, letters: str) -> Fraction:
     """Returns the rate at which the number of entries of a tensor grows."""
     return sum((ray[network.axes[x]] for x in letters), Fraction(0))
 
@@ -128,4 +128,4 @@ def plan_seeds(
         limits.check_range("seeds", seeds, 1, limits.SEEDS)
         return [seeds] * len(sizes)
     few, many = SEEDS
-    return [min(many, max(few, int(work / elements(dims_at(ray, n), network)))) for n in sizes]
+    return [min(many, max(few, int(work / count_elements(compute_dims(ray, n), network)))) for n in sizes]

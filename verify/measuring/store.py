@@ -37,7 +37,7 @@ Table = dict[tuple[str, int], Array]
 """A record: (name, step) -> values. Values that are not finite, as after divergence, are NaN."""
 
 
-def joined(tables: Iterable[Table]) -> Table:
+def concatenate_tables(tables: Iterable[Table]) -> Table:
     """Joins the replicas of several tables, one after the other. Keys that are missing from one of the tables are
     omitted."""
     first, *rest = tables
@@ -46,20 +46,20 @@ def joined(tables: Iterable[Table]) -> Table:
 
 
 @lru_cache(maxsize=256)
-def _keys(names: str) -> list[tuple[str, int]]:
+def _parse_keys(names: str) -> list[tuple[str, int]]:
     """Parses the names and steps of the rows of a cell. The cache serves the many cells of a run, which have the
     same ones."""
     return [(name, int(t)) for name, _, t in (text.rpartition("@") for text in json.loads(names))]
 
 
-def _checksum(key: str, names: str, content: bytes) -> bytes:
+def _compute_checksum(key: str, names: str, content: bytes) -> bytes:
     return hashlib.blake2b(b"\0".join([key.encode(), names.encode(), content]), digest_size=CHECKED).digest()
 
 
 _PLACES = {"device": ", ", "machine": "; "}
 
 
-def united(environments: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+def merge_environments(environments: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Merges the environments of a measurement on several machines; the result lists all their devices and machines."""
     records = [e for e in environments if e]
     together = dict(records[0]) if records else {}
@@ -70,7 +70,10 @@ def united(environments: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 class Store:
-    """A store of records (by run and cell) and of pieces.
+    """A store of measurements, in folders or in memory.
+
+    It holds records, one table of numbers for each cell of a run, and pieces, which are results of other tasks (losses,
+    findings) under a key.
 
     Args:
         *folders: folders to read from; new rows are written to the first. Without folders everything is kept in memory.
@@ -92,7 +95,7 @@ class Store:
             replicas: required number of replicas; None accepts any.
         """
         for names, content in self._read(f"{run}/{cell}"):
-            keys = _keys(names)
+            keys = _parse_keys(names)
             rows = np.frombuffer(content).reshape(len(keys), -1)
             if replicas in (None, rows.shape[1]):
                 return dict(zip(keys, rows, strict=True))
@@ -115,12 +118,12 @@ class Store:
     def describe(self, run: str, environment: Mapping[str, Any]) -> None:
         """Adds to the environment of a run."""
         before = self.environment(run)
-        if (now := united([before, environment])) != before:
+        if (now := merge_environments([before, environment])) != before:
             self._write(f"{run}/environment", [], json.dumps(now).encode())
 
     def environment(self, run: str) -> dict[str, Any]:
         """Returns the environment of a run, merged over all places where it was measured."""
-        return united(json.loads(content) for _, content in self._read(f"{run}/environment"))
+        return merge_environments(json.loads(content) for _, content in self._read(f"{run}/environment"))
 
     def piece(self, what: Mapping[str, Any]) -> Any:
         """Returns the value stored for exactly these settings, or None if it is missing."""
@@ -155,13 +158,13 @@ class Store:
             if (folder / MEASURED).exists():
                 with _open_database(folder / MEASURED) as database:
                     rows += database.execute("SELECT names, content FROM measured WHERE key = ?", [key])
-        sound = [(names, content) for names, content in rows if _whole(key, names, content)]
+        sound = [(names, content) for names, content in rows if _is_whole(key, names, content)]
         self.damaged |= {key} if len(sound) < len(rows) else set()
         return [(names, content[CHECKED:]) for names, content in sound]
 
     def _write(self, key: str, names: list[str], content: bytes) -> None:
         text = json.dumps(names)
-        content = _checksum(key, text, content) + content
+        content = _compute_checksum(key, text, content) + content
         self.damaged.discard(key)
         if not self._folders:
             self._memory[key] = text, content
@@ -179,11 +182,11 @@ class Store:
             database.execute("REPLACE INTO measured VALUES (?, ?, ?)", [key, text, content])
 
 
-def _whole(key: str, names: Any, content: Any) -> bool:
+def _is_whole(key: str, names: Any, content: Any) -> bool:
     """Tells whether a row agrees with its checksum."""
     if not isinstance(names, str) or not isinstance(content, bytes):
         return False
-    return content[:CHECKED] == _checksum(key, names, content[CHECKED:])
+    return content[:CHECKED] == _compute_checksum(key, names, content[CHECKED:])
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from scaling_algebra.dynamics.quantities import Quantity, inner_product, quantities, quantity, with_decay
 from scaling_algebra.spec.networks.auxiliary import find_buffers, find_selection_inputs
-from scaling_algebra.spec.networks.roles import is_first_layer, pathways
+from scaling_algebra.spec.networks.roles import is_first_layer, name_pathways
 from scaling_algebra.verify.judging.fit import Array
 from scaling_algebra.verify.judging.measurement import GRADIENTS, INPUT, PARAMETERS, Record, compute_fingerprint
 from scaling_algebra.verify.networks.backward import Backward
@@ -40,7 +40,7 @@ def train_network(setup: Setup, draw: ReplicaDraw, checked: int = 0) -> Record:
     run = TorchRun(model, derivation.optimizer, keep=bool(products))
     for s in network.statements:
         if is_first_layer(network, s.out):
-            for via in pathways(network, s.out).values():
+            for via in name_pathways(network, s.out).values():
                 run.trainer.follow(s.out, via)
     table = quantities(network) | with_decay(network, derivation.optimizer)
     recorded = [*table.values(), *(quantity(table, name) for name in products)]
@@ -49,21 +49,21 @@ def train_network(setup: Setup, draw: ReplicaDraw, checked: int = 0) -> Record:
         with torch.no_grad():
             for q in recorded:
                 if all(step is None or step <= t for _, step in inner_product(q.name)):
-                    size = _size(q, run, t)
+                    size = _compute_size(q, run, t)
                     if size is not None:
                         record[q.name, t] = size
-            record |= {(name, t): x for name, x in _entropies(run, t).items()}
+            record |= {(name, t): x for name, x in _compute_entropies(run, t).items()}
         if t < steps:
             run.trainer.step()
     parameters = sum(p[0].numel() for p in model.parameters())
     facts = {INPUT: compute_fingerprint(model.x), PARAMETERS: parameters, GRADIENTS: -1.0}
     numbers = {(name, 0): np.full(len(draw), float(fact)) for name, fact in facts.items()}
     if checked:
-        numbers[GRADIENTS, 0][:checked] = _gradient_difference(run, steps, checked)[:checked]
+        numbers[GRADIENTS, 0][:checked] = _compare_gradients(run, steps, checked)[:checked]
     return {key: x.double().cpu().numpy() for key, x in record.items()} | numbers
 
 
-def _entropies(run: TorchRun, t: int) -> dict[str, Tensor]:
+def _compute_entropies(run: TorchRun, t: int) -> dict[str, Tensor]:
     """Returns for every softmax its entropy relative to the maximum over its active entries, and 1 minus that, (S,)
     each.
 
@@ -82,7 +82,7 @@ def _entropies(run: TorchRun, t: int) -> dict[str, Tensor]:
     return sizes
 
 
-def _size(q: Quantity, run: TorchRun, t: int) -> Tensor | None:
+def _compute_size(q: Quantity, run: TorchRun, t: int) -> Tensor | None:
     """Returns the size of a quantity in each replica, (S,), or None if the optimizer does not keep it separately."""
     try:
         read = q.read(run, t)
@@ -91,7 +91,7 @@ def _size(q: Quantity, run: TorchRun, t: int) -> Tensor | None:
     return read.rms() if isinstance(read, SignalEntries) else read
 
 
-def _gradient_difference(run: TorchRun, t: int, checked: int) -> Array:
+def _compare_gradients(run: TorchRun, t: int, checked: int) -> Array:
     """Compares the gradients by the chain rule with autograd's in the first ``checked`` replicas.
 
     Returns:
@@ -100,7 +100,7 @@ def _gradient_difference(run: TorchRun, t: int, checked: int) -> Array:
     batch, network = get_state(run.states, t)[1], run.network
     differences = []
     with torch.no_grad():
-        signals, weights = by_autograd(batch, checked)
+        signals, weights = differentiate_with_autograd(batch, checked)
         pairs = [
             (batch.gradient(x, {}), theirs) for x, theirs in signals.items() if x not in find_selection_inputs(network)
         ]
@@ -112,7 +112,7 @@ def _gradient_difference(run: TorchRun, t: int, checked: int) -> Array:
     return largest
 
 
-def by_autograd(batch: Backward, replicas: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+def differentiate_with_autograd(batch: Backward, replicas: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Computes the gradients of the first replicas with autograd, for comparison with those by the chain rule.
 
     Returns:

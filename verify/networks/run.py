@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from scaling_algebra.spec.networks.language import Function, Mode, Product
-from scaling_algebra.spec.networks.terms import product_of
+from scaling_algebra.spec.networks.terms import find_product
 from scaling_algebra.spec.optimizers import Optimizer, OptimizerSpec
 
 from .backward import Backward
@@ -92,7 +92,7 @@ class Trainer:
         batch = get_state(self.states, -1)[1]
         for (signal, via), path in self.paths.items():
             (group,) = path.param_groups
-            layer = product_of(self.model.network, signal)
+            layer = find_product(self.model.network, signal)
             group["params"][0].grad = batch.of_use(layer, batch.gradient(signal, {}, via))
             path.step()
         if not self.keep:
@@ -114,7 +114,7 @@ class Trainer:
     def follow(self, signal: str, via: str) -> None:
         """Trains a copy of a weight by the gradients through the signal ``via`` only, if the optimizer is linear.
         Call this before the first step."""
-        tensor = product_of(self.model.network, signal).tensor
+        tensor = find_product(self.model.network, signal).tensor
         for group in self.stepper.param_groups if is_linear(self.rule) else ():
             if tensor and group["symbol"] == tensor.name:
                 weight = torch.zeros_like(self.start[tensor.name])
@@ -170,14 +170,14 @@ class TorchRun:
             t: number of updates done.
             x: replaces the product's only signal.
         """
-        state, own = self._moment(t), product_of(self.network, statement.out)
+        state, own = self._moment(t), find_product(self.network, statement.out)
         names = ("initial", "change") if which == "value" else (which,)
         entries = state.part(own, [mode], *names) if x is None else state.apply_term(own, mode, x.entries)
         return self._signal(own.out, entries)
 
     def gate_change(self, statement: Product, t: int) -> SignalEntries:
         """Returns (gates_t - gates_0) times the other factors at t."""
-        own = product_of(self.network, statement.out)
+        own = find_product(self.network, statement.out)
         return self._signal(own.out, self._moment(t).part(own, ["init", "update"], "regated"))
 
     def change_via(self, signal: str, t: int, via: str) -> SignalEntries:
@@ -186,7 +186,7 @@ class TorchRun:
         Raises:
             NotMeasured: the optimizer is not linear in the gradients, or the path was not followed.
         """
-        s, state = product_of(self.network, signal), get_state(self.states, t)[0]
+        s, state = find_product(self.network, signal), get_state(self.states, t)[0]
         if ("path", signal, via) not in state.known:
             raise NotMeasured(f"{signal} through {via} was not followed, or {self.trainer.rule.name} mixes paths")
         factors = [(x.letters, state.moment.signals()[x.name]) for x in s.factors]

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from scaling_algebra.errors import UsageError, guard_foreign_code, missing_package, quote_value
+from scaling_algebra.errors import UsageError, guard_foreign_code, missing_package_error, quote_value
 from scaling_algebra.files import import_python
 from scaling_algebra.spec.networks.language import Network
 from scaling_algebra.spec.optimizers import SHAPES, Optimizer, Optimizers, OptimizerSpec
@@ -333,7 +333,7 @@ def find_stepper(rule: Optimizer) -> Callable[..., torch.optim.Optimizer]:
         try:
             place = import_module(PUBLIC)
         except ModuleNotFoundError:
-            raise missing_package(f"training with {rule.name}", PUBLIC, "verify") from None
+            raise missing_package_error(f"training with {rule.name}", PUBLIC, "verify") from None
     found: Any = OWN.get(rule.torch) or getattr(place, name, None)
     if not isinstance(found, type) or not issubclass(found, torch.optim.Optimizer):
         raise UsageError(f"{what} is no optimizer; name a class of torch.optim, or FILE.py:Class with one of its own")

@@ -35,7 +35,7 @@ Point = tuple[float, float, float, float, str]
 """Predicted exponent, measured exponent, lower and upper end of its interval, verdict."""
 
 
-def family(quantity: str) -> str:
+def get_family(quantity: str) -> str:
     """Returns the panel in which a quantity is plotted: its signal or gradient, "cumulative updates" or "raw
     gradients"."""
     parts = quantity.split(".")
@@ -46,7 +46,7 @@ def family(quantity: str) -> str:
     return parts[0]
 
 
-def slopes(report: Report) -> Figure | None:
+def draw_slopes(report: Report) -> Figure | None:
     """Plots the measured size of every quantity that does not agree against n.
 
     Sizes are those at the quantity's last step, relative to the smallest n. Each family of quantities has its own
@@ -59,7 +59,7 @@ def slopes(report: Report) -> Figure | None:
     families: dict[str, list[ReportRow]] = {}
     for r in last.values():
         if math.isfinite(r.fit.slope) and (r.quantity, r.step) in report.means:
-            families.setdefault(family(r.quantity), []).append(r)
+            families.setdefault(get_family(r.quantity), []).append(r)
     if not families:
         return None
     rows = -(-min(len(families), PANELS) // ACROSS)
@@ -80,24 +80,24 @@ def slopes(report: Report) -> Figure | None:
         return figure
 
 
-def points(reports: Iterable[Report]) -> list[Point]:
+def list_points(reports: Iterable[Report]) -> list[Point]:
     """Lists the exponents that have both a prediction and a finite measured slope."""
     rows = [r for report in reports for r in report.rows if r.predicted is not None and math.isfinite(r.fit.slope)]
     return [(float(r.predicted or 0), r.fit.slope, r.fit.low, r.fit.high, str(r.verdict)) for r in rows]
 
 
-def kept_points(evidence: Path) -> list[Point]:
+def read_stored_points(evidence: Path) -> list[Point]:
     """Reads from an ``evidence.json`` the exponents that have both a prediction and a measured slope."""
     rows = [row for run in json.loads(evidence.read_text(encoding="utf-8"))["runs"] for row in run["rows"]]
     return [(float(Fraction(r[2])), *r[3:]) for r in rows if r[2] is not None and r[3] is not None]
 
 
-def overview_png(shown: Sequence[Point], path: Path | BinaryIO) -> None:
+def draw_overview_png(shown: Sequence[Point], path: Path | BinaryIO) -> None:
     """Writes the overview as a PNG file. The size of the picture does not depend on the number of exponents."""
-    overview(shown).savefig(path, format="png", dpi=160, metadata={"Software": None})
+    draw_overview(shown).savefig(path, format="png", dpi=160, metadata={"Software": None})
 
 
-def overview(shown: Sequence[Point]) -> Figure:
+def draw_overview(shown: Sequence[Point]) -> Figure:
     """Plots every measured exponent against the predicted one, coloured by verdict."""
     with matplotlib.rc_context({**STYLE, "font.size": 10.5, "legend.fontsize": 9}):
         figure = Figure(figsize=(5.4, 5.0), layout="constrained")
@@ -108,7 +108,7 @@ def overview(shown: Sequence[Point]) -> Figure:
             x, y, low, high = zip(*chosen, strict=True) if chosen else ((), (), (), ())
             style: dict[str, Any] = {"ls": "", "marker": ".", "ms": 4, "mew": 0, "elinewidth": 0.4}
             label = f"{verdict} ({len(chosen)})"
-            axes.errorbar(x, y, _bars(y, low, high), color=COLOURS[verdict], label=label, **style)
+            axes.errorbar(x, y, _draw_bars(y, low, high), color=COLOURS[verdict], label=label, **style)
         exponents = np.unique([x for x, *_ in shown] or [0.0])
         line = [exponents[0] - 0.3, exponents[-1] + 0.3]
         axes.plot(line, line, color="#999", lw=0.8, zorder=0)
@@ -124,13 +124,13 @@ def overview(shown: Sequence[Point]) -> Figure:
         return figure
 
 
-def _bars(at: Sequence[float], low: Sequence[float], high: Sequence[float]) -> list[list[float]]:
+def _draw_bars(at: Sequence[float], low: Sequence[float], high: Sequence[float]) -> list[list[float]]:
     """Returns the lengths of the error bars below and above each value."""
     down = [max(0.0, x - y) for x, y in zip(at, low, strict=True)]
     return [down, [max(0.0, y - x) for x, y in zip(at, high, strict=True)]]
 
 
-def svg(figure: Figure) -> str:
+def convert_to_svg(figure: Figure) -> str:
     """Returns a figure as SVG text. The same figure always gives the same bytes."""
     out = io.StringIO()
     with matplotlib.rc_context(STYLE):
@@ -139,4 +139,4 @@ def svg(figure: Figure) -> str:
 
 
 if __name__ == "__main__":
-    overview_png(kept_points(Path(sys.argv[1])), Path(sys.argv[2]))
+    draw_overview_png(read_stored_points(Path(sys.argv[1])), Path(sys.argv[2]))

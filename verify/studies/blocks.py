@@ -25,7 +25,7 @@ from scaling_algebra.verify.measuring.runs import measure
 from .findings import Conditions, Observation
 
 
-def deficit(d: Derivation, t: int) -> Fraction | None:
+def predict_deficit(d: Derivation, t: int) -> Fraction | None:
     """Returns the exponent of 1 - entropy of the router's softmax after t updates; None if it is exactly zero.
 
     Law: 1 - entropy ~ spread^2 for a small spread of the logits over experts, Theta(1) otherwise.
@@ -45,17 +45,17 @@ def with_epsilon(d: Derivation, epsilon: Mapping[str, str], share: str = "1") ->
         share: the power to which all other epsilons are raised.
     """
 
-    def changed(role: str, derived: Power | None) -> Power | None:
+    def replace_epsilon(role: str, derived: Power | None) -> Power | None:
         power = epsilon.get(role, epsilon.get("all"))
         if power is not None:
             return Power.parse(power)
         return None if derived is None else derived ** Fraction(share)
 
-    tensors = {role: replace(t, eps=changed(role, t.eps)) for role, t in d.scaling.tensors.items()}
+    tensors = {role: replace(t, eps=replace_epsilon(role, t.eps)) for role, t in d.scaling.tensors.items()}
     return replace(d, scaling=replace(d.scaling, tensors=tensors))
 
 
-def block(
+def measure_block(
     how: Conditions,
     names: Sequence[str],
     *,
@@ -104,7 +104,7 @@ def block(
             observations[name] = Observation(run.values[quantity, step], run.sizes)
         else:
             values, spacing = run.get_cleaned(quantity, step), compute_spacing(run)
-            derived = deficit(d, step) if quantity == "phi.deficit" else d.analysis()(quantity, step).exponent
+            derived = predict_deficit(d, step) if quantity == "phi.deficit" else d.analysis()(quantity, step).exponent
             observations[name] = Observation(values, run.sizes, derived=derived, spacing=spacing)
     return observations
 
@@ -113,7 +113,7 @@ Question = tuple[Derivation, str, int]
 """(configuration, quantity, number of updates); a quantity with ``*`` stands for the largest one that matches."""
 
 
-def slopes(questions: Sequence[Question]) -> list[str]:
+def fit_slopes(questions: Sequence[Question]) -> list[str]:
     """Returns for each question the measured slope with its 95 % interval as text, or the reason why there is none.
 
     Every configuration is trained once, with the default sizes and seeds: under a minute on two cores.
@@ -125,11 +125,11 @@ def slopes(questions: Sequence[Question]) -> list[str]:
         steps = max(step for *_, step in members)
         run = measure(d, steps=steps, products=products)
         for k, name, step in members:
-            texts[k] = _slope(run, name, step)
+            texts[k] = _fit_slope(run, name, step)
     return texts
 
 
-def _slope(run: Measurement, quantity: str, step: int) -> str:
+def _fit_slope(run: Measurement, quantity: str, step: int) -> str:
     names = [name for name, t in run.values if t == step and fnmatchcase(name, quantity)] or [quantity]
     measured = [name for name in names if (name, step) in run.values]
     if not measured:

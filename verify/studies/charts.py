@@ -56,7 +56,7 @@ class Target:
         return index
 
 
-def errors(target: Target, count: int, samples: int, seed: int) -> tuple[float, ...]:
+def compute_errors(target: Target, count: int, samples: int, seed: int) -> tuple[float, ...]:
     """Computes the mean squares of ``ERRORS`` with about ``count`` charts. A chart without samples predicts 0."""
     draw = np.random.default_rng([4, seed, count, samples])
     phases, total = draw.uniform(0, 2 * np.pi, (target.d, OCTAVES)), target.side(count) ** target.d
@@ -74,7 +74,7 @@ def errors(target: Target, count: int, samples: int, seed: int) -> tuple[float, 
     return tuple(float(np.mean(p**2)) for p in parts)
 
 
-def charts(
+def draw_charts(
     how: Conditions, names: Sequence[str], *, beta: str, d: int, samples: int = 0, power: str = "", spacing: str = "1/2"
 ) -> dict[str, Observation]:
     """Measures one of ``ERRORS`` against the number M of charts, or against n if the number of samples is a power of
@@ -84,5 +84,7 @@ def charts(
     drawn = [round(m ** float(Fraction(power))) for m in counts] if power else [samples] * len(counts)
     values = []
     for count, n in zip(counts, drawn, strict=True):
-        values.append(np.array([errors(target, count, n, seed)[ERRORS.index(name)] for seed in range(how.seeds)]))
+        values.append(
+            np.array([compute_errors(target, count, n, seed)[ERRORS.index(name)] for seed in range(how.seeds)])
+        )
     return {name: Observation(values, drawn if power else counts, "n" if power else "M", spacing=Fraction(spacing))}

@@ -106,14 +106,14 @@ class Examples:
     cluster: Tensor
 
 
-def signals(generator: torch.Generator) -> Tensor:
+def draw_signals(generator: torch.Generator) -> Tensor:
     """Draws orthonormal v_1 .. v_K, c_1 .. c_K, shape (2 K, d)."""
     drawn = torch.randn(DIMENSION, 2 * CLUSTERS, generator=generator)
     rows: Tensor = torch.linalg.qr(drawn).Q.T.contiguous()
     return rows
 
 
-def examples(
+def sample_examples(
     n: int, law: Distribution, directions: Tensor, generator: torch.Generator, device: str = "cpu"
 ) -> Examples:
     """Samples n examples of Def. 3.1.
@@ -197,10 +197,10 @@ class Switch:
             rows = chosen == m
             output[rows] = self.score(m, data.x[rows])
             sent[:, m] = torch.bincount(data.cluster[rows], minlength=CLUSTERS)
-        return float((data.y * output > 0).double().mean()), dispatch_entropy(sent.numpy())
+        return float((data.y * output > 0).double().mean()), compute_dispatch_entropy(sent.numpy())
 
 
-def dispatch_entropy(dispatch: Sequence[Sequence[int]] | Array) -> float:
+def compute_dispatch_entropy(dispatch: Sequence[Sequence[int]] | Array) -> float:
     """Returns the entropy (6.1) in nats of the clusters that an expert receives, averaged over examples; at most log K.
 
     Args:
@@ -231,14 +231,14 @@ class Training:
             The trained network, the label signals v, and all sets of examples.
         """
         generator = torch.Generator().manual_seed(self.seed)
-        directions = signals(generator)
-        drawn = [examples(self.n, self.law, directions, generator, self.device) for _ in range(sets)]
+        directions = draw_signals(generator)
+        drawn = [sample_examples(self.n, self.law, directions, generator, self.device) for _ in range(sets)]
         model, v = Switch(self.schedule, generator, self.device), directions[:CLUSTERS].to(self.device)
         for _ in range(self.schedule.steps):
             model.step(drawn[0], torch.rand(self.n, self.schedule.experts, generator=generator).to(self.device))
         return model, v, drawn
 
-    def tested(self) -> tuple[float, float]:
+    def train_and_test(self) -> tuple[float, float]:
         """Trains a network and returns its accuracy and its dispatch entropy on n new examples."""
         model, _, (_, test) = self.run(sets=2)
         return model.test(test)
@@ -256,7 +256,7 @@ class Training:
         return np.array(means)
 
 
-def dispatch(
+def measure_dispatch(
     how: Conditions,
     names: Sequence[str],
     *,
@@ -279,7 +279,7 @@ def dispatch(
     for name, settings in networks.items():
         schedule, tested = Schedule(**{k: x for k, x in settings.items() if k != "times"}), []
         for seed in range(settings.get("times", 1) * how.seeds):
-            tested.append(Training(schedule, DISTRIBUTIONS[data], first + seed, n, how.device).tested())
+            tested.append(Training(schedule, DISTRIBUTIONS[data], first + seed, n, how.device).train_and_test())
         accuracy, entropy = np.array(tested).T
         observed |= {f"{name}: accuracy": accuracy, f"{name}: dispatch entropy": entropy}
         observed[f"{name}: share of seeds with every cluster"] = (entropy < SPECIALISED).astype(np.float64)
@@ -290,7 +290,7 @@ def dispatch(
     return {name: Observation([observed[name]]) for name in names}
 
 
-def margins(
+def measure_margins(
     how: Conditions, names: Sequence[str], *, data: str, experts: Sequence[int], lr: float, init: float
 ) -> dict[str, Observation]:
     """Measures the output of an expert on its own cluster after T_2 = 1/(eta M^2) steps against M; eta_r = M^2 eta.

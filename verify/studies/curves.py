@@ -60,14 +60,14 @@ class Question:
     named: Named
     small: str
 
-    def judged(self, estimate: Estimate, used: Sequence[int], unknown: str) -> Change:
+    def judge(self, estimate: Estimate, used: Sequence[int], unknown: str) -> Change:
         """Judges an estimate. A text ``unknown`` that is not empty makes the verdict inconclusive and is its reason."""
         verdict = Outcome.INCONCLUSIVE if unknown else name_outcome(self.named, estimate.low, estimate.high)
         where = "in none of the regions" if verdict is Outcome.INCONCLUSIVE else f"in the region of {verdict}"
         return Change(estimate, tuple(used), verdict, unknown or f"the interval lies {where}; {self.small}")
 
 
-def _of_losses(below: Outcome, about: Outcome, above: Outcome) -> Question:
+def _judge_losses(below: Outcome, about: Outcome, above: Outcome) -> Question:
     """Makes the question about a change of losses. An interval on one side of 0 shows a change, however small."""
     none = Acceptance(-math.log2(1.05), math.log2(1.05))
     named = (below, Acceptance(-math.inf, 0)), (above, Acceptance(0, math.inf)), (about, none)
@@ -84,9 +84,9 @@ DRIFT = Question(
 )
 """Change of log2 of the best rate per doubling of the width. Exponents are multiples of 1/2, so a tolerance of 1/4
 is half the distance to the nearest wrong one."""
-SCALE = _of_losses(Outcome.IMPROVES, Outcome.STALLS, Outcome.WORSENS)
+SCALE = _judge_losses(Outcome.IMPROVES, Outcome.STALLS, Outcome.WORSENS)
 """Change of log2 of the best loss per doubling of the width."""
-RANK = _of_losses(Outcome.BETTER, Outcome.EQUAL, Outcome.WORSE)
+RANK = _judge_losses(Outcome.BETTER, Outcome.EQUAL, Outcome.WORSE)
 """log2 of the ratio of the best losses of two parameterizations at one width."""
 
 
@@ -138,7 +138,7 @@ class LossCurve:
     @cached_property
     def optimum(self) -> Estimate:
         """log2 of the best rate, with its interval clipped to the grid."""
-        found = optimum([self], np.ones(1))
+        found = find_optimum([self], np.ones(1))
         return found._replace(low=max(found.low, self.log2_lr[0]), high=min(found.high, self.log2_lr[-1]))
 
     @property
@@ -150,12 +150,12 @@ class LossCurve:
     def unknown(self) -> int:
         """-1 or 1 if the optimum, or an end of its interval over seeds, lies at an end of the grid, so that it is
         not known; else 0."""
-        _, _, low, high = optimum([self], np.ones(1), exact=False)
+        _, _, low, high = find_optimum([self], np.ones(1), exact=False)
         ends = (high >= self.log2_lr[-1], low <= self.log2_lr[0])
         return self.edge or {(True, False): 1, (False, True): -1}.get(ends, 0)
 
 
-def optimum(curves: Sequence[LossCurve], weights: Array, exact: bool = True) -> Estimate:
+def find_optimum(curves: Sequence[LossCurve], weights: Array, exact: bool = True) -> Estimate:
     """Estimates a weighted sum of log2 of the best rates of several curves, with an interval.
 
     Args:
@@ -175,7 +175,7 @@ def optimum(curves: Sequence[LossCurve], weights: Array, exact: bool = True) -> 
     return Estimate(float(value), float(np.std(noise + left)), float(low), float(high))
 
 
-def drift(curves: Sequence[LossCurve]) -> Change:
+def measure_drift(curves: Sequence[LossCurve]) -> Change:
     """Estimates the change of log2 of the best rate per doubling of the width, given one curve per width.
 
     TRANSFERS: the interval lies within the tolerance of no drift. DRIFTS: it lies outside, on one side. INCONCLUSIVE:
@@ -184,14 +184,14 @@ def drift(curves: Sequence[LossCurve]) -> Change:
     inside = [c for c in curves if not c.unknown]
     used = [c.width for c in inside]
     if len(inside) < 2:
-        return DRIFT.judged(UNKNOWN, used, "fewer than two widths have their optimum inside the grid")
-    unknown = few(curves, len(inside))
+        return DRIFT.judge(UNKNOWN, used, "fewer than two widths have their optimum inside the grid")
+    unknown = describe_shortage(curves, len(inside))
     if outside := ", ".join(str(c.width) for c in curves if c.unknown):
         unknown = f"the optimum may lie on the edge of the grid at width {outside}"
-    return DRIFT.judged(optimum(inside, compute_slope_weights(used)), used, unknown)
+    return DRIFT.judge(find_optimum(inside, compute_slope_weights(used)), used, unknown)
 
 
-def improvement(curves: Sequence[LossCurve]) -> Change:
+def measure_improvement(curves: Sequence[LossCurve]) -> Change:
     """Estimates the change of log2 of the best loss per doubling, from the middle width on, where a stall would be
     visible.
 
@@ -200,13 +200,15 @@ def improvement(curves: Sequence[LossCurve]) -> Change:
     of its grid.
     """
     top = curves[max(0, len(curves) - 1) // 2 :]
-    unknown = few(curves, len(curves)) or _at_edge(top) if len(top) > 1 else "one width shows no change"
+    unknown = (
+        describe_shortage(curves, len(curves)) or _explain_edge(top) if len(top) > 1 else "one width shows no change"
+    )
     widths, slope = [c.width for c in top], UNKNOWN
     if len(top) > 1:
         slope = estimate_by_bootstrap(
-            [c.losses for c in top], lambda means: compute_slope_weights(widths) @ _lowest(means), paired=True
+            [c.losses for c in top], lambda means: compute_slope_weights(widths) @ _find_lowest(means), paired=True
         )
-    return SCALE.judged(slope, widths, unknown)
+    return SCALE.judge(slope, widths, unknown)
 
 
 def compare(curve: LossCurve, reference: LossCurve) -> Change:
@@ -218,14 +220,14 @@ def compare(curve: LossCurve, reference: LossCurve) -> Change:
     """
     seeds = min(curve.seeds, reference.seeds)
     few = f"{count_noun(seeds, 'seed')}; at least {MIN_SEEDS} needed"
-    unknown = few if seeds < MIN_SEEDS else _at_edge((curve, reference))
+    unknown = few if seeds < MIN_SEEDS else _explain_edge((curve, reference))
     ratio = estimate_by_bootstrap(
-        [curve.losses, reference.losses], lambda means: np.subtract(*_lowest(means)), paired=True
+        [curve.losses, reference.losses], lambda means: np.subtract(*_find_lowest(means)), paired=True
     )
-    return RANK.judged(ratio, [curve.width], unknown)
+    return RANK.judge(ratio, [curve.width], unknown)
 
 
-def regret(curve: LossCurve, log2: float) -> Estimate:
+def measure_regret(curve: LossCurve, log2: float) -> Estimate:
     """Returns the loss at log2 of a rate minus the smallest loss, in nats; unknown if the rate was not trained."""
     if log2 not in curve.log2_lr:
         return UNKNOWN
@@ -233,7 +235,7 @@ def regret(curve: LossCurve, log2: float) -> Estimate:
     return estimate_by_bootstrap([curve.losses], lambda means: means[0][at] - means[0].min(axis=0))
 
 
-def overall(derived: Sequence[Outcome], controls: Sequence[Outcome]) -> Outcome:
+def combine_outcomes(derived: Sequence[Outcome], controls: Sequence[Outcome]) -> Outcome:
     """Returns the verdict on the derived parameterizations, given those on the negative controls.
 
     Without derived ones the controls are judged themselves. A control that does not drift shows that this experiment
@@ -246,7 +248,7 @@ def overall(derived: Sequence[Outcome], controls: Sequence[Outcome]) -> Outcome:
     return Outcome.INCONCLUSIVE if blind or Outcome.INCONCLUSIVE in judged or not judged else Outcome.TRANSFERS
 
 
-def few(curves: Sequence[LossCurve], widths: int) -> str:
+def describe_shortage(curves: Sequence[LossCurve], widths: int) -> str:
     """Explains why widths or seeds are too few; returns an empty text if they suffice."""
     seeds = min((c.seeds for c in curves), default=0)
     if widths >= MIN_SIZES and seeds >= MIN_SEEDS:
@@ -254,12 +256,12 @@ def few(curves: Sequence[LossCurve], widths: int) -> str:
     return f"{count_noun(widths, 'width')} and {count_noun(seeds, 'seed')}; at least {MIN_SIZES} and {MIN_SEEDS} needed"
 
 
-def _lowest(means: Sequence[Array]) -> Array:
+def _find_lowest(means: Sequence[Array]) -> Array:
     """Returns log2 of the smallest mean loss of each curve, (curves, ...)."""
     return np.log2(np.stack([losses.min(axis=0) for losses in means]))
 
 
-def _at_edge(curves: Sequence[LossCurve]) -> str:
+def _explain_edge(curves: Sequence[LossCurve]) -> str:
     """Explains why the best losses are not known; returns an empty text if they are."""
     outside = dict.fromkeys(str(c.width) for c in curves if c.edge)
     return f"the smallest loss lies on the edge of the grid at width {', '.join(outside)}" if outside else ""

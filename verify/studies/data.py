@@ -18,7 +18,13 @@ import torch
 from torch import Tensor
 
 from scaling_algebra import limits
-from scaling_algebra.errors import UsageError, guard_foreign_code, missing_package, quote_value, unknown_name
+from scaling_algebra.errors import (
+    UsageError,
+    guard_foreign_code,
+    missing_package_error,
+    quote_value,
+    unknown_name_error,
+)
 from scaling_algebra.verify.tracing.sources import function_of
 
 CLASSES = 10
@@ -65,11 +71,11 @@ class Data:
         return x.to(device, non_blocking=True), y.to(device, non_blocking=True)
 
 
-def _digest(*arrays: np.ndarray) -> str:
+def _compute_digest(*arrays: np.ndarray) -> str:
     return hashlib.sha256(b"".join(x.tobytes() for x in arrays)).hexdigest()[:16]
 
 
-def text(batch: int = 16, context: int = 64) -> Data:
+def load_text(batch: int = 16, context: int = 64) -> Data:
     """Makes data of bytes from the documentation that ships with Python; the targets are the next bytes.
 
     The last twentieth is held out.
@@ -92,10 +98,10 @@ def text(batch: int = 16, context: int = 64) -> Data:
         stretches = source[starts[:, None] + np.arange(context + 1)]
         return stretches[:, :-1], stretches[:, 1:]
 
-    return Data("text", cut, _digest(tokens), "nats a byte")
+    return Data("text", cut, _compute_digest(tokens), "nats a byte")
 
 
-def digits(batch: int = 32) -> Data:
+def read_digits(batch: int = 32) -> Data:
     """Makes data of the 8x8 images of digits that ship with scikit-learn, standardised; one in five is held out.
 
     Raises:
@@ -104,7 +110,7 @@ def digits(batch: int = 32) -> Data:
     try:
         from sklearn.datasets import load_digits
     except ModuleNotFoundError:
-        raise missing_package("digits", "scikit-learn", "verify") from None
+        raise missing_package_error("digits", "scikit-learn", "verify") from None
     images, labels = load_digits(return_X_y=True)
     images = ((images - images.mean()) / images.std()).astype(np.float32)
     held = np.arange(len(images)) % 5 == 4
@@ -116,10 +122,10 @@ def digits(batch: int = 32) -> Data:
         rows = np.random.default_rng([seed, step]).integers(0, len(x), batch)
         return x[rows], y[rows]
 
-    return Data("digits", cut, _digest(images))
+    return Data("digits", cut, _compute_digest(images))
 
 
-def teacher(batch: int = 32, inputs: int = 16, units: int = 8) -> Data:
+def build_teacher(batch: int = 32, inputs: int = 16, units: int = 8) -> Data:
     """Makes data of Gaussian inputs, which never repeat, and the classes that a fixed random network assigns to them.
 
     class = argmax(V tanh(U x)), x of ``inputs`` entries, U with rows of norm about 2, V Gaussian. A network that knew U
@@ -133,15 +139,15 @@ def teacher(batch: int = 32, inputs: int = 16, units: int = 8) -> Data:
         x = drawn.standard_normal((HELD_OUT if step is None else batch, inputs))
         return x.astype(np.float32), (np.tanh(x @ u) @ v).argmax(axis=1)
 
-    return Data("teacher", cut, _digest(u, v))
+    return Data("teacher", cut, _compute_digest(u, v))
 
 
-DATA: dict[str, Callable[..., Data]] = {"text": text, "digits": digits, "teacher": teacher}
+DATA: dict[str, Callable[..., Data]] = {"text": load_text, "digits": read_digits, "teacher": build_teacher}
 """The functions that make each kind of data, by name."""
 
 
 @lru_cache(maxsize=2)
-def load(name: str, settings: tuple[str, ...] = ()) -> Data:
+def load_data(name: str, settings: tuple[str, ...] = ()) -> Data:
     """Loads data by name, or from a function ``FILE.py:batches`` that is called with seed and step.
 
     Args:
@@ -153,7 +159,7 @@ def load(name: str, settings: tuple[str, ...] = ()) -> Data:
     """
     if name not in DATA:
         if ":" not in name:
-            raise unknown_name("data", name, (*DATA, "FILE.py:batches"))
+            raise unknown_name_error("data", name, (*DATA, "FILE.py:batches"))
         if settings:
             raise UsageError(f"{name} is a function of yours; leave out --set {settings[0]}")
         batches = function_of(name)[0]
@@ -163,14 +169,14 @@ def load(name: str, settings: tuple[str, ...] = ()) -> Data:
                 return batches(seed, step)
 
         first = Data(name, cut, "").batch(0, None, "cpu")
-        return Data(name, cut, _digest(*(x.numpy() for x in first)), "loss")
+        return Data(name, cut, _compute_digest(*(x.numpy() for x in first)), "loss")
     known = {key: p.default for key, p in signature(DATA[name]).parameters.items()}
-    chosen = {**known, **numbers(f"setting of {name}", settings, known)}
+    chosen = {**known, **parse_settings(f"setting of {name}", settings, known)}
     made = DATA[name](**chosen)
     return Data(made.name, made.cut, made.digest, made.unit, chosen)
 
 
-def numbers(kind: str, texts: Iterable[str], names: Mapping[str, int]) -> dict[str, int]:
+def parse_settings(kind: str, texts: Iterable[str], names: Mapping[str, int]) -> dict[str, int]:
     """Parses texts ``NAME=NUMBER``, where each number is a positive integer.
 
     Args:
@@ -185,7 +191,7 @@ def numbers(kind: str, texts: Iterable[str], names: Mapping[str, int]) -> dict[s
     for given in texts:
         name, _, number = (part.strip() for part in given.partition("="))
         if name not in names:
-            raise unknown_name(kind, name, names)
+            raise unknown_name_error(kind, name, names)
         try:
             values[name] = limits.check_range(name, limits.parse_integer(number), 1, limits.SEEDS)
         except ValueError:

@@ -33,7 +33,7 @@ LABELS = {"mup": "plan (muP)", "mssp": "plan (MSSP)", "sp": "one rate for all"}
 Record = Mapping[str, Any]
 
 
-def _rates(studies: Sequence[Record], titles: Sequence[str]) -> Figure:
+def _draw_rates(studies: Sequence[Record], titles: Sequence[str]) -> Figure:
     """Plots the loss against the learning rate at every width: a row for each study, a column for each
     parameterization."""
     columns = max(len(s["parameterizations"]) for s in studies)
@@ -59,7 +59,7 @@ def _rates(studies: Sequence[Record], titles: Sequence[str]) -> Figure:
     return figure
 
 
-def _losses(studies: Sequence[Record], titles: Sequence[str]) -> Figure:
+def _draw_losses(studies: Sequence[Record], titles: Sequence[str]) -> Figure:
     """Plots the best loss against the width, with a panel for each study."""
     figure = Figure(figsize=(2.9 * len(studies), 2.8), layout="constrained")
     panels = figure.subplots(1, len(studies), squeeze=False)[0]
@@ -83,7 +83,7 @@ def _losses(studies: Sequence[Record], titles: Sequence[str]) -> Figure:
     return figure
 
 
-def _limits(studies: Sequence[Record], titles: Sequence[str]) -> Figure:
+def _draw_limits(studies: Sequence[Record], titles: Sequence[str]) -> Figure:
     """Plots after every update the limit of f, and its mean over seeds at every trained width."""
     figure = Figure(figsize=(3.8 * len(studies), 2.8), layout="constrained")
     for axes, study, title in zip(figure.subplots(1, len(studies), squeeze=False)[0], studies, titles, strict=True):
@@ -101,14 +101,14 @@ def _limits(studies: Sequence[Record], titles: Sequence[str]) -> Figure:
 
 
 KINDS: dict[str, Callable[[Sequence[Record], Sequence[str]], Figure]] = {
-    "rates": _rates,
-    "losses": _losses,
-    "limits": _limits,
+    "rates": _draw_rates,
+    "losses": _draw_losses,
+    "limits": _draw_limits,
 }
 """The function that draws each kind of picture, by name."""
 
 
-def picture(kind: str, path: Path, records: Sequence[Path], titles: Sequence[str] = ()) -> None:
+def build_picture(kind: str, path: Path, records: Sequence[Path], titles: Sequence[str] = ()) -> None:
     """Draws records of studies into a PNG file.
 
     Args:
@@ -123,14 +123,14 @@ def picture(kind: str, path: Path, records: Sequence[Path], titles: Sequence[str
     studies = [json.loads(record.read_text(encoding="utf-8")) for record in records]
     names = [record.stem.replace("_", " ") if len(records) > 1 else "" for record in records]
     try:
-        draw(kind, path, studies, titles or names)
+        write_picture(kind, path, studies, titles or names)
     except KeyError as key:
         raise UsageError(
             f"{', '.join(map(str, records))} has no {key}; give records of the study that {kind} draws"
         ) from None
 
 
-def draw(kind: str, path: Path, studies: Sequence[Record], titles: Sequence[str]) -> None:
+def write_picture(kind: str, path: Path, studies: Sequence[Record], titles: Sequence[str]) -> None:
     """Draws studies, given as parsed JSON, into a PNG file."""
     with matplotlib.rc_context(STYLE):
         KINDS[kind](studies, titles).savefig(path, format="png", dpi=150, metadata={"Software": None})
@@ -141,7 +141,7 @@ if __name__ == "__main__":
         print(f"usage: python -m {__spec__.name} {{{','.join(KINDS)}}} PICTURE.png FILE.json ...", file=sys.stderr)
         sys.exit(2)
     try:
-        picture(sys.argv[1], Path(sys.argv[2]), [Path(text) for text in sys.argv[3:]])
+        build_picture(sys.argv[1], Path(sys.argv[2]), [Path(text) for text in sys.argv[3:]])
     except UsageError as error:
         print(f"figures: {error}", file=sys.stderr)
         sys.exit(2)

@@ -125,7 +125,7 @@ class Finding:
         return claim | measured | {name: str(vars(self)[name]) for name in ("verdict", "expected", "data", "source")}
 
 
-def findings(claim: Mapping[str, str], observation: Observation) -> list[Finding]:
+def judge_claims(claim: Mapping[str, str], observation: Observation) -> list[Finding]:
     """Judges the claims about one quantity.
 
     Args:
@@ -133,7 +133,7 @@ def findings(claim: Mapping[str, str], observation: Observation) -> list[Finding
             be refuted although it is neither planted nor different from a prediction.
         observation: the measured values.
     """
-    claims = {by: _exponent(claim[by], observation) for by in By if by in claim}
+    claims = {by: _read_exponent(claim[by], observation) for by in By if by in claim}
     judged = []
     for by, claimed in claims.items():
         contradicts = claimed != claims.get(By.PREDICTED, claimed)
@@ -144,7 +144,7 @@ def findings(claim: Mapping[str, str], observation: Observation) -> list[Finding
     return judged
 
 
-def _exponent(text: str, observation: Observation) -> str | Fraction | None:
+def _read_exponent(text: str, observation: Observation) -> str | Fraction | None:
     """Returns the exponent that a text claims; the text itself if it claims something else."""
     if text[0] in "<>b":
         return text
@@ -156,7 +156,7 @@ def _judge_claim(claimed: str | Fraction | None, observation: Observation) -> tu
     if not isinstance(claimed, str):
         slope = fit_exponent(observation.n, observation.values)
         verdict = judge_exponent(slope, claimed, observation.spacing)
-        return power(claimed, observation.of), slope.slope, slope.low, slope.high, verdict
+        return find_power(claimed, observation.of), slope.slope, slope.low, slope.high, verdict
     sign, _, text = claimed.partition(" ")
     limit, few = float(Fraction(text)), min(map(len, observation.values)) < MIN_SEEDS
     if sign == "below":  # least squares through the logarithms of the medians over seeds
@@ -164,7 +164,7 @@ def _judge_claim(claimed: str | Fraction | None, observation: Observation) -> tu
         value, _, low, high = estimate_by_bootstrap(
             observation.values, lambda medians: weights @ np.log2(np.stack(medians)), centre=weighted_median
         )
-        few, claimed = few or len(observation.n) < MIN_SIZES, f"below {power(Fraction(text))}"
+        few, claimed = few or len(observation.n) < MIN_SIZES, f"below {find_power(Fraction(text))}"
     else:
         (values,) = observation.values
         value = float(np.mean(values))
@@ -176,7 +176,7 @@ def _judge_claim(claimed: str | Fraction | None, observation: Observation) -> tu
     return claimed, value, low, high, region.verdict(low, high)
 
 
-def power(e: Fraction | None, of: str = "n") -> str:
+def find_power(e: Fraction | None, of: str = "n") -> str:
     """Prints an exponent as ``n^(-1/2)`` or ``n^0``; None as ``zero``."""
     if e is None:
         return "zero"

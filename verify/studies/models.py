@@ -131,8 +131,8 @@ class Model:
         if not derived and parameterization != "sp":
             raise UsageError(f"{parameterization} is no plan of a module; compare mup, mssp and sp (one rate for all)")
         texts = tuple(tuple(x.items()) for x in sizes)
-        plans = _plans(self, parameterization if derived else "mup", optimizer, texts)
-        found = [{e.name: _number(p, e.name) for e in p.entries if not e.frozen} for p in plans]
+        plans = _build_plans(self, parameterization if derived else "mup", optimizer, texts)
+        found = [{e.name: _get_number(p, e.name) for e in p.entries if not e.frozen} for p in plans]
         if not derived:
             return [{name: Trainee(x.rule) for name, x in numbers.items()} for numbers in found]
         started = {name: replace(x, std=None) if x.std and not x.alike else x for name, x in found[0].items()}
@@ -147,13 +147,13 @@ class Model:
 
 
 @lru_cache(maxsize=8)
-def _plans(
+def _build_plans(
     model: Model, parameterization: str, optimizer: str, sizes: tuple[tuple[tuple[str, int], ...], ...]
 ) -> list[Plan]:
     """Returns the plans of one model at several sizes, all from one reading of its equations."""
     base, *_, last = map(dict, sizes)
     reading, small = model.reading(base), model.build(base, 0)
-    stds = {role: _std(small, role) for role in reading.network.tensors}
+    stds = {role: _get_std(small, role) for role in reading.network.tensors}
     given: dict[str, Any] = {"lr": 1.0, "std": stds, "network": reading.network}
     if any(rule.epsilon for rule in read_optimizers(optimizer, reading.network).rules):
         given["eps"] = EPS
@@ -165,19 +165,19 @@ def _plans(
     return plans
 
 
-def _std(model: nn.Module, role: str) -> float:
+def _get_std(model: nn.Module, role: str) -> float:
     """Returns the standard deviation of the module's own values; 1 if all are zero, in which case they remain zero."""
     return max(float(p.double().square().mean().sqrt()) for p in of_role(model, role)) or 1.0
 
 
-def _number(p: Plan, name: str) -> Trainee:
+def _get_number(p: Plan, name: str) -> Trainee:
     group = p.groups[p[name].group]
     std = None if group.fill is not None else group.std
     numbers = group.numbers
     return Trainee(group.optimizer, numbers["lr"], numbers.get("eps", EPS), std, group.tied)
 
 
-def tuned(numbers: Numbers, rates: Mapping[str, float]) -> Numbers:
+def tune_plan(numbers: Numbers, rates: Mapping[str, float]) -> Numbers:
     """Multiplies the learning rates of parameters by factors.
 
     Args:
@@ -195,7 +195,7 @@ def tuned(numbers: Numbers, rates: Mapping[str, float]) -> Numbers:
     return {name: replace(x, lr=x.lr * factors[name]) for name, x in numbers.items()}
 
 
-def start(model: nn.Module, numbers: Numbers) -> None:
+def initialise_model(model: nn.Module, numbers: Numbers) -> None:
     """Draws the initial values of those parameters that do not keep the module's own values."""
     with torch.no_grad():
         for name, p in model.named_parameters():

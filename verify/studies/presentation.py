@@ -14,15 +14,15 @@ from scaling_algebra.verify.judging.fit import Verdict
 from scaling_algebra.verify.judging.presentation import format_interval, format_signed
 from scaling_algebra.verify.judging.regions import Outcome
 
-from .curves import Change, LossCurve, regret
+from .curves import Change, LossCurve, measure_regret
 from .findings import Finding
-from .runner import Experiment, Result, worst
+from .runner import Experiment, Result, find_worst_code
 from .transfer import Study
 
 _HEADER = ("quantity", "by", "claimed", "measured", "interval", "verdict", "data", "source")
 
 
-def shown(results: Sequence[Result]) -> Document:
+def build_result_document(results: Sequence[Result]) -> Document:
     """Returns the document of some results: a grid for each trial, and a closing line with the counts of each
     experiment."""
     blocks: list[Block] = []
@@ -31,16 +31,16 @@ def shown(results: Sequence[Result]) -> Document:
         name, (agree, against, undecided) = r.experiment.name, r.counts.values()
         blocks.append(Heading(f"{name}: {r.experiment.title}"))
         for k, (title, part) in enumerate(r.findings.items(), 1):
-            blocks.append(replace(Grid.of(_HEADER, map(_row, part)), name=f"{name}-{k}", title=title))
+            blocks.append(replace(Grid.of(_HEADER, map(_build_row, part)), name=f"{name}-{k}", title=title))
         line = f"{name}: {count_noun(agree, 'claim')} as predicted, {against} against, {undecided} inconclusive"
         end = "; interrupted" if r.interrupted else ""
         closing.append(line + end)
         blocks.append(Lines.of(f"{line} ({r.seconds:.1f} s on {r.how.device}){end}"))
-    record = {"experiments": [r.as_json() for r in results], "exit_code": worst(results)}
+    record = {"experiments": [r.as_json() for r in results], "exit_code": find_worst_code(results)}
     return Document(tuple(blocks), record, closing="; ".join(closing))
 
 
-def listed(experiments: Sequence[Experiment]) -> Document:
+def list_experiments(experiments: Sequence[Experiment]) -> Document:
     """Returns a document that lists the experiments with their trials."""
     blocks: list[Block] = []
     for e in experiments:
@@ -53,7 +53,7 @@ def listed(experiments: Sequence[Experiment]) -> Document:
     return Document(tuple(blocks), {"experiments": record})
 
 
-def _row(f: Finding) -> tuple[Piece, ...]:
+def _build_row(f: Finding) -> tuple[Piece, ...]:
     verdict = str(f.verdict)
     if f.outcome is not Verdict.AGREES:
         verdict += f", must be {f.expected}"
@@ -64,18 +64,21 @@ def _row(f: Finding) -> tuple[Piece, ...]:
 
 
 @document_of.register
-def study(r: Study) -> Document:
+def build_study_document(r: Study) -> Document:
     """Returns the document of a study: optima and regrets by size, then drifts, improvements and comparisons with
     verdicts, and a closing line."""
     axes = list(r.series[0].curves[0].dims)
     header = ("", *axes, "parameters", "log2 lr", "interval", "loss", "transferred", "regret", "interval")
-    optima = [(s.name, *_optimum(c, s.at)) for s in r.series for c in s.curves]
+    optima = [(s.name, *_format_optimum(c, s.at)) for s in r.series for c in s.curves]
     blocks: list[Block] = [Heading(f"{r.model} on {r.data.name}, {r.optimizer}"), Grid.of(header, optima)]
     end = ("interval", "verdict", "because")
-    blocks.append(Grid.of(("", "drift", *end), [(s.name, *_shift(s.drift)) for s in r.series]))
-    blocks.append(Grid.of(("", "scale", *end), [(s.name, *_factor(s.improvement)) for s in r.series]))
+    blocks.append(Grid.of(("", "drift", *end), [(s.name, *_format_shift(s.drift)) for s in r.series]))
+    blocks.append(Grid.of(("", "scale", *end), [(s.name, *_format_factor(s.improvement)) for s in r.series]))
     if r.comparisons:
-        rows = [(f"{one} over {other}", str(change.used[0]), *_factor(change)) for one, other, change in r.comparisons]
+        rows = [
+            (f"{one} over {other}", str(change.used[0]), *_format_factor(change))
+            for one, other, change in r.comparisons
+        ]
         blocks.append(Grid.of(("", r.along, "loss", *end), rows))
     e, used = r.environment, r.series[0].improvement.used
     lines = [
@@ -98,10 +101,10 @@ def study(r: Study) -> Document:
     return Document((*blocks, Heading(r.verdict, 2)), r.as_json(), closing=closing)
 
 
-def _optimum(c: LossCurve, at: float) -> tuple[Piece, ...]:
+def _format_optimum(c: LossCurve, at: float) -> tuple[Piece, ...]:
     (value, _, low, high), (loss, error, _) = c.optimum, c.loss
     rate = formula({-1: "<= ", 0: "", 1: ">= "}[c.unknown] + plain(format_signed(value, 2, "unknown")))
-    lost, there = regret(c, at), c.mean_at(at)
+    lost, there = measure_regret(c, at), c.mean_at(at)
     more = f"{there:.3f}" if isfinite(there) else "unknown"
     sizes = [str(n) for n in c.dims.values()]
     return (
@@ -110,12 +113,12 @@ def _optimum(c: LossCurve, at: float) -> tuple[Piece, ...]:
     )  # fmt: skip
 
 
-def _shift(d: Change) -> tuple[Piece, ...]:
+def _format_shift(d: Change) -> tuple[Piece, ...]:
     value, _, low, high = d.estimate
     return format_signed(value, 2, "unknown"), format_interval(low, high, 2), d.verdict, d.why
 
 
-def _factor(d: Change) -> tuple[Piece, ...]:
+def _format_factor(d: Change) -> tuple[Piece, ...]:
     value, _, low, high = d.estimate
     factor = formula(f"{2**value:.2f}") if isfinite(value) else "unknown"
     between = formula(f"[{2**low:.2f}, {2**high:.2f}]") if isfinite(low) else ""

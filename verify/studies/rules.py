@@ -32,7 +32,7 @@ from scaling_algebra.verify.judging.fit import Array
 from scaling_algebra.verify.measuring.batches import descend
 from scaling_algebra.verify.networks.replicas import fill_normal
 
-from .data import CLASSES, Data, digits
+from .data import CLASSES, Data, read_digits
 from .findings import Conditions, Observation
 
 COPIES = 64
@@ -67,7 +67,7 @@ class Observable:
     steps: int = 1024
 
 
-def rule_of(hold: Sequence[str], axis: str, instead: Mapping[str, str]) -> Rule:
+def find_rule(hold: Sequence[str], axis: str, instead: Mapping[str, str]) -> Rule:
     """Returns the powers by which the parameters of AdamW scale so that some invariants are kept.
 
     Args:
@@ -83,7 +83,7 @@ def rule_of(hold: Sequence[str], axis: str, instead: Mapping[str, str]) -> Rule:
     return {**rule, **{name: monomial(text) for name, text in instead.items()}}
 
 
-def quadratic(
+def measure_quadratic(
     how: Conditions,
     names: Sequence[str],
     *,
@@ -108,17 +108,17 @@ def quadratic(
         observables: fields of ``Observable`` by name.
         instead: powers that replace some of the rule.
     """
-    rule, observations, n = rule_of(hold, axis, instead or {}), {}, factors[axis]
+    rule, observations, n = find_rule(hold, axis, instead or {}), {}, factors[axis]
     placed = {name: monomial(text) for name, text in places[axis].items()}
     for name in names:
         observable = Observable(**observables[name])
         derived = monomial(observable.monomial).substitute(placed).substitute(rule)[axis]
-        values = [_run(observable, base, rule, placed, {axis: factor}, how) for factor in n]
+        values = [_train_quadratic(observable, base, rule, placed, {axis: factor}, how) for factor in n]
         observations[name] = Observation(values, n, axis, Fraction(str(derived)), Fraction(1, 4))
     return observations
 
 
-def _run(
+def _train_quadratic(
     of: Observable, base: Mapping[str, float], rule: Rule, places: Rule, at: Mapping[str, float], how: Conditions
 ) -> Array:
     """Trains the quadratic after the axes have grown by the factors ``at``, and returns the observable of every
@@ -189,9 +189,9 @@ class Replicas(nn.Module):
         """Returns the logits (S,B,classes) of inputs (S,B,pixels), computed by the K experts with the largest router
         logits."""
         h = F.gelu(x @ self.weights["input"].mT)
-        return self.mixed(h, chosen(h @ self.weights["router"].mT, self.active))
+        return self.mix_experts(h, select_largest(h @ self.weights["router"].mT, self.active))
 
-    def mixed(self, h: Tensor, mask: Tensor) -> Tensor:
+    def mix_experts(self, h: Tensor, mask: Tensor) -> Tensor:
         """Returns the logits of signals h (S,B,N), computed by the experts in a mask (S,B,M)."""
         w = self.weights
         gates = (h @ w["router"].mT).sigmoid() * mask
@@ -200,7 +200,7 @@ class Replicas(nn.Module):
         return h3 @ w["readout"].mT
 
 
-def chosen(psi: Tensor, active: int) -> Tensor:
+def select_largest(psi: Tensor, active: int) -> Tensor:
     """Returns the mask of the ``active`` largest logits of every token, (S,P,M) of zeros and ones, without a
     gradient."""
     if active >= psi.shape[-1]:
@@ -208,7 +208,7 @@ def chosen(psi: Tensor, active: int) -> Tensor:
     return torch.zeros_like(psi).scatter(-1, psi.detach().topk(active, -1).indices, 1.0)
 
 
-def balance(psi: Tensor, mask: Tensor) -> Tensor:
+def compute_balance_loss(psi: Tensor, mask: Tensor) -> Tensor:
     """Returns the load-balancing loss M sum_i f_i P_i of every replica, (S,). It is 1 at perfect balance.
 
     f_i: share of the routed pairs that go to expert i; P_i: mean over tokens of phi_i / sum_j phi_j.
@@ -221,36 +221,36 @@ def balance(psi: Tensor, mask: Tensor) -> Tensor:
     return result
 
 
-def batches(data: Data, seeds: Sequence[int], step: int | None, device: str) -> tuple[Tensor, Tensor]:
+def stack_batches(data: Data, seeds: Sequence[int], step: int | None, device: str) -> tuple[Tensor, Tensor]:
     """Returns one batch for each replica, stacked."""
     drawn = [data.batch(seed, step, device) for seed in seeds]
     x, y = (torch.stack(part) for part in zip(*drawn, strict=True))
     return x, y
 
 
-def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+def compute_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     """Returns the cross entropy in nats of logits (S,...,classes) and targets (S,...), averaged over all but the
     replica dimension, (S,)."""
     losses = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="none")
     return losses.view(len(targets), -1).mean(1)
 
 
-def matched_time(
+def measure_matched_time(
     how: Conditions, names: Sequence[str], *, instead: Mapping[str, str] | None = None
 ) -> dict[str, Observation]:
     """Measures the loss and the distance from the initial weights against the batch, with the rule that keeps the
     stochastic differential equation, or with the powers ``instead``."""
-    rule, losses, distances = rule_of(("sde",), "B", instead or {}), list[Array](), list[Array]()
+    rule, losses, distances = find_rule(("sde",), "B", instead or {}), list[Array](), list[Array]()
     for batch in BATCHES:
         lr, eps, beta1, beta2 = (x * rule[name].at({"B": batch}) for name, x in BASE.items())
-        data, replicas = digits(batch), range(how.seeds)
+        data, replicas = read_digits(batch), range(how.seeds)
         model = Replicas({"N": 32, "N_e": 32, "M": 4, "K": 4}, replicas, how.device)
         start = [p.detach().clone() for p in model.parameters()]
         adam: Any = torch.optim.Adam(model.parameters(), lr=lr, betas=(1 - beta1, 1 - beta2), eps=eps, fused=True)
 
         def loss(step: int | None, data: Data = data, model: Replicas = model) -> Tensor:
-            x, y = batches(data, range(how.seeds), step, how.device)
-            return cross_entropy(model(x), y)
+            x, y = stack_batches(data, range(how.seeds), step, how.device)
+            return compute_cross_entropy(model(x), y)
 
         for _ in descend(adam, loss, EXAMPLES // batch):
             pass
@@ -290,7 +290,7 @@ class Mixture:
     """
 
     def __init__(self, count: int, rates: Rates, how: Conditions) -> None:
-        self.data, self.device, self.count, self.random = digits(BATCH), how.device, count, rates.random
+        self.data, self.device, self.count, self.random = read_digits(BATCH), how.device, count, rates.random
         self.seeds = range(FIRST, FIRST + how.seeds)
         dims = {"N": 32, "N_e": 16, "M": count, "K": 1}
         self.model = Replicas(dims, self.seeds, how.device)
@@ -309,13 +309,13 @@ class Mixture:
 
     def losses(self, step: int) -> tuple[Tensor, Tensor]:
         """Returns the cross entropy and the balancing loss of a batch, (seeds,) each."""
-        x, y = batches(self.data, self.seeds, step, self.device)
+        x, y = stack_batches(self.data, self.seeds, step, self.device)
         w = self.model.weights
         h = F.gelu(x @ w["input"].mT)
         psi = h @ w["router"].mT
         anyone = torch.randint(self.count, psi.shape[:-1], generator=self.draw).to(self.device)
-        mask = F.one_hot(anyone, self.count).to(psi.dtype) if self.random else chosen(psi, 1)
-        return cross_entropy(self.model.mixed(h, mask), y), BALANCING * balance(psi, mask)
+        mask = F.one_hot(anyone, self.count).to(psi.dtype) if self.random else select_largest(psi, 1)
+        return compute_cross_entropy(self.model.mix_experts(h, mask), y), BALANCING * compute_balance_loss(psi, mask)
 
     def gradient(self) -> tuple[Array, Array]:
         """Returns the root mean squares, over the weights of experts, of the mean gradient and of the noise of a
@@ -331,7 +331,7 @@ class Mixture:
         return mean.sqrt().cpu().numpy(), noise.mean(1).sqrt().cpu().numpy()
 
 
-def expert_gradient(how: Conditions, names: Sequence[str], **given: Any) -> dict[str, Observation]:
+def measure_expert_gradient(how: Conditions, names: Sequence[str], **given: Any) -> dict[str, Observation]:
     """Measures the noise of an expert's gradient, and the ratio of its mean to its noise, against s = K/M."""
     noises, ratios = [], []
     for count in EXPERTS:
@@ -342,7 +342,7 @@ def expert_gradient(how: Conditions, names: Sequence[str], **given: Any) -> dict
     return {name: Observation(values, shares, "s") for name, values in observed.items()}
 
 
-def expert_rates(
+def measure_expert_rates(
     how: Conditions, names: Sequence[str], *, equal: Mapping[str, Any], others: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Observation]:
     """Measures the loss late in training minus that with equal rates, one active expert of the largest number.

@@ -25,21 +25,21 @@ from scaling_algebra.verify.measuring.sizes import plan_sizes
 from scaling_algebra.verify.measuring.store import Store
 
 from . import blocks, charts, clusters, rules
-from .findings import Conditions, Finding, Observation, findings
+from .findings import Conditions, Finding, Observation, judge_claims
 
 Laboratory = Callable[..., Mapping[str, Observation]]
 """Called with ``Conditions``, the names of the quantities to measure, and the settings of the trial; returns an
 observation of each."""
 
 LABORATORIES: dict[str, Laboratory] = {
-    "block": blocks.block,
-    "charts": charts.charts,
-    "dispatch": clusters.dispatch,
-    "experts' gradient": rules.expert_gradient,
-    "experts' rates": rules.expert_rates,
-    "margins": clusters.margins,
-    "matched time": rules.matched_time,
-    "quadratic": rules.quadratic,
+    "block": blocks.measure_block,
+    "charts": charts.draw_charts,
+    "dispatch": clusters.measure_dispatch,
+    "experts' gradient": rules.measure_expert_gradient,
+    "experts' rates": rules.measure_expert_rates,
+    "margins": clusters.measure_margins,
+    "matched time": rules.measure_matched_time,
+    "quadratic": rules.measure_quadratic,
 }
 
 
@@ -54,7 +54,7 @@ class Trial:
     def findings(self, how: Conditions) -> list[Finding]:
         """Runs the trial and judges every claim."""
         observations = self.run(how, list(dict.fromkeys(claim["of"] for claim in self.claims)))
-        return [finding for claim in self.claims for finding in findings(claim, observations[claim["of"]])]
+        return [finding for claim in self.claims for finding in judge_claims(claim, observations[claim["of"]])]
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Experiment:
     seeds: int
 
 
-def _experiment(name: str) -> Experiment:
+def _read_experiment(name: str) -> Experiment:
     data = load_shipped_toml(__package__, f"claims/{name}.toml")
     lists, common, trials = data.get("claims", {}), data.get("with", {}), []
     for trial in ({**data, **own_entries} for own_entries in data["trials"]):  # what the file says holds of every trial
@@ -82,7 +82,7 @@ def _experiment(name: str) -> Experiment:
 
 
 EXPERIMENTS: dict[str, Experiment] = {
-    name: _experiment(name) for name in ("routers", "epsilon", "clusters", "charts", "batch", "sde", "experts")
+    name: _read_experiment(name) for name in ("routers", "epsilon", "clusters", "charts", "batch", "sde", "experts")
 }
 """All experiments by name."""
 
@@ -135,13 +135,13 @@ class Result:
         }
 
 
-def worst(results: Sequence[Result]) -> int:
+def find_worst_code(results: Sequence[Result]) -> int:
     """Returns the worst exit code of several results: interrupted, against the prediction, inconclusive, then
     agreement."""
     return max((r.exit_code for r in results), key=(0, 3, 1, 130).index)
 
 
-def planned(
+def plan_conditions(
     chosen: Experiment, device: str, sizes: Sequence[int] | None = None, seeds: int | None = None
 ) -> Conditions:
     """Returns the conditions of an experiment: its own sizes and seeds unless others are given.
@@ -155,7 +155,7 @@ def planned(
     return Conditions(device, checked, seeds or chosen.seeds)
 
 
-def perform(
+def run_experiments(
     chosen: Experiment,
     how: Conditions,
     pool: Here,
@@ -177,7 +177,7 @@ def perform(
     store, started, interrupted = store or Store(), time.perf_counter(), False
     question = {"experiment": chosen.name, "device": how.device, "sizes": list(how.sizes), "seeds": how.seeds}
     kept = {trial.title: store.piece({**question, "trial": trial.title}) for trial in chosen.trials}
-    todo = [Work(f"{chosen.name}, {t.title}", tried, (t, how)) for t in chosen.trials if kept[t.title] is None]
+    todo = [Work(f"{chosen.name}, {t.title}", run_trial, (t, how)) for t in chosen.trials if kept[t.title] is None]
     failed: list[Failed] = []
     try:
         watch(len(kept) - len(todo), chosen.title)
@@ -196,6 +196,6 @@ def perform(
     return Result(chosen, how, judged, time.perf_counter() - started, interrupted)
 
 
-def tried(hardware: Hardware, trial: Trial, how: Conditions) -> Any:
+def run_trial(hardware: Hardware, trial: Trial, how: Conditions) -> Any:
     """Runs a trial on some hardware and returns its findings in JSON types."""
     return msgspec.to_builtins(trial.findings(replace(how, device=hardware.device)))

@@ -22,8 +22,8 @@ from scaling_algebra.verify.hardware import Hardware, is_out_of_memory
 from scaling_algebra.verify.networks.steppers import Fold, build_group, build_optimizer
 from scaling_algebra.verify.tracing.recording import output_of
 
-from .data import Data, load
-from .models import Model, Numbers, start
+from .data import Data, load_data
+from .models import Model, Numbers, initialise_model
 
 WARMUP = 0.1
 """Share of the steps in which the learning rate grows; in the others it falls to zero. Both are linear."""
@@ -57,11 +57,11 @@ class How:
 
 
 @lru_cache(maxsize=4)
-def _model(name: str, folder: str) -> Model:
+def _load_model(name: str, folder: str) -> Model:
     return Model(name, folder)
 
 
-def trained(
+def train_model(
     hardware: Hardware, how: How, sizes: Sizes, numbers: Numbers, lr: float, seed: int, watch: Watched | None = None
 ) -> tuple[float, float]:
     """Trains a model and returns the loss of the first batch and that of the held-out data; not finite after
@@ -79,22 +79,22 @@ def trained(
     Raises:
         UsageError: the data differ on this machine, or the model cannot process them.
     """
-    data, device = load(how.data, how.settings), hardware.device
+    data, device = load_data(how.data, how.settings), hardware.device
     if data.digest != how.digest:
         raise UsageError(f"the data {how.data} are other ones on another machine; train on alike ones")
     if hardware.kind == "cuda":
         torch.set_float32_matmul_precision("high")
-    model = _model(how.model, os.getcwd()).build(sizes, seed)
-    start(model, numbers)
+    model = _load_model(how.model, os.getcwd()).build(sizes, seed)
+    initialise_model(model, numbers)
     model.to(device).train()
-    stepper = optimizer(model, numbers, lr, how.decay)
-    schedule = torch.optim.lr_scheduler.LambdaLR(stepper, lambda step: rate(step, how.steps))
+    stepper = build_torch_optimizer(model, numbers, lr, how.decay)
+    schedule = torch.optim.lr_scheduler.LambdaLR(stepper, lambda step: compute_rate(step, how.steps))
     first = torch.tensor(math.nan)
     for step in range(how.steps):
         if watch is not None:
             watch(step, model, data)
         with torch.autocast(hardware.kind, torch.bfloat16, enabled=how.dtype == "bfloat16"):
-            value = loss(model, *data.batch(seed, step, device), how.data)
+            value = compute_loss(model, *data.batch(seed, step, device), how.data)
         first = value.detach() if step == 0 else first
         stepper.zero_grad()
         value.backward()
@@ -102,24 +102,24 @@ def trained(
         schedule.step()
     if watch is not None:
         watch(how.steps, model, data)
-    return float(first), held_out(model, data, hardware, how)
+    return float(first), compute_held_out_loss(model, data, hardware, how)
 
 
 Watched = Callable[[int, nn.Module, Data], None]
 
 
 @torch.no_grad()
-def held_out(model: nn.Module, data: Data, hardware: Hardware, how: How) -> float:
+def compute_held_out_loss(model: nn.Module, data: Data, hardware: Hardware, how: How) -> float:
     """Returns the mean loss of the held-out batch."""
     model.eval()
     x, y = data.batch(0, None, hardware.device)
     with torch.autocast(hardware.kind, torch.bfloat16, enabled=how.dtype == "bfloat16"):
         pairs = zip(x.split(PART), y.split(PART), strict=True)
-        parts = [loss(model, *pair, how.data) * len(pair[0]) for pair in pairs]
+        parts = [compute_loss(model, *pair, how.data) * len(pair[0]) for pair in pairs]
     return float(torch.stack(parts).sum()) / len(x)
 
 
-def loss(model: nn.Module, x: Tensor, y: Tensor, what: str) -> Tensor:
+def compute_loss(model: nn.Module, x: Tensor, y: Tensor, what: str) -> Tensor:
     """Returns the cross entropy for integer targets, or the mean squared error for floating-point targets.
 
     Raises:
@@ -139,7 +139,7 @@ def loss(model: nn.Module, x: Tensor, y: Tensor, what: str) -> Tensor:
         ) from None
 
 
-def optimizer(model: nn.Module, numbers: Numbers, lr: float, decay: float = 0.0) -> torch.optim.Optimizer:
+def build_torch_optimizer(model: nn.Module, numbers: Numbers, lr: float, decay: float = 0.0) -> torch.optim.Optimizer:
     """Makes the real optimizer, with a group for each parameter that has its own learning rate and epsilon.
 
     Raises:
@@ -151,18 +151,18 @@ def optimizer(model: nn.Module, numbers: Numbers, lr: float, decay: float = 0.0)
             x = numbers[name]
             if x.rule.constraint and not x.rule.keeps_norm:
                 raise UsageError(f"a study does not train with a constraint, as {x.rule.name} has; take verify")
-            fold: Any = {"fold": matrices(p)} if x.rule.acts_on_matrices else {}
+            fold: Any = {"fold": fold_matrices(p)} if x.rule.acts_on_matrices else {}
             groups.append(build_group(x.rule, p, lr * x.lr, x.eps, lr * decay, **fold))
     return build_optimizer(groups)
 
 
-def matrices(p: Tensor) -> Fold:
+def fold_matrices(p: Tensor) -> Fold:
     """Tells how a parameter consists of matrices: of its last two dimensions, or a single column."""
     places = tuple(range(p.ndim))
     return Fold(places[:-2], places[-2:-1], places[-1:]) if p.ndim > 1 else Fold((), places, ())
 
 
-def rate(step: int, steps: int) -> float:
+def compute_rate(step: int, steps: int) -> float:
     """Returns the learning rate at a step relative to its maximum."""
     first = max(1, round(WARMUP * steps))
     return min(1.0, (step + 1) / first) * (1 - step / steps)

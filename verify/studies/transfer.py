@@ -25,10 +25,10 @@ from scaling_algebra.verify.judging.report import split_spent
 from scaling_algebra.verify.measuring.pool import Failed, Here, Work
 from scaling_algebra.verify.measuring.store import Store
 
-from .curves import Change, LossCurve, compare, drift, improvement, overall, regret
+from .curves import Change, LossCurve, combine_outcomes, compare, measure_drift, measure_improvement, measure_regret
 from .data import Data
-from .models import Model, Numbers, tuned
-from .training import How, trained
+from .models import Model, Numbers, tune_plan
+from .training import How, train_model
 
 EXIT = {Outcome.TRANSFERS: 0, Outcome.DRIFTS: 1, Outcome.INCONCLUSIVE: 3}
 GRID = (-10.0, -5.0, 1.0)
@@ -81,7 +81,9 @@ Losses = Mapping[float, tuple[Array, Array]]
 """Map: log2 of the learning rate -> (losses of the first batch, held-out losses), (seeds,) each."""
 
 
-def sweep(course: Course, points: Sequence[SizedModel], grid: Sequence[float], extend: int = 0) -> list[LossCurve]:
+def sweep_rates(
+    course: Course, points: Sequence[SizedModel], grid: Sequence[float], extend: int = 0
+) -> list[LossCurve]:
     """Trains every model at every rate of a grid. While an optimum may lie at the edge of the grid, the grid of that
     model is extended.
 
@@ -95,9 +97,9 @@ def sweep(course: Course, points: Sequence[SizedModel], grid: Sequence[float], e
     pending, curves = [list(grid) for _ in points], list[LossCurve]()
     while any(pending):
         todo = [(k, x) for k, rates in enumerate(pending) for x in rates]
-        for (k, x), pair in zip(todo, losses(course, [(points[k], x) for k, x in todo]), strict=True):
+        for (k, x), pair in zip(todo, train_losses(course, [(points[k], x) for k, x in todo]), strict=True):
             found[k][x] = pair
-        curves = [_curve(point, by_rate) for point, by_rate in zip(points, found, strict=True)]
+        curves = [_build_curve(point, by_rate) for point, by_rate in zip(points, found, strict=True)]
         for k, curve in enumerate(curves):
             rates, edge, spacing = curve.log2_lr, curve.unknown, grid[1] - grid[0]
             more = edge and len(rates) < len(grid) + extend
@@ -105,20 +107,20 @@ def sweep(course: Course, points: Sequence[SizedModel], grid: Sequence[float], e
     return curves
 
 
-def _curve(point: SizedModel, by_rate: Losses) -> LossCurve:
+def _build_curve(point: SizedModel, by_rate: Losses) -> LossCurve:
     """Returns the loss curve of a model. A run that diverged counts with the loss of its first batch."""
     first, held = (np.stack(part) for part in zip(*(by_rate[x] for x in sorted(by_rate)), strict=True))
     judged = np.where(np.isfinite(held), np.fmin(held, first), first)
     return LossCurve(point.width, point.sizes, point.parameters, tuple(sorted(by_rate)), judged, held)
 
 
-def losses(course: Course, asked: Sequence[tuple[SizedModel, float]]) -> Iterator[tuple[Array, Array]]:
+def train_losses(course: Course, asked: Sequence[tuple[SizedModel, float]]) -> Iterator[tuple[Array, Array]]:
     """Returns the first and the held-out losses of all seeds, (seeds,) each, for pairs of a model and log2 of a rate.
 
     A run that occurs several times is trained once.
     """
     runs = [(point, x, seed) for point, x in asked for seed in course.seeds]
-    keys = [_key(course, *run) for run in runs]
+    keys = [_build_key(course, *run) for run in runs]
     texts = [repr(key) for key in keys]
     todo = {text: k for k, text in enumerate(texts) if course.store.piece(keys[k]) is None}
     tasks = {}
@@ -126,7 +128,7 @@ def losses(course: Course, asked: Sequence[tuple[SizedModel, float]]) -> Iterato
         point, x, seed = runs[k]
         name = f"{point.series}, {', '.join(f'{a}={n}' for a, n in point.sizes.items())}, lr 2^{x:g}, seed {seed}, {k}"
         given = (course.how, dict(point.sizes), dict(point.numbers), 2.0**x, seed)
-        tasks[name] = k, Work(name, trained, given, point.parameters + AHEAD)
+        tasks[name] = k, Work(name, train_model, given, point.parameters + AHEAD)
     total, done = sum(int(work.cost) for _, work in tasks.values()), 0
     for work, result in course.pool([work for _, work in tasks.values()]):
         if isinstance(result, Failed):
@@ -138,7 +140,7 @@ def losses(course: Course, asked: Sequence[tuple[SizedModel, float]]) -> Iterato
     return ((pair[:, 0], pair[:, 1]) for pair in kept)
 
 
-def _key(course: Course, point: SizedModel, log2: float, seed: int) -> dict[str, object]:
+def _build_key(course: Course, point: SizedModel, log2: float, seed: int) -> dict[str, object]:
     """Returns everything that a loss depends on, as the key of the store."""
     numbers = {name: x.as_json() for name, x in point.numbers.items()}
     where = {"sizes": dict(point.sizes), "device": course.pool.hardware.kind}
@@ -154,11 +156,11 @@ class Series:
 
     @cached_property
     def drift(self) -> Change:
-        return drift(self.curves)
+        return measure_drift(self.curves)
 
     @cached_property
     def improvement(self) -> Change:
-        return improvement(self.curves)
+        return measure_improvement(self.curves)
 
     @property
     def derived(self) -> bool:
@@ -177,24 +179,24 @@ class Series:
                     "width": c.width,
                     "dims": dict(c.dims),
                     "parameters": c.parameters,
-                    **_numbers(("log2_lr", "se", "low", "high", "loss", "loss_se"), (*c.optimum, *c.loss[:2])),
+                    **_name_numbers(("log2_lr", "se", "low", "high", "loss", "loss_se"), (*c.optimum, *c.loss[:2])),
                     "edge": c.unknown,
                     "transferred": round_for_json(c.mean_at(self.at)),
-                    "regret": _numbers(("nats", "se", "low", "high"), regret(c, self.at)),
+                    "regret": _name_numbers(("nats", "se", "low", "high"), measure_regret(c, self.at)),
                     "grid": list(c.log2_lr),
                     "losses": [[round_for_json(x) for x in row] for row in c.losses.tolist()],
                     "held_out_losses": [[round_for_json(x) for x in row] for row in c.held.tolist()],
                 }
                 for c in self.curves
             ],
-            "drift": _record("slope", self.drift, used=self.drift.used),
-            "improvement": _record("slope", self.improvement, used=self.improvement.used),
+            "drift": _change_as_json("slope", self.drift, used=self.drift.used),
+            "improvement": _change_as_json("slope", self.improvement, used=self.improvement.used),
         }
 
 
 @dataclass(frozen=True)
 class Study(Rendered):
-    """The result of all sweeps. Its ``verdict`` is that of the derived parameterizations, see ``curves.overall``.
+    """The result of all sweeps. ``verdict`` is that of the derived parameterizations (``curves.combine_outcomes``).
 
     Attributes:
         model: name of the model.
@@ -229,7 +231,9 @@ class Study(Rendered):
 
     @property
     def verdict(self) -> Outcome:
-        return overall(*([s.drift.verdict for s in self.series if s.derived is derived] for derived in (True, False)))
+        return combine_outcomes(
+            *([s.drift.verdict for s in self.series if s.derived is derived] for derived in (True, False))
+        )
 
     @cached_property
     def comparisons(self) -> tuple[tuple[str, str, Change], ...]:
@@ -253,7 +257,7 @@ class Study(Rendered):
             "base": dict(self.series[0].curves[0].dims),
             "parameterizations": {s.name: s.as_json() for s in self.series},
             "comparisons": [
-                {"one": one, "other": other, "width": change.used[0], **_record("ratio", change)}
+                {"one": one, "other": other, "width": change.used[0], **_change_as_json("ratio", change)}
                 for one, other, change in self.comparisons
             ],
             **split_spent(self.environment),
@@ -262,7 +266,7 @@ class Study(Rendered):
         }
 
 
-def points(
+def build_points(
     model: Model, names: Sequence[str], optimizer: str, sizes: Sequence[Sizes], rates: Mapping[str, float]
 ) -> list[SizedModel]:
     """Returns the models of all parameterizations at all sizes.
@@ -277,21 +281,21 @@ def points(
     Raises:
         UsageError: a pattern that no parameter matches, or as ``Model.numbers``.
     """
-    along = axis_of(sizes)
+    along = find_axis(sizes)
     counts = [sum(p.numel() for p in model.build(one, 0).parameters()) for one in sizes]
     made = []
     for name in names:
         for one, numbers, count in zip(sizes, model.numbers(name, optimizer, sizes), counts, strict=True):
-            made.append(SizedModel(name, one[along], one, tuned(numbers, rates), count))
+            made.append(SizedModel(name, one[along], one, tune_plan(numbers, rates), count))
     return made
 
 
-def axis_of(sizes: Sequence[Sizes]) -> str:
+def find_axis(sizes: Sequence[Sizes]) -> str:
     """Returns the axis that grows most."""
     return max(sizes[0], key=lambda axis: sizes[-1][axis] / sizes[0][axis])
 
 
-def transfer(
+def study_transfer(
     course: Course,
     data: Data,
     optimizer: str,
@@ -305,13 +309,13 @@ def transfer(
         course: how to train.
         data: the data.
         optimizer: name of the optimizer.
-        asked: models as returned by ``points``.
+        asked: models as returned by ``build_points``.
         grid: log2 of the learning rates.
         extend: maximum number of additional rates per model while its optimum lies at the edge.
     """
     began = time.perf_counter()
     names = dict.fromkeys(point.series for point in asked)
-    curves = iter(sweep(course, asked, grid, extend))
+    curves = iter(sweep_rates(course, asked, grid, extend))
     count = len(asked) // len(names)
     series = tuple(Series(name, tuple(islice(curves, count))) for name in names)
     environment = {
@@ -322,7 +326,7 @@ def transfer(
         "data": data.digest,
         "wall_seconds": round(time.perf_counter() - began, 2),
     }
-    return Study(course.how.model, data, optimizer, axis_of([p.sizes for p in asked[:count]]), series, environment)
+    return Study(course.how.model, data, optimizer, find_axis([p.sizes for p in asked[:count]]), series, environment)
 
 
 def check_memory(free: int | None, point: SizedModel) -> None:
@@ -339,11 +343,11 @@ def check_memory(free: int | None, point: SizedModel) -> None:
         )
 
 
-def _record(name: str, change: Change, **more: Any) -> dict[str, Any]:
-    errors = _numbers((name, "se", "low", "high"), change.estimate)
+def _change_as_json(name: str, change: Change, **more: Any) -> dict[str, Any]:
+    errors = _name_numbers((name, "se", "low", "high"), change.estimate)
     return {**errors, **more, "verdict": change.verdict, "why": change.why}
 
 
-def _numbers(names: Sequence[str], values: Sequence[float]) -> dict[str, float | None]:
+def _name_numbers(names: Sequence[str], values: Sequence[float]) -> dict[str, float | None]:
     """Maps names to values, with None in place of NaN, which JSON does not have."""
     return dict(zip(names, map(round_for_json, values), strict=True))

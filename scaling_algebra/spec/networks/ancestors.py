@@ -8,7 +8,7 @@ from .language import Function, Network, Product, Sum, cache_on_network
 from .terms import expand_product
 
 
-def tensors_of(network: Network, signal: str) -> frozenset[str]:
+def find_tensors(network: Network, signal: str) -> frozenset[str]:
     """Returns the roles of all tensors that a signal is computed from."""
     return _map_tensors(network).get(signal, frozenset())
 
@@ -25,7 +25,7 @@ def _map_tensors(network: Network) -> Mapping[str, frozenset[str]]:
 
 def is_trained(network: Network, signal: str) -> bool:
     """Tests whether a signal is computed from at least one tensor that is trained."""
-    return not tensors_of(network, signal) <= network.frozen
+    return not find_tensors(network, signal) <= network.frozen
 
 
 def find_last_tensors(network: Network, signal: str) -> frozenset[str]:
@@ -43,7 +43,7 @@ def find_last_tensors(network: Network, signal: str) -> frozenset[str]:
     return here or next(filter(None, (find_last_tensors(network, x.name) for x in producer.factors)), here)
 
 
-def last_tensor(network: Network, signal: str) -> str:
+def find_last_tensor(network: Network, signal: str) -> str:
     """Returns the role of the last tensor on the path to a signal, along first inputs; empty if there is none."""
     statement = network.producer(signal)
     while statement is not None:

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from scaling_algebra.errors import UsageError, unknown_name
+from scaling_algebra.errors import UsageError, unknown_name_error
 from scaling_algebra.files import parse_toml, read_text
 from scaling_algebra.spec.axes import AXES
 from scaling_algebra.spec.entries import Lines, list_keys, read_value
@@ -106,7 +106,7 @@ def _find_role(network: Network, name: str, key: str) -> str:
     """Returns the role of a tensor that is given by its role or by its name in the equations."""
     symbols = {tensor.symbol: role for role, tensor in network.tensors.items()}
     if (role := symbols.get(name, name)) not in network.tensors:
-        raise UsageError(f"{key}: {unknown_name('tensor', name, (*network.tensors, *symbols))}")
+        raise UsageError(f"{key}: {unknown_name_error('tensor', name, (*network.tensors, *symbols))}")
     return role
 
 
@@ -116,24 +116,24 @@ def as_toml(network: Network) -> str:
     lines = [f"name = {_quote(network.name)}"]
     if network.title != network.name:
         lines.append(f"title = {_quote(network.title)}")
-    lines.append(f"axes = {_table(network.axes)}")
+    lines.append(f"axes = {_write_table(network.axes)}")
     if any(symbol != role for symbol, role in roles.items()):
-        lines.append(f"roles = {_table(roles)}")
+        lines.append(f"roles = {_write_table(roles)}")
     still, zero = ([x for x in network.tensors if x in found] for found in (network.frozen, network.zero))
     listed = ("frozen", still), ("zero", zero), ("constants", network.constants), ("losses", network.losses)
     for key, names in listed:
         lines += [f"{key} = [{', '.join(map(_quote, names))}]"] if names else []
     if network.multiplied:
         powers = {network.tensors[role].symbol: str(power) for role, power in network.multiplied.items()}
-        lines.append(f"multiplied = {_table(powers)}")
+        lines.append(f"multiplied = {_write_table(powers)}")
     return "\n".join([*lines, 'equations = """', as_text(network), '"""', ""])
 
 
-def _table(entries: Mapping[str, str]) -> str:
-    return "{ " + ", ".join(f"{_key(key)} = {_quote(value)}" for key, value in entries.items()) + " }"
+def _write_table(entries: Mapping[str, str]) -> str:
+    return "{ " + ", ".join(f"{_write_key(key)} = {_quote(value)}" for key, value in entries.items()) + " }"
 
 
-def _key(name: str) -> str:
+def _write_key(name: str) -> str:
     return name if name.isascii() else _quote(name)
 
 

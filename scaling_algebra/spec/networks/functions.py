@@ -29,8 +29,7 @@ class FunctionKind:
             ``noise``: has no argument, and is drawn anew at every step.
             ``stopped``: its gradient is zero (stop-gradient).
         powers: powers in its polynomial, by parity class: odd (1, 3); an exactly linear odd part plus an even part (1,
-            2);
-            no parity (0 to 3, where 0 is a mean that does not vanish with the argument).
+            2); no parity (0 to 3, where 0 is a mean that does not vanish with the argument).
         bounded: beyond an argument of O(1), its effect is not a power of n.
         steep: beyond an argument of O(1), its values are not a power of n.
         homogeneous: of degree one, for an argument of any size.
@@ -38,9 +37,8 @@ class FunctionKind:
         rising: its slope is positive wherever it is not zero.
         signed: it has the sign of its argument.
         selects: top-K along ``over``: a random mask with a Theta(1) fraction of ones multiplies the value. It is drawn
-            anew
-            when the argument has moved by at least its spread, and is constant in the backward pass (routers paper,
-            App. F).
+            anew when the argument has moved by at least its spread, and is constant in the backward pass (routers
+            paper, App. F).
         centres: a mean along ``over`` is subtracted.
         spared: its argument has no heavy tails, by the assumption ``bounded-logits``.
     """

@@ -21,10 +21,10 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from scaling_algebra import limits
-from scaling_algebra.errors import UsageError, quote_value, unknown_name
+from scaling_algebra.errors import UsageError, quote_value, unknown_name_error
 from scaling_algebra.spec.axes import AXES, FIXED, is_axis_name
 
-from .ancestors import tensors_of
+from .ancestors import find_tensors
 from .functions import FUNCTIONS
 from .language import DATA, Factor, Function, Network, Product, Statement, Sum, Tensor
 from .parsing import HINTS, Equation, Factors, FunctionCall, NamedTerm, parse_equation, write_indexed
@@ -73,7 +73,7 @@ def network(
             raise UsageError(f"axes: {letter!r} is not an index letter; letters are single characters, such as a or k")
         known = (*AXES, *FIXED)
         if axis not in known and str(axis).lower() in map(str.lower, known):
-            raise UsageError(f"axes: {unknown_name('axis', str(axis), known)}")
+            raise UsageError(f"axes: {unknown_name_error('axis', str(axis), known)}")
         if not is_axis_name(axis):
             raise UsageError(f"axes: {quote_value(axis)} is no name of an axis; write a word, such as N, M or rank")
     numbered = enumerate(equations.removeprefix("\n").splitlines(), 1)
@@ -106,7 +106,7 @@ def _check_calls(at: Equation, terms: Iterable[Factors], names: Container[str]) 
             what = (
                 f"{name} is not a function; {HINTS['(']}"
                 if name in names
-                else unknown_name("function", name, FUNCTIONS)
+                else unknown_name_error("function", name, FUNCTIONS)
             )
             raise at.wrong(str(what))
         noise = FUNCTIONS[name].kind == "noise"
@@ -163,7 +163,7 @@ class _EquationReader:
         for equation in self.equations:
             self.at = equation
             _check_calls(equation, equation.terms, {*self.made_in, *self.kinds, *self.steady})
-            self._sum(equation.out.name, self._letters(equation.out), equation.terms)
+            self._add_sum(equation.out.name, self._check_indices(equation.out), equation.terms)
         self._check_reading()
         self._check_roles()
         order = [*self.roles, *(x for x in self.symbols if x not in self.roles)]
@@ -173,7 +173,7 @@ class _EquationReader:
         used += "".join(s.tensor.letters for s in self.statements if isinstance(s, Product) and s.tensor)
         axes = {x: axis for x, axis in self.axes.items() if x in used}
         whole = Network(name, title, tensors, axes, signals, tuple(self.statements), constants=self.steady[1:])
-        if still := [x for x in self.losses if not tensors_of(whole, x)]:
+        if still := [x for x in self.losses if not find_tensors(whole, x)]:
             raise UsageError(f"losses: {still[0]} depends on no tensor, so that it has no gradient")
         return replace(whole, losses=self.losses) if self.losses else whole
 
@@ -192,25 +192,25 @@ class _EquationReader:
 
     # expressions -----------------------------------------------------------------------------------------------
 
-    def _sum(self, out: str, letters: str, terms: Sequence[Factors]) -> None:
+    def _add_sum(self, out: str, letters: str, terms: Sequence[Factors]) -> None:
         """Adds the statements for ``out = terms[0] + terms[1] + ...``."""
         if len(terms) == 1:
-            return self._product(out, letters, terms[0])
+            return self._add_product(out, letters, terms[0])
         factors = []
         for product in terms:
-            factor = self._lone_signal(product)
+            factor = self._find_lone_signal(product)
             if factor is None or set(factor.letters) != set(letters):
-                factor = Factor(self._spare(), letters)
-                self._product(factor.name, letters, product)
+                factor = Factor(self._make_name(), letters)
+                self._add_product(factor.name, letters, product)
             factors.append(factor)
         self._add(Sum(out, tuple(factors)), letters)
 
-    def _product(self, out: str, letters: str, product: Factors) -> None:
+    def _add_product(self, out: str, letters: str, product: Factors) -> None:
         """Adds the statements for ``out = product``; inner tensors act first and get signals of their own."""
         whole = product[0]
-        if len(product) == 1 and isinstance(whole, FunctionCall) and set(self._inside(whole)) <= set(letters):
-            return self._function(out, letters, whole)
-        kinds = ["function" if isinstance(x, FunctionCall) else self._kind(x) for x in product]
+        if len(product) == 1 and isinstance(whole, FunctionCall) and set(self._list_indices(whole)) <= set(letters):
+            return self._add_function(out, letters, whole)
+        kinds = ["function" if isinstance(x, FunctionCall) else self._classify(x) for x in product]
         if set(kinds) == {"multiplier"}:
             raise self.at.wrong(f"{_write_product(product)} multiplies nothing; a product needs a tensor or a signal")
         self._check_letters(letters, product)
@@ -218,10 +218,10 @@ class _EquationReader:
         factors = []
         for k, (x, kind) in enumerate(zip(product, kinds, strict=True)):
             if isinstance(x, FunctionCall):
-                outside = letters + "".join(map(self._inside, (*product[:k], *product[k + 1 :])))
-                factors.append(("signal", self._call(x, outside)))
+                outside = letters + "".join(map(self._list_indices, (*product[:k], *product[k + 1 :])))
+                factors.append(("signal", self._lift_call(x, outside)))
             elif kind != "multiplier":
-                factors.append((kind, self._factor(x)))
+                factors.append((kind, self._make_factor(x)))
         while tensors := [k for k, (kind, _) in enumerate(factors) if kind == "tensor"]:
             at = tensors[-1]
             before, (_, tensor), after = factors[:at], factors[at], factors[at + 1 :]
@@ -238,15 +238,15 @@ class _EquationReader:
                 )
             acted = [f for _, f in after]
             if not before:
-                return self._linear(out, letters, tensor, acted, multipliers)
+                return self._add_linear(out, letters, tensor, acted, multipliers)
             kept = {x for _, f in before for x in f.letters} | set(letters)
             there = dict.fromkeys("".join(f.letters for f in (tensor, *acted)))
-            inner = Factor(self._spare(), "".join(x for x in there if x in kept))
-            self._linear(inner.name, inner.letters, tensor, acted, ())
+            inner = Factor(self._make_name(), "".join(x for x in there if x in kept))
+            self._add_linear(inner.name, inner.letters, tensor, acted, ())
             factors = [*before, ("signal", inner)]
         self._add(Product(out, tuple(f for _, f in factors), None, multipliers), letters)
 
-    def _linear(
+    def _add_linear(
         self, out: str, letters: str, tensor: Factor, acted: Sequence[Factor], multipliers: tuple[str, ...]
     ) -> None:
         """Adds a product with a tensor. At its first use, this determines the tensor's fan-in, fan-out and expert
@@ -264,20 +264,20 @@ class _EquationReader:
         role = self.roles.get(symbol, symbol)
         self._add(Product(out, tuple(acted), Factor(role, indices), multipliers), letters)
 
-    def _function(self, out: str, letters: str, call: FunctionCall) -> None:
+    def _add_function(self, out: str, letters: str, call: FunctionCall) -> None:
         """Adds a function, and before it the statements for its argument."""
         name = call.name
         if FUNCTIONS[name].kind == "noise":
             return self._add(Function(out, name), letters)
-        source = self._lone_signal(call.argument[0]) if len(call.argument) == 1 else None
+        source = self._find_lone_signal(call.argument[0]) if len(call.argument) == 1 else None
         if source is None:
-            source = Factor(self._spare(), letters)
-            self._sum(source.name, letters, call.argument)
+            source = Factor(self._make_name(), letters)
+            self._add_sum(source.name, letters, call.argument)
         if missing := [x for x in letters if x not in source.letters]:
             raise self.at.wrong(f"{missing[0]!r} of {self.at.out.name} is not in {call}")
-        self._add(Function(out, name, source, self._along(call, letters)), letters)
+        self._add(Function(out, name, source, self._find_index(call, letters)), letters)
 
-    def _along(self, call: FunctionCall, letters: str) -> str:
+    def _find_index(self, call: FunctionCall, letters: str) -> str:
         """Returns the index that a function acts along: the one that the call names, or else the only one."""
         if call.over and call.over not in letters:
             raise self.at.wrong(f"{call.name} goes along {call.over!r}, which its argument does not have")
@@ -288,52 +288,52 @@ class _EquationReader:
             raise self.at.wrong(f"{call.name} goes along one letter of {which}")
         return call.over or letters[-1:]
 
-    def _call(self, call: FunctionCall, outside: str) -> Factor:
+    def _lift_call(self, call: FunctionCall, outside: str) -> Factor:
         """Gives a function inside a product a signal of its own; its indices are those that the argument does not
         sum."""
         if FUNCTIONS[call.name].kind == "noise":
             raise self.at.wrong(f"{call.name}() in a product has no letters; give it an equation of its own")
-        kept, summed = self._kept_and_summed(call)
+        kept, summed = self._split_indices(call)
         if both := [x for x in summed if x in outside]:
             raise self.at.wrong(f"{both[0]!r} is summed in {call} and stands outside; take another letter inside")
-        inner = Factor(self._spare(), kept)
-        self._function(inner.name, inner.letters, call)
+        inner = Factor(self._make_name(), kept)
+        self._add_function(inner.name, inner.letters, call)
         return inner
 
-    def _lone_signal(self, product: Factors) -> Factor | None:
+    def _find_lone_signal(self, product: Factors) -> Factor | None:
         """Returns the signal if a product is a single signal, else None."""
         x = product[0]
-        single = len(product) == 1 and isinstance(x, NamedTerm) and self._kind(x) == "signal"
-        return self._factor(x) if single and isinstance(x, NamedTerm) else None
+        single = len(product) == 1 and isinstance(x, NamedTerm) and self._classify(x) == "signal"
+        return self._make_factor(x) if single and isinstance(x, NamedTerm) else None
 
     def _check_letters(self, letters: str, product: Factors) -> None:
         """Checks that indices of the left side occur on the right, and that each index of a tensor occurs elsewhere,
         too."""
-        tensors = [x for x in product if isinstance(x, NamedTerm) and self._kind(x) == "tensor"]
+        tensors = [x for x in product if isinstance(x, NamedTerm) and self._classify(x) == "tensor"]
         for x in product:
-            if isinstance(x, NamedTerm) and self._kind(x) != "multiplier":
-                self._factor(x)
+            if isinstance(x, NamedTerm) and self._classify(x) != "multiplier":
+                self._make_factor(x)
         for letter in letters:
-            if not any(letter in self._inside(x) for x in product):
+            if not any(letter in self._list_indices(x) for x in product):
                 raise self.at.wrong(f"{letter!r} of {self.at.out.name} is not in {_write_product(product)}")
         for x in tensors:
-            elsewhere = letters + "".join(self._inside(y) for y in product if y is not x)
-            if lone := set(self._inside(x)) - set(elsewhere):
+            elsewhere = letters + "".join(self._list_indices(y) for y in product if y is not x)
+            if lone := set(self._list_indices(x)) - set(elsewhere):
                 raise self.at.wrong(f"{min(lone)!r} of {x} is in no other factor, and not in {self.at.out.name}")
 
-    def _inside(self, x: NamedTerm | FunctionCall) -> str:
+    def _list_indices(self, x: NamedTerm | FunctionCall) -> str:
         """Returns the indices of a factor; for a function, those that its argument does not sum."""
-        return self._letters(x) if isinstance(x, NamedTerm) else self._kept_and_summed(x)[0]
+        return self._check_indices(x) if isinstance(x, NamedTerm) else self._split_indices(x)[0]
 
-    def _kept_and_summed(self, call: FunctionCall) -> tuple[str, str]:
+    def _split_indices(self, call: FunctionCall) -> tuple[str, str]:
         """Returns the indices that a function's argument keeps, and those that it sums."""
-        products = ["".join(map(self._inside, factors)) for factors in call.argument]
+        products = ["".join(map(self._list_indices, factors)) for factors in call.argument]
         summed = "".join(c for letters in products for c in letters if letters.count(c) > 1)
         return "".join(c for c in dict.fromkeys("".join(products)) if c not in summed), summed
 
     # names -----------------------------------------------------------------------------------------------------
 
-    def _kind(self, x: NamedTerm) -> str:
+    def _classify(self, x: NamedTerm) -> str:
         """Returns ``signal``, ``tensor`` or ``multiplier``, and checks that a name is the same kind everywhere."""
         if x.name in self.steady or x.name in self.signals:
             return "signal"
@@ -350,7 +350,7 @@ class _EquationReader:
             raise self.at.wrong(f"{x.name} has letters in one place only; a tensor has letters, a multiplier has none")
         return kind
 
-    def _letters(self, x: NamedTerm) -> str:
+    def _check_indices(self, x: NamedTerm) -> str:
         """Returns the indices of a name, and checks that each has an axis and occurs once."""
         letters = x.letters or ""
         for letter in letters:
@@ -360,9 +360,9 @@ class _EquationReader:
             raise self.at.wrong(f"{x} has a letter twice; a diagonal is not covered")
         return letters
 
-    def _factor(self, x: NamedTerm) -> Factor:
+    def _make_factor(self, x: NamedTerm) -> Factor:
         """Returns a signal or tensor as a factor, and checks that its indices have the same axes everywhere."""
-        letters = self._letters(x)
+        letters = self._check_indices(x)
         first, number = self.first.setdefault(x.name, (letters, self.at.number))
         here, there = ([self.axes[c] for c in side] for side in (letters, first))
         if here != there:
@@ -372,7 +372,7 @@ class _EquationReader:
             )
         return Factor(x.name, letters)
 
-    def _spare(self) -> str:
+    def _make_name(self) -> str:
         """Returns an unused name for a part of the present equation."""
         name, k = self.at.out.name, 1
         while f"{name}_{k}" in self.words:
@@ -425,7 +425,7 @@ class _EquationReader:
             if self.kinds.get(symbol) == "multiplier":
                 raise UsageError(f"roles: {symbol} has no letters, so it is a multiplier; a tensor has letters")
             if symbol not in self.symbols:
-                raise UsageError(f"roles: {unknown_name('tensor', symbol, self.symbols)}")
+                raise UsageError(f"roles: {unknown_name_error('tensor', symbol, self.symbols)}")
             if not (isinstance(role, str) and ROLE.fullmatch(role)):
                 raise UsageError(f"roles: {symbol} has the role {role!r}; a role is a name, such as expert_in")
             if role in self.steady or role in self.signals:

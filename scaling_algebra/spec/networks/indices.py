@@ -42,11 +42,11 @@ def list_growing_axes(network: Network) -> tuple[str, ...]:
 
 def list_power_axes(network: Network) -> list[str]:
     """Returns the axes that a power may have: those that may grow, and K if the network sums over experts."""
-    return sort_axes({*list_growing_axes(network), *(["K"] if aggregations(network) else [])})
+    return sort_axes({*list_growing_axes(network), *(["K"] if find_aggregations(network) else [])})
 
 
 @cache_on_network
-def aggregations(network: Network) -> tuple[Product, ...]:
+def find_aggregations(network: Network) -> tuple[Product, ...]:
     """Returns the products on the path to the output that sum the outputs of experts."""
     sums = (
         s for s in network.statements if isinstance(s, Product) and not s.tensor and summed_expert_indices(network, s)
@@ -62,7 +62,7 @@ def summed_expert_indices(network: Network, statement: Product) -> str:
 @cache_on_network
 def tracked_indices(network: Network) -> str:
     """Returns the indices of axes along which functions act. Signals keep these even if the axes do not grow."""
-    gates = (balanced_indices(network, s, k) for s in aggregations(network) for k in range(len(s.factors)))
+    gates = (balanced_indices(network, s, k) for s in find_aggregations(network) for k in range(len(s.factors)))
     along = {network.axes[x] for x in "".join((*(s.over for s in spread_functions(network)), *gates))}
     return "".join(x for x, axis in network.letters.items() if axis in along)
 
@@ -137,8 +137,7 @@ def balanced_indices(network: Network, statement: Product, k: int) -> str:
     """Returns the indices along which the gradient at a gate has no constant part larger than the rest.
 
     Law: for x = sum_i gate_i h_i under a norm, the gradient is orthogonal to x, so sum_i gate_i df/dgate_i = 0. If the
-    gate
-    has a mean, this excludes a constant part.
+    gate has a mean, this excludes a constant part.
 
     Args:
         network: the network.

@@ -15,7 +15,7 @@ from itertools import islice
 from math import prod
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
-from scaling_algebra.errors import UsageError, unknown_name
+from scaling_algebra.errors import UsageError, unknown_name_error
 from scaling_algebra.spec.axes import FIXED
 from scaling_algebra.spec.powers import Power
 
@@ -198,7 +198,7 @@ class Network:
         """Returns the error for a name that is neither a tensor nor one of the other choices."""
         if name in self.lacking:
             return UsageError(f"{name}: {self.lacking[name]}")
-        return unknown_name(kind, name, (*self.tensors, *choices))
+        return unknown_name_error(kind, name, (*self.tensors, *choices))
 
     @cached_property
     def _producers(self) -> dict[str, Statement]:
@@ -248,8 +248,10 @@ class Network:
 
     @cached_property
     def live(self) -> tuple[Function, ...]:
-        """Functions that may weigh signals and take part in the dynamics. Sizes are valid while they do not
-        saturate."""
+        """Functions whose output may multiply other signals and whose values change in training.
+
+        Sizes are valid as long as these functions do not saturate.
+        """
         return tuple(s for s in self.functions if s.gates and not s.held)
 
     @cached_property

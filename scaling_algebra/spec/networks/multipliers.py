@@ -19,7 +19,7 @@ SHARE = "K/M"
 
 
 @cache_on_network
-def free_multipliers(network: Network) -> tuple[str, ...]:
+def find_free_multipliers(network: Network) -> tuple[str, ...]:
     """Returns the multipliers that are unknowns: all but the gauges, which stay 1."""
     return tuple(m for m in network.multipliers if m not in {*find_gauges(network), SHARE})
 

@@ -92,7 +92,7 @@ def parse_equation(number: int, text: str) -> Equation:
         raise _equation_error(number, text, f"more than {DEEP} functions; give the inner ones equations of their own")
     reader = _TokenReader(text)
     try:
-        return Equation(number, text, *reader.equation())
+        return Equation(number, text, *reader.parse_equation())
     except _Unreadable:
         raise _equation_error(number, text, _explain_syntax(text, reader.at)) from None
 
@@ -119,47 +119,47 @@ class _TokenReader:
         self.text, self.at = text, 0
         self._skip(0)
 
-    def equation(self) -> tuple[NamedTerm, tuple[Factors, ...]]:
+    def parse_equation(self) -> tuple[NamedTerm, tuple[Factors, ...]]:
         """Parses the whole line into its left and right side."""
-        out = NamedTerm(self._word(NAME), self._letters())
-        self._need("=")
-        terms = self._sum()
+        out = NamedTerm(self._parse_word(NAME), self._parse_letters())
+        self._require("=")
+        terms = self._parse_sum()
         if self.at < len(self.text):
             raise _Unreadable
         return out, terms
 
-    def _sum(self) -> tuple[Factors, ...]:
-        terms = [self._product()]
+    def _parse_sum(self) -> tuple[Factors, ...]:
+        terms = [self._parse_product()]
         while self._take("+"):
-            terms.append(self._product())
+            terms.append(self._parse_product())
         return tuple(terms)
 
-    def _product(self) -> Factors:
-        factors = [self._factor()]
+    def _parse_product(self) -> Factors:
+        factors = [self._parse_factor()]
         while self._take("*") or NAME.match(self.text, self.at):
-            factors.append(self._factor())
+            factors.append(self._parse_factor())
         return tuple(factors)
 
-    def _factor(self) -> NamedTerm | FunctionCall:
-        name = self._word(NAME)
+    def _parse_factor(self) -> NamedTerm | FunctionCall:
+        name = self._parse_word(NAME)
         if not self._take("("):
-            return NamedTerm(name, self._letters())
+            return NamedTerm(name, self._parse_letters())
         if self._take(")"):
             return FunctionCall(name, (), "")
-        argument, over = self._sum(), self._word(LETTER) if self._take(";") else ""
-        self._need(")")
+        argument, over = self._parse_sum(), self._parse_word(LETTER) if self._take(";") else ""
+        self._require(")")
         return FunctionCall(name, argument, over)
 
-    def _letters(self) -> str | None:
+    def _parse_letters(self) -> str | None:
         if not self._take("["):
             return None
-        letters = self._word(LETTER)
+        letters = self._parse_word(LETTER)
         while self._take(","):
-            letters += self._word(LETTER)
-        self._need("]")
+            letters += self._parse_word(LETTER)
+        self._require("]")
         return letters
 
-    def _word(self, kind: re.Pattern[str]) -> str:
+    def _parse_word(self, kind: re.Pattern[str]) -> str:
         found = kind.match(self.text, self.at)
         if not found:
             raise _Unreadable
@@ -173,7 +173,7 @@ class _TokenReader:
         self._skip(self.at + 1)
         return True
 
-    def _need(self, mark: str) -> None:
+    def _require(self, mark: str) -> None:
         if not self._take(mark):
             raise _Unreadable
 

@@ -12,7 +12,7 @@ from itertools import product
 from scaling_algebra.spec.axes import FIXED
 
 from .ancestors import find_last_tensors, is_trained
-from .indices import aggregations
+from .indices import find_aggregations
 from .language import Function, Mode, Network, Product, Statement, cache_on_network
 from .sums import ExpertSum, experts
 from .terms import expand_product
@@ -126,13 +126,12 @@ class Adjoint:
     parts: Mapping[str, Mapping[str, Mode]] = field(default_factory=dict)
 
 
-def adjoints(network: Network) -> tuple[Adjoint, ...]:
+def list_gradients(network: Network) -> tuple[Adjoint, ...]:
     """Returns the gradients at all signals, last signal first.
 
     Each is split by the initial values and updates of up to two tensors on its path, and by its paths if there are
-    several.
-    The experts' path through three tensors has the pieces A4 to E of MSSP paper, App. I.3 (eq. I.6). Below a sum over
-    experts with further layers above it, gradients are split by the tensors up to the sum.
+    several. The experts' path through three tensors has the pieces A4 to E of MSSP paper, App. I.3 (eq. I.6). Below a
+    sum over experts with further layers above it, gradients are split by the tensors up to the sum.
     """
     gradients = []
     for statement in reversed(network.statements[:-1]):
@@ -141,7 +140,7 @@ def adjoints(network: Network) -> tuple[Adjoint, ...]:
             continue  # the gradient of a held gate's argument is that of the gate
         name = gradient_name(network, signal)
         if len(uses) > 1:
-            for path, via in pathways(network, signal).items():
+            for path, via in name_pathways(network, signal).items():
                 s, k = next((s, k) for s, k in uses if s.out == via)
                 parts = _split_path(path, _tensors_on_path(network, s, k)) or _split_below_experts(
                     network, signal, s, k
@@ -155,8 +154,9 @@ def adjoints(network: Network) -> tuple[Adjoint, ...]:
 
 
 def _split_below_experts(network: Network, signal: str, s: Statement, k: int) -> dict[str, dict[str, Mode]]:
-    """Splits a gradient at a gate, or at an input of experts or their tensors, by the tensors up to the sum over
-    experts.
+    """Splits a gradient by the tensors between its signal and the sum over experts that the signal leads to.
+
+    This applies to gates and to inputs of experts or of their tensors; empty for all other signals.
 
     Args:
         network: the network.
@@ -187,13 +187,12 @@ def _tensors_up_to_sum(network: Network, s: Statement, k: int, e: ExpertSum) -> 
     return (*own, *rest) if not set(own) & set(rest) else ()
 
 
-def pathways(network: Network, signal: str) -> dict[str, str]:
+def name_pathways(network: Network, signal: str) -> dict[str, str]:
     """Names the paths of the gradient at a signal.
 
     Returns:
         For each path the first signal that is computed on it. A path is named ``expert`` or ``router`` if it is the
-        only
-        one of this kind, else by that signal.
+        only one of this kind, else by that signal.
     """
     outs = list(dict.fromkeys(s.out for s, _ in network.consumers(signal)))
     named = {out: _find_kind(network, out) for out in outs}
@@ -204,7 +203,7 @@ def pathways(network: Network, signal: str) -> dict[str, str]:
 
 def find_forks(network: Network, signal: str) -> tuple[str, ...]:
     """Returns the names of a signal's paths to experts and to their router; empty unless it leads to both."""
-    paths = {path: _find_kind(network, via) for path, via in pathways(network, signal).items()}
+    paths = {path: _find_kind(network, via) for path, via in name_pathways(network, signal).items()}
     return tuple(x for x, kind in paths.items() if kind) if {"expert", "router"} <= {*paths.values()} else ()
 
 
@@ -215,8 +214,12 @@ def _find_kind(network: Network, signal: str) -> str:
 
 
 def _find_ends(network: Network, signal: str, e: ExpertSum) -> set[str]:
-    """Returns where a signal leads before any sum over experts: a set of ``router`` and ``expert``, possibly empty."""
-    sums, ends, seen, todo = {s.out for s in aggregations(network)}, set[str](), set[str](), [signal]
+    """Follows a signal up to the next sums over experts.
+
+    Returns:
+        Where it arrives at the sum ``e``: a set of ``router`` (a gate) and ``expert``, possibly empty.
+    """
+    sums, ends, seen, todo = {s.out for s in find_aggregations(network)}, set[str](), set[str](), [signal]
     while todo:
         x = todo.pop()
         if x in e.gates or x in e.body:

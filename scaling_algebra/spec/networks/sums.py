@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from .ancestors import find_last_tensors, is_trained, last_tensor
-from .indices import EXPERTS, aggregations
+from .ancestors import find_last_tensor, find_last_tensors, is_trained
+from .indices import EXPERTS, find_aggregations
 from .language import Network, Product, Sum
 from .terms import expand_product
 
@@ -75,7 +75,7 @@ class ExpertSum:
 @lru_cache(maxsize=256)
 def experts(network: Network) -> tuple[ExpertSum, ...]:
     """Returns the sums over experts of a network."""
-    return tuple(_analyse_sum(network, s) for s in aggregations(network))
+    return tuple(_analyse_sum(network, s) for s in find_aggregations(network))
 
 
 def _analyse_sum(network: Network, s: Product) -> ExpertSum:
@@ -108,7 +108,7 @@ def _analyse_sum(network: Network, s: Product) -> ExpertSum:
     return ExpertSum(
         s,
         tuple(gates),
-        tuple(dict.fromkeys(filter(None, (last_tensor(network, x) for x in gates)))),
+        tuple(dict.fromkeys(filter(None, (find_last_tensor(network, x) for x in gates)))),
         tuple(x for x in dict.fromkeys(y.out for y in network.statements) if x in entering and is_trained(network, x)),
         body,
         tuple(role for role in trained if role not in outer),

@@ -31,8 +31,7 @@ def expand_product(network: Network, statement: Product, without: int | None = N
     """Expands a product to a sum of terms in which the tensors are explicit.
 
     A factor that is a tensor times signals, or a sum of such products, is replaced by them, so that a sum over experts
-    is
-    taken over their tensors. Gates stay as they are.
+    is taken over their tensors. Gates stay as they are.
 
     Args:
         network: the network.
@@ -61,15 +60,14 @@ def expand_product(network: Network, statement: Product, without: int | None = N
 
 
 @cache_on_network
-def weight_products(network: Network) -> Mapping[str, tuple[Product, ...]]:
+def find_weight_products(network: Network) -> Mapping[str, tuple[Product, ...]]:
     """Finds tensors that are multiplied entry by entry and together are one weight.
 
     Example: for ``y[b] = S[b,a] W[b,a] h[a]`` the network has ``y_1[b,a] = W[b,a] h[a]``, which no module computes.
 
     Returns:
         For each such signal (``y_1``) the products that read it, one after the other, up to a signal that a module
-        computes
-        (``y``).
+        computes (``y``).
     """
     spread = set[str]()  # signals with letters of a tensor alone, which no sum has taken
     for s in network.linear:
@@ -88,7 +86,7 @@ def weight_products(network: Network) -> Mapping[str, tuple[Product, ...]]:
     return found
 
 
-def product_of(network: Network, signal: str) -> Product:
+def find_product(network: Network, signal: str) -> Product:
     """Returns the product that computes a signal."""
     statement = network.producer(signal)
     assert isinstance(statement, Product)
@@ -102,7 +100,13 @@ def is_held(network: Network, signal: str) -> bool:
 
 
 def _expand_factor(network: Network, factor: Factor, taken: str) -> list[Term]:
-    """Expands one factor; ``taken`` are the indices that new ones must not clash with."""
+    """Expands one factor of a product to a sum of terms.
+
+    Args:
+        network: the network.
+        factor: the factor, with its indices in the product.
+        taken: indices of the product, with which new ones must not clash.
+    """
     statement = network.producer(factor.name)
     if isinstance(statement, Sum):
         renamed = dict(zip(network.signals[factor.name], factor.letters, strict=True))
