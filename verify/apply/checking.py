@@ -250,7 +250,9 @@ def check_model(
     left = {_get_signal(x.quantity) for x in level.open} if (level := numbers.derivations[-1].level) else set()
     doubtful = {name for name, quantities in names.items() if left.intersection(map(_get_signal, quantities))}
     predicted, bounds, powers = _predict_exponents(numbers.derivations[-1], [*zero, *empty], names, steps, moved, left)
+    clean = {x for x in names if x.endswith(DIRECT[0]) and len({e for e, _ in powers(x, 0)}) == 1}
     direct = {x for x in names if x.endswith(DIRECT) and _has_single_power(predicted[x])}
+    direct = {x for x in direct if f"{x.removesuffix(UPDATE).removesuffix(DIRECT[0])}{DIRECT[0]}" in clean}
     asked = {x: [bounds[x] if e is ... else e for e in cells] for x, cells in predicted.items()}
     most = {(x, t) for x, cells in predicted.items() for t, e in enumerate(cells) if e is ...}
     after = _find_after_experts(reading.network) if sparse(reading.network, ray) else set()
