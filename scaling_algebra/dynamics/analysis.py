@@ -29,10 +29,11 @@ from scaling_algebra.waiting import each
 from .bounds import BoundRun
 from .brackets import Bracket
 from .budgets import ALONE, BEGUN, LADDER, NEAR, PARTS, QUICK, SIMPLEST, WITNESSES, WORK
-from .parts import ORDERS, SLOW, parts, signal_of
+from .parts import ORDERS, SLOW, counting, parts, signal_of
 from .quantities import Quantity, quantities, with_decay
-from .run import BeyondPowerCounting
+from .run import BeyondPowerCounting, Divisor
 from .runs import Runs
+from .sparse_routing import sparse
 from .trajectory import Trajectory
 
 _RAISED = "functions are read as polynomials, and two degrees more give"
@@ -80,6 +81,7 @@ class Analysis:
         raised: the polynomials that stand for functions are two degrees higher.
         whole: the run that this is a part of (``parts.py``), whose algebras are shared and whose bounds hold here, too.
         ladder: the rungs that a question may climb, by default all.
+        bare: of norms that may be outgrown nothing is known after an update.
 
     Attributes:
         runs: one for each rung.
@@ -99,11 +101,13 @@ class Analysis:
         raised: bool = False,
         whole: Analysis | None = None,
         ladder: Sequence[Rung] = (),
+        bare: bool = False,
     ) -> None:
         if network.unread:
             raise UsageError(f"{network.unread}; of this module shapes alone are known, and nothing of its signals")
         self.ray, self.point, self.optimizer, self.network = ray, point, optimizer, network
         self.growing, self.routed, self.raised, self.whole, self.ladder = growing, routed, raised, whole, ladder
+        self.bare = bare
         own = whole.table if whole is not None else quantities(network) | with_decay(network, optimizer)
         self.table: Mapping[str, Quantity] = own
         settings: dict[str, Any] = {"growing": growing, "routed": routed, "raised": raised}
@@ -154,7 +158,7 @@ class Analysis:
 
     def but(self, **changes: Any) -> Analysis:
         """The same analysis with other arguments; products of kernels are shared."""
-        names = ("ray", "point", "optimizer", "network", "growing", "routed", "raised", "ladder")
+        names = ("ray", "point", "optimizer", "network", "growing", "routed", "raised", "ladder", "bare")
         asked = {name: getattr(self, name) for name in names}
         return Analysis(**{**asked, "algebras": self.runs.algebras, **changes})
 
@@ -167,7 +171,7 @@ class Analysis:
     @cached_property
     def higher(self) -> Analysis:
         """The same run with the polynomials that stand for functions two degrees higher."""
-        return self.but(raised=True)
+        return self if self.raised else self.but(raised=True)
 
     def read(self, name: str, t: int, rung: Rung) -> Bracket:
         """Return what one budget shows. A zero that rests on polynomials is asked for again with two degrees more."""
@@ -181,7 +185,24 @@ class Analysis:
     @cached_property
     def bounds(self) -> BoundRun:
         """Upper bounds on every size after any number of updates, or why there are none."""
-        return self.runs.bounds() if self.whole is None else self.whole.bounds
+        if self.whole is not None:
+            return self.whole.bounds
+        run = self.runs.bounds()
+        if self.bare or run.why or not run.outgrown or sparse(self.network, self.ray) or self.routed:
+            return run
+        return self.runs.bounds(self._divisors(run))
+
+    def _divisors(self, run: BoundRun) -> dict[str, Divisor]:
+        """What norms divide by after an update, where bounds without it have shown that."""
+        look, divisors = self.but(bare=True), dict[str, Divisor]()
+        look.bounds = run
+        with self.meter.uncharged():
+            for s in (s for s in self.network.functions if s.out in run.shaken):
+                found, gradient = look(s.inputs[0].name, 1, RESTRICTED), look.runs.gradient(s)
+                if found.size is not None and gradient is not None:
+                    divisors[s.out] = Divisor(run.algebra.pack(found.size, {}, {}), gradient)
+                    self.notes |= found.assumes
+        return divisors
 
     def upper(self, name: str) -> Fraction | None:
         """An upper bound on the exponent of a quantity after any number of updates; None if there is none."""
@@ -303,12 +324,30 @@ class Parts:
                 return
             yield made[k]
 
-    def at(self, point: Point, name: str, t: int) -> Analysis | None:
-        """Returns the restricted run at a point; None if in its first t updates other sizes divide the quantity."""
+    def at(self, point: Point, name: str, step: int, t: int) -> Analysis | None:
+        """Returns the restricted run at a point, of which a size after some updates holds after t, too; None if in its
+        first updates other sizes divide the quantity."""
         part = self._parts((point.zero, point.frozen), partial(self.where_less, point))
-        if not self.divides_alike(part, t):
-            return None
-        return part
+        return part if self.divides_alike(part, step) and self._outgrown_alike(part, name, step, t) else None
+
+    def _outgrown_alike(self, part: Analysis, name: str, step: int, t: int) -> bool:
+        """Norms that may be outgrown divide by the same in a part, where that counts.
+
+        Law: what outgrows its start leads whatever its constant is, so that where it does not learn is no point near
+        by. After the first update values depend on what norms divide by in their own forward pass, updates on nothing
+        but the start, gradients and later updates on all.
+        """
+        look, norms, quantity = self.whole, self.whole.bounds.unsettled, self.whole.table[name]
+        if not t or not norms:
+            return True
+        signal = "" if quantity.tensor else signal_of(look.network, quantity)
+        if step < 2 and (signal or name.startswith("d")):
+            reached = counting(look.network, signal, part.point.zero & part.point.frozen) if signal else frozenset()
+            norms = {x: y for x, y in norms.items() if x in reached}
+        if not step:
+            return not norms
+        sizes = ((y, part(y, k)) for y in norms.values() for k in range(1, step + 1))
+        return all(x.decided and part.meets(y, x.size) for y, x in sizes)
 
     def where_less(self, point: Point) -> Analysis:
         slow = {role: c + self.whole.ray.largest * SLOW for role, c in point.c.items()}
@@ -391,7 +430,7 @@ def restricted(q: Query, known: Bracket) -> Bracket:
             break
         if not step and point.zero in begun:  # before training, parts that begin alike are one
             continue
-        if (part := look.parts.at(point, name, step)) is None:
+        if (part := look.parts.at(point, name, step, t)) is None:
             continue
         found = part(name, step, WITNESS)
         if found.low is not None and part.meets(name, found.lead):
