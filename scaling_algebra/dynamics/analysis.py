@@ -120,7 +120,7 @@ class Analysis:
         self.parts: Parts = Parts(self)
         self.notes = set[str]()
         self._kept = Kept[tuple[str, str, int], Bracket](self.meter)
-        self._uppers = Kept[str, Fraction | None](self.meter)
+        self._uppers = Kept[tuple[str, int], Fraction | None](self.meter)
 
     def __call__(self, name: str, t: int, means: Means | None = None) -> Bracket:
         """The bracket of a quantity after t updates.
@@ -171,7 +171,7 @@ class Analysis:
     @cached_property
     def higher(self) -> Analysis:
         """The same run with the polynomials that stand for functions two degrees higher."""
-        return self if self.raised else self.but(raised=True)
+        return self if self.raised else self.but(raised=True, bare=self.bare or self.whole is not None)
 
     def read(self, name: str, t: int, rung: Rung) -> Bracket:
         """Return what one budget shows. A zero that rests on polynomials is asked for again with two degrees more."""
@@ -204,31 +204,42 @@ class Analysis:
                     self.notes |= found.assumes
         return divisors
 
-    def upper(self, name: str) -> Fraction | None:
-        """An upper bound on the exponent of a quantity after any number of updates; None if there is none."""
-        return self._uppers(name, partial(self._upper, name))
+    @cached_property
+    def begun(self) -> BoundRun:
+        """Upper bounds on every size before training."""
+        return self.runs.bounds(still=True) if self.whole is None else self.whole.begun
 
-    def _upper(self, name: str) -> Fraction | None:
+    def bounds_at(self, t: int) -> BoundRun:
+        """Upper bounds on every size after t updates."""
+        return self.bounds if t else self.begun
+
+    def upper(self, name: str, t: int = 1) -> Fraction | None:
+        """An upper bound on the exponent of a quantity after any number of updates, or before the first; None if there
+        is none."""
+        return self._uppers((name, min(t, 1)), partial(self._upper, name, self.bounds_at(t)))
+
+    def _upper(self, name: str, bounds: BoundRun) -> Fraction | None:
         decays = name.endswith(".with-decay")  # what decay takes from initial values is in no bound
-        if self.bounds.why or name not in self.table or decays:
+        if bounds.why or name not in self.table or decays:
             return None
         try:
-            with self.bounds.algebra.accounting() as notes:
-                largest = self.bounds.largest(self.table[name])
+            with bounds.algebra.accounting() as notes:
+                largest = bounds.largest(self.table[name])
         except (Exhausted, BeyondPowerCounting):
             return None
-        self.bounds.assumes.update(notes)
-        self.notes |= self.bounds.assumes
-        return None if largest is None else self.bounds.algebra.value(largest)
+        bounds.assumes.update(notes)
+        self.notes |= bounds.assumes
+        return None if largest is None else bounds.algebra.value(largest)
 
     def below_epsilon(self, role: str) -> bool:
         """The gradient of a tensor never exceeds epsilon."""
         largest = self.upper(f"g{self.network.tensors[role].symbol}")
         return largest is not None and largest <= -self.point.d[role]
 
-    def meets(self, name: str, size: Fraction | None) -> bool:
-        """A size is the bound on every step; in a part, which learns slowly, at some order in the learning rates."""
-        upper = self.upper(name)
+    def meets(self, name: str, size: Fraction | None, t: int = 1) -> bool:
+        """A size is the bound on every step, or that before the first; in a part, which learns slowly, at some order in
+        the learning rates."""
+        upper = self.upper(name, t)
         if size is None or upper is None or self.whole is None:
             return size is not None and size == upper
         order = (upper - size) / (self.ray.largest * SLOW)
@@ -417,12 +428,12 @@ def restricted(q: Query, known: Bracket) -> Bracket:
     """A monomial as large as the bound on every step, from a run in which less happens. Every further update costs
     much more: few are asked of all runs, then one more of the likeliest of them."""
     look, name, t = q
-    if known.decided or not t:
+    if known.decided:
         return known
     if t > 2 and (earlier := look(name, t - 1, RESTRICTED)).decided:
         return earlier
-    steps = (t,) if t > 2 or _still(look, name, t - 1).zero else range(t + 1)
-    if look.whole is not None or not look.network.norms or look.upper(name) is None:
+    steps = (t,) if not t or t > 2 or _still(look, name, t - 1).zero else range(t + 1)
+    if look.whole is not None or not look.network.norms or look.upper(name, t) is None:
         return known
     begun = set[frozenset[str]]()
     for step, point in look.parts.ranked(name, steps):
@@ -433,8 +444,8 @@ def restricted(q: Query, known: Bracket) -> Bracket:
         if (part := look.parts.at(point, name, step, t)) is None:
             continue
         found = part(name, step, WITNESS)
-        if found.low is not None and part.meets(name, found.lead):
-            assumes, upper = found.assumes | look.bounds.assumes | {"generic-constants"}, look.upper(name)
+        if found.low is not None and part.meets(name, found.lead, t):
+            assumes, upper = found.assumes | look.bounds_at(t).assumes | {"generic-constants"}, look.upper(name, t)
             look.notes |= assumes
             return replace(found, low=upper, high=upper, lead=upper, assumes=assumes)
         if not step:
@@ -453,15 +464,24 @@ def monomial(q: Query, known: Bracket) -> Bracket:
         found = two_sided(look, name, t, rung)
         if found.lead is not None and found.low is not None and (known.lead is None or found.lead > known.lead):
             known = found
-        if found.decided or (look.whole is not None and not look.meets(name, found.lead)):
+        if found.decided or (look.whole is not None and not look.meets(name, found.lead, t)):
             break
     return known
 
 
 def witnessed(q: Query, known: Bracket) -> Bracket:
-    """After an update, what a witness shows of something of which nothing is known."""
-    found = q.look(q.name, q.t, WITNESS) if known.unknown and q.t else known
+    """After an update, what a witness shows of something of which nothing is known; before, of a gradient, where norms
+    may be outgrown."""
+    look, name, t = q
+    means = WITNESS if t else RESTRICTED if _begins_outgrown(look, name) else None
+    found = look(name, t, means) if known.unknown and means else known
     return known if found.low is None else found
+
+
+def _begins_outgrown(look: Analysis, name: str) -> bool:
+    """A gradient of a tensor in a run whose norms may be outgrown."""
+    of_tensor = name.startswith("g") and bool(look.table[name].tensor)
+    return of_tensor and look.whole is None and not look.raised and bool(look.bounds.outgrown)
 
 
 def climb(q: Query, known: Bracket, rungs: Sequence[Rung] = ()) -> Bracket:
@@ -487,7 +507,7 @@ def two_degrees_more(q: Query, known: Bracket) -> Bracket:
     look, name, t = q
     if look.raised or known.size is None or not look.runs.curved:
         return known
-    if any(known.size == run.higher.upper(name) for run in (look.whole, look) if run is not None):
+    if any(known.size == run.higher.upper(name, t) for run in (look.whole, look) if run is not None):
         return known
     higher, open_ = look.higher(name, t, WITNESS), partial(replace, known, low=None, high=None)
     if t and look.network.live and look.runs.stepped(signs=True) and not higher.decided:

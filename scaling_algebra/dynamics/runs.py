@@ -89,16 +89,18 @@ class Runs:
         context = RunContext(self.growing, degrees, certified=partial(self.certified, algebra), start=start)
         return trajectory_for(self.network, algebra, self.point, self.optimizer, context, self.routed)
 
-    def bounds(self, divisors: Mapping[str, Divisor] = NONE) -> BoundRun:
+    def bounds(self, divisors: Mapping[str, Divisor] = NONE, still: bool = False) -> BoundRun:
         """A run of upper bounds, settled, or with the reason why there are none.
 
         Args:
             divisors: what is known of norms that divide by something else after an update.
+            still: before the first update.
         """
         algebra = self.algebra(LADDER[0])
         context = RunContext(degrees="raised" if self.raised else "usual", divisors=divisors)
         with self.deep(), algebra.meter.uncharged():
-            run = bounds_for(self.network, algebra.at(LADDER[0]), self.point, self.optimizer, context, self.routed)
+            point = replace(self.point, frozen=frozenset(self.network.tensors)) if still else self.point
+            run = bounds_for(self.network, algebra.at(LADDER[0]), point, self.optimizer, context, self.routed)
             run.settle()
         return run
 
