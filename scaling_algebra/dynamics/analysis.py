@@ -352,7 +352,7 @@ class Parts:
         if not t or not norms:
             return True
         signal = "" if quantity.tensor else signal_of(look.network, quantity)
-        if step < 2 and (signal or name.startswith("d")):
+        if step < 2 and (signal or (quantity.tensor and name.startswith("d"))):
             reached = counting(look.network, signal, part.point.zero & part.point.frozen) if signal else frozenset()
             norms = {x: y for x, y in norms.items() if x in reached}
         if not step:
